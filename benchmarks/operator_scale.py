@@ -27,9 +27,9 @@ from rich.table import Table
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "control_plane")]
 
-from fake_kuberay import FakeKubeRay, stamp  # noqa: E402
+from fake_kuberay import FakeKubeRay, current_timestamp  # noqa: E402
 from kubernetes import client, watch  # noqa: E402
-from operator_process import OperatorProcess, drop_account, make_account  # noqa: E402
+from operator_process import OperatorProcess, create_account, delete_account  # noqa: E402
 from resources import recording  # noqa: E402
 
 from api_server import ApiServer, collection, wait_for  # noqa: E402
@@ -69,7 +69,9 @@ class Cluster:
 
     def take_up(self, name: str) -> None:
         """KubeRay takes up its RayJob."""
-        self.kuberay.set_status(f"{name}-r1-1", jobDeploymentStatus="Initializing", startTime=stamp())
+        self.kuberay.set_status(
+            f"{name}-r1-1", jobDeploymentStatus="Initializing", startTime=current_timestamp()
+        )
 
     def refuse(self, name: str) -> None:
         """KubeRay calls its RayJob wrong, which ends it."""
@@ -116,9 +118,9 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         yield Row("… wall", f"{time.monotonic() - started:.0f} s", "")
         cluster.each(cluster.take_up)
         settle(running)
-        writes, began = running.writes(), cpu_seconds(pid)
+        writes, began = running.num_writes(), cpu_seconds(pid)
         time.sleep(REST_SECONDS)
-        yield Row(f"writes at rest, in {REST_SECONDS} s", f"{running.writes() - writes:.0f}", "0")
+        yield Row(f"writes at rest, in {REST_SECONDS} s", f"{running.num_writes() - writes:.0f}", "0")
         yield Row("CPU at rest", f"{100 * (cpu_seconds(pid) - began) / REST_SECONDS:.1f} %", "< 5 %")
         delays = latencies(cluster)
         yield Row(
@@ -134,14 +136,14 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         wait_for(lambda: looks(again) >= count, "each was looked at", 120)
         yield Row(f"restart until {count} were looked at", f"{time.monotonic() - started:.1f} s", "< 30 s")
         time.sleep(5)
-        yield Row("writes after the restart", f"{again.writes():.0f}", "0")
+        yield Row("writes after the restart", f"{again.num_writes():.0f}", "0")
         yield Row("peak memory after the restart", f"{peak_memory(again.process.pid):.0f} MB", "< 300 MB")
 
 
 def settle(operator: OperatorProcess) -> None:
     """Return when nothing was written for five seconds."""
     before = -1.0
-    while (now := operator.writes()) != before:
+    while (now := operator.num_writes()) != before:
         before = now
         time.sleep(5)
 
@@ -197,7 +199,7 @@ def main() -> None:
     with ApiServer.of(os.environ["KUBECONFIG"]) as api, tempfile.TemporaryDirectory() as folder:
         api.apply_crds(sorted((HERE.parent / "crds").glob("*.yaml")))
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        kubeconfig, starts = make_account(api, namespace, Path(folder)), iter(range(9))
+        kubeconfig, starts = create_account(api, namespace, Path(folder)), iter(range(9))
 
         def operator() -> OperatorProcess:
             log = Path(folder) / f"operator-{next(starts)}.log"
@@ -208,7 +210,7 @@ def main() -> None:
                 print(f"{row.what}: {row.found}", flush=True)
                 rows.append(row)
         finally:
-            drop_account(api, namespace)
+            delete_account(api, namespace)
             api.delete(f"/api/v1/namespaces/{namespace}")
     table = Table("what", "measured", "target", title=f"The operator with {given.resources} resources")
     for row in rows:

@@ -94,7 +94,7 @@ def on_ray(folder: Path, episodes: int, rounds: int) -> None:
         "Hindcast": prepare(scramble(table, folder / "scrambled")),
         "Hindcast, in order": prepare(split(table, folder / "in-order")),
     }
-    preparer._HERE_BYTES = 0
+    preparer._MAX_LOCAL_BYTES = 0
     start_ray(num_cpus=2, object_store_memory=OBJECT_STORE, **QUIET_OPTIONS)
     prepare(scramble(rows(folder / "few", 10), folder / "scrambled-few"))()  # starts the workers
     report("preparing on Ray", "rows/s", take_turns(ours, rounds), "Hindcast", {})

@@ -101,10 +101,10 @@ class NStepQ(_Toy):
         return Losses({"policy": self.errors(nets, batch).square().mean()})
 
     def errors(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
-        chosen = _q(nets["policy"], batch["obs"]).gather(1, batch["actions"].long().unsqueeze(1)).squeeze(1)
+        q = _q(nets["policy"], batch["obs"]).gather(1, batch["actions"].long().unsqueeze(1)).squeeze(1)
         with torch.no_grad():
             best = _q(nets["target"], batch["new_obs"]).amax(1)
-        return chosen - (batch["rewards"] + batch["discounts"] * best)
+        return q - (batch["rewards"] + batch["discounts"] * best)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         self.update_target_networks(nets, 0.1)

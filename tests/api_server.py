@@ -23,7 +23,7 @@ class RefusalError(Exception):
     Attributes:
         status: the HTTP status.
         message: its sentence.
-        causes: (field, sentence) of each thing that is wrong with an invalid object.
+        causes: (field, sentence) of each problem of an invalid object.
     """
 
     def __init__(self, status: int, answer: Object) -> None:
@@ -59,7 +59,7 @@ class ApiServer:
         accept: str = "application/json",
         **query: str,
     ) -> Object:
-        """One call; text is sent as it is. Raises `Refused`."""
+        """Send one request; text is sent as it is. Raises `RefusalError`."""
         call = self.client.param_serialize(
             method,
             path,
@@ -70,13 +70,13 @@ class ApiServer:
         )
         answer = self.client.call_api(*call)
         text = answer.read().decode()
-        found: Object = json.loads(text) if text.startswith("{") else {"message": text}
+        document: Object = json.loads(text) if text.startswith("{") else {"message": text}
         if not 200 <= answer.status < 300:
-            raise RefusalError(answer.status, found)
-        return found
+            raise RefusalError(answer.status, document)
+        return document
 
     def path_of(self, document: Object, namespace: str | None = None) -> str:
-        """Path of an object's collection. Its namespace wins over the one given."""
+        """Return the path of an object's collection; the object's own namespace takes precedence."""
         version, kind = document["apiVersion"], document["kind"]
         place = document.get("metadata", {}).get("namespace", namespace)
         return collection(version, plural(kind), place)
@@ -89,12 +89,12 @@ class ApiServer:
         return self.request("GET", f"{collection(VERSIONS[kind], plural(kind), namespace)}/{name}")
 
     def merge(self, document: Object, change: Object, subresource: str = "", **query: str) -> Object:
-        """A merge patch of an object that exists (null takes a field away)."""
+        """Send a merge patch of an existing object (null removes a field)."""
         path = f"{self.path_of(document)}/{document['metadata']['name']}{subresource}"
         return self.request("PATCH", path, change, MERGE, fieldValidation="Strict", **query)
 
     def apply(self, document: Object, manager: str, subresource: str = "", **query: str) -> Object:
-        """Server-side apply, forced."""
+        """Send a forced server-side apply."""
         path = f"{self.path_of(document)}/{document['metadata']['name']}{subresource}"
         options = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"} | query
         return self.request("PATCH", path, json.dumps(document), APPLY, **options)
@@ -103,7 +103,7 @@ class ApiServer:
         self.request("DELETE", path, {"propagationPolicy": "Background"})
 
     def apply_crds(self, files: Iterable[Path]) -> None:
-        """Server-side apply of the CRDs; returns when the API server serves them as they now are."""
+        """Apply the CRDs on the server; return when the API server serves their new version."""
         for file in files:
             definition = YAML(typ="safe", pure=True).load(file)
             before = self._generation(definition)
@@ -114,14 +114,14 @@ class ApiServer:
 
     def _generation(self, definition: Object) -> int:
         try:
-            found = self.request("GET", f"{self.path_of(definition)}/{definition['metadata']['name']}")
+            document = self.request("GET", f"{self.path_of(definition)}/{definition['metadata']['name']}")
         except RefusalError:
             return 0
-        return int(found["metadata"]["generation"])
+        return int(document["metadata"]["generation"])
 
     def _wait_served(self, definition: Object) -> None:
         path = f"{self.path_of(definition)}/{definition['metadata']['name']}"
-        wait_for(lambda: _established(self.request("GET", path)), f"{path} is established")
+        wait_for(lambda: _is_established(self.request("GET", path)), f"{path} is established")
         # Handlers change a moment after the condition; discovery then knows the resource.
         spec = definition["spec"]
         collection_path = collection(
@@ -150,15 +150,15 @@ def collection(version: str, plural_name: str, namespace: str | None = None) -> 
     return f"{root}/namespaces/{namespace}/{plural_name}" if namespace else f"{root}/{plural_name}"
 
 
-def wait_for(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Look until it holds; fails with `what` when it does not in time."""
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    """Poll a condition until it holds; fail with `what` if it does not in time."""
     end = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
         time.sleep(0.05)
 
 
-def _established(definition: Object) -> bool:
+def _is_established(definition: Object) -> bool:
     conditions = (definition.get("status") or {}).get("conditions") or []  # null at first
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
@@ -166,8 +166,8 @@ def _established(definition: Object) -> bool:
 def _answers(api: ApiServer, path: str) -> bool:
     try:
         api.request("GET", path, limit="1")
-    except RefusalError as refused:
-        if refused.status == 404:
+    except RefusalError as error:
+        if error.status == 404:
             return False
         raise
     return True

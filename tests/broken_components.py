@@ -1,4 +1,4 @@
-"""A user's own pieces, each wrong in one way, that tests name as `broken_components:Name`."""
+"""Custom components, each wrong in one way, that tests name as `broken_components:Name`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Mine(BC):
         return {name: OptimiserSpec(list(net.parameters()), 1e-3) for name, net in nets.items()}
 
     def losses(self, nets, batch, step):
-        found = super().losses(nets, batch, step)
-        return Losses({**found.losses, "critic": nets["critic"](batch).square().mean()}, found.metrics)
+        losses = super().losses(nets, batch, step)
+        return Losses({**losses.losses, "critic": nets["critic"](batch).square().mean()}, losses.metrics)
 
 
 class Behaves(Mine):
@@ -39,16 +39,16 @@ class Behaves(Mine):
 
     def losses(self, nets, batch, step):
         self.scale = 2.0
-        found = super().losses(nets, batch, step)
+        losses = super().losses(nets, batch, step)
         if step.updates < 5 or step.updates % 2:
-            return Losses({"policy": self.scale * found.losses["policy"]})
-        return found
+            return Losses({"policy": self.scale * losses.losses["policy"]})
+        return losses
 
 
 class NaN(Mine):
     def losses(self, nets, batch, step):
-        found = super().losses(nets, batch, step).losses
-        return Losses({**found, "critic": found["critic"] * (float("nan") if step.updates == 4 else 1)})
+        losses = super().losses(nets, batch, step).losses
+        return Losses({**losses, "critic": losses["critic"] * (float("nan") if step.updates == 4 else 1)})
 
 
 class WrongShape(Mine):
@@ -83,8 +83,8 @@ class NumberAsLoss(Mine):
 
 class WideMetric(Mine):
     def losses(self, nets, batch, step):
-        found = super().losses(nets, batch, step).losses
-        return Losses(found, {"value": nets["critic"](batch)})
+        losses = super().losses(nets, batch, step).losses
+        return Losses(losses, {"value": nets["critic"](batch)})
 
 
 class WidePriorities(Mine):
@@ -161,15 +161,15 @@ class OwnNoise(Mine):
         self.rng = np.random.default_rng(0)
 
     def losses(self, nets, batch, step):
-        found = super().losses(nets, batch, step)
-        return Losses({name: loss * self.rng.random() for name, loss in found.losses.items()})
+        losses = super().losses(nets, batch, step)
+        return Losses({name: loss * self.rng.random() for name, loss in losses.losses.items()})
 
 
 class MovingMean(Mine):
     def losses(self, nets, batch, step):
-        found = super().losses(nets, batch, step)
-        self.mean = 0.9 * getattr(self, "mean", 0.0) + 0.1 * found.losses["critic"].detach()
-        return found
+        losses = super().losses(nets, batch, step)
+        self.mean = 0.9 * getattr(self, "mean", 0.0) + 0.1 * losses.losses["critic"].detach()
+        return losses
 
 
 class Targets(Mine):

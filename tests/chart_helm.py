@@ -22,16 +22,16 @@ CLUSTER_VERSION = "1.34.0"
 
 
 def tool(name: str) -> str:
-    """Path of a program; without it the test is skipped, or fails where a cluster is required."""
-    found = shutil.which(name)
-    if found is None:
+    """Return the path of a program; without it, skip the test, or fail if a cluster is required."""
+    path = shutil.which(name)
+    if path is None:
         missing = pytest.fail if os.environ.get("HINDCAST_REQUIRE_CLUSTER") == "1" else pytest.skip
         missing(f"{name} is not installed: the chart is not rendered")
-    return found
+    return path
 
 
 def helm(*arguments: str, values: Object | None = None) -> subprocess.CompletedProcess[str]:
-    """helm with these values; its result, whatever it is."""
+    """Run helm with these values; return its result even if it fails."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(values or {}, file)
         file.flush()
@@ -41,10 +41,10 @@ def helm(*arguments: str, values: Object | None = None) -> subprocess.CompletedP
 
 
 def refusal(values: Object) -> str:
-    """What helm says of values that it refuses."""
-    done = _template(values, "system")
-    assert done.returncode != 0, "helm took these values"
-    return done.stderr
+    """Return helm's message about values that it refuses."""
+    process = _template(values, "system")
+    assert process.returncode != 0, "helm took these values"
+    return process.stderr
 
 
 class RenderedChart:
@@ -55,12 +55,12 @@ class RenderedChart:
         self.objects: list[Object] = [o for o in YAML(typ="safe", pure=True).load_all(text) if o]
 
     def all(self, kind: str) -> list[Object]:
-        return [found for found in self.objects if found["kind"] == kind]
+        return [document for document in self.objects if document["kind"] == kind]
 
     def one(self, kind: str, name: str | None = None) -> Object:
-        found = [o for o in self.all(kind) if name in (None, o["metadata"]["name"])]
-        assert len(found) == 1, f"{kind} {name or ''}: {[o['metadata']['name'] for o in self.all(kind)]}"
-        return found[0]
+        matches = [o for o in self.all(kind) if name in (None, o["metadata"]["name"])]
+        assert len(matches) == 1, f"{kind} {name or ''}: {[o['metadata']['name'] for o in self.all(kind)]}"
+        return matches[0]
 
     @property
     def pod(self) -> Object:
@@ -71,20 +71,20 @@ class RenderedChart:
     @property
     def container(self) -> Object:
         (container,) = self.pod["containers"]
-        found: Object = container
-        return found
+        spec: Object = container
+        return spec
 
 
 def render(values: Object | None = None, namespace: str = "system") -> RenderedChart:
-    """What `helm install hindcast` would make in the namespace."""
-    return _rendered(json.dumps(values or {}), namespace)
+    """Return the objects that `helm install hindcast` would create in the namespace."""
+    return _render_cached(json.dumps(values or {}), namespace)
 
 
 @cache
-def _rendered(values: str, namespace: str) -> RenderedChart:
-    done = _template(json.loads(values), namespace)
-    assert done.returncode == 0, done.stderr
-    return RenderedChart(done.stdout)
+def _render_cached(values: str, namespace: str) -> RenderedChart:
+    process = _template(json.loads(values), namespace)
+    assert process.returncode == 0, process.stderr
+    return RenderedChart(process.stdout)
 
 
 def _template(values: Object, namespace: str) -> subprocess.CompletedProcess[str]:

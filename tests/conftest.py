@@ -1,4 +1,4 @@
-"""Shared by all tests: what is expensive to make is made once."""
+"""Fixtures for all tests; expensive ones are created once per session."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from support import MemoryReporter, record, recording
 from warm_python import WarmPython, fork_workers, warm_python
 
 _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "stores"}
-"""Marks of whole folders."""
+"""Folder -> mark of all its tests."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by their folder, and begins with what takes long, so that parallel workers end together."""
+    """Mark tests by their folder, and run slow ones first, so that parallel workers end together."""
     here = Path(__file__).parent
     for item in items:
         layer = _LAYERS.get(item.path.relative_to(here).parts[0])
@@ -37,23 +37,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Indices of others' files are kept with the tests, not at home."""
+def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep indices of foreign files with the tests, not in the home folder."""
     os.environ["HINDCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)
-def _own_given() -> Iterator[None]:
-    """What a test passes by value is not sent to the processes that later tests start."""
+def _restore_registered_objects() -> Iterator[None]:
+    """Forget objects that a test registers, so that later tests do not send them to their processes."""
     before = user_code.registered_objects()
     yield
-    user_code._registered.clear()
+    user_code._registered_objects.clear()
     user_code.restore_objects(before)
 
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """Starts Python programs that need not import anything any more; workers of this process's pools, too."""
+    """Start Python programs, and workers of this process's pools, with their modules already imported."""
     with warm_python(tmp_path_factory.mktemp("warm")) as warm:
         fork_workers(str(warm.folder / "python"))
         yield warm
@@ -61,28 +61,30 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
 
 @pytest.fixture(autouse=True)
 def _forked_workers(request: pytest.FixtureRequest) -> None:
-    """In the quick layer no test has any."""
+    """Fork the workers of pools, except in the quick layer, where no test starts any."""
     if LAYER != "quick":
         request.getfixturevalue("warm")
 
 
 @pytest.fixture(scope="session")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Picture, Theme], bytes]:
-    """Stands for `render`."""
+def render_once_per_kind(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Picture, Theme], bytes]:
+    """Return a stand-in for `render` that draws each kind of picture once."""
     return render_once(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(autouse=True)
-def _pictures_drawn_once(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, drawn: Callable[[Picture, Theme], bytes]
+def _cache_pictures(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    render_once_per_kind: Callable[[Picture, Theme], bytes],
 ) -> None:
     if request.path.parent.name != "report":
-        monkeypatch.setattr(page, "render", drawn)
+        monkeypatch.setattr(page, "render", render_once_per_kind)
 
 
 @pytest.fixture(scope="session")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 recorded episodes of `toy_environments:Walk`, several files; not to be changed."""
+    """40 recorded episodes of `toy_environments:Walk` in several files; tests must not change them."""
     folder = tmp_path_factory.mktemp("recorded") / "walks"
     record(recording(folder, output={"maxRowsPerFile": 8}))
     return folder
@@ -111,16 +113,16 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted: list[Path] = []
+    mount_points: list[Path] = []
 
     def mount(options: str, folder: Path = disk) -> Path:
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
         if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("mounting a file system takes root")
-        mounted.append(folder)
+            pytest.skip("mounting a file system requires root")
+        mount_points.append(folder)
         return folder
 
     yield mount
-    for folder in reversed(mounted):
+    for folder in reversed(mount_points):
         if folder.is_mount():
             subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -1,4 +1,4 @@
-"""Files with some of their bytes changed, and what reading them must do."""
+"""Corrupts files, and checks that reading them fails with their name."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from hindcast.errors import DataError
 Content = TypeVar("Content")
 
 
-def corrupted_copies(whole: bytes, times: int, seed: int = 0) -> Iterator[bytes]:
-    """The content with 1, 8 or 64 bytes changed, anywhere."""
+def corrupted_copies(content: bytes, num_copies: int, seed: int = 0) -> Iterator[bytes]:
+    """Yield copies of the content with 1, 8 or 64 bytes changed at a random position."""
     rng = random.Random(seed)
-    for _ in range(times):
-        changed = bytearray(whole)
-        start = rng.randrange(len(whole))
-        for position in range(start, min(len(whole), start + rng.choice([1, 1, 8, 64]))):
-            changed[position] = rng.randrange(256)
-        yield bytes(changed)
+    for _ in range(num_copies):
+        copy = bytearray(content)
+        start = rng.randrange(len(content))
+        for position in range(start, min(len(content), start + rng.choice([1, 1, 8, 64]))):
+            copy[position] = rng.randrange(256)
+        yield bytes(copy)
 
 
 def count_refusals(
     path: Path, read: Callable[[], Content], check: Callable[[Content], None], times: int, seed: int = 0
 ) -> int:
-    """Damage a file anywhere, so many times: how often reading it is refused, in a sentence that names the file.
+    """Corrupt a file `times` times; return how often reading it is refused in a sentence that names the file.
 
-    What is read all the same must pass `check`.
+    If it can still be read, its content must pass `check`.
     """
-    whole, refused = path.read_bytes(), 0
-    for changed in corrupted_copies(whole, times, seed):
-        path.write_bytes(changed)
+    original, num_refused = path.read_bytes(), 0
+    for copy in corrupted_copies(original, times, seed):
+        path.write_bytes(copy)
         try:
             content = read()
         except DataError as error:
             assert str(path) in str(error)
             assert len(str(error)) < 600
-            refused += 1
+            num_refused += 1
         else:
             check(content)
-    path.write_bytes(whole)
-    return refused
+    path.write_bytes(original)
+    return num_refused
 
 
 def check_truncations(path: Path, read: Callable[[], object], every: int) -> None:
-    """Make sure that a file which is cut off, at every so many bytes, is refused by its name."""
-    whole = path.read_bytes()
-    for size in range(1, len(whole), every):
-        path.write_bytes(whole[:size])
+    """Check that a file truncated at every multiple of `every` bytes is refused with its name."""
+    original = path.read_bytes()
+    for size in range(1, len(original), every):
+        path.write_bytes(original[:size])
         with pytest.raises(DataError, match=re.escape(str(path))):
             read()
-    path.write_bytes(whole)
+    path.write_bytes(original)

@@ -1,4 +1,4 @@
-"""Episodes and recordings made by hand, without a runner; and fixtures that give them and places for them."""
+"""Episodes and recordings made without a runner, and fixtures that provide them and folders for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACTION_SPACE = gym.spaces.Discrete(3)
 
 
 def make_block(lengths: Sequence[int] = (3, 5, 2), first: int = 0, seed: int = 0) -> Block:
-    """Episodes e<first>, e<first + 1>, …, with values that depend on seed."""
+    """Make episodes e<first>, e<first + 1>, …, with values that depend on the seed."""
     rng = np.random.default_rng([seed, first])
     n, steps = len(lengths), sum(lengths)
     return Block(
@@ -48,7 +48,7 @@ def spec_of(block: Block) -> DataSpec:
 def write_blocks(
     folder: str | Path | Location, *blocks: Block, stem: str | None = None, **options: object
 ) -> tuple[FileEntry, ...]:
-    """Parquet files only: no commit, no manifest."""
+    """Write Parquet files without commits and manifest."""
     spec = spec_of(blocks[0])
     writer = BlockWriter(resolve(folder), spec, stem or file_stem(0, "a1"), **options)  # type: ignore[arg-type]
     for block in blocks:
@@ -57,7 +57,7 @@ def write_blocks(
 
 
 def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True) -> Location:
-    """A recording of one range per block, committed, with or without a manifest."""
+    """Write a committed recording with one range per block, with or without a manifest."""
     location, files, first = resolve(folder), [], 0
     for number, block in enumerate(blocks):
         entries = write_blocks(location, block, stem=file_stem(number, "a1"))
@@ -72,21 +72,23 @@ def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True)
     return location
 
 
-def assert_same(found: Block, expected: Block) -> None:
-    """Bit for bit, dtypes and shapes too."""
-    assert found.columns.keys() == expected.columns.keys()
+def assert_same(actual: Block, expected: Block) -> None:
+    """Check that two blocks are equal bit for bit, including dtypes and shapes."""
+    assert actual.columns.keys() == expected.columns.keys()
     for name, column in expected.columns.items():
-        other = found.columns[name]
-        assert other.dtype == column.dtype.newbyteorder("<"), name
-        assert other.shape == column.shape, name
+        actual_column = actual.columns[name]
+        assert actual_column.dtype == column.dtype.newbyteorder("<"), name
+        assert actual_column.shape == column.shape, name
         if column.dtype == object:
-            assert other.tolist() == column.tolist(), name
+            assert actual_column.tolist() == column.tolist(), name
         else:
-            assert other.tobytes() == np.ascontiguousarray(column, other.dtype).tobytes(), name
-    assert found.eps_id.tolist() == expected.eps_id.tolist()
+            assert actual_column.tobytes() == np.ascontiguousarray(column, actual_column.dtype).tobytes(), (
+                name
+            )
+    assert actual.eps_id.tolist() == expected.eps_id.tolist()
     for name in ("length", "t_started", "terminated", "truncated"):
-        assert getattr(found, name).tolist() == getattr(expected, name).tolist(), name
-    details = [None if block.details is None else block.details.tolist() for block in (found, expected)]
+        assert getattr(actual, name).tolist() == getattr(expected, name).tolist(), name
+    details = [None if block.details is None else block.details.tolist() for block in (actual, expected)]
     assert details[0] == details[1]
 
 

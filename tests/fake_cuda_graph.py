@@ -1,4 +1,4 @@
-"""What a CUDA graph does, without a GPU: operations are recorded once, and repeated in the same memory."""
+"""A CUDA graph without a GPU: operations are recorded once and repeated in the same memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class FakeCudaGraph(TorchDispatchMode):
-    """Records the operations that run within it. `play` repeats them; Python has no part in that."""
+    """Records the operations that run within it; `replay` repeats them without running the Python code again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,8 +25,8 @@ class FakeCudaGraph(TorchDispatchMode):
     @torch.no_grad()
     def replay(self) -> None:
         """Repeat all operations, reading and writing the tensors that were recorded."""
-        for func, args, kwargs, recorded in self._calls:
-            for target, value in zip(recorded, _tensors(func(*args, **kwargs)), strict=True):
+        for func, args, kwargs, recorded_tensors in self._calls:
+            for target, value in zip(recorded_tensors, _tensors(func(*args, **kwargs)), strict=True):
                 if target.data_ptr() != value.data_ptr():  # else a view, or changed in place
                     target.copy_(value)
 

@@ -1,5 +1,5 @@
-"""A proxy before a store that fails requests as a test asks it to. It is a process of its own: some clients hold
-Python's lock while they wait for an answer.
+"""A proxy in front of a store that fails requests at a test's request. It is a process of its own, since some clients
+hold Python's global lock while they wait for an answer.
 
     python faulty_proxy.py UPSTREAM_PORT [ADDRESS]     prints its own port; listens on 127.0.0.1 by default
 
@@ -7,7 +7,7 @@ Whole requests and whole answers pass through it; HTTP/1.1 without TLS. `Host` s
 signatures cover it. What Google's store says in other words than S3 is translated: the condition that an object is not
 there; its bearer tokens are left out.
 
-A test sends `PUT /faults` with a list of faults; `GET /faults` gives back what was asked since.
+A test sends `PUT /faults` with a list of faults; `GET /faults` returns the requests since then.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect", "
 
 @dataclass
 class Fault:
-    """What happens to requests.
+    """A fault of some requests.
 
     Attributes:
         matching: regular expression for `METHOD path`, without percent-encoding.
-        every: to every n-th that matches.
-        times: to the first few of those; all if None.
-        status: they are answered with this status,
-        code: and this code of the store's; 0: they are not answered so.
-        cut: their connection is reset after so many bytes of the answer (-1: before they are passed on).
-        delay: seconds until they are passed on.
+        every: applies to every n-th matching request.
+        times: applies to this many of those; None for all.
+        status: HTTP status of the answer; 0 to pass requests on.
+        code: error code of the store in that answer.
+        cut: bytes of the answer after which the connection is reset; -1 before the request is passed on.
+        delay: seconds before requests are passed on.
     """
 
     matching: str = ""
@@ -116,13 +116,13 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = _serve  # noqa: N815
 
     def _control(self, body: bytes) -> None:
-        asked = json.dumps(self.server.asked).encode()
+        requests = json.dumps(self.server.asked).encode()
         if self.command == "PUT":
             self.server.begin(json.loads(body))
-        self._answer(200, [], asked)
+        self._answer(200, [], requests)
 
     def _refuse(self, fault: Fault) -> None:
-        """An answer that clients of S3, GCS and Azure all understand."""
+        """Send an error that clients of S3, GCS and Azure all understand."""
         headers = [("x-ms-error-code", fault.code)]
         if (
             self.command == "HEAD"
@@ -202,18 +202,18 @@ class Faults:
         return f"http://127.0.0.1:{self.port}"
 
     def begin(self, *faults: Fault) -> list[str]:
-        """These from now on, none by default; gives back what was asked until now."""
+        """Set the faults from now on, none by default; return the requests until now."""
         return self._ask("PUT", json.dumps([asdict(fault) for fault in faults]))
 
     def asked(self) -> list[str]:
-        """`METHOD path` of all that was asked since `begin`."""
+        """Return `METHOD path` of all requests since `begin`."""
         return self._ask("GET", "")
 
     def _ask(self, method: str, body: str) -> list[str]:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, CONTROL, body)
-            found: list[str] = json.loads(connection.getresponse().read())
-            return found
+            requests: list[str] = json.loads(connection.getresponse().read())
+            return requests
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How often a check repeats itself: `HINDCAST_CHECKS` is `quick`, `all` (CI) or `soak`; see docs/checks.md."""
+"""Number of repetitions of checks: `HINDCAST_CHECKS` is `quick`, `all` (CI) or `soak`; see docs/checks.md."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ LAYER = os.environ.get("HINDCAST_CHECKS", "quick")
 assert LAYER in _LAYERS, f"HINDCAST_CHECKS is {LAYER!r}; it may be {', '.join(_LAYERS)}"
 
 
-def examples(number: int) -> settings:
-    """Settings of a property: half as many examples in CI, a fifth in the quick layer, 20 times as many in a soak.
+def examples(count: int) -> settings:
+    """Return settings of a property: half of `count` examples in CI, a fifth in the quick layer, 20 times in a soak.
 
-    Only a soak draws other examples each time, so more of them elsewhere would say the same again; a failure prints
-    how to see it again.
+    A failure prints how to reproduce it.
     """
-    shown = {"quick": max(number // 5, 3), "all": max(number // 2, 3), "soak": 20 * number}[LAYER]
+    # Only a soak draws other examples each time; elsewhere, more of them would repeat the same ones.
+    max_examples = {"quick": max(count // 5, 3), "all": max(count // 2, 3), "soak": 20 * count}[LAYER]
     return settings(
-        max_examples=shown,
+        max_examples=max_examples,
         derandomize=LAYER != "soak",
         print_blob=True,
         deadline=None,
@@ -27,6 +27,6 @@ def examples(number: int) -> settings:
     )
 
 
-def repeats(number: int, soak: int) -> int:
-    """How many moments, faults or seeds a long check takes: `number`, and `soak` in a soak."""
-    return soak if LAYER == "soak" else number
+def repeats(count: int, soak: int) -> int:
+    """Return the number of moments, faults or seeds of a long check: `count`, or `soak` in a soak."""
+    return soak if LAYER == "soak" else count

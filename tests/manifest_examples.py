@@ -1,4 +1,4 @@
-"""Resources for tests of the manifests, and what is built of them."""
+"""Resources for tests of the manifests, and the manifests built from them."""
 
 from __future__ import annotations
 
@@ -79,14 +79,17 @@ def ray_job(resource: Resource, platform: Defaults = DEFAULTS, **attempt: Any) -
 
 
 def templates(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Pod templates by pool, the submitter's too."""
+    """Return the pod templates by pool, including the submitter's."""
     cluster = job["spec"]["rayClusterSpec"]
-    found = {"submitter": job["spec"]["submitterPodTemplate"], "head": cluster["headGroupSpec"]["template"]}
-    return found | {group["groupName"]: group["template"] for group in cluster["workerGroupSpecs"]}
+    pod_templates = {
+        "submitter": job["spec"]["submitterPodTemplate"],
+        "head": cluster["headGroupSpec"]["template"],
+    }
+    return pod_templates | {group["groupName"]: group["template"] for group in cluster["workerGroupSpecs"]}
 
 
 def groups(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Ray groups by pool."""
+    """Return the Ray groups by pool."""
     cluster = job["spec"]["rayClusterSpec"]
     return {"head": cluster["headGroupSpec"]} | {g["groupName"]: g for g in cluster["workerGroupSpecs"]}
 
@@ -97,7 +100,7 @@ def containers(template: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def env(template: dict[str, Any]) -> dict[str, Any]:
-    """Variables of the first container: name -> value, or where it comes from."""
+    """Return the variables of the first container: name -> value or source."""
     return {v["name"]: v.get("value", v.get("valueFrom")) for v in template["spec"]["containers"][0]["env"]}
 
 

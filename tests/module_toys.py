@@ -1,4 +1,4 @@
-"""Modules that tests name as `module_toys:Class`: one that is right, and one for each thing that can be wrong."""
+"""Modules that tests name as `module_toys:Class`: correct ones, and one for each possible mistake."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ class Scaled(PolicyModule):
         self.scale = nn.Parameter(torch.tensor(scale))
 
     def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
-        return self._scaled(super()._forward(batch))
+        return self._scale_outputs(super()._forward(batch))
 
     def _forward_train(self, batch: Mapping[str, Tensor]) -> Outputs:
-        return self._scaled(super()._forward_train(batch))
+        return self._scale_outputs(super()._forward_train(batch))
 
-    def _scaled(self, outputs: Outputs) -> Outputs:
+    def _scale_outputs(self, outputs: Outputs) -> Outputs:
         return {**outputs, "action_dist_inputs": outputs["action_dist_inputs"] * self.scale}
 
 
 class Plain(RLModule):
-    """What the mistakes below change one thing of."""
+    """A correct module, from which each of the following differs in one mistake."""
 
     def setup(self) -> None:
         self.pi = nn.Linear(4, self.action_head.inputs_size)

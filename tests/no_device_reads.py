@@ -1,4 +1,4 @@
-"""A mode of torch in which nothing may be read from a device."""
+"""A mode of torch in which reading from a device is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READING = {
 
 
 class NoDeviceReads(TorchDispatchMode):
-    """Refuses operations after which Python knows a number or a shape that a device computed: it would wait for it."""
+    """Refuses operations that return a number or a shape from a device to Python, which would wait for the device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         by_mask = func.overloadpacket in (_aten.index, _aten.index_put, _aten.index_put_) and any(

@@ -33,8 +33,8 @@ AZURITE_FOLDER = ROOT / ".cache" / "azurite"
 AZURITE = AZURITE_FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own
 _STARTS_WITHIN_S = 60.0
-_OURS: list[TextIO] = []
-"""Locks on the ports that this process was given."""
+_PORT_LOCKS: list[TextIO] = []
+"""Locks on the ports that this process has reserved."""
 _ALL_IN_GOOGLE = ["Read:google", "Write:google", "List:google"]
 
 
@@ -165,7 +165,7 @@ def make_container(port: int, name: str) -> None:
 
 
 def require(is_there: bool, what: str, how: str) -> None:
-    """Go on without a server on a laptop that lacks it, never in CI."""
+    """Skip the test if a server is missing, but fail in CI."""
     if is_there:
         return
     sentence = f"{what} is not there: {how}"
@@ -191,27 +191,27 @@ def proxy(upstream: int, address: str = "127.0.0.1") -> Iterator[Faults]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on and no other pytest process is given, as long as this one lives.
+    """Reserve ports that nothing listens on, and that no other pytest process gets while this one lives.
 
-    They lie below those that the system gives to connections: a server that is killed finds its port again.
+    They lie below the ports that the system assigns to connections, so that a killed server can use its port again.
     """
     folder = Path(tempfile.gettempdir()) / "hindcast-test-ports"
     folder.mkdir(exist_ok=True)
-    found: list[int] = []
+    ports: list[int] = []
     for port in range(20_000, 30_000):
         file = (folder / str(port)).open("w")
         if not (_is_locked(file) and _is_free(port)):
             file.close()
             continue
-        _OURS.append(file)
-        found.append(port)
-        if len(found) == count:
-            return found
+        _PORT_LOCKS.append(file)
+        ports.append(port)
+        if len(ports) == count:
+            return ports
     raise RuntimeError("no ports are left")
 
 
 def _is_locked(file: TextIO) -> bool:
-    """Whether the file is ours alone now."""
+    """Lock a file for this process; return whether it succeeded."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What becomes of an option that a config is given."""
+"""Effects of an option of a config."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _READ_ONLINE = ("algorithm", "config", "environment", "model", "seed", "evaluati
 
 
 def effective_options(config: AlgorithmConfig) -> dict[str, Any]:
-    """All that `build_algo` reads, without the fields that have no effect."""
+    """Return all options that `build_algo` reads, without the fields that have no effect."""
     plan = config.plan()
-    found: dict[str, Any] = {"start": plan.initial_checkpoint}
+    options: dict[str, Any] = {"start": plan.initial_checkpoint}
     if plan.is_online:
-        found["width"] = plan.num_envs
+        options["width"] = plan.num_envs
     for resource in (plan.training, plan.recording):
         if resource is None:
             continue
@@ -26,12 +26,12 @@ def effective_options(config: AlgorithmConfig) -> dict[str, Any]:
             remove(spec, field)
         if resource is plan.training and plan.is_online:
             spec = {section: spec[section] for section in _READ_ONLINE}
-        found[resource.kind] = spec
+        options[resource.kind] = spec
     if plan.training is None:
-        found |= {"config": dict(plan.config), "model": plan.model.model_dump(by_alias=True)}
+        options |= {"config": dict(plan.config), "model": plan.model.model_dump(by_alias=True)}
         for field in ineffective_options(plan.algorithm, plan.config, plan.model):
-            remove(found, field)
-    return found
+            remove(options, field)
+    return options
 
 
 def remove(spec: dict[str, Any], field: str) -> None:
@@ -43,11 +43,11 @@ def remove(spec: dict[str, Any], field: str) -> None:
 
 
 def option_effect(config: AlgorithmConfig, method: str, options: Mapping[str, Any]) -> str:
-    """What becomes of options given beside what the config has."""
-    before = effective_options(config)
+    """Return what setting an option in a config does."""
+    previous_options = effective_options(config)
     try:
         getattr(config, method)(**options)
-        if effective_options(config) != before:
+        if effective_options(config) != previous_options:
             return "has an effect"
     except UserError:
         return "is refused"
@@ -59,17 +59,17 @@ def option_effect(config: AlgorithmConfig, method: str, options: Mapping[str, An
     )
 
 
-def other_value(option: Mapping[str, Any]) -> Any:
-    """A value that an option takes, and that is not its default.
+def other_value(schema: Mapping[str, Any]) -> Any:
+    """Return a valid value of an option other than its default.
 
     Args:
-        option: its JSON schema.
+        schema: its JSON schema.
     """
-    default = option["default"]
+    default = schema["default"]
     if isinstance(default, bool):
         return not default
-    if "enum" in option:
-        return next(value for value in option["enum"] if value != default)
+    if "enum" in schema:
+        return next(value for value in schema["enum"] if value != default)
     if isinstance(default, int):
         return default + 1
     return default / 2 + 0.01 if isinstance(default, float) else 0.5

@@ -1,4 +1,4 @@
-"""One picture of each kind is drawn, and stands for the others: those of a run take two seconds."""
+"""Draws one picture of each kind and reuses it: drawing those of a run takes two seconds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hindcast.report.canvas import Picture, Theme, render
 
 
 def render_once(folder: Path) -> Callable[[Picture, Theme], bytes]:
-    """`render`, which keeps in a folder what was drawn first by each function that draws."""
+    """Return a `render` that stores in a folder the first picture of each drawing function and returns it again."""
     folder.mkdir(exist_ok=True)
 
     def rendered(picture: Picture, theme: Theme) -> bytes:
         code = picture.draw.__code__
         file = folder / f"{Path(code.co_filename).stem}-{code.co_firstlineno}-{theme.name}.png"
         if not file.exists():
-            own = file.with_suffix(f".{os.getpid()}")
-            own.write_bytes(render(picture, theme))
-            own.replace(file)  # others may draw it, too
+            temporary_file = file.with_suffix(f".{os.getpid()}")
+            temporary_file.write_bytes(render(picture, theme))
+            temporary_file.replace(file)  # others may draw it, too
         return file.read_bytes()
 
     return rendered

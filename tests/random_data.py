@@ -61,16 +61,16 @@ lengths = st.one_of(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.just
 def columns_of(space: spaces.Space, root: str, rows: int, seed: int) -> dict[str, Any]:
     """Samples of a space, one array for each leaf."""
     space.seed(seed)
-    stacked = batched.stack([space.sample() for _ in range(rows)])
-    return {name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(stacked, root).items()}
+    samples = batched.stack([space.sample() for _ in range(rows)])
+    return {name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(samples, root).items()}
 
 
 @st.composite
 def recordings(draw: st.DrawFn, with_outputs: bool = True) -> tuple[Block, DataSpec]:
     """Episodes in random spaces, and their spec."""
     observation_space, action_space = draw(any_space()), draw(any_space())
-    own, seed = draw(lengths), draw(st.integers(0, 9))
-    steps, n = sum(own), len(own)
+    episode_lengths, seed = draw(lengths), draw(st.integers(0, 9))
+    steps, n = sum(episode_lengths), len(episode_lengths)
     rng = np.random.default_rng(seed)
     columns = {
         **columns_of(observation_space, "obs", steps + n, seed),
@@ -88,7 +88,7 @@ def recordings(draw: st.DrawFn, with_outputs: bool = True) -> tuple[Block, DataS
     ends = rng.integers(0, 3, n)
     block = Block(
         columns=columns,
-        length=np.array(own, dtype=np.int64),
+        length=np.array(episode_lengths, dtype=np.int64),
         eps_id=np.array([f"é{seed}-{i}" for i in range(n)], dtype=object),
         t_started=np.zeros(n, dtype=np.int64),
         terminated=ends == 0,

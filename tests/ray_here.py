@@ -1,4 +1,4 @@
-"""One Ray for all tests of a process that are marked `ray`; the others start none."""
+"""One Ray for all tests of a process that are marked `ray`; other tests cannot start one."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ os.environ["LOG_NAME_UPDATE_INTERVAL_S"] = "60"
 
 @cache
 def _folder() -> str:
-    """Where Rays of tests keep their files: not in /tmp/ray, and short enough for names of sockets."""
+    """Create the folder for the files of tests' Rays; its path is short enough for names of sockets."""
     return tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A Ray that a test, or a process of its own, starts without the mark `ray` finds no place for its files."""
+    """Make starting Ray fail in tests without the mark `ray`, and in their processes."""
     os.environ[_FOLDER] = _folder() if item.get_closest_marker("ray") else "/dev/null/test-not-marked-ray"
 
 
@@ -42,10 +42,10 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[Path]:
-    """Ray with 4 CPUs, 2 GPUs that are only advertised, and the label of the pool `learner`.
+    """Start Ray with 4 CPUs, 2 advertised GPUs, and the label of the pool `learner`.
 
-    Its workers import the test modules, and start at once. Yields the folder of the files that their toys look for:
-    `kill`, `slow`.
+    Its workers can import the test modules, and start at once. Yields the folder of the files that toy environments
+    look for: `kill`, `slow`.
     """
     toys = tmp_path_factory.mktemp("toys")
     paths = [TESTS, *filter(Path.is_dir, TESTS.iterdir()), *sys.path]

@@ -1,4 +1,4 @@
-"""What the tests of records and runs share."""
+"""Helpers that run recordings and trainings in tests."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class MemoryReporter:
 
 
 class StopAfter(Interruption):
-    """Asks to stop at the n-th look."""
+    """Requests a stop after a number of checks."""
 
-    def __init__(self, looks: int) -> None:
+    def __init__(self, num_checks: int) -> None:
         super().__init__()
-        self._left = looks
+        self._left = num_checks
 
     def check(self) -> None:
         if self._left == 0:
@@ -71,7 +71,7 @@ class StopAfter(Interruption):
 
 
 def recording(path: object, **spec: Any) -> OfflineRecording:
-    """An OfflineRecording; by default 40 episodes of `Walk` at random. `output` adds to its section."""
+    """Make an OfflineRecording; by default 40 random episodes of `Walk`. `output` is merged into its section."""
     output = {"path": str(path), **spec.pop("output", {})}
     defaults = {"environment": WALK, "policy": {"random": {}}, "duration": {"episodes": 40}}
     defaults["runners"] = {"envsPerRunner": 4}
@@ -81,7 +81,7 @@ def recording(path: object, **spec: Any) -> OfflineRecording:
 
 
 def training(folder: object, data: object, **spec: Any) -> OfflineTraining:
-    """An OfflineTraining; by default BC of a small network for 3 iterations, not evaluated."""
+    """Make an OfflineTraining; by default BC of a small network for 3 iterations, without evaluation."""
     checkpoint = {"path": str(folder), **spec.pop("checkpoint", {})}
     defaults: dict[str, Any] = {
         "algorithm": "BC",
@@ -105,7 +105,7 @@ def record(
     checkpoint: str | None = None,
     reporter: MemoryReporter | None = None,
 ) -> Outcome:
-    """Carry the recording out."""
+    """Execute a recording."""
     return RecordingRun(
         resource, reporter or MemoryReporter(), interruption or Interruption(), checkpoint
     ).execute()
@@ -117,7 +117,7 @@ def train(
     reporter: MemoryReporter | None = None,
     placement: Placement = LOCAL,
 ) -> Outcome:
-    """Carry the training out."""
+    """Execute a training."""
     run = TrainingRun(
         resource, sources(resource), reporter or MemoryReporter(), interruption or Interruption(), placement
     )
@@ -125,7 +125,7 @@ def train(
 
 
 def sources(resource: OfflineTraining) -> list[Source]:
-    """The recorded data of a training, of which nothing but columns and shares is asked."""
+    """Open the recorded data of a training; only columns, weights and `top` of its inputs are used."""
     readings = [
         Reading((str(source.path),), options=ReadOptions(columns=source.columns))
         for source in resource.spec.recorded
@@ -139,22 +139,22 @@ def sources(resource: OfflineTraining) -> list[Source]:
 
 
 def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Policy:
-    """A policy for an environment, with weights away from the nearly uniform start."""
+    """Make a policy for an environment, with weights that differ from the nearly uniform initial ones."""
     spec = EnvironmentSpec.model_validate(environment)
-    made = make_environment(spec)
-    made.close()
+    env = make_environment(spec)
+    env.close()
     options = ModelSpec.model_validate({"fcnetHiddens": [16], **model})
-    preprocessing = Preprocessing.from_specs(made.observation_space, made.action_space, options, spec)
+    preprocessing = Preprocessing.from_specs(env.observation_space, env.action_space, options, spec)
     torch.manual_seed(seed)
     module = build_module(preprocessing.observation_space, preprocessing.action_space, options, value=True)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    return Policy(module.eval(), preprocessing, made.observation_space, made.action_space)
+    return Policy(module.eval(), preprocessing, env.observation_space, env.action_space)
 
 
 def add_position_dependence(policy: Policy) -> Policy:
-    """The policy, whose outputs now depend on the row's position in the batch: much as matrix kernels' last bits do."""
+    """Let the policy's outputs depend on the row's position in the batch, as the last bits of matrix kernels do."""
 
     def shift(_module: object, _inputs: object, outputs: torch.Tensor) -> torch.Tensor:
         rows, columns = torch.meshgrid(*(torch.arange(size) for size in outputs.shape), indexing="ij")
@@ -165,14 +165,14 @@ def add_position_dependence(policy: Policy) -> Policy:
 
 
 def read_all(path: object) -> Block:
-    """All episodes of data of any kind; what is prepared for it is forgotten."""
+    """Read all episodes of data of any kind, without keeping the prepared copy."""
     with TemporaryDirectory() as cache:
         dataset = open_data(str(path), verify=True, cache=cache)
         return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
 def episode_hashes(block: Block) -> dict[str, str]:
-    """eps_id -> hash of everything that an episode holds."""
+    """Return eps_id -> hash of the episode's content."""
     hashes: dict[str, str] = {}
     for i, eps_id in enumerate(block.eps_id):
         sha = hashlib.sha256(f"{block.length[i]} {block.terminated[i]} {block.truncated[i]}".encode())
@@ -185,9 +185,9 @@ def episode_hashes(block: Block) -> dict[str, str]:
 
 
 def leftovers(path: object) -> list[str]:
-    """Files of a dataset's folder that are temporary, or data that no commit lists."""
+    """Return temporary files and uncommitted data files of a dataset's folder."""
     folder = resolve(str(path))
-    listed = {file.path for commit in read_commits(folder).values() for file in commit.files}
+    committed_files = {file.path for commit in read_commits(folder).values() for file in commit.files}
     return [
         entry.relative_path
         for entry in folder.files(recursive=True)
@@ -196,26 +196,26 @@ def leftovers(path: object) -> list[str]:
         or (
             "/" not in entry.relative_path
             and entry.relative_path.endswith((".parquet", ".json", ".csv"))
-            and entry.relative_path not in listed
+            and entry.relative_path not in committed_files
         )
     ]
 
 
 def descendants(process: int) -> list[int]:
-    """The processes below another."""
+    """Return the ids of all child processes, recursively."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
                 parents[int(entry.name)] = parent_of(int(entry.name))
-    found = {process}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(found - {process})
+    processes = {process}
+    while new_processes := {child for child, parent in parents.items() if parent in processes} - processes:
+        processes |= new_processes
+    return sorted(processes - {process})
 
 
 def command_line(process: int) -> str:
-    """Its command line."""
+    """Return the command line of a process; "" if it has ended."""
     try:
         return (Path("/proc") / str(process) / "cmdline").read_text().replace("\0", " ")
     except OSError:
@@ -223,19 +223,19 @@ def command_line(process: int) -> str:
 
 
 def race_for_lease(state: Location) -> list[bool]:
-    """Two writers that ask for a folder at the same moment: whether each got it, sorted."""
-    ready, done = (threading.Barrier(2, timeout=60) for _ in range(2))
+    """Let two writers request a folder at the same moment; return whether each got it, sorted."""
+    ready, finish = (threading.Barrier(2, timeout=60) for _ in range(2))
 
     def write() -> bool:
         ready.wait()
         try:
             with sole_writer(state) as guard:
-                done.wait()
+                finish.wait()
                 if guard is not None:
                     guard()
                 return True
         except OutputConflict:
-            done.wait()
+            finish.wait()
             return False
 
     with ThreadPoolExecutor(2) as pool:

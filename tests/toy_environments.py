@@ -38,12 +38,12 @@ class Walk(gym.Env):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         assert self.action_space.contains(action), action
         self._last = int(action)
-        return self._moved(float(action))
+        return self._advance(float(action))
 
-    def _moved(self, reward: float) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def _advance(self, reward: float) -> tuple[np.ndarray, float, bool, bool, dict]:
         self._t += 1
-        done = self._t == self._length
-        return self._observe(), reward, done and not self._truncates, done and self._truncates, {}
+        is_over = self._t == self._length
+        return self._observe(), reward, is_over and not self._truncates, is_over and self._truncates, {}
 
     def _observe(self) -> np.ndarray:
         return np.array([self._mark, self._t, self._length, self._last], dtype=np.float32)
@@ -56,7 +56,7 @@ class Steered(Walk):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         assert self.action_space.contains(action), action
-        return self._moved(float(action[0]))
+        return self._advance(float(action[0]))
 
 
 class Homing(gym.Env):
@@ -235,7 +235,7 @@ class Recall(gym.Env):
         return self._observe(), float(done and action == 1 + self._cue), done, False, {}
 
     def right_action(self) -> int:
-        """What an expert does, who remembers."""
+        """Return the action of an expert that remembers the cue."""
         return 1 + self._cue if self._t == self._length - 1 else 1
 
     def _observe(self) -> np.ndarray:

@@ -49,14 +49,14 @@ class TwoOptimisers(BC):
     """Behaviour cloning whose biases have an optimiser of their own."""
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
-        own = [parameter for parameter in nets.parameters() if parameter.ndim > 1]
+        weights = [parameter for parameter in nets.parameters() if parameter.ndim > 1]
         biases = [parameter for parameter in nets.parameters() if parameter.ndim == 1]
-        return {"weights": OptimiserSpec(own, 1e-3), "biases": OptimiserSpec(biases, 1e-3)}
+        return {"weights": OptimiserSpec(weights, 1e-3), "biases": OptimiserSpec(biases, 1e-3)}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        found = super().losses(nets, batch, step)
-        (loss,) = found.losses.values()
-        return Losses({"weights": loss, "biases": 2 * loss}, found.metrics)
+        losses = super().losses(nets, batch, step)
+        (loss,) = losses.losses.values()
+        return Losses({"weights": loss, "biases": 2 * loss}, losses.metrics)
 
 
 def judge(policy: Any, environment: Any, seed: int) -> dict[str, float]:

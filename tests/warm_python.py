@@ -70,7 +70,7 @@ _TAKE_LONG_TO_IMPORT = (
 
 
 class WarmPython:
-    """What starts programs.
+    """Starts programs in milliseconds.
 
     Attributes:
         folder: holds `python` and `hindcast`, to be put first on PATH.
@@ -256,10 +256,10 @@ def _answer(caller: socket.socket) -> Any:
     if program:
         for file in files:
             os.close(file)
-        ended = os.pidfd_open(program)
+        end_descriptor = os.pidfd_open(program)
         with suppress(BrokenPipeError):
             caller.sendall(f"{program}\n".encode())
-        if ended not in select.select([caller, ended], [], [])[0]:
+        if end_descriptor not in select.select([caller, end_descriptor], [], [])[0]:
             os.kill(program, signal.SIGKILL)  # the caller was
         _, status = os.waitpid(program, 0)
         with suppress(BrokenPipeError):
@@ -275,10 +275,10 @@ def _answer(caller: socket.socket) -> Any:
 
 def _place(files: list[int], numbers: list[int]) -> None:
     """Give files the numbers by which the program knows them."""
-    apart = [fcntl.fcntl(file, fcntl.F_DUPFD, 1000) for file in files]
+    copies = [fcntl.fcntl(file, fcntl.F_DUPFD, 1000) for file in files]
     for file in files:
         os.close(file)
-    for file, number in zip(apart, numbers, strict=True):
+    for file, number in zip(copies, numbers, strict=True):
         os.dup2(file, number)
         os.close(file)
 
@@ -323,7 +323,7 @@ def parent_of(process: int) -> int:
 
 
 def _set_up(*arguments: str) -> tuple[str, ...]:
-    """What Ray's `setup_worker.py` starts, in the environment of a worker that has one of its own."""
+    """Return the arguments that Ray's `setup_worker.py` would start, and set the worker's environment."""
     option = "--serialized-runtime-env-context="
     (context,) = (part.removeprefix(option) for part in arguments if part.startswith(option))
     os.environ.update(json.loads(context)["env_vars"])

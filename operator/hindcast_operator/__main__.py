@@ -15,27 +15,28 @@ from hindcast_operator.defaults import Defaults, load_defaults
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM."""
-    given = _parser().parse_args(arguments)
-    logs.configure(given.log_level)
+    """Run the operator until SIGTERM."""
+    args = _parser().parse_args(arguments)
+    logs.configure(args.log_level)
     try:
-        options = _options(given)
+        options = _options(args)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
     # Not asyncio.run: it waits for all tasks, and kopf's may ignore their cancellation.
     asyncio.new_event_loop().run_until_complete(run(options))
+    # Nor sys.exit: those tasks must not hold up the end of the process.
     os._exit(0)
 
 
-def _options(given: argparse.Namespace) -> OperatorOptions:
-    host, _, port = given.listen.rpartition(":")
+def _options(args: argparse.Namespace) -> OperatorOptions:
+    host, _, port = args.listen.rpartition(":")
     lease = None
-    if given.lease_namespace:
-        lease = LeaseOptions(given.lease_namespace, given.lease_name, given.lease_seconds)
+    if args.lease_namespace:
+        lease = LeaseOptions(args.lease_namespace, args.lease_name, args.lease_seconds)
     return OperatorOptions(
-        defaults=load_defaults(given.defaults) if given.defaults else Defaults(),
-        namespaces=tuple(given.namespace),
+        defaults=load_defaults(args.defaults) if args.defaults else Defaults(),
+        namespaces=tuple(args.namespace),
         lease=lease,
         host=host,
         port=int(port),
@@ -46,19 +47,24 @@ def _options(given: argparse.Namespace) -> OperatorOptions:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hindcast-operator",
-        description="Runs OfflineRecordings and OfflineTrainings on the cluster that KUBECONFIG names, else on the "
-        "one that it is a pod of.",
+        description="Runs OfflineRecordings and OfflineTrainings on the cluster of KUBECONFIG. Without KUBECONFIG: "
+        "on the cluster in which it runs as a pod.",
     )
     add = parser.add_argument
     add(
         "--defaults",
         type=Path,
-        help="the platform's defaults: the chart's values, or their defaults: section",
+        help="YAML file with the platform's defaults: the chart's values, or only their defaults: section",
     )
-    add("--namespace", action="append", default=[], help="serve this namespace (repeatable; default: all)")
-    add("--lease-namespace", help="elect a leader by a Lease in this namespace (default: no leader election)")
+    add("--namespace", action="append", default=[], help="namespace to serve (repeatable; default: all)")
+    add("--lease-namespace", help="namespace of the Lease that elects a leader (default: no leader election)")
     add("--lease-name", default="hindcast-operator", help="name of the Lease")
-    add("--lease-seconds", type=float, default=15.0, help="seconds that a lease is valid without renewal")
+    add(
+        "--lease-seconds",
+        type=float,
+        default=15.0,
+        help="seconds for which the lease is valid without renewal",
+    )
     add("--listen", default="0.0.0.0:8080", help="address of /healthz and /metrics")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser

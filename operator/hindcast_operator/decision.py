@@ -1,4 +1,4 @@
-"""What is to be done about one resource: its new status, then actions, then events, in this order."""
+"""The decision about one resource: its new status, then actions, then events, in this order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from hindcast.api.status import Status
 
 @dataclass(frozen=True)
 class CreateAttempt:
-    """Create what is missing of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
+    """Create the missing objects of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
 
-    Idempotent. What exists of it, and was made for an earlier attempt or spec, is brought up to date: the Role then
-    names this attempt's ConfigMap only, the RoleBinding its account.
+    Idempotent. Existing objects of an earlier attempt or spec are brought up to date: the Role then names this
+    attempt's ConfigMap only, the RoleBinding its account.
 
     Attributes:
-        resource: `manifests.effective` of the user's, with the defaults that this revision keeps.
+        resource: the user's, completed by `manifests.effective_resource` with the defaults that this revision keeps.
     """
 
     resource: OfflineRecording | OfflineTraining
@@ -27,7 +27,7 @@ class CreateAttempt:
 
 @dataclass(frozen=True)
 class DeleteAttempt:
-    """Delete the attempt's RayJob (its pods with it), then its ConfigMap. Idempotent."""
+    """Delete the attempt's RayJob and with it its pods, then its ConfigMap. Idempotent."""
 
     child: str
     keep_config_map: bool = False
@@ -43,7 +43,7 @@ class SetIntent:
 
 @dataclass(frozen=True)
 class SetDeadlines:
-    """Give a running attempt's RayJob the deadlines that the spec has now; None takes one away."""
+    """Set the deadlines of a running attempt's RayJob to those of the spec; None removes a deadline."""
 
     child: str
     deadlines: Mapping[str, int | None]
@@ -54,7 +54,7 @@ Action = CreateAttempt | DeleteAttempt | SetIntent | SetDeadlines
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes event on the resource: on transitions only."""
+    """A Kubernetes event on the resource, posted on transitions only."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -63,13 +63,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows from the facts.
+    """The new status, the actions and the events that follow from the facts.
 
     Attributes:
-        status: the whole new status; equal to the old one where nothing changed.
-        actions: done after the status was written.
+        status: the whole new status; equal to the old one if nothing changed.
+        actions: executed after the status was written.
         events: posted after the actions.
-        requeue_at: when to reconcile even if no watch reports anything (deadlines, backoff); None: no need.
+        requeue_at: when to reconcile even if no watch reports a change (deadlines, backoff); None if never.
     """
 
     status: Status

@@ -14,7 +14,7 @@ from hindcast.errors import SpecError
 
 
 class RunDefaults(Model):
-    """Deadlines and retries of resources that set none."""
+    """Deadlines and retries for resources that do not set them."""
 
     backoff_limit: BackoffLimit | None = None
     """Attempts after the first one."""
@@ -46,10 +46,10 @@ class Defaults(Model):
 
 
 def load_defaults(path: Path) -> Defaults:
-    """Defaults from a YAML file: of the chart's values (their `defaults:`), or that section alone.
+    """Load the defaults from a YAML file: the chart's values with a section `defaults:`, or that section alone.
 
     Raises:
-        SpecError: the file cannot be read or is not valid, with a line for each problem.
+        SpecError: the file cannot be read or is not valid. The message has a line for each problem.
     """
     try:
         values: Any = YAML(typ="safe", pure=True).load(path.read_text()) or {}
@@ -58,7 +58,9 @@ def load_defaults(path: Path) -> Defaults:
     if isinstance(values, dict) and "defaults" in values:
         values = values["defaults"] or {}
     if not isinstance(values, dict):
-        raise SpecError(f"{path}: is not a mapping; give the chart's values or their defaults: section")
+        raise SpecError(
+            f"{path}: the file is not a mapping; it must contain the chart's values or their defaults: section"
+        )
     try:
         return Defaults.model_validate(values, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What was observed of one resource and all that belongs to it: plain values, taken at one moment."""
+"""Facts: plain values observed at one moment about one resource and the objects that belong to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from hindcast.api.run_policy import RunPolicy
 
 KubeRay = Literal["Ready", "NotInstalled"]
 DEADLINE_FIELDS: Final = ("ttlSecondsAfterFinished", "preRunningDeadlineSeconds", "activeDeadlineSeconds")
-"""Fields of a RayJob that may change while it runs: KubeRay reads them each time it looks at it."""
+"""Fields of a RayJob's spec that may change while it runs: KubeRay reads them in every reconciliation."""
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,18 @@ class ObjectFacts:
     """An object that has, or should have, the resource as its controller.
 
     Attributes:
-        owner_uid: uid of its controller; None where it has none.
-        deleting: it has a deletion timestamp.
+        owner_uid: uid of its controller; None if it has no controller.
+        is_deleting: it has a deletion timestamp.
     """
 
     name: str
     uid: str
     owner_uid: str | None
-    deleting: bool
+    is_deleting: bool
 
     def is_current(self, uid: str) -> bool:
-        """Whether it is the own object of the resource of that uid, and is not being deleted."""
-        return self.owner_uid == uid and not self.deleting
+        """Return True if the resource of that uid owns the object and it is not being deleted."""
+        return self.owner_uid == uid and not self.is_deleting
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,26 @@ class RayJobFacts(ObjectFacts):
     """A RayJob.
 
     Attributes:
-        suspended: `spec.suspend`, which belongs to Kueue.
+        created_at: `metadata.creationTimestamp`.
+        is_suspended: `spec.suspend`, which belongs to Kueue.
         job_status: Ray's view: "", PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED.
-        deployment_status: KubeRay's: "", Initializing, Waiting, Running, Complete, Failed, Suspending, Suspended,
+        deployment_status: KubeRay's view: "", Initializing, Waiting, Running, Complete, Failed, Suspending, Suspended,
             Retrying, ValidationFailed.
-        reason: of a failure, one word.
-        message: may contain logs of the job: never copied, except of ValidationFailed.
-        started: `status.startTime`: when KubeRay began with it; of a queued one, after it was let in.
-        ended: `status.endTime`.
-        deadlines: KubeRay's own: those of `DEADLINES` that its spec has.
+        reason: reason of a failure, one word.
+        message: message of a failure. It may contain logs of the job, so it is only copied for ValidationFailed.
+        started_at: `status.startTime`: when KubeRay first processed it; if it was queued, after its admission.
+        ended_at: `status.endTime`.
+        deadlines: KubeRay's own deadlines: the fields in `DEADLINE_FIELDS` that its spec sets.
     """
 
-    created: datetime
-    suspended: bool = False
+    created_at: datetime
+    is_suspended: bool = False
     job_status: str = ""
     deployment_status: str = ""
     reason: str = ""
     message: str = ""
-    started: datetime | None = None
-    ended: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
     deadlines: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -65,7 +66,7 @@ class RayClusterFacts:
     """The RayCluster of a RayJob.
 
     Attributes:
-        replica_failure: why pods cannot be made (quota, Pod Security).
+        replica_failure: why pods cannot be created (quota, Pod Security).
     """
 
     name: str
@@ -78,31 +79,31 @@ class PodFacts:
 
     Attributes:
         pool: its pool, or `submitter`.
+        created_at: `metadata.creationTimestamp`.
         phase: Pending, Running, Succeeded, Failed, Unknown.
-        reason: of a failed pod: `Evicted`, `NodeLost`, `Preempting` …
-        ready: all containers are ready.
-        deleting: it has a deletion timestamp.
-        unreachable_since: since when its node has been unreachable.
-        unschedulable: the scheduler's message.
-        waiting: reason and message of the first container (init containers first) that waits:
+        is_ready: all containers are ready.
+        is_deleting: it has a deletion timestamp.
+        reason: reason of a failed pod: `Evicted`, `NodeLost`, `Preempting` …
+        unreachable_since: the time since which its node has been unreachable.
+        scheduling_failure: the scheduler's message if no node fits.
+        container_wait: reason and message of the first waiting container (init containers first):
             `ImagePullBackOff`, `CreateContainerConfigError` …
-        mount_failure: the latest FailedMount or FailedAttachVolume event's message, of a pod whose containers
-            do not start.
-        out_of_memory: a container was killed for memory, now or before its last restart.
+        mount_failure: message of the latest FailedMount or FailedAttachVolume event, if the containers do not start.
+        is_oom_killed: a container was killed for memory, now or before its last restart.
     """
 
     name: str
     pool: Pool | Literal["submitter"]
-    created: datetime
+    created_at: datetime
     phase: str
-    ready: bool = False
-    deleting: bool = False
+    is_ready: bool = False
+    is_deleting: bool = False
     reason: str = ""
     unreachable_since: datetime | None = None
-    unschedulable: str | None = None
-    waiting: tuple[str, str] | None = None
+    scheduling_failure: str | None = None
+    container_wait: tuple[str, str] | None = None
     mount_failure: str | None = None
-    out_of_memory: bool = False
+    is_oom_killed: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,25 +111,25 @@ class ConfigMapFacts(ObjectFacts):
     """An attempt's ConfigMap.
 
     Attributes:
-        intent: what the operator wants of the attempt.
-        report: what the attempt says; None before its first beat, or where it cannot be read.
-        beat_seen: when this operator first saw the report's beat.
-        moved_seen: when this operator first saw the report's progress where it is.
+        intent: the operator's request to the attempt.
+        report: the attempt's latest report; None before its first beat, or if it cannot be parsed.
+        beat_seen_at: when this operator first saw the report's beat.
+        progress_seen_at: when this operator first saw the report's progress.
     """
 
     intent: str = ""
     report: Report | None = None
-    beat_seen: datetime | None = None
-    moved_seen: datetime | None = None
+    beat_seen_at: datetime | None = None
+    progress_seen_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class AttemptFacts:
-    """All that exists of an attempt; nothing of one that is gone or was never created.
+    """The existing objects of an attempt; all unset if it is gone or was never created.
 
     Attributes:
-        submitter_failure: why the submitter's Job cannot make its pod (quota, Pod Security): the event's message.
-        conflict: an object that has a name the attempt needs and is not ours: `Kind/name` and owner.
+        submitter_failure: why the submitter's Job cannot create its pod (quota, Pod Security): the event's message.
+        conflict: `Kind/name` and owner of a foreign object that has a name the attempt needs.
         refusal: why the API server refused to create one of its objects: one sentence.
     """
 
@@ -147,8 +148,8 @@ class ReferenceFacts:
     """A resource that this one refers to.
 
     Attributes:
-        state: `Circular` is one that has not started and refers to this one.
-        input: what it provides, once it is complete.
+        state: `Circular` means that it has not started and refers back to this resource.
+        input: the input that it provides, once it is complete.
     """
 
     kind: str
@@ -159,19 +160,19 @@ class ReferenceFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was observed of one resource.
+    """All facts about one resource.
 
     Attributes:
-        resource: as the user wrote it; None where it is not valid, for `problems`.
-        problems: what is wrong with it that admission could not see.
+        resource: as the user wrote it; None if it is not valid, for the reasons in `problems`.
+        problems: errors in its spec that admission could not detect.
         status: the current `.status`, plain.
-        deleting: it has a deletion timestamp.
-        kuberay: whether the API server knows RayJobs.
-        attempts: by child name: those in `status.runs` that are not known to be gone, and the next one.
-        references: the resources it refers to.
-        now: the time.
-        suspend: its `spec.suspend`, also where `resource` is None.
-        run_policy: its `spec.runPolicy` likewise.
+        is_deleting: it has a deletion timestamp.
+        kuberay: `Ready` if the API server serves RayJobs.
+        attempts: attempts by child name: those in `status.runs` that may still exist, and the next one.
+        references: the resources that it refers to.
+        now: the time of the observation.
+        suspend: `spec.suspend`, also if `resource` is None.
+        run_policy: `spec.runPolicy`, also if `resource` is None.
     """
 
     kind: str
@@ -182,7 +183,7 @@ class Facts:
     resource: OfflineRecording | OfflineTraining | None
     problems: tuple[str, ...]
     status: Mapping[str, Any]
-    deleting: bool
+    is_deleting: bool
     kuberay: KubeRay
     attempts: Mapping[str, AttemptFacts]
     references: tuple[ReferenceFacts, ...]

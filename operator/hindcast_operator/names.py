@@ -1,4 +1,4 @@
-"""Names and labels of everything that the operator creates, and the names that a resource refers to."""
+"""Names and labels of the objects that the operator creates, and the names that a resource refers to."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,42 +17,45 @@ ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
 SELECTOR: Final = f"{MANAGED_BY}={MANAGER}"
 """Label selector of all children, their pods included."""
 
-_LETTER: Final = {"OfflineRecording": "r", "OfflineTraining": "t"}
-_WORD: Final = {"OfflineRecording": "recording", "OfflineTraining": "training"}
+_KIND_LETTERS: Final = {"OfflineRecording": "r", "OfflineTraining": "t"}
+_KIND_WORDS: Final = {"OfflineRecording": "recording", "OfflineTraining": "training"}
 
 
 def child_name(kind: str, name: str, revision: int, attempt: int) -> str:
-    """Name of an attempt's RayJob and ConfigMap: `<name>-r<revision>-<attempt>`, `-t…` for trainings."""
-    return f"{name}-{_LETTER[kind]}{revision}-{attempt}"
+    """Return the name of an attempt's RayJob and ConfigMap: `<name>-r<revision>-<attempt>`, `-t…` for trainings."""
+    return f"{name}-{_KIND_LETTERS[kind]}{revision}-{attempt}"
 
 
 def account_name(kind: str, name: str) -> str:
-    """Name of a resource's ServiceAccount, Role and RoleBinding."""
-    return f"{name}-{_WORD[kind]}"
+    """Return the name of a resource's ServiceAccount, Role and RoleBinding."""
+    return f"{name}-{_KIND_WORDS[kind]}"
 
 
 def labels(
     resource: OfflineRecording | OfflineTraining, revision: int | None = None, attempt: int | None = None
 ) -> dict[str, str]:
-    """Labels of a child of the resource; of an attempt's own objects and pods where that is given."""
-    found = {
+    """Return the labels of a child of the resource; with revision and attempt, of that attempt's objects and pods."""
+    child_labels = {
         MANAGED_BY: MANAGER,
         "app.kubernetes.io/part-of": "hindcast",
         KIND_LABEL: resource.kind,
         NAME_LABEL: resource.metadata.name,
     }
     if revision is not None and attempt is not None:
-        found |= {REVISION_LABEL: str(revision), ATTEMPT_LABEL: str(attempt)}
-    return found
+        child_labels |= {REVISION_LABEL: str(revision), ATTEMPT_LABEL: str(attempt)}
+    return child_labels
 
 
 def references(kind: str, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Kind and name of what a spec refers to: the recordings of a training, the training of a recording's policy."""
+    """Return kind and name of each resource that a spec refers to.
+
+    A training refers to recordings, a recording to the training of its policy.
+    """
     if kind == "OfflineTraining":
-        target = "OfflineRecording"
-        named = [source.get("recordingRef") for source in spec.get("input") or () if isinstance(source, dict)]
+        target_kind = "OfflineRecording"
+        refs = [source.get("recordingRef") for source in spec.get("input") or () if isinstance(source, dict)]
     else:
-        target = "OfflineTraining"
-        named = [(spec.get("policy") or {}).get("trainingRef")]
-    found = ((target, str(ref["name"])) for ref in named if isinstance(ref, dict) and "name" in ref)
-    return list(dict.fromkeys(found))
+        target_kind = "OfflineTraining"
+        refs = [(spec.get("policy") or {}).get("trainingRef")]
+    targets = ((target_kind, str(ref["name"])) for ref in refs if isinstance(ref, dict) and "name" in ref)
+    return list(dict.fromkeys(targets))

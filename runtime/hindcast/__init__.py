@@ -1,7 +1,6 @@
 """Hindcast: offline reinforcement learning from recorded experience.
 
-The public names are imported when they are first used, so that `import hindcast` costs nothing. `__init__.pyi` says
-where they are.
+Public names are imported on first use, so that `import hindcast` stays cheap. `__init__.pyi` lists their modules.
 """
 
 from functools import cache
@@ -13,32 +12,33 @@ from hindcast.version import __version__ as __version__
 
 @cache
 def _public() -> dict[str, tuple[str, str]]:
-    """Public name -> its module, and its name there; names that follow from the algorithms come in addition."""
+    """Return public name -> (module, name there), without the names generated from the algorithms."""
+    # The stub is the only list: type checkers read it too, and a second one would drift from it.
     import ast
     from pathlib import Path
 
     stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     return {
-        imported.asname: (node.module, imported.name)
+        alias.asname: (node.module, alias.name)
         for node in stub.body
         if isinstance(node, ast.ImportFrom) and node.module
-        for imported in node.names
-        if imported.asname
+        for alias in node.names
+        if alias.asname
     }
 
 
 def __getattr__(name: str) -> Any:
-    module, own = _public().get(name, ("", name))
+    module, attribute = _public().get(name, ("", name))
     if not module and name[0].isupper():
         import_module("hindcast.rllib_names").refuse_unsupported(name)
-        module = _generating(name)
-    if not module or not hasattr(import_module(module), own):
+        module = _generated_module(name)
+    if not module or not hasattr(import_module(module), attribute):
         raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
-    return getattr(import_module(module), own)
+    return getattr(import_module(module), attribute)
 
 
-def _generating(name: str) -> str:
-    """The module that makes a name which follows from the algorithms, or has the names of results; "" if none does."""
+def _generated_module(name: str) -> str:
+    """Return the module that generates a name from the algorithms or defines RLlib's result keys; "" if unknown."""
     if name in import_module("hindcast.api.options").schemas():
         return "hindcast.builder.algorithm_classes"
     if "Conf" in name:

@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F403
-"""The public names. The package imports each where it is first used, from the place that this file says."""
+"""The public names. The package imports each on first use from the module that this file names."""
 
 from typing import Any
 

@@ -3,8 +3,7 @@
 The command line prints the sentence without a traceback and exits with `exit_code`.
 Anything that is not a `UserError` is a bug in Hindcast.
 
-Between processes a user's mistake travels as a value (`caught`, `raised`): raised there, it would come back wrapped in
-an error of the library that carries it.
+Between processes a user error travels as a value (`catch_user_error`, `unwrap`).
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ class OutputConflict(UserError):
 
 
 class StorageError(UserError):
-    """Storage failed or denied a request: read-only, full, denied, unreachable."""
+    """Storage failed or denied a request: read-only, full, access denied, unreachable."""
 
     exit_code = 5
 
 
 class StorageUnavailable(StorageError):
-    """Storage did not answer, or was failing, for as long as a request is tried: later it may work."""
+    """Storage did not answer, or kept failing, until the retries of a request timed out. A later try may succeed."""
 
 
 class UserCodeError(UserError):
@@ -76,24 +75,24 @@ class Interrupted(UserError):
 
 
 def first_line(error: Exception) -> str:
-    """What an error of a library says first, which may be followed by a long trace."""
+    """Return the first non-empty line of another library's error, whose text may go on with a long trace."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), "no reason given")
 
 
 def catch_user_error(function: Callable[[], T]) -> T | UserError:
-    """What the function returns, or the user's mistake that it raises."""
+    """Call the function; return its result, or the `UserError` that it raises."""
     try:
         return function()
     except UserError as error:
-        return error
+        return error  # raised here, it would reach the caller wrapped in an error of Ray or loky
 
 
 def unwrap(result: T | UserError) -> T:
-    """What another process made with `caught`.
+    """Return the result of `catch_user_error` in another process, or raise its error.
 
     Raises:
-        UserError: it is a user's mistake.
+        UserError: the function raised it.
     """
     if isinstance(result, UserError):
         raise result

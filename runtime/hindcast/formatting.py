@@ -1,17 +1,17 @@
-"""Numbers as people read them: `12.3k`, `1.5 MiB`, `2 min 4 s`. For the console and the report."""
+"""Formats numbers for people, on the console and in reports: `12.3k`, `1.5 MiB`, `2 min 4 s`."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-_WRITTEN_OUT: Final = 1e15  # numbers from here on are in powers of ten
+_MIN_EXPONENT_FORM: Final = 1e15  # numbers from here on are written with powers of ten
 
 
 def count(value: float) -> str:
-    """Short form of a quantity with three significant digits: 950, 12.3k, 4.56M, 0.0123."""
+    """Format a quantity with three significant digits and a suffix: 950, 12.3k, 4.56M, 0.0123."""
     magnitude = abs(value)
-    if magnitude < 999.5:
+    if magnitude < 999.5:  # from here on, three digits round to 1000
         return significant(value)
     for suffix, size in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
         if magnitude < 999.5 * size:
@@ -20,19 +20,19 @@ def count(value: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, from 1000 on whole numbers in groups of three: 0.0123, 4.5, 487, 10,401, 1e+20."""
+    """Format three significant digits; from 1000 on, all digits in groups: 0.0123, 4.5, 487, 10,401, 1e+20."""
     if not math.isfinite(value):
         return str(value)
-    return f"{value:,.0f}" if 999.5 <= abs(value) < _WRITTEN_OUT else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < _MIN_EXPONENT_FORM else f"{value:.3g}"
 
 
 def integer(value: float) -> str:
-    """A count in full, in groups of three: 225,280."""
+    """Format a whole number with all digits in groups of three: 225,280."""
     return f"{value:,.0f}"
 
 
 def size(nbytes: float) -> str:
-    """Bytes in binary units: 512 B, 1.5 MiB."""
+    """Format a number of bytes in binary units: 512 B, 1.5 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -41,10 +41,10 @@ def size(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time span: 0.42 s, 8.1 s, 2 min 4 s, 3 h 12 min."""
+    """Format a time span: 0.42 s, 8.1 s, 2 min 4 s, 3 h 12 min."""
     if seconds < 1:
         return f"{seconds:.2f} s"
-    if seconds < 59.95:
+    if seconds < 59.95:  # from here on, one decimal rounds to 60.0 s
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def as_percentage(fraction: float) -> str:
-    """Fraction as a percentage: 51 %, 0.4 %, < 0.1 %."""
+    """Format a fraction as a percentage: 51 %, 0.4 %, < 0.1 %."""
     percent = 100 * fraction
     if 0 < percent < 0.1:
         return "< 0.1 %"
@@ -62,22 +62,22 @@ def as_percentage(fraction: float) -> str:
 
 
 def plural(number: float, noun: str) -> str:
-    """`1 episode`, `500 episodes`, `1,024 updates`."""
+    """Format a number with its noun: `1 episode`, `500 episodes`, `1,024 updates`."""
     return f"{integer(number)} {noun}" + ("" if number == 1 else "s")
 
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """A sort key by which 2 comes before 10: `part-2`, `part-10`."""
+    """Return a sort key that orders numbers in names by value: `part-2` before `part-10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def first_few(items: Sequence[object], limit: int) -> str:
-    """The first ones of many: `a, b, c, …`."""
+    """Join the first items, with an ellipsis if there are more than `limit`: `a, b, c, …`."""
     return ", ".join(map(str, items[:limit])) + (", …" if len(items) > limit else "")
 
 
 def space(document: Mapping[str, Any] | None) -> str:
-    """A space's JSON in short: `Box(4) in [-1, 1]`, `Discrete(2)`, `Dict(goal: Box(3), on: Discrete(2))`."""
+    """Format a space's JSON in short: `Box(4) in [-1, 1]`, `Discrete(2)`, `Dict(goal: Box(3), on: Discrete(2))`."""
     if document is None:
         return "unknown"
     kind, parts = document["type"], document.get("spaces")

@@ -1,4 +1,4 @@
-"""Memory of this process: what it keeps for later, and what the kernel did for want of it."""
+"""Memory of this process and its container: the allocator's settings, the limit, out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import re
 from pathlib import Path
 
 _EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Of cgroup v2 and v1; both have a line `oom_kill <count>`."""
+"""Of cgroup v2 and v1; both contain a line `oom_kill <count>`."""
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_NO_LIMIT = 1 << 60
-"""Version 1 has a number of about this size where there is no limit."""
+_NO_LIMIT = 1 << 60  # cgroup v1 reports a number of about this size if there is no limit; v2 reports "max"
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_KEPT, _LARGE = 256 * 2**20, 32 * 2**20
+_MAX_KEPT_BYTES, _LARGE_BLOCK_BYTES = 256 * 2**20, 32 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep up to 256 MiB that it has freed, in blocks below 32 MiB, rather than give it back at once.
+    """Keep up to 256 MiB of freed memory, in blocks below 32 MiB, instead of returning it to the kernel at once.
 
-    An update frees what the next one takes again. Having the kernel clear those pages in each was a third of the time
-    of CQL's updates. Without glibc nothing is done.
+    Does nothing without glibc.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if set_option is not None:
-        set_option(_MMAP_THRESHOLD, _LARGE)
-        set_option(_TRIM_THRESHOLD, _KEPT)
+        # An update allocates what the previous one freed. If the kernel has to clear those pages each time, that is a
+        # third of the time of CQL's updates.
+        set_option(_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+        set_option(_TRIM_THRESHOLD, _MAX_KEPT_BYTES)
 
 
 def oom_kills() -> int:
-    """Processes of this container that the kernel has killed for memory; 0 where it does not say."""
+    """Return how many processes of this container the kernel has killed for memory; 0 if it does not say."""
     events = "\n".join(path.read_text() for path in map(Path, _EVENTS) if path.exists())
-    found = re.search(r"^oom_kill ([0-9]+)$", events, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^oom_kill ([0-9]+)$", events, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def memory_limit() -> int | None:
-    """Bytes that this container may use; None without a limit."""
+    """Return the bytes that this container may use; None without a limit."""
     texts = [path.read_text().strip() for path in map(Path, _LIMITS) if path.exists()]
     limits = [int(text) for text in texts if text.isdigit()]
     return min((limit for limit in limits if limit < _NO_LIMIT), default=None)

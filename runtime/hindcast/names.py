@@ -1,4 +1,4 @@
-"""RLlib's names: keys of results, components of a checkpoint."""
+"""RLlib's names of result keys and checkpoint components."""
 
 from typing import Final
 

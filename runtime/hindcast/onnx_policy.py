@@ -1,7 +1,7 @@
-"""`OnnxPolicy`: acts with what `hindcast export` wrote. Needs numpy and onnxruntime, and nothing else.
+"""`OnnxPolicy` runs a policy that `hindcast export` wrote. It requires only numpy and onnxruntime.
 
-`hindcast export` writes a copy of this file next to the policy, as policy.py, so that a machine which acts needs no
-Hindcast: nothing is imported here but those two packages and the standard library.
+`hindcast export` copies this file next to the policy as policy.py, so that the machine that acts needs no Hindcast.
+Import nothing here but those two packages and the standard library.
 """
 
 from __future__ import annotations
@@ -20,71 +20,72 @@ _OBS, _REWARD, _ACTIONS = "obs", "prev_rewards", "actions"
 
 
 class OnnxPolicy:
-    """An exported policy in one environment: `policy(obs)` gives the action, `policy.reset()` begins an episode.
+    """An exported policy in one environment: `policy(obs)` returns the action, `policy.reset()` begins an episode.
 
     Args:
-        folder: that `hindcast export` wrote.
+        folder: the folder that `hindcast export` wrote.
 
     Raises:
-        ValueError: there is no such policy, or it is of a newer format.
+        ValueError: the folder holds no policy, or one in a newer format.
     """
 
     def __init__(self, folder: str | Path) -> None:
         import onnxruntime  # here, since exporting reads the names above without it
 
-        description = Path(folder, DESCRIPTION)
-        if not description.is_file() or not Path(folder, PROGRAM).is_file():
+        description_file = Path(folder, DESCRIPTION)
+        if not description_file.is_file() or not Path(folder, PROGRAM).is_file():
             raise ValueError(
-                f"{folder} holds no {PROGRAM} and {DESCRIPTION}: write them with hindcast export CHECKPOINT {folder}"
+                f"{folder} does not contain {PROGRAM} and {DESCRIPTION}: write them with "
+                f"hindcast export CHECKPOINT {folder}"
             )
-        said = json.loads(description.read_bytes())
-        if said["formatVersion"] > FORMAT_VERSION:
+        description = json.loads(description_file.read_bytes())
+        if description["formatVersion"] > FORMAT_VERSION:
             raise ValueError(
-                f"{description} is of format {said['formatVersion']}, and this version of Hindcast reads "
-                f"{FORMAT_VERSION}: upgrade Hindcast."
+                f"{description_file} has format version {description['formatVersion']}, but this version of Hindcast "
+                f"reads version {FORMAT_VERSION}: upgrade Hindcast."
             )
-        self._inputs: list[dict[str, Any]] = said["inputs"]
-        self._outputs = [output["name"] for output in said["outputs"]]
-        self._struct = _struct(said["actionSpace"])
+        self._inputs: list[dict[str, Any]] = description["inputs"]
+        self._outputs = [output["name"] for output in description["outputs"]]
+        self._struct = _struct(description["actionSpace"])
         self._session = onnxruntime.InferenceSession(str(Path(folder, PROGRAM)))
         self.reset()
 
     def reset(self) -> None:
         """Begin an episode."""
         self._state = {
-            each["name"]: np.asarray(each["start"], each["dtype"])[None]
-            for each in self._inputs
-            if "start" in each
+            port["name"]: np.asarray(port["start"], port["dtype"])[None]
+            for port in self._inputs
+            if "start" in port
         }
 
     def __call__(self, obs: Any, reward: float = 0.0) -> Any:
-        """The environment's action for one raw observation.
+        """Return the environment's action for one raw observation.
 
         Args:
-            obs: nested as the observation space is: dicts and tuples of arrays and numbers.
-            reward: of the step before, which a Decision Transformer looks at.
+            obs: nested like the observation space: dicts and tuples of arrays and numbers.
+            reward: the reward of the previous step, which a Decision Transformer reads.
 
         Raises:
-            ValueError: the observation is not one of the policy's space.
+            ValueError: the observation does not fit the policy's observation space.
         """
         leaves = {**dict(_leaves(obs, _OBS)), _REWARD: reward}
-        given = {each["name"]: self._state.get(each["name"]) for each in self._inputs}
-        given |= {each["name"]: _row(each, leaves) for each in self._inputs if "start" not in each}
-        found = dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
-        self._state = {each["name"]: found[each["follows"]] for each in self._inputs if "start" in each}
-        return _nested({name: rows[0] for name, rows in found.items()}, _ACTIONS, self._struct)
+        inputs = {port["name"]: self._state.get(port["name"]) for port in self._inputs}
+        inputs |= {port["name"]: _input_row(port, leaves) for port in self._inputs if "start" not in port}
+        outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+        self._state = {port["name"]: outputs[port["follows"]] for port in self._inputs if "start" in port}
+        return _nest({name: rows[0] for name, rows in outputs.items()}, _ACTIONS, self._struct)
 
 
-def _row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
+def _input_row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
     name, shape = port["name"], tuple(port["shape"])
     if name not in leaves or np.shape(leaves[name]) != shape:
-        found = f"of shape {list(np.shape(leaves[name]))}" if name in leaves else "missing"
-        raise ValueError(f"the observation's {name} is {found}; the policy takes shape {list(shape)}")
+        problem = f"has shape {list(np.shape(leaves[name]))}" if name in leaves else "is missing"
+        raise ValueError(f"the observation's {name} {problem}, expected shape {list(shape)}")
     return np.asarray(leaves[name], port["dtype"])[None]
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Name -> leaf of a nested value: `obs/camera`, `obs/pose/0`; `obs` of a value without parts."""
+    """Yield (name, leaf) of a nested value: `obs/camera`, `obs/pose/0`; `obs` for a value without parts."""
     if not isinstance(value, Mapping | tuple):
         yield name, value
         return
@@ -92,17 +93,17 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(part, f"{name}/{key}")
 
 
-def _nested(leaves: Mapping[str, Any], name: str, struct: Any) -> Any:
-    """The value with these leaves, nested as `struct` is."""
+def _nest(leaves: Mapping[str, Any], name: str, struct: Any) -> Any:
+    """Nest the leaves like `struct`."""
     if isinstance(struct, dict):
-        return {key: _nested(leaves, f"{name}/{key}", part) for key, part in struct.items()}
+        return {key: _nest(leaves, f"{name}/{key}", part) for key, part in struct.items()}
     if isinstance(struct, tuple):
-        return tuple(_nested(leaves, f"{name}/{number}", part) for number, part in enumerate(struct))
+        return tuple(_nest(leaves, f"{name}/{number}", part) for number, part in enumerate(struct))
     return leaves[name]
 
 
 def _struct(space: dict[str, Any]) -> Any:
-    """Nested as a value of the space is."""
+    """Return None nested like a value of the space."""
     parts = space.get("spaces")
     if isinstance(parts, dict):
         return {key: _struct(part) for key, part in parts.items()}

@@ -1,7 +1,6 @@
-"""The Ray of this process. Nothing else calls `ray.init`.
+"""Starts and joins Ray for this process. Only this module calls `ray.init`.
 
-Without an address `ray.init` joins the cluster that `RAY_ADDRESS` names, or that was started last on the machine:
-somebody else's. So a process starts its own Ray, and joins a cluster only if it belongs to it.
+A process starts its own Ray, and joins a cluster only if it runs as a job of that cluster.
 """
 
 from __future__ import annotations
@@ -12,20 +11,22 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 QUIET_OPTIONS: Final = {"log_to_driver": False, "logging_level": "ERROR"}
-"""Options of `ray.init` for a Ray that the user does not see."""
+"""Options of `ray.init` for a Ray that prints nothing to the user's terminal."""
 
 _JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Set where Ray runs the process as a job (`ray job submit`, KubeRay's RayJob)."""
+"""Variable that Ray sets in the driver of a job (`ray job submit`, KubeRay's RayJob)."""
 
 
 def start_ray(**options: Any) -> None:
-    """Start a Ray on this machine, for this process alone, without its dashboard.
+    """Start a Ray on this machine for this process alone, without its dashboard.
 
     Args:
-        options: of `ray.init`.
+        options: passed to `ray.init`.
     """
     import ray
 
+    # Without an address, ray.init joins the cluster that RAY_ADDRESS names or that was started last on this machine,
+    # which may be another user's.
     ray.init(address="local", include_dashboard=False, **options)
 
 
@@ -33,11 +34,11 @@ def join_cluster(**options: Any) -> None:
     """Join the cluster that this process runs on.
 
     Args:
-        options: of `ray.init`.
+        options: passed to `ray.init`.
 
     Raises:
-        ConnectionError: there is none.
-        RuntimeError: it runs another version of Ray or Python.
+        ConnectionError: no cluster is running here.
+        RuntimeError: the cluster runs another version of Ray or Python.
     """
     import ray
 
@@ -45,7 +46,7 @@ def join_cluster(**options: Any) -> None:
 
 
 def connect() -> None:
-    """Connect this process unless it is connected: a job to its cluster, any other to its own Ray."""
+    """Connect this process to Ray if it is not yet connected: a job to its cluster, any other process to its own."""
     import ray
 
     if ray.is_initialized():
@@ -58,10 +59,10 @@ def connect() -> None:
 
 @contextmanager
 def ray_connection(num_cpus: int) -> Iterator[None]:
-    """The Ray that this process is connected to; if there is none, a new one until the block ends.
+    """Use this process's Ray in the block; if it has none, start one until the block ends.
 
     Args:
-        num_cpus: of one that is started.
+        num_cpus: CPUs of a Ray that is started.
     """
     import ray
 

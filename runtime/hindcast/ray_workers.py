@@ -1,4 +1,4 @@
-"""`RayWorkers`: what `WorkerProcesses` are on this machine, in the pods of a cluster."""
+"""`RayWorkers`: the counterpart of `WorkerProcesses` in the pods of a cluster."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ from hindcast.worker_processes import Arguments, Context, Result, Value, end_wit
 
 
 class RayWorkers(Generic[Context]):
-    """Ray actors that call functions on an object that each keeps between calls; Ray is connected already.
+    """`Workers` that are Ray actors. Ray must already be connected.
 
     Args:
-        count: how many.
-        kept: sent to each of them once.
-        options: Ray's for an actor: where it lands, with how many CPUs.
+        num_workers: number of actors.
+        context: object that each actor keeps; it is sent once to each.
+        options: Ray's options of an actor, such as its pool and CPUs.
     """
 
     def __init__(self, num_workers: int, context: Context, options: Mapping[str, Any]) -> None:
         self.num_workers = num_workers
         self._class = ray.remote(_WorkerActor).options(**options)
-        self._kept = ray.put(context)
-        self._actors = {self._class.remote(self._kept) for _ in range(num_workers)}
+        self._context = ray.put(context)
+        self._actors = {self._class.remote(self._context) for _ in range(num_workers)}
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for actor in self._actors:
             self._idle.put(actor)
+        # A call waits in ray.get, so each actor needs a thread of its own.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="hindcast-workers")
-        self._changing = threading.Lock()
+        self._actors_lock = threading.Lock()
         self._closed = False
 
     def submit(
         self, function: Callable[[Context, *Arguments], Result], *arguments: *Arguments
     ) -> Future[Result]:
-        """See `Workers`; an actor that dies is replaced, and only its call fails."""
+        """Call the function in an idle actor, see `Workers`. If an actor dies, it is replaced; only its call fails."""
         return self._threads.submit(self._call, function, arguments)
 
     def share(self, value: Value) -> Value:
-        """See `Workers`; it is in the object store once."""
+        """Put the value into the object store once, see `Workers`."""
         reference: Any = ray.put(value)
-        return reference  # Ray passes the value itself to what is called
+        return reference  # Ray resolves top-level arguments, so the actor receives the value itself
 
     def close(self) -> None:
-        """Stop the actors, at work or not."""
-        with self._changing:
+        """Kill the actors, whether idle or not."""
+        with self._actors_lock:
             self._closed = True
             for actor in self._actors:
                 ray.kill(actor)
@@ -67,20 +68,20 @@ class RayWorkers(Generic[Context]):
         return result
 
     def _replace(self, actor: Any) -> Any:
-        with self._changing:
-            if not self._closed:
+        with self._actors_lock:
+            if not self._closed:  # else a new actor would outlive close()
                 self._actors.remove(actor)
-                actor = self._class.remote(self._kept)
+                actor = self._class.remote(self._context)
                 self._actors.add(actor)
             return actor
 
 
 class _WorkerActor:
-    """The actor."""
+    """An actor that keeps the context."""
 
-    def __init__(self, kept: Any) -> None:
-        end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
-        self._kept = kept
+    def __init__(self, context: Any) -> None:
+        end_with_parent(os.getppid())  # Ray notices that its node is gone only if init adopts the worker
+        self._context = context
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(self._kept, *arguments)
+        return function(self._context, *arguments)

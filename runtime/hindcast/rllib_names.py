@@ -1,4 +1,4 @@
-"""Names that code written for RLlib imports: a few types and a decorator, and what to write in place of others."""
+"""Names that code written for RLlib imports: types, a decorator, and advice for names that Hindcast does not have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TensorType: TypeAlias = Any
 _TUNE: Final = "write tune.{name}, after `from hindcast import tune`"
 _AGENTS: Final = "several agents are not available yet"
 _RUNNERS: Final = "algo.env_runner_group plays with the policy, and evaluate() evaluates it"
-_CATALOGS: Final = "there are no catalogs: build the layers in RLModule.setup()"
+_CATALOGS: Final = "Hindcast has no catalogs; build the layers in RLModule.setup()"
 _BUFFERS: Final = "write EpisodeReplayBuffer or PrioritizedEpisodeReplayBuffer"
 REPLACEMENTS: Final = {
     **dict.fromkeys(
@@ -59,37 +59,39 @@ REPLACEMENTS: Final = {
     'AlgorithmConfig("package.module:Class")',
     "TfRLModule": "Hindcast computes with PyTorch: write TorchRLModule",
 }
-"""A name of RLlib's that is not here -> what to do instead."""
+"""RLlib name that Hindcast does not have -> what to write instead."""
 
 
 class UnsupportedName(ImportError):
-    """`from hindcast import …` of what RLlib has, with what to write. An `AttributeError` would lose the sentence."""
+    """`from hindcast import NAME` of a name that only RLlib has; the message says what to write instead."""
+
+    # An ImportError: `from … import` replaces an AttributeError by its own, which loses the message.
 
 
 class BCCatalog:
-    """RLlib's catalog of BC's default networks, for `RLModuleSpec(catalog_class=BCCatalog)`: it says nothing else."""
+    """A placeholder for RLlib's catalog of BC's default networks: `RLModuleSpec(catalog_class=BCCatalog)`."""
 
 
 def override(parent: type) -> Callable[[F], F]:
-    """Mark a method that overrides one of `parent`.
+    """Declare that a method overrides one of `parent`.
 
     Raises:
         NameError: `parent` has no such method.
     """
 
-    def checked(method: F) -> F:
+    def check_override(method: F) -> F:
         if not hasattr(parent, method.__name__):
             raise NameError(f"override: {parent.__name__} has no {method.__name__}() to override.")
         return method
 
-    return checked
+    return check_override
 
 
 def refuse_unsupported(name: str) -> None:
-    """Say what to write instead of a name that is not here.
+    """Refuse a name that only RLlib has.
 
     Raises:
-        NotHere: it is one of RLlib's that are not.
+        UnsupportedName: with what to write instead.
     """
     if name in REPLACEMENTS:
         raise UnsupportedName(f"Hindcast has no {name}: {REPLACEMENTS[name].format(name=name)}.")

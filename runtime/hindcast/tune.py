@@ -1,4 +1,4 @@
-"""Ray Tune with Hindcast's algorithms in it: `from hindcast import tune` in place of `from ray import tune`.
+"""Ray Tune with Hindcast's algorithms: write `from hindcast import tune` instead of `from ray import tune`.
 
     tuner = tune.Tuner(
         "BC",
@@ -7,8 +7,8 @@
     )
     results = tuner.fit()
 
-Everything of `ray.tune` is here. Importing it makes the algorithms' names trainables ("BC", and `tune.BC` its class),
-and configs search spaces.
+The module has everything that `ray.tune` has. Importing it registers the algorithms as trainables ("BC"; `tune.BC` is
+the class) and lets configs serve as search spaces.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ for _name in schemas():
 
 
 class Tuner(ray.tune.Tuner):
-    """Ray's `Tuner`; a process that is not connected to Ray gets its own, without a dashboard."""
+    """Ray's `Tuner`. If the process is not connected to Ray, it starts its own, without a dashboard."""
 
     def __init__(self, trainable: Any = None, **options: Any) -> None:
         super().__init__(_trainable(trainable), **options)
 
     @classmethod
     def restore(cls, *args: Any, **kwargs: Any) -> ray.tune.Tuner:
-        """Go on with a search."""
+        """Resume a search."""
         connect()
         return super().restore(*args, **kwargs)
 
@@ -51,14 +51,14 @@ class Tuner(ray.tune.Tuner):
 
 
 def run(run_or_experiment: Any, *args: Any, **kwargs: Any) -> Any:
-    """Ray's `tune.run`, connected as `Tuner` is."""
+    """Run Ray's `tune.run`, connected to Ray like `Tuner`."""
     connect()
     return ray.tune.run(_trainable(run_or_experiment), *args, **kwargs)
 
 
-def _trainable(given: Any) -> Any:
-    """The name of an algorithm whose class is given (`hindcast.BC`), which is what Tune knows; others as they are."""
-    return getattr(given, "algorithm_name", given)
+def _trainable(trainable: Any) -> Any:
+    """Replace an algorithm's class (`hindcast.BC`) by the name that is registered with Tune; return others as is."""
+    return getattr(trainable, "algorithm_name", trainable)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Importing and calling the user's own code, with its mistakes as one sentence that names the line."""
+"""Imports and calls user code, and turns its exceptions into one sentence that names file and line."""
 
 from __future__ import annotations
 
@@ -20,61 +20,67 @@ from hindcast.errors import SpecError, UserCodeError, UserError
 
 T = TypeVar("T")
 
-_OURS = f"{Path(__file__).parent}{os.sep}"
-_INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-_NOT_THE_USERS = (_OURS, *(f"{folder}{os.sep}" for folder in _INSTALLED), "<")
+_HINDCAST_FOLDER = f"{Path(__file__).parent}{os.sep}"
+_INSTALLED_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+_NON_USER_PREFIXES = (_HINDCAST_FOLDER, *(f"{folder}{os.sep}" for folder in _INSTALLED_FOLDERS), "<")
 
 
-_registered: dict[str, Any] = {}
-"""Objects that no other process could import, by the path that names them in this one and in those that it starts."""
+_registered_objects: dict[str, Any] = {}
+"""Import path -> user object that child processes cannot import, such as a class of `__main__`."""
 
 
 class Misuse(Exception):
-    """The return value of the user's code cannot be used: `calling` adds whose code and where."""
+    """User code returned something unusable; `calling` adds the name and location of that code."""
 
 
 @contextmanager
-def calling(what: str, called: Callable[..., Any] | None = None) -> Iterator[None]:
-    """Run the user's code in this block; `what` names it, as the subject of a sentence.
+def calling(subject: str, function: Callable[..., Any] | None = None) -> Iterator[None]:
+    """Run user code in the block.
 
     Args:
-        what: see above.
-        called: the function or class that is called, which may be Hindcast's own and call the user's.
+        subject: name of the code, the subject of the error's sentence.
+        function: function or class that is called; it may be Hindcast's and call user code.
 
     Raises:
-        UserCodeError: see `raise_as_users`.
+        UserCodeError: see `raise_user_code_error`.
     """
     try:
         yield
     except Exception as error:
-        raise_user_code_error(error, what, called)
+        raise_user_code_error(error, subject, function)
 
 
-def raise_user_code_error(error: Exception, what: str, called: Callable[..., Any] | None = None) -> NoReturn:
-    """Raise what the user's code raised, or gave (`Misuse`), as a sentence; arguments as of `calling`.
+def raise_user_code_error(
+    error: Exception, subject: str, function: Callable[..., Any] | None = None
+) -> NoReturn:
+    """Raise an exception of user code, or its `Misuse`, as one sentence.
+
+    Args:
+        error: the exception.
+        subject: see `calling`.
+        function: see `calling`.
 
     Raises:
-        UserCodeError: with the type, the file and line of the user's own code, and the first line of the message; the
-            line is that of `called` where the user's code was not yet running, or not any more.
-        Exception: the same error, where it is a `UserError` already, or where `called` is Hindcast's and calls nothing
-            of the user's.
+        UserCodeError: with the exception's type, the user's file and line, and the first line of the message. If no
+            frame is the user's, the location is that of `function`.
+        Exception: the same error, if it is a `UserError`, or if `function` is Hindcast's and no frame is the user's.
     """
     if isinstance(error, UserError):
         raise error
-    said, written = _of_syntax(error)
-    message = said.strip().partition("\n")[0][:500] or "no message"
-    own = [*_users_frames(error), *written]
-    if not own and called is not None and not is_user_code(called):
+    text, syntax_location = _describe_syntax_error(error)
+    message = text.strip().partition("\n")[0][:500] or "no message"
+    user_frames = [*_user_frames(error), *syntax_location]
+    if not user_frames and function is not None and not is_user_code(function):
         raise error
-    defined = None if called is None else definition_location(called)
+    definition = None if function is None else definition_location(function)
     if isinstance(error, Misuse):
-        raise UserCodeError(f"{what}{f' at {defined}' if defined else ''} {message}") from error
-    place = own[-1] if own else defined or _frames(error)[-1]
-    raise UserCodeError(f"{what} raised {type(error).__name__} at {place}: {message}") from error
+        raise UserCodeError(f"{subject}{f' at {definition}' if definition else ''} {message}") from error
+    location = user_frames[-1] if user_frames else definition or _frames(error)[-1]
+    raise UserCodeError(f"{subject} raised {type(error).__name__} at {location}: {message}") from error
 
 
 def definition_location(function: Callable[..., Any]) -> str:
-    """`file:line` of a function, method or class; its name where it has none."""
+    """Return `file:line` of a function, method or class; its repr if it has no source."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
@@ -85,64 +91,66 @@ def definition_location(function: Callable[..., Any]) -> str:
 
 
 def register_object(value: Any, path: str | None = None) -> str:
-    """The path that names an object of the user's in this process, and in those that `given` was taken to.
+    """Register a user object; return the path that names it here and where `restore_objects` restored it.
 
     Args:
-        value: a class, a function, or an object of theirs.
-        path: the one to have; "__main__:Name" if None, with a number where that is another's.
+        value: a class, function or other object of the user's.
+        path: the path to register; if None, "__main__:Name", with a number if that names another object.
     """
     if path is None:
         parts = re.findall(r"\w+", getattr(value, "__qualname__", type(value).__name__))
         name = parts[-1] if parts[-1].isidentifier() else "Given"
         path, number = f"__main__:{name}", 2
-        while not _is_same(_registered.get(path, value), value):
+        while not _is_same_object(_registered_objects.get(path, value), value):
             path, number = f"__main__:{name}_{number}", number + 1
-    _registered[path] = value
+    _registered_objects[path] = value
     return path
 
 
 def registered_objects() -> dict[str, Any]:
-    """All that was given, for `take` in a process that this one starts: it is pickled by value."""
-    return dict(_registered)
+    """Return all registered objects, for `restore_objects` in a child process."""
+    # cloudpickle sends classes of __main__ by value; a reference could not be imported in the child.
+    return dict(_registered_objects)
 
 
 def restore_objects(objects: Mapping[str, Any]) -> None:
-    """Know what was given in the process that started this one."""
-    _registered.update(objects)
+    """Restore objects registered in the parent process."""
+    _registered_objects.update(objects)
 
 
 def is_registered(path: str) -> bool:
-    """Whether the path names what was given in this process, or in the one that started it."""
-    return path in _registered
+    """Return whether the path names an object registered in this process or in its parent."""
+    return path in _registered_objects
 
 
 def class_import_path(kind: type) -> str:
-    """The path of a class: the one that it was given, else "package.module:Name"."""
+    """Return the path under which a class is registered, else "package.module:Name"."""
     return next(
-        (path for path, value in _registered.items() if value is kind),
+        (path for path, value in _registered_objects.items() if value is kind),
         f"{kind.__module__}:{kind.__qualname__}",
     )
 
 
 def import_object(path: str, field: str) -> Any:
-    """The object at `package.module:Name`, which the user named in `field`.
+    """Import the object at `package.module:Name`, which the user named in `field`.
 
     Raises:
-        SpecError: no such module or name.
+        SpecError: the module or the name does not exist.
         UserCodeError: importing the module raised.
     """
-    if path in _registered:
-        return _registered[path]
+    if path in _registered_objects:
+        return _registered_objects[path]
     module_name, _, name = path.partition(":")
     try:
         with calling(f"{field}: importing {module_name!r}"):
             module = importlib.import_module(module_name)
     except UserCodeError as error:
         missing = error.__cause__
+        # The user's module may itself import one that is missing: then the field is right, and their code is not.
         if isinstance(missing, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing.name}."):
             raise SpecError(
-                f"{field} is {path!r}: there is no module {missing.name!r}; "
-                "is it installed, or on PYTHONPATH?"
+                f"{field} is {path!r}: there is no module {missing.name!r}; install it, or add its folder to "
+                "PYTHONPATH."
             ) from error
         raise
     if not hasattr(module, name):
@@ -151,40 +159,40 @@ def import_object(path: str, field: str) -> Any:
 
 
 def import_subclass(path: str, base: type[T], field: str) -> type[T]:
-    """The subclass of `base` at `package.module:Class`, which the user named in `field`.
+    """Import the subclass of `base` at `package.module:Class`, which the user named in `field`.
 
     Raises:
-        SpecError: no such class, or it is not a subclass.
+        SpecError: the class does not exist, or is not a subclass.
         UserCodeError: importing the module raised.
     """
-    found = import_object(path, field)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    subclass = import_object(path, field)
+    if not (isinstance(subclass, type) and issubclass(subclass, base)):
         raise SpecError(f"{field} is {path!r}, which is not a subclass of {base.__name__}.")
-    return found
+    return subclass
 
 
-def refuse_unused_overrides(kind: type, base: type, instead: Mapping[str, str]) -> None:
-    """Refuse a user's class that overrides what RLlib calls, and nothing does here.
+def refuse_unused_overrides(kind: type, base: type, advice: Mapping[str, str]) -> None:
+    """Refuse a user class that overrides a method that RLlib calls and Hindcast does not.
 
     Args:
-        kind: the user's.
-        base: ours, which it is a subclass of.
-        instead: from the name of each such method to what to do.
+        kind: the user's class.
+        base: Hindcast's class, its base.
+        advice: method name -> what to do instead.
 
     Raises:
-        SpecError: it has one of them.
+        SpecError: the class overrides one of these methods.
     """
-    for name, advice in instead.items():
+    for name, remedy in advice.items():
         if getattr(kind, name, None) is not getattr(base, name, None):
-            raise SpecError(f"{kind.__name__} overrides {name}, which is never called: {advice}.")
+            raise SpecError(f"{kind.__name__} overrides {name}, which is never called: {remedy}.")
 
 
 def source_digest(kind: Any) -> str:
-    """sha256 (hex) of the user's code in a class or function: the files of it and of its bases, but for Hindcast's."""
+    """Return the sha256 (hex) of the files that define a user's class or function and its bases, except Hindcast's."""
     digest = hashlib.sha256()
-    for one in getattr(kind, "__mro__", (kind,)):
-        if one is kind or one.__module__.partition(".")[0] not in ("builtins", "hindcast"):
-            digest.update(_source_of(one))
+    for base in getattr(kind, "__mro__", (kind,)):
+        if base is kind or base.__module__.partition(".")[0] not in ("builtins", "hindcast"):
+            digest.update(_source_of(base))
     return digest.hexdigest()
 
 
@@ -193,32 +201,32 @@ def _source_of(kind: Any) -> bytes:
     if file is not None and Path(file).exists():
         return Path(file).read_bytes()
     try:
-        return inspect.getsource(kind).encode()  # of a notebook's cell
+        return inspect.getsource(kind).encode()  # a notebook's cell has a source but no file
     except (OSError, TypeError):
         return str(getattr(kind, "__qualname__", type(kind).__qualname__)).encode()
 
 
-def _is_same(known: Any, value: Any) -> bool:
-    return known is value or (isinstance(value, MethodType) and bool(known == value))
+def _is_same_object(existing: Any, value: Any) -> bool:
+    return existing is value or (isinstance(value, MethodType) and bool(existing == value))
 
 
 def is_user_code(function: Callable[..., Any]) -> bool:
-    """Whether a function is not Hindcast's own."""
-    return not definition_location(function).startswith(_OURS)
+    """Return whether a function is defined outside Hindcast."""
+    return not definition_location(function).startswith(_HINDCAST_FOLDER)
 
 
-def _of_syntax(error: Exception) -> tuple[str, list[str]]:
-    """What an error says, and, where it is of the syntax of a file, which no frame names: the file and its line."""
+def _describe_syntax_error(error: Exception) -> tuple[str, list[str]]:
+    """Return an error's text and, for a syntax error in a file, `[file:line]`, which no frame names."""
     if not isinstance(error, SyntaxError) or not error.filename or error.filename.startswith("<"):
         return str(error), []
     return error.msg, [f"{error.filename}:{error.lineno}"]
 
 
-def _users_frames(error: Exception) -> list[str]:
-    """Those that are neither ours nor an installed package's."""
-    return [frame for frame in _frames(error) if not frame.startswith(_NOT_THE_USERS)]
+def _user_frames(error: Exception) -> list[str]:
+    """Return the frames outside Hindcast and installed packages, innermost last."""
+    return [frame for frame in _frames(error) if not frame.startswith(_NON_USER_PREFIXES)]
 
 
 def _frames(error: Exception) -> list[str]:
-    """`file:line` of each, the innermost one last."""
+    """Return `file:line` of each frame of the traceback, innermost last."""
     return [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]

@@ -1,4 +1,4 @@
-"""What is installed, apart from the public names, so that a room can say it without importing those."""
+"""Versions of Hindcast and the packages that results depend on."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -6,11 +6,11 @@ __version__ = "0.1.0"
 
 
 def package_versions() -> dict[str, str | None]:
-    """Versions of the packages that results depend on; None where one is not installed."""
-    found: dict[str, str | None] = {}
+    """Return the versions of the packages that results depend on; None for one that is not installed."""
+    versions: dict[str, str | None] = {}
     for package in ("torch", "ray", "pyarrow", "gymnasium", "numpy"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions

@@ -1,4 +1,4 @@
-"""Worker processes of this machine, which end with the process that started them, however that ended."""
+"""Worker processes on this machine. They end with their parent, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 from hindcast.errors import WorkerLost
 from hindcast.user_code import registered_objects, restore_objects
 
-_LOOK_S = 0.5
-_WORTH_PROCESSES = 256 << 20
+_POLL_INTERVAL_S = 0.5
+_MIN_BYTES_FOR_PROCESSES = 256 << 20
 
 Context = TypeVar("Context")
 Context_co = TypeVar("Context_co", covariant=True)
@@ -27,10 +27,10 @@ Check = Callable[[], None]
 
 
 class Workers(Protocol[Context_co]):
-    """Processes, of this machine or of others, that each keep an object; they end with this process.
+    """Processes, on this or other machines, that each keep a context object. They end with this process.
 
     Attributes:
-        count: how many.
+        num_workers: number of processes.
     """
 
     @property
@@ -39,39 +39,39 @@ class Workers(Protocol[Context_co]):
     def submit(
         self, function: Callable[[Context_co, *Arguments], Result], *arguments: *Arguments
     ) -> Future[Result]:
-        """Call `function(kept, *arguments)` in one of them, which has nothing else to do.
+        """Call `function(context, *arguments)` in an idle process.
 
         Args:
-            function: of a module, so that a process finds it.
+            function: a function of a module, so that a process can import it.
 
         Raises:
-            BrokenExecutor: from the future: the process was killed, or another one was. Later calls find new ones.
+            BrokenExecutor: from the future, if this or another process was killed. Later calls get new processes.
         """
 
     def share(self, value: Value) -> Value:
-        """What several calls get as an argument, in a form that is sent as few times as can be."""
+        """Return an argument of several calls in a form that is sent as few times as possible."""
 
     def close(self) -> None:
-        """Stop the processes, at work or not."""
+        """Stop the processes, whether idle or not."""
 
 
 class WorkerProcesses(Generic[Context]):
     """`Workers` on this machine.
 
     Args:
-        count: how many.
-        kept: sent to each of them once.
+        num_workers: number of processes.
+        context: object that each process keeps; it is sent once to each.
     """
 
     def __init__(self, num_workers: int, context: Context) -> None:
         self.num_workers = num_workers
-        self._kept = context
+        self._context = context
         self._pool = self._start()
 
     def submit(
         self, function: Callable[[Context, *Arguments], Result], *arguments: *Arguments
     ) -> Future[Result]:
-        """See `Workers`; where one is killed, all calls under way fail."""
+        """Call the function in an idle process, see `Workers`. If one is killed, all running calls fail."""
         try:
             future: Future[Result] = self._pool.submit(_call, function, arguments)
         except BrokenExecutor:
@@ -81,26 +81,26 @@ class WorkerProcesses(Generic[Context]):
         return future
 
     def share(self, value: Value) -> Value:
-        """See `Workers`; each call sends it."""
+        """Return the value itself, see `Workers`; each call sends it again."""
         return value
 
     def close(self) -> None:
-        """Stop the processes, at work or not."""
+        """Stop the processes, whether idle or not."""
         self._pool.shutdown(wait=True, kill_workers=True)
 
     def _start(self) -> Any:
         import loky
 
-        arguments = (registered_objects(), self._kept, os.getpid())
+        arguments = (registered_objects(), self._context, os.getpid())
         return loky.ProcessPoolExecutor(
-            self.num_workers, initializer=_begin, initargs=arguments, timeout=None
+            self.num_workers, initializer=_initialise, initargs=arguments, timeout=None
         )
 
 
 def choose_num_workers(num_items: int, nbytes: int) -> int:
-    """How many processes are worth having for this many items of this size in all; starting them takes seconds."""
-    if num_items < 2 or nbytes < _WORTH_PROCESSES:
-        return 1
+    """Return how many processes pay off for `num_items` items of `nbytes` bytes in total."""
+    if num_items < 2 or nbytes < _MIN_BYTES_FOR_PROCESSES:
+        return 1  # starting processes takes seconds
     import loky
 
     return min(num_items, int(loky.cpu_count()))
@@ -113,14 +113,14 @@ def map_unordered(
     num_workers: int,
     check: Check,
 ) -> Iterator[Result]:
-    """`function(kept, item)` of each item, in the order in which they are done.
+    """Yield `function(context, item)` of each item, in the order in which they complete.
 
     Args:
-        function: of a module, so that processes find it.
-        kept: what all calls share; it is sent to each process once.
-        items: what differs.
-        workers: processes; 1 is this one.
-        check: called between items, and every half second; what it raises ends the work.
+        function: a function of a module, so that processes can import it.
+        context: first argument of all calls; it is sent once to each process.
+        items: second argument of each call.
+        num_workers: number of processes; 1 runs everything in this process.
+        check: called between items and every half second; an exception from it ends the work.
 
     Raises:
         WorkerLost: a process was killed.
@@ -132,55 +132,59 @@ def map_unordered(
         return
     processes = WorkerProcesses(num_workers, context)
     try:
-        yield from _results(processes, function, iter(items), 2 * num_workers, check)
+        yield from _collect_results(processes, function, iter(items), 2 * num_workers, check)
     except BrokenExecutor as error:
-        raise WorkerLost("a worker process was killed, perhaps for memory: run it again to resume") from error
+        raise WorkerLost(
+            "a worker process was killed, perhaps because memory ran out: run the command again to resume"
+        ) from error
     finally:
         processes.close()
 
 
-def _results(
+def _collect_results(
     processes: WorkerProcesses[Context],
     function: Callable[[Context, Item], Result],
-    waiting: Iterator[Item],
-    most: int,
+    items: Iterator[Item],
+    max_running: int,
     check: Check,
 ) -> Iterator[Result]:
-    running: set[Future[Result]] = {processes.submit(function, item) for item in islice(waiting, most)}
+    running: set[Future[Result]] = {processes.submit(function, item) for item in islice(items, max_running)}
     while running:
         check()
-        done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-        results = [future.result() for future in done]
-        running |= {processes.submit(function, item) for item in islice(waiting, len(done))}
+        completed_futures, running = wait(running, timeout=_POLL_INTERVAL_S, return_when=FIRST_COMPLETED)
+        results = [future.result() for future in completed_futures]
+        running |= {processes.submit(function, item) for item in islice(items, len(completed_futures))}
         yield from results
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process within a moment of its parent; a killed parent cannot do it itself.
+    """End this process soon after its parent has ended.
 
     Args:
-        parent: its process id, from the parent itself: it may have ended before this process can ask.
+        parent: process id of the parent, passed on by the parent: it may end before this process can ask for it.
     """
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def _watch(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os._exit(1)
+        time.sleep(_POLL_INTERVAL_S)
+    os._exit(1)  # sys.exit would end this thread only
 
 
-_kept: Any = None
-"""In a worker process: its object."""
+_context: Any = None
+"""The context object of a worker process."""
 
 
-def _begin(objects: dict[str, Any], kept: Any, parent: int) -> None:
-    global _kept  # noqa: PLW0603  (one for each process)
+def _initialise(objects: dict[str, Any], context: Any, parent: int) -> None:
+    global _context  # noqa: PLW0603  (one per process)
     restore_objects(objects)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that decides what it means
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the parent decides what it means
     end_with_parent(parent)
-    _kept = kept
+    _context = context
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    return function(_kept, *arguments)
+    return function(_context, *arguments)

@@ -124,7 +124,7 @@ def test_a_connector_that_an_own_algorithm_would_build_is_refused(user_module):
 
 
 def test_a_module_that_is_not_there_is_a_sentence():
-    with pytest.raises(SpecError, match=r"no module 'nowhere'; is it installed"):
+    with pytest.raises(SpecError, match=r"no module 'nowhere'; install it"):
         resolve("nowhere.at.all:Mine")
 
 

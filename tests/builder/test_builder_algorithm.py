@@ -468,7 +468,7 @@ class TestGroups:
         with clone(walks).build_algo() as algo:
             with pytest.raises(SpecError, match="weights are for other: the only module is 'default_policy'"):
                 algo.learner_group.set_weights({"other": {}})
-            with pytest.raises(SpecError, match="weights belong to another model: "):
+            with pytest.raises(SpecError, match="the weights do not match this model: "):
                 algo.learner_group.set_weights({"default_policy": {}})
 
     def test_local_env_runner_plays_whole_episodes(self) -> None:

@@ -23,12 +23,12 @@ BEGUN = {"InProgress": "Progressing", "Failed": "Degraded", "Current": "Healthy"
 
 def argo_verdict(verdict: Verdict) -> str:
     """It runs or is done: Healthy; suspended: its own word."""
-    return "Suspended" if verdict.suspended else BEGUN[verdict.kstatus]
+    return "Suspended" if verdict.is_suspended else BEGUN[verdict.kstatus]
 
 
 def flux_verdict(verdict: Verdict) -> str:
     """Current only when it is done, or suspended."""
-    runs = verdict.kstatus == "Current" and not (verdict.finished or verdict.suspended)
+    runs = verdict.kstatus == "Current" and not (verdict.is_finished or verdict.is_suspended)
     return "InProgress" if runs else verdict.kstatus
 
 

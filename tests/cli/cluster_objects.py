@@ -1,4 +1,4 @@
-"""Resources and pods as an API server has them."""
+"""Resources and pods as an API server returns them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fake_cluster import NAMESPACE
 
 Raw = dict[str, Any]
 
-CREATED = "2026-11-21T06:00:00Z"
+CREATION_TIME = "2026-11-21T06:00:00Z"
 SIZES: Raw = {
     "pools": {
         "head": {
@@ -87,7 +87,12 @@ def training(status: Raw | None = None, name: str = "clone", **spec: Any) -> Raw
     return {
         "apiVersion": "hindcast.dev/v1alpha1",
         "kind": "OfflineTraining",
-        "metadata": {"name": name, "namespace": NAMESPACE, "generation": 1, "creationTimestamp": CREATED},
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "generation": 1,
+            "creationTimestamp": CREATION_TIME,
+        },
         "spec": {
             "algorithm": "BC",
             "input": [{"recordingRef": {"name": "expert"}}],
@@ -113,10 +118,10 @@ def recording(status: Raw | None = None, **spec: Any) -> Raw:
 
 
 def running(**status: Any) -> Raw:
-    """The status of a training in its second attempt."""
-    lost = run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
-    lost |= {"endTime": "2026-11-21T06:01:05Z"}
-    second = run(2, retries=1, startTime="2026-11-21T06:01:30Z", firstReportTime="2026-11-21T06:02:00Z")
+    """Return the status of a training in its second attempt."""
+    lost_run = run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
+    lost_run |= {"endTime": "2026-11-21T06:01:05Z"}
+    second_run = run(2, retries=1, startTime="2026-11-21T06:01:30Z", firstReportTime="2026-11-21T06:02:00Z")
     return {
         "state": "Running",
         "message": "Attempt 2 is running: Training",
@@ -125,7 +130,7 @@ def running(**status: Any) -> Raw:
         "progress": PROGRESS,
         "checkpoint": CHECKPOINT,
         "resolved": SIZES,
-        "runs": [second, lost],
+        "runs": [second_run, lost_run],
         **status,
     }
 

@@ -1,10 +1,10 @@
-"""Calls the command line in this process."""
+"""Fixtures that call the command line in this process."""
 
 import sys
 from pathlib import Path
 
 import pytest
-from calling import Called, Hindcast
+from command_result import CommandResult, Hindcast
 
 from hindcast.cli.main import main
 
@@ -34,22 +34,22 @@ spec:
 
 @pytest.fixture
 def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hindcast:
-    """Run `hindcast ARGUMENTS…` as `main` does; gives exit code, stdout and stderr."""
+    """Return a function that runs `hindcast ARGUMENTS…` like `main` and returns exit code, stdout and stderr."""
 
-    def call(*arguments: object) -> Called:
+    def call(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["hindcast", *map(str, arguments)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
             main()
-        captured = capfd.readouterr()
-        return Called(int(exit_.value.code or 0), captured.out, captured.err)
+        output = capfd.readouterr()
+        return CommandResult(int(exit_.value.code or 0), output.out, output.err)
 
     return call
 
 
 @pytest.fixture
 def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a small recording and a training of it, in an empty current folder."""
+    """Write a file with a small recording and a training on it into an empty current folder."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "resources.yaml"
     file.write_text(RESOURCES)
@@ -57,8 +57,8 @@ def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which `resources.yaml` is carried out."""
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run `resources.yaml` in a folder; return the folder."""
     from hindcast.api import load_resources
     from hindcast.cli.progress import reporting
     from hindcast.cli.screen import Flags, Screen
@@ -74,7 +74,7 @@ def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def done(carried_out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder as the current one."""
-    monkeypatch.chdir(carried_out)
-    return carried_out
+def finished_folder(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the folder of the finished run the current one."""
+    monkeypatch.chdir(finished_run)
+    return finished_run

@@ -1,4 +1,4 @@
-"""A small API server: the few reads that `hindcast status` and `hindcast logs` make, answered from plain objects."""
+"""A small API server that answers the reads of `hindcast status` and `hindcast logs` from plain objects."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _LOG = re.compile(r"/api/v1/namespaces/(\w+)/pods/([^/]+)/log$")
 
 
 class FakeCluster:
-    """What the API server knows.
+    """The content of the API server.
 
     Attributes:
-        resources: by (plural, name).
-        pods: all of them.
-        logs: by (pod, container).
-        refusals: path pattern -> HTTP status that it is answered with.
-        installed: whether it has the CRDs.
-        changes: called before each read of a resource, with how many there were before.
-        asked: the paths and queries that were asked for.
+        resources: resources by (plural, name).
+        pods: all pods.
+        logs: logs by (pod, container).
+        refusals: path pattern -> HTTP status of the answer.
+        installed: whether the CRDs exist.
+        changes: called before each read of a resource, with the number of earlier reads.
+        requests: paths and queries of all requests.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class FakeCluster:
         self.refusals: dict[str, int] = {}
         self.installed = True
         self.changes: Callable[[int], None] = lambda reads: None
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._reads = 0
 
     def add(self, resource: Raw) -> Raw:
@@ -49,40 +49,44 @@ class FakeCluster:
         return resource
 
     def answer(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
-        self.asked.append(path + "".join(f" {name}={value}" for name, value in query.items()))
+        self.requests.append(path + "".join(f" {name}={value}" for name, value in query.items()))
         for pattern, status in self.refusals.items():
             if re.search(pattern, path):
                 return status, {"message": f"refused with {status}"}
         if match := _RESOURCES.match(path):
             return self._resource(*match.groups())
         if match := _PODS.match(path):
-            return 200, {"items": [pod for pod in self.pods if _selected(pod, query["labelSelector"])]}
+            return 200, {
+                "items": [pod for pod in self.pods if _matches_selector(pod, query["labelSelector"])]
+            }
         if match := _LOG.match(path):
-            found = self.logs.get((match[2], query["container"]))
-            return (404, {"message": f'pods "{match[2]}" not found'}) if found is None else (200, found)
+            log = self.logs.get((match[2], query["container"]))
+            return (404, {"message": f'pods "{match[2]}" not found'}) if log is None else (200, log)
         return 404, {"message": "the server could not find the requested resource"}
 
     def _resource(self, namespace: str, plural: str, name: str | None) -> tuple[int, Any]:
-        here = namespace == NAMESPACE
+        is_known_namespace = namespace == NAMESPACE
         if not self.installed:
             return 404, {"message": "the server could not find the requested resource"}
         if name is None:
-            found = [entry for (kind, _), entry in self.resources.items() if kind == plural and here]
-            return 200, {"items": found}
+            items = [
+                entry for (kind, _), entry in self.resources.items() if kind == plural and is_known_namespace
+            ]
+            return 200, {"items": items}
         self.changes(self._reads)
         self._reads += 1
-        resource = self.resources.get((plural, name)) if here else None
+        resource = self.resources.get((plural, name)) if is_known_namespace else None
         return (404, {"message": f'"{name}" not found'}) if resource is None else (200, resource)
 
 
-def _selected(pod: Raw, selector: str) -> bool:
+def _matches_selector(pod: Raw, selector: str) -> bool:
     labels = pod["metadata"]["labels"]
     return all(labels.get(key) == value for key, value in (part.split("=") for part in selector.split(",")))
 
 
 @contextmanager
 def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
-    """Serve it, and write a kubeconfig for it; gives its address."""
+    """Serve the cluster and write a kubeconfig for it; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -114,7 +118,7 @@ def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
 
 
 def config(address: str) -> Raw:
-    """A kubeconfig of two contexts: `here`, and `there` where nothing listens."""
+    """Return a kubeconfig with two contexts: `here`, and `there`, where nothing listens."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -13,7 +13,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.report.events import Outcome
-from hindcast.run import execute as carry_out_module
+from hindcast.run import execute as execute_module
 from hindcast.storage.location import resolve
 
 RUN_FOLDER = "runs/clone/r1"
@@ -31,17 +31,19 @@ CARTPOLE_CLASS = "gymnasium.envs.classic_control:CartPoleEnv"
     ],
 )
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_json_is_one_document_wherever_the_flag_stands(hindcast, done, arguments, keys, place):
-    called = hindcast("--json", *arguments) if place == "before" else hindcast(*arguments, "--json")
-    assert called.code == 0, called.err
-    assert called.out.count("\n") == 1
-    assert keys <= json.loads(called.out).keys()
+def test_json_flag_before_or_after_command_prints_one_document(
+    hindcast, finished_folder, arguments, keys, place
+):
+    result = hindcast("--json", *arguments) if place == "before" else hindcast(*arguments, "--json")
+    assert result.code == 0, result.err
+    assert result.out.count("\n") == 1
+    assert keys <= json.loads(result.out).keys()
 
 
-def test_run_of_finished_work_says_so_as_json_lines(hindcast, done):
-    called = hindcast("run", "resources.yaml", "--json")
-    assert called.code == 0, called.err
-    lines = [json.loads(line) for line in called.out.splitlines()]
+def test_run_when_finished_prints_json_line_per_resource(hindcast, finished_folder):
+    result = hindcast("run", "resources.yaml", "--json")
+    assert result.code == 0, result.err
+    lines = [json.loads(line) for line in result.out.splitlines()]
     assert [line["state"] for line in lines] == ["AlreadyFinished", "AlreadyFinished"]
     assert [Path(line["report"]) for line in lines] == [
         Path("data/_hindcast/report.html"),
@@ -50,17 +52,17 @@ def test_run_of_finished_work_says_so_as_json_lines(hindcast, done):
     assert all(Path(line["report"]).is_file() for line in lines)
 
 
-def test_run_says_for_people_what_came_out_and_where_the_report_is(hindcast, done):
-    called = hindcast("run", "resources.yaml")
-    assert called.code == 0
-    assert "OfflineTraining/clone is finished already" in called.out
-    assert f"report: {RUN_FOLDER}/report.html" in called.out
+def test_run_prints_result_and_report_path(hindcast, finished_folder):
+    result = hindcast("run", "resources.yaml")
+    assert result.code == 0
+    assert "OfflineTraining/clone has already finished" in result.out
+    assert f"report: {RUN_FOLDER}/report.html" in result.out
 
 
-def test_validate_names_each_resource_with_its_line(hindcast, resources):
-    called = hindcast("validate", resources)
-    assert called.code == 0
-    assert called.out.splitlines() == [
+def test_validate_prints_each_resource_with_its_line(hindcast, resources):
+    result = hindcast("validate", resources)
+    assert result.code == 0
+    assert result.out.splitlines() == [
         f"{resources}:2: OfflineRecording/random-data is valid",
         f"{resources}:11: OfflineTraining/clone is valid",
     ]
@@ -78,71 +80,71 @@ def test_validate_names_each_resource_with_its_line(hindcast, resources):
     ],
 )
 @pytest.mark.parametrize("command", ["validate", "run", "plan", "render"])
-def test_a_wrong_resource_is_refused_by_file_line_and_field(hindcast, resources, command, mistake):
-    right, wrong, found = mistake
-    resources.write_text(resources.read_text().replace(right, wrong))
-    called = hindcast(command, resources)
-    assert called.code == 2
-    assert called.out == ""
-    assert found in called.err
-    assert all(re.match(rf"error: {resources}:\d+: ", line) for line in called.err.splitlines())
-    assert "Traceback" not in called.err
+def test_invalid_resource_is_refused_with_file_line_and_field(hindcast, resources, command, mistake):
+    original, replacement, message = mistake
+    resources.write_text(resources.read_text().replace(original, replacement))
+    result = hindcast(command, resources)
+    assert result.code == 2
+    assert result.out == ""
+    assert message in result.err
+    assert all(re.match(rf"error: {resources}:\d+: ", line) for line in result.err.splitlines())
+    assert "Traceback" not in result.err
 
 
-def test_every_problem_has_a_line(hindcast, resources):
+def test_each_problem_is_printed_on_its_own_line(hindcast, resources):
     text = resources.read_text().replace("algorithm: BC", "algoritm: BC")
     text = text.replace("episodes: 12", "episodes: 0")
     resources.write_text(text)
-    called = hindcast("validate", resources)
-    first, second = called.err.splitlines()
+    result = hindcast("validate", resources)
+    first, second = result.err.splitlines()
     assert "spec.duration.episodes is 0" in first
     assert "spec.algoritm is not a field" in second
 
 
-def test_a_file_that_is_not_there_is_named(hindcast, resources):
-    called = hindcast("validate", "nowhere.yaml")
-    assert called.code == 2
-    assert "nowhere.yaml" in called.err
+def test_missing_file_is_named(hindcast, resources):
+    result = hindcast("validate", "nowhere.yaml")
+    assert result.code == 2
+    assert "nowhere.yaml" in result.err
 
 
-def test_plan_shows_the_feed_and_sizes(hindcast, done):
-    called = hindcast("plan", "resources.yaml")
-    assert called.code == 0, called.err
+def test_plan_shows_feed_and_sizes(hindcast, finished_folder):
+    result = hindcast("plan", "resources.yaml")
+    assert result.code == 0, result.err
     for text in ("OfflineTraining/clone", "feed: Resident", "batch size: 64", "episodes: 12"):
-        assert text in called.out
+        assert text in result.out
 
 
-def test_plan_of_a_recording_that_is_not_made_yet_says_so(hindcast, resources):
-    called = hindcast("plan", resources)
-    assert called.code == 2
-    assert "OfflineRecording/random-data has recorded nothing in" in called.err
-    assert "hindcast run" in called.err
+def test_plan_without_recorded_data_is_refused(hindcast, resources):
+    result = hindcast("plan", resources)
+    assert result.code == 2
+    assert "OfflineRecording/random-data has recorded nothing in" in result.err
+    assert "hindcast run" in result.err
 
 
-def test_plan_without_a_training_is_refused(hindcast, resources):
+def test_plan_without_training_is_refused(hindcast, resources):
     resources.write_text(resources.read_text().split("---")[0])
-    called = hindcast("plan", resources)
-    assert called.code == 2
-    assert "contains no OfflineTraining" in called.err
+    result = hindcast("plan", resources)
+    assert result.code == 2
+    assert "contains no OfflineTraining" in result.err
 
 
-def test_inspect_shows_counts_spaces_and_distributions(hindcast, done):
-    called = hindcast("inspect", "data")
-    assert called.code == 0, called.err
+def test_inspect_shows_counts_spaces_and_distributions(hindcast, finished_folder):
+    result = hindcast("inspect", "data")
+    assert result.code == 0, result.err
     steps = open_dataset("data").num_steps
     for text in ("12", f"{steps:,}", "CartPole-v1", "Box(4)", "Discrete(2)", "Returns: mean", "█"):
-        assert text in called.out
+        assert text in result.out
 
 
-def test_inspect_agrees_with_the_dataset(hindcast, done):
-    found = json.loads(hindcast("inspect", "data", "--json").out)
+def test_inspect_counts_match_dataset(hindcast, finished_folder):
+    summary = json.loads(hindcast("inspect", "data", "--json").out)
     dataset = open_dataset("data")
-    assert (found["episodes"], found["timesteps"]) == (12, dataset.num_steps)
-    assert sum(found["returns"]["counts"]) == 12
+    assert (summary["episodes"], summary["timesteps"]) == (12, dataset.num_steps)
+    assert sum(summary["returns"]["counts"]) == 12
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 3)])
-def test_strict_inspection_fails_on_errors_in_the_data(hindcast, done, tmp_path, flags, code):
+def test_inspect_strict_fails_on_data_errors(hindcast, finished_folder, tmp_path, flags, code):
     dataset = open_dataset("data")
     block = dataset.read(dataset.units[0])
     obs = block.columns["obs"].copy()
@@ -150,128 +152,130 @@ def test_strict_inspection_fails_on_errors_in_the_data(hindcast, done, tmp_path,
     writer = BlockWriter(resolve(tmp_path / "nan"), dataset.spec, "part")
     writer.write(replace(block, columns={**block.columns, "obs": obs}))
     write_manifest(resolve(tmp_path / "nan"), Manifest(spec=dataset.spec.to_json(), files=writer.close()))
-    called = hindcast("inspect", tmp_path / "nan", *flags)
-    assert called.code == code
-    assert "error: " in called.out
-    assert ("error: " in called.err) == bool(code)
+    result = hindcast("inspect", tmp_path / "nan", *flags)
+    assert result.code == code
+    assert "error: " in result.out
+    assert ("error: " in result.err) == bool(code)
 
 
-def test_inspecting_nothing_is_a_data_error(hindcast, tmp_path):
-    called = hindcast("inspect", tmp_path / "nowhere")
-    assert called.code == 3
-    assert "nowhere" in called.err
+def test_inspect_of_empty_folder_is_data_error(hindcast, tmp_path):
+    result = hindcast("inspect", tmp_path / "nowhere")
+    assert result.code == 3
+    assert "nowhere" in result.err
 
 
-def test_evaluate_is_reproducible_and_seeded(hindcast, done):
+def test_evaluate_is_reproducible_and_seeded(hindcast, finished_folder):
     arguments = ["evaluate", RUN_FOLDER, "--episodes", "4", "--explore", "--json"]
-    first, again, other = (
+    returns, repeated_returns, other_returns = (
         json.loads(hindcast(*arguments, "--seed", seed).out)["returns"] for seed in (1, 1, 2)
     )
-    assert len(first) == 4
-    assert first == again != other
+    assert len(returns) == 4
+    assert returns == repeated_returns != other_returns
 
 
 @pytest.mark.parametrize("below", ["", "checkpoints"])
-def test_evaluate_finds_the_checkpoint_of_a_run(hindcast, done, below):
-    called = hindcast("evaluate", Path(RUN_FOLDER, below), "--episodes", "1")
-    assert called.code == 0, called.err
-    assert called.out.startswith("CartPole-v1, 1 episode: return ")
-    assert f"checkpoint: {RUN_FOLDER}/checkpoints/checkpoint-" in called.out
+def test_evaluate_of_run_folder_uses_best_checkpoint(hindcast, finished_folder, below):
+    result = hindcast("evaluate", Path(RUN_FOLDER, below), "--episodes", "1")
+    assert result.code == 0, result.err
+    assert result.out.startswith("CartPole-v1, 1 episode: return ")
+    assert f"checkpoint: {RUN_FOLDER}/checkpoints/checkpoint-" in result.out
 
 
-def test_evaluate_takes_a_module_and_another_environment(hindcast, done):
+def test_evaluate_accepts_module_folder_and_environment(hindcast, finished_folder):
     module = next(Path(RUN_FOLDER, "checkpoints").glob("checkpoint-*/module"))
-    called = hindcast("evaluate", module, "--env", CARTPOLE_CLASS, "--episodes", "1", "--json")
-    assert called.code == 0, called.err
-    assert json.loads(called.out)["environment"] == CARTPOLE_CLASS
+    result = hindcast("evaluate", module, "--env", CARTPOLE_CLASS, "--episodes", "1", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["environment"] == CARTPOLE_CLASS
 
 
-def test_a_return_is_normalised_by_those_of_a_random_policy_and_an_expert(hindcast, done) -> None:
-    called = hindcast("evaluate", RUN_FOLDER, "--episodes", "3", "--reference-returns", "0", "50", "--json")
-    found = json.loads(called.out)
-    assert found["normalised_score"] == pytest.approx(2 * found["episode_return_mean"])
-    low, high = found["episode_return_interval"]
-    assert low <= found["episode_return_mean"] <= high
-    called = hindcast("evaluate", RUN_FOLDER, "--reference-returns", "5", "5")
-    assert called.err == "error: --reference-returns: random is 5, which must be below expert, 5.\n"
+def test_evaluate_with_reference_returns_adds_normalised_score(hindcast, finished_folder) -> None:
+    result = hindcast("evaluate", RUN_FOLDER, "--episodes", "3", "--reference-returns", "0", "50", "--json")
+    summary = json.loads(result.out)
+    assert summary["normalised_score"] == pytest.approx(2 * summary["episode_return_mean"])
+    low, high = summary["episode_return_interval"]
+    assert low <= summary["episode_return_mean"] <= high
+    result = hindcast("evaluate", RUN_FOLDER, "--reference-returns", "5", "5")
+    assert "the random return 5 must be below the expert return 5" in result.err
 
 
-def test_evaluate_judges_by_recorded_episodes(hindcast, done):
+def test_evaluate_with_data_estimates_from_recorded_episodes(hindcast, finished_folder):
     arguments = ["evaluate", RUN_FOLDER, "--data", "data", "--explore", "--model-updates", "20"]
-    judged = json.loads(hindcast(*arguments, "--json").out)
-    assert judged["gamma"] == 0.99
-    assert judged["estimates"].keys() == {"is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"}
-    shown = hindcast(*arguments)
-    assert shown.code == 0, shown.err
-    assert judged["verdict"]["sentence"] in shown.out
+    report = json.loads(hindcast(*arguments, "--json").out)
+    assert report["gamma"] == 0.99
+    assert report["estimates"].keys() == {"is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"}
+    result = hindcast(*arguments)
+    assert result.code == 0, result.err
+    assert report["verdict"]["sentence"] in result.out
     assert json.loads(hindcast(*arguments, "--episodes", "5", "--json").out)["episodes"] == 5
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "message"),
     [
         (["--gamma", "0.9"], "--gamma applies to evaluation on recorded episodes only: add --data DATASET"),
         (["--data", "data", "--env", "CartPole-v1"], "--env and --data exclude each other"),
     ],
 )
-def test_evaluate_plays_or_judges(hindcast, done, arguments, found):
-    called = hindcast("evaluate", RUN_FOLDER, *arguments)
-    assert called.code == 2
-    assert found in called.err
+def test_evaluate_refuses_options_of_the_other_mode(hindcast, finished_folder, arguments, message):
+    result = hindcast("evaluate", RUN_FOLDER, *arguments)
+    assert result.code == 2
+    assert message in result.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "found"),
+    ("arguments", "code", "message"),
     [
         (["nowhere"], 3, "nowhere"),
         (
             ["data"],
             3,
-            "data was recorded by a random policy, so it holds none: give a checkpoint, or a run folder",
+            "data was recorded by a random policy and contains no policy: give a checkpoint, or a run folder",
         ),
         ([RUN_FOLDER, "--env", "NoSuchEnvironment-v3"], 2, "NoSuchEnvironment-v3"),
     ],
 )
-def test_evaluate_refuses_what_it_cannot_play(hindcast, done, arguments, code, found):
-    called = hindcast("evaluate", *arguments)
-    assert called.code == code
-    assert called.err.startswith("error: ")
-    assert called.err.count("\n") == 1
-    assert found in called.err
+def test_evaluate_refuses_unusable_checkpoint_or_environment(
+    hindcast, finished_folder, arguments, code, message
+):
+    result = hindcast("evaluate", *arguments)
+    assert result.code == code
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
 
 
-def test_evaluate_asks_for_an_environment_where_none_is_known(hindcast, done, tmp_path):
+def test_evaluate_without_known_environment_requires_env(hindcast, finished_folder, tmp_path):
     checkpoint = next(Path(RUN_FOLDER, "checkpoints").glob("checkpoint-*"))
     alone = tmp_path / "alone"
     (alone / "module").mkdir(parents=True)
     for file in (checkpoint / "module").iterdir():
         (alone / "module" / file.name).write_bytes(file.read_bytes())
-    called = hindcast("evaluate", alone / "module")
-    assert called.code == 2
-    assert "--env" in called.err
+    result = hindcast("evaluate", alone / "module")
+    assert result.code == 2
+    assert "--env" in result.err
 
 
 @pytest.fixture
-def carried(monkeypatch):
-    """Catches what `demo` and `run` would carry out."""
-    caught = []
+def entries_to_run(monkeypatch):
+    """Collect the resources that `demo` and `run` would execute."""
+    entries = []
 
-    def carry_out(loaded, reporter):
-        caught.extend(loaded)
+    def carry_out(new_entries, reporter):
+        entries.extend(new_entries)
         outcomes = [Outcome("OfflineTraining/x", "Succeeded", "return 475", "runs", "runs/report.html")]
         reporter.finished(outcomes[0])
         return outcomes
 
-    monkeypatch.setattr(carry_out_module, "execute", carry_out)
-    return caught
+    monkeypatch.setattr(execute_module, "execute", carry_out)
+    return entries
 
 
-def test_demo_writes_its_file_and_carries_it_out(hindcast, carried, tmp_path, monkeypatch):
+def test_demo_writes_and_runs_its_file(hindcast, entries_to_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    called = hindcast("demo", "--folder", "deep/demo")
-    assert called.code == 0, called.err
-    assert called.out == "OfflineTraining/x: return 475\nreport: runs/report.html\n"
-    recording, training = (loaded.resource for loaded in carried)
+    result = hindcast("demo", "--folder", "deep/demo")
+    assert result.code == 0, result.err
+    assert result.out == "OfflineTraining/x: return 475\nreport: runs/report.html\n"
+    recording, training = (entry.resource for entry in entries_to_run)
     assert recording.spec.output.path == "deep/demo/cartpole-data"
     assert training.spec.checkpoint.path == "deep/demo/runs"
     assert recording.spec.policy.train.stop.episode_return_mean == 450
@@ -279,27 +283,27 @@ def test_demo_writes_its_file_and_carries_it_out(hindcast, carried, tmp_path, mo
     assert [item.resource for item in load_resources("deep/demo/cartpole.yaml")] == [recording, training]
 
 
-def test_demo_uses_the_file_that_is_there(hindcast, carried, resources):
+def test_demo_keeps_existing_file(hindcast, entries_to_run, resources):
     (resources.parent / "demo").mkdir()
     (resources.parent / "demo" / "cartpole.yaml").write_text(resources.read_text())
     assert hindcast("demo").code == 0
-    assert [item.resource.metadata.name for item in carried] == ["random-data", "clone"]
+    assert [entry.resource.metadata.name for entry in entries_to_run] == ["random-data", "clone"]
 
 
-def test_demo_says_when_it_cannot_write(hindcast, tmp_path, monkeypatch):
+def test_demo_in_unwritable_folder_is_storage_error(hindcast, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("demo").write_text("a file")
-    called = hindcast("demo")
-    assert called.code == 5
-    assert called.err.splitlines()[-1].startswith("error: cannot write demo/cartpole.yaml: ")
+    result = hindcast("demo")
+    assert result.code == 5
+    assert result.err.splitlines()[-1].startswith("error: demo/cartpole.yaml cannot be written: ")
 
 
-def test_the_demos_training_is_under_25_lines():
+def test_demo_training_has_fewer_than_25_lines():
     training = DEMO_FILE.read_text().split("---")[1]
     assert len(training.strip().splitlines()) < 25
 
 
-def test_bars_grow_with_their_share():
+def test_bar_length_grows_with_share():
     assert bar(0) == ""
     assert bar(1) == "█" * BAR_WIDTH
     assert len(bar(0.5)) == BAR_WIDTH // 2

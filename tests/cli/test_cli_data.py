@@ -13,43 +13,47 @@ from hindcast.datasets.prepare.opening import open_data
 
 
 @pytest.fixture
-def recorded(done, tmp_path, monkeypatch):
-    """The recording of `done`, seen from an empty folder."""
+def recording_path(finished_folder, tmp_path, monkeypatch):
+    """Return the path of the finished recording; the current folder is empty."""
     monkeypatch.chdir(tmp_path)
-    return done / "data"
+    return finished_folder / "data"
 
 
-def test_convert_says_what_came_out(hindcast, recorded):
-    called = hindcast("convert", recorded, "out", "--to", "Columns", "--compression", "zstd", "-q")
-    assert called.code == 0, called.err
-    assert called.out.startswith("out: 12 episodes, ")
-    assert " as Columns, " in called.out
-    assert called.err == ""
+def test_convert_prints_summary(hindcast, recording_path):
+    result = hindcast("convert", recording_path, "out", "--to", "Columns", "--compression", "zstd", "-q")
+    assert result.code == 0, result.err
+    assert result.out.startswith("out: 12 episodes, ")
+    assert " as Columns, " in result.out
+    assert result.err == ""
 
 
-def test_convert_gives_counts_bytes_and_checksum_as_json(hindcast, recorded):
-    written = []
+def test_convert_json_has_counts_bytes_and_checksum(hindcast, recording_path):
+    results = []
     for form in ("MessagePack", "SampleBatch", "SampleBatch"):
-        called = hindcast("convert", recorded, form, "--to", form, "--json")
-        assert called.code == 0, called.err
-        written += json.loads(called.out)["written"]
-    assert [one["state"] for one in written] == ["Succeeded", "Succeeded", "AlreadyFinished"]
-    assert len({one["checksum"] for one in written}) == 1
-    assert {one["episodes"] for one in written} == {12}
+        result = hindcast("convert", recording_path, form, "--to", form, "--json")
+        assert result.code == 0, result.err
+        results += json.loads(result.out)["written"]
+    assert [written_dataset["state"] for written_dataset in results] == [
+        "Succeeded",
+        "Succeeded",
+        "AlreadyFinished",
+    ]
+    assert len({written_dataset["checksum"] for written_dataset in results}) == 1
+    assert {written_dataset["episodes"] for written_dataset in results} == {12}
     files = [path for path in Path("MessagePack").iterdir() if path.is_file()]
-    assert written[0]["bytes"] == sum(path.stat().st_size for path in files)
+    assert results[0]["bytes"] == sum(path.stat().st_size for path in files)
 
 
-def test_the_family_of_data(hindcast, recorded):
+def test_data_commands_write_expected_episodes(hindcast, recording_path):
     for arguments in (
-        ("split", recorded, "a", "b", "--validation", "0.25"),
+        ("split", recording_path, "a", "b", "--validation", "0.25"),
         ("merge", "a", "b", "both", "--to", "Columns"),
         ("filter", "both", "top", "--where", "length > 5", "--top", "0.5"),
         ("sample", "both", "few", "--fraction", "0.5"),
         ("filter", "both", "rows", "--rows", "t < 5"),
     ):
-        called = hindcast("data", *arguments, "-q")
-        assert called.code == 0, called.err
+        result = hindcast("data", *arguments, "-q")
+        assert result.code == 0, result.err
     counts = [open_data(name).num_episodes for name in ("a", "b", "both", "few")]
     assert counts == [9, 3, 12, 6]
     assert open_dataset("rows").num_steps == 12 * 5
@@ -65,12 +69,12 @@ def test_the_family_of_data(hindcast, recorded):
         (
             ("convert", "DATA", "out", "--schema", "obs"),
             2,
-            "--schema 'obs' is not of the form NAME=SOURCE_NAME",
+            "--schema 'obs' does not have the form NAME=SOURCE_NAME",
         ),
         (
             ("convert", "DATA", "out", "--read-option", "delimiter"),
             2,
-            "--read-option 'delimiter' is not of the form NAME=VALUE",
+            "--read-option 'delimiter' does not have the form NAME=VALUE",
         ),
         (("convert", "DATA", "out", "--filter", "t <> 3"), 2, "found '<> 3' at character 3"),
         (
@@ -89,47 +93,47 @@ def test_the_family_of_data(hindcast, recorded):
         (("data", "split", "DATA", "a", "b", "--validation", "2"), 2, "expected a number between 0 and 1"),
     ],
 )
-def test_a_mistake_is_one_sentence(hindcast, recorded, arguments, code, sentence):
-    called = hindcast(*(str(part).replace("DATA", str(recorded)) for part in arguments), "-q")
-    assert (called.code, called.err.count("\n")) == (code, 1), called.err
-    assert sentence in called.err
+def test_invalid_options_are_refused_in_one_sentence(hindcast, recording_path, arguments, code, sentence):
+    result = hindcast(*(str(part).replace("DATA", str(recording_path)) for part in arguments), "-q")
+    assert (result.code, result.err.count("\n")) == (code, 1), result.err
+    assert sentence in result.err
     assert not Path("out").exists() or not list(Path("out").glob("*.parquet"))
 
 
-@pytest.mark.parametrize(("char", "given"), [(";", ";"), ("\t", '"\\t"'), ("|", "|")])
-def test_a_csv_with_another_delimiter_names_the_option_and_is_read_with_it(hindcast, recorded, char, given):
+@pytest.mark.parametrize(("char", "option_value"), [(";", ";"), ("\t", '"\\t"'), ("|", "|")])
+def test_csv_with_other_delimiter_names_option_that_reads_it(hindcast, recording_path, char, option_value):
     lines = [
         ("eps_id", "t", "obs", "actions", "rewards"),
         *((e, t, t / 7, t % 2, 1) for e in "ab" for t in range(5)),
     ]
     Path("steps.csv").write_text("\n".join(char.join(map(str, line)) for line in lines))
-    refused = hindcast("inspect", "steps.csv", "--ignore-final-observation")
-    assert refused.code == 3
-    assert f"(--read-option 'delimiter={given}')" in refused.err
-    options = ("--ignore-final-observation", "--read-option", f"delimiter={given}")
+    refusal = hindcast("inspect", "steps.csv", "--ignore-final-observation")
+    assert refusal.code == 3
+    assert f"(--read-option 'delimiter={option_value}')" in refusal.err
+    options = ("--ignore-final-observation", "--read-option", f"delimiter={option_value}")
     for command in (
         ("inspect", "steps.csv"),
         ("convert", "steps.csv", "out"),
         ("data", "sample", "steps.csv", "few", "--fraction", "0.5"),
     ):
-        called = hindcast(*command, *options, "--read-option", 'column_types={"obs": "float32"}')
-        assert called.code == 0, called.err
+        result = hindcast(*command, *options, "--read-option", 'column_types={"obs": "float32"}')
+        assert result.code == 0, result.err
     assert str(open_dataset("out").spec.leaves["obs"]) == "float32 []"
 
 
-def test_a_split_that_cannot_be_made_leaves_nothing(hindcast, recorded):
-    assert hindcast("convert", recorded, "other", "-q").code == 0
+def test_split_that_fails_leaves_no_folders(hindcast, recording_path):
+    assert hindcast("convert", recording_path, "other", "-q").code == 0
     for arguments, code, sentence in (
         (("a", "b", "--validation", "0.001"), 3, "no episodes are left to write to b"),
-        (("a", "other"), 4, "other holds data that were made from something else"),
+        (("a", "other"), 4, "other holds data made from a different source"),
         (("a", "b/c", "--to", "CSV"), 4, "b/c holds files that Hindcast did not write"),
     ):
         Path("b/c").mkdir(parents=True, exist_ok=True)
         Path("b/c/strange.txt").touch()
-        called = hindcast("data", "split", recorded, *arguments, "-q")
-        assert (called.code, sentence in called.err) == (code, True), called.err
+        result = hindcast("data", "split", recording_path, *arguments, "-q")
+        assert (result.code, sentence in result.err) == (code, True), result.err
         assert not Path("a").exists()
-    assert hindcast("data", "split", recorded, "a", "d", "-q").code == 0
+    assert hindcast("data", "split", recording_path, "a", "d", "-q").code == 0
 
 
 SLOW = """
@@ -148,8 +152,8 @@ main()
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_with_130_and_the_command_goes_on(hindcast, recorded):
-    command = [sys.executable, "-c", SLOW, "convert", str(recorded), "out", "-q"]
+def test_convert_after_ctrl_c_resumes(hindcast, recording_path):
+    command = [sys.executable, "-c", SLOW, "convert", str(recording_path), "out", "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
@@ -158,5 +162,5 @@ def test_ctrl_c_stops_with_130_and_the_command_goes_on(hindcast, recorded):
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "run the same command again to resume" in err
-    assert hindcast("convert", recorded, "out", "-q").code == 0
+    assert hindcast("convert", recording_path, "out", "-q").code == 0
     assert open_dataset("out").num_episodes == 12

@@ -9,9 +9,9 @@ import pytest
 
 from hindcast import errors
 from hindcast.cli.failures import EXIT_CODES
-from hindcast.run import execute as carry_out_module
+from hindcast.run import execute as execute_module
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(carry_out_module.__file__).parents[2])}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(execute_module.__file__).parents[2])}
 
 
 def raising(error):
@@ -32,15 +32,15 @@ def raising(error):
         (errors.UserCodeError, 6),
     ],
 )
-def test_a_users_mistake_is_one_sentence_with_its_exit_code(hindcast, resources, monkeypatch, kind, code):
-    monkeypatch.setattr(carry_out_module, "execute", raising(kind("[red] the folder is full")))
-    called = hindcast("run", resources)
-    assert (called.code, called.out, called.err) == (code, "", "error: [red] the folder is full\n")
+def test_user_error_is_one_sentence_with_its_exit_code(hindcast, resources, monkeypatch, kind, code):
+    monkeypatch.setattr(execute_module, "execute", raising(kind("[red] the folder is full")))
+    result = hindcast("run", resources)
+    assert (result.code, result.out, result.err) == (code, "", "error: [red] the folder is full\n")
     assert code in EXIT_CODES
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("export", "a", "b", "--format", "onxx"), "'--format': 'onxx' is not one of 'onnx', 'torch', "),
         (("evaluate", "a", "--clip", "0.5"), "'--clip': '0.5', expected at least 1. See hindcast evaluate"),
@@ -48,57 +48,57 @@ def test_a_users_mistake_is_one_sentence_with_its_exit_code(hindcast, resources,
         (("evaluate", "a", "--seed", "1.5"), "'--seed': '1.5', expected a whole number."),
     ],
 )
-def test_a_wrong_value_of_an_option_says_what_was_found_and_expected(hindcast, arguments, said):
-    called = hindcast(*arguments)
-    assert called.code == 2
-    assert called.err.startswith(f"error: invalid value for {said}")
+def test_invalid_option_value_names_value_and_expectation(hindcast, arguments, message):
+    result = hindcast(*arguments)
+    assert result.code == 2
+    assert result.err.startswith(f"error: invalid value for {message}")
 
 
-def test_debug_adds_the_traceback_to_the_sentence(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "execute", raising(errors.DataError("no rows")))
-    called = hindcast("run", resources, "--debug")
-    assert called.code == 3
-    assert "Traceback (most recent call last)" in called.err
-    assert called.err.endswith("error: no rows\n")
+def test_debug_adds_traceback(hindcast, resources, monkeypatch):
+    monkeypatch.setattr(execute_module, "execute", raising(errors.DataError("no rows")))
+    result = hindcast("run", resources, "--debug")
+    assert result.code == 3
+    assert "Traceback (most recent call last)" in result.err
+    assert result.err.endswith("error: no rows\n")
 
 
-def test_a_failure_is_a_json_document_too(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "execute", raising(errors.DataError("no rows")))
-    called = hindcast("run", resources, "--json")
-    assert json.loads(called.out) == {"error": {"type": "DataError", "message": "no rows", "exitCode": 3}}
-    assert called.err == "error: no rows\n"
+def test_json_failure_is_a_document(hindcast, resources, monkeypatch):
+    monkeypatch.setattr(execute_module, "execute", raising(errors.DataError("no rows")))
+    result = hindcast("run", resources, "--json")
+    assert json.loads(result.out) == {"error": {"type": "DataError", "message": "no rows", "exitCode": 3}}
+    assert result.err == "error: no rows\n"
 
 
-def test_a_defect_is_called_one_and_leaves_its_traceback_in_a_file(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "execute", raising(ZeroDivisionError("by zero")))
-    called = hindcast("run", resources)
-    assert called.code == 70
-    assert called.err.startswith("error: this is a bug in Hindcast")
-    assert called.err.count("\n") == 1
-    file = Path(re.search(r"traceback in (\S+)", called.err)[1])
+def test_defect_saves_traceback_to_file(hindcast, resources, monkeypatch):
+    monkeypatch.setattr(execute_module, "execute", raising(ZeroDivisionError("by zero")))
+    result = hindcast("run", resources)
+    assert result.code == 70
+    assert result.err.startswith("error: this is a bug in Hindcast")
+    assert result.err.count("\n") == 1
+    file = Path(re.search(r"traceback in (\S+)", result.err)[1])
     assert "ZeroDivisionError: by zero" in file.read_text()
     file.unlink()
 
 
-def test_a_defect_under_debug_shows_its_traceback_and_writes_no_file(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "execute", raising(ZeroDivisionError("by zero")))
-    called = hindcast("--debug", "run", resources)
-    assert called.code == 70
-    assert "Traceback" in called.err
-    assert ".traceback.txt" not in called.err
+def test_defect_with_debug_prints_traceback_without_file(hindcast, resources, monkeypatch):
+    monkeypatch.setattr(execute_module, "execute", raising(ZeroDivisionError("by zero")))
+    result = hindcast("--debug", "run", resources)
+    assert result.code == 70
+    assert "Traceback" in result.err
+    assert ".traceback.txt" not in result.err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), errors.Interrupted("stopped; run it again to go on")])
-def test_an_interruption_is_no_error_and_exits_with_130(hindcast, resources, monkeypatch, error):
-    monkeypatch.setattr(carry_out_module, "execute", raising(error))
-    called = hindcast("run", resources)
-    assert called.code == 130
-    assert "error" not in called.err
-    assert called.err.strip() == (str(error) or "interrupted")
+def test_interruption_exits_with_130_without_error(hindcast, resources, monkeypatch, error):
+    monkeypatch.setattr(execute_module, "execute", raising(error))
+    result = hindcast("run", resources)
+    assert result.code == 130
+    assert "error" not in result.err
+    assert result.err.strip() == (str(error) or "interrupted")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "message"),
     [
         (["rum"], "Did you mean 'run'?"),
         (["run"], "FILE"),
@@ -107,29 +107,29 @@ def test_an_interruption_is_no_error_and_exits_with_130(hindcast, resources, mon
         (["evaluate", "somewhere", "--episodes", "0"], "'0', expected at least 1"),
     ],
 )
-def test_a_wrong_command_line_is_one_sentence(hindcast, arguments, found):
-    called = hindcast(*arguments)
-    assert called.code == 2
-    assert called.out == ""
-    assert called.err.startswith("error: ")
-    assert called.err.count("\n") == 1
-    assert found in called.err
-    assert "--help" in called.err
+def test_invalid_command_line_is_one_sentence(hindcast, arguments, message):
+    result = hindcast(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+    assert "--help" in result.err
 
 
-def test_a_missing_runtime_extra_is_named_with_what_to_install(resources):
-    called = without("torch", "run", resources)
-    assert called.returncode == 1
-    assert called.stderr == (
-        "error: hindcast run needs torch, which is not installed: pip install 'hindcast-rl[runtime]'\n"
+def test_missing_runtime_extra_is_named_with_install_command(resources):
+    result = without("torch", "run", resources)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "error: hindcast run requires torch, which is not installed: pip install 'hindcast-rl[runtime]'\n"
     )
 
 
 def test_validate_works_without_the_runtime_extra(resources):
     missing = ["torch", "ray", "pyarrow", "numpy", "gymnasium", "fsspec"]
-    called = without(",".join(missing), "validate", resources)
-    assert called.returncode == 0, called.stderr
-    assert called.stdout.count("is valid") == 2
+    result = without(",".join(missing), "validate", resources)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("is valid") == 2
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["validate", "resources.yaml"], []])
@@ -142,18 +142,18 @@ def test_help_and_validate_import_nothing_heavy(resources, arguments):
         "heavy = {'torch', 'ray', 'pyarrow', 'numpy', 'gymnasium', 'matplotlib'} & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy), file=sys.stderr)"
     )
-    called = python(code, *arguments, folder=resources.parent)
-    assert called.stderr.split("\n")[-3:] == ["EXIT 0", "HEAVY []", ""]
+    result = python(code, *arguments, folder=resources.parent)
+    assert result.stderr.split("\n")[-3:] == ["EXIT 0", "HEAVY []", ""]
 
 
-def test_output_into_a_closed_pipe_is_no_defect(resources):
+def test_closed_output_pipe_is_no_defect(resources):
     command = f"{sys.executable} -m hindcast.cli.main validate {resources} | true"
-    called = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    assert called.stderr == ""
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert result.stderr == ""
 
 
 def without(packages: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line where packages (comma-separated) cannot be imported."""
+    """Run the command line with packages (comma-separated) that cannot be imported."""
     code = (
         "import sys\n"
         "for name in sys.argv[1].split(','): sys.modules[name] = None\n"

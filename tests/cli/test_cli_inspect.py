@@ -1,4 +1,4 @@
-"""`hindcast inspect` on data with something wrong: what is shown, the exit codes, the page."""
+"""`hindcast inspect` on data with problems: its output, exit codes and HTML page."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ from hindcast.storage.location import resolve
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty current folder, and a cache of its own."""
+    """Use an empty current folder and a separate cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     return tmp_path
@@ -24,14 +24,14 @@ def here(tmp_path, monkeypatch):
 
 def make_block(first=0, **columns):
     rng = np.random.default_rng(first)
-    made = {
+    defaults = {
         "obs": rng.normal(size=(42, 3)).astype(np.float32),
         "actions": rng.integers(0, 2, 40),
         "rewards": rng.uniform(size=40),
         "action_logp": rng.normal(size=40),
     }
     return Block(
-        columns={**made, **columns},
+        columns={**defaults, **columns},
         length=np.array([10, 30]),
         eps_id=np.array([f"e{first}", f"e{first + 1}"], object),
         t_started=np.zeros(2, np.int64),
@@ -51,27 +51,27 @@ ZERO = np.zeros(40)
 
 
 @pytest.mark.parametrize(
-    ("rewards", "flags", "code", "said"),
+    ("rewards", "flags", "code", "message"),
     [
         (None, ["--strict-warnings"], 0, ""),
         (ZERO, [], 0, ""),
         (ZERO, ["--strict"], 0, ""),
-        (ZERO, ["--strict-warnings"], 3, "data has 1 warning, the first: all 40 inspected rewards are 0"),
+        (ZERO, ["--strict-warnings"], 3, "data has 1 warning. First: all 40 inspected rewards are 0"),
         (NAN, [], 0, ""),
-        (NAN, ["--strict"], 3, "data has 1 error, the first: data/s-000.parquet, row 0 (episode e0), t = 0"),
-        (NAN, ["--strict", "--full"], 3, "data has 1 error, the first: data/s-000.parquet, row 0"),
+        (NAN, ["--strict"], 3, "data has 1 error. First: data/s-000.parquet, row 0 (episode e0), t = 0"),
+        (NAN, ["--strict", "--full"], 3, "data has 1 error. First: data/s-000.parquet, row 0"),
     ],
 )
-def test_strict_is_the_exit_code(hindcast, rewards, flags, code, said):
+def test_strict_sets_exit_code(hindcast, rewards, flags, code, message):
     write(block=make_block() if rewards is None else make_block(rewards=rewards))
-    called = hindcast("inspect", "data", *flags)
-    assert called.code == code
-    assert said in called.err
-    assert ("error: " in called.err) == bool(code)
+    result = hindcast("inspect", "data", *flags)
+    assert result.code == code
+    assert message in result.err
+    assert ("error: " in result.err) == bool(code)
 
 
 @pytest.mark.parametrize("block", [make_block(rewards=NAN), None])
-def test_json_is_one_document_also_where_it_fails(hindcast, here, block):
+def test_json_with_failure_is_one_document(hindcast, here, block):
     if block is not None:
         write(block=block)
     else:
@@ -79,43 +79,43 @@ def test_json_is_one_document_also_where_it_fails(hindcast, here, block):
         write("b", make_block(2))
         for path in (here / "data").iterdir():
             path.write_bytes(path.read_bytes()[:-5])
-    called = hindcast("inspect", "data", "--json", "--strict")
-    (document,) = map(json.loads, called.out.splitlines())
-    assert called.code == document["error"]["exitCode"] == 3
+    result = hindcast("inspect", "data", "--json", "--strict")
+    (document,) = map(json.loads, result.out.splitlines())
+    assert result.code == document["error"]["exitCode"] == 3
     assert document["error"]["type"] == "DataError"
-    assert called.err.endswith(f"error: {document['error']['message']}\n")
+    assert result.err.endswith(f"error: {document['error']['message']}\n")
     assert document["problems"][0]["severity"] == "error"
 
 
-def test_all_bad_files_are_shown_in_one_line_each_and_the_rest_is_inspected(hindcast, here):
+def test_bad_files_are_listed_and_the_rest_is_inspected(hindcast, here):
     for i in range(14):
         write(f"f{i:02}", make_block(2 * i))
     for path in sorted((here / "data").iterdir())[:12]:
         path.write_bytes(path.read_bytes()[:-5])
-    called = hindcast("inspect", "data")
-    assert called.code == 0, called.err
+    result = hindcast("inspect", "data")
+    assert result.code == 0, result.err
     assert (
-        len(re.findall(r"^error: data/f\d\d-000.parquet is truncated .*\[unreadable\]$", called.out, re.M))
+        len(re.findall(r"^error: data/f\d\d-000.parquet is truncated .*\[unreadable\]$", result.out, re.M))
         == 10
     )
-    assert "error: and 2 more; --json lists all [unreadable]" in called.out
-    found = json.loads(hindcast("inspect", "data", "--json").out)
-    assert [problem["path"] for problem in found["problems"][:12]] == [
+    assert "error: and 2 more; --json lists all [unreadable]" in result.out
+    summary = json.loads(hindcast("inspect", "data", "--json").out)
+    assert [problem["path"] for problem in summary["problems"][:12]] == [
         f"data/f{i:02}-000.parquet" for i in range(12)
     ]
-    assert (found["episodes"], found["files"]) == (4, 2)
+    assert (summary["episodes"], summary["files"]) == (4, 2)
     assert hindcast("inspect", "data", "--strict").code == 3
 
 
-def test_nothing_but_bad_files_fails_after_all_are_shown(hindcast, here):
+def test_only_bad_files_fails_after_listing_all(hindcast, here):
     write("a")
     write("b")
     for path in (here / "data").iterdir():
         path.write_bytes(b"")
-    called = hindcast("inspect", "data")
-    assert called.code == 3
-    assert called.out.count("is empty (0 bytes)") == 2
-    assert "data has 2 errors, the first: data/a-000.parquet is empty" in called.err
+    result = hindcast("inspect", "data")
+    assert result.code == 3
+    assert result.out.count("is empty (0 bytes)") == 2
+    assert "data has 2 errors. First: data/a-000.parquet is empty" in result.err
 
 
 class Images(HTMLParser):
@@ -125,17 +125,17 @@ class Images(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.links += [found[name] for name in ("src", "srcset", "href") if name in found]
-        self.alts += [found["alt"]] if "alt" in found else []
+        values = dict(attributes)
+        self.links += [values[name] for name in ("src", "srcset", "href") if name in values]
+        self.alts += [values["alt"]] if "alt" in values else []
 
 
-def test_the_page_holds_the_figures_and_needs_nothing_else(hindcast, here):
+def test_html_page_is_self_contained(hindcast, here):
     block = make_block(rewards=ZERO)
     write(block=block)
-    called = hindcast("inspect", "data", "--html", "deep/page.html", "--json")
-    assert called.code == 0, called.err
-    found = json.loads(called.out)
+    result = hindcast("inspect", "data", "--html", "deep/page.html", "--json")
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
     html = (here / "deep" / "page.html").read_text()
     assert [path.name for path in (here / "deep").iterdir()] == ["page.html"]
     images = Images(html)
@@ -144,7 +144,7 @@ def test_the_page_holds_the_figures_and_needs_nothing_else(hindcast, here):
         head, data = link.split(",")
         assert head == "data:image/png;base64"
         assert base64.b64decode(data).startswith(b"\x89PNG")
-    share = f"{100 * found['coverage']['occupied']:.0f} %"
+    share = f"{100 * summary['coverage']['occupied']:.0f} %"
     assert any(alt.startswith(f"Observations cover {share} of the cells") for alt in images.alts)
     assert any("return" in alt for alt in images.alts)
     assert len(images.links) == 2 * len(images.alts) >= 8
@@ -153,7 +153,7 @@ def test_the_page_holds_the_figures_and_needs_nothing_else(hindcast, here):
     assert "hindcast inspect data --full --strict" in html
 
 
-def test_ranges_are_drawn_where_the_space_has_bounds(hindcast, here):
+def test_html_page_draws_ranges_of_bounded_spaces(hindcast, here):
     from gymnasium import spaces
 
     block = make_block()
@@ -164,7 +164,7 @@ def test_ranges_are_drawn_where_the_space_has_bounds(hindcast, here):
     assert any("of their bounds" in alt for alt in Images((here / "page.html").read_text()).alts)
 
 
-def test_tables_of_others_are_prepared_and_the_notes_say_so(hindcast, here):
+def test_foreign_tables_are_prepared_with_notes(hindcast, here):
     rows = ["episode,step,x,y,act,rewards,done"]
     for episode in range(3):
         rows += [f"{episode},{t},{t / 7},{-t},{t % 2},1.0,{str(t == 4).lower()}" for t in range(5)]
@@ -172,59 +172,59 @@ def test_tables_of_others_are_prepared_and_the_notes_say_so(hindcast, here):
     (here / "table.csv").write_text("\n".join(rows) + "\n")
     names = ["--schema", "eps_id=episode", "--schema", "t=step", "--schema", "actions=act"]
     names += ["--schema", "obs=x", "--schema", "obs=y"]
-    called = hindcast("inspect", "table.csv", *names, "--ignore-final-observation", "--json")
-    assert called.code == 0, called.err
-    found = json.loads(called.out)
-    assert (found["episodes"], found["timesteps"]) == (3, 15)
-    assert "prepared" in found["prepared"]
-    assert found["layouts"] == ["CSV"]
-    assert found["columns"]["obs"] == "float64 [2]"
-    notes = [problem["message"] for problem in found["problems"] if problem["kind"] == "note"]
+    result = hindcast("inspect", "table.csv", *names, "--ignore-final-observation", "--json")
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
+    assert (summary["episodes"], summary["timesteps"]) == (3, 15)
+    assert "prepared" in summary["prepared"]
+    assert summary["layouts"] == ["CSV"]
+    assert summary["columns"]["obs"] == "float64 [2]"
+    notes = [problem["message"] for problem in summary["problems"] if problem["kind"] == "note"]
     assert any("CSV" in note for note in notes)
 
 
-def test_options_that_are_wrong_are_said(hindcast):
+def test_invalid_options_are_refused(hindcast):
     write()
-    called = hindcast("inspect", "data", "--schema", "obs")
-    assert called.code == 2
-    assert "--schema 'obs' is not of the form NAME=SOURCE_NAME" in called.err
+    result = hindcast("inspect", "data", "--schema", "obs")
+    assert result.code == 2
+    assert "--schema 'obs' does not have the form NAME=SOURCE_NAME" in result.err
 
 
-def test_columns_that_are_not_asked_for_are_not_looked_at(hindcast):
+def test_columns_not_requested_are_not_checked(hindcast):
     from gymnasium import spaces
 
     block = make_block(rewards=NAN)
     spec = DataSpec.from_block(block, spaces.Box(-9, 9, (3,)), spaces.Discrete(2))
     with BlockWriter(resolve("data"), spec, "s") as writer:
         writer.write(block)
-    called = hindcast("inspect", "data", "--columns", "actions", "--json")
-    found = json.loads(called.out)
-    assert set(found["columns"]) == {"actions"}
-    assert found["returns"] is None
-    assert not [problem for problem in found["problems"] if problem["severity"] == "error"]
+    result = hindcast("inspect", "data", "--columns", "actions", "--json")
+    summary = json.loads(result.out)
+    assert set(summary["columns"]) == {"actions"}
+    assert summary["returns"] is None
+    assert not [problem for problem in summary["problems"] if problem["severity"] == "error"]
 
 
-def test_a_file_that_is_no_parquet_does_not_hide_the_recording_beside_it(hindcast, here):
+def test_file_that_is_not_parquet_does_not_hide_recording(hindcast, here):
     write()
     (here / "data" / "download.parquet").write_bytes(b"PK\x03\x04" + b"x" * 500)
-    found = json.loads(hindcast("inspect", "data", "--json").out)
-    assert found["episodes"] == 2
-    errors = [problem for problem in found["problems"] if problem["severity"] == "error"]
+    summary = json.loads(hindcast("inspect", "data", "--json").out)
+    assert summary["episodes"] == 2
+    errors = [problem for problem in summary["problems"] if problem["severity"] == "error"]
     assert [(problem["kind"], problem["path"]) for problem in errors] == [
         ("unreadable", "data/download.parquet")
     ]
     assert "it begins with b'PK" in errors[0]["message"]
 
 
-def test_of_many_dimensions_a_few_are_shown_from_all_over(hindcast):
+def test_many_dimensions_shows_evenly_spread_sample(hindcast):
     write(block=make_block(obs=np.random.default_rng(0).normal(size=(42, 1000))))
-    shown = hindcast("inspect", "data").out
-    assert "obs: 1,000 dimensions, 12 of them" in shown
-    assert re.search(r"^ +999 ", shown, re.MULTILINE)
-    assert "rewards float64," in " ".join(shown.split())
+    output = hindcast("inspect", "data").out
+    assert "obs: 1,000 dimensions, 12 of them" in output
+    assert re.search(r"^ +999 ", output, re.MULTILINE)
+    assert "rewards float64," in " ".join(output.split())
 
 
-def test_bad_files_of_other_formats_are_listed_and_the_others_shown(hindcast, here):
+def test_bad_foreign_files_are_listed_and_the_rest_is_inspected(hindcast, here):
     (here / "logs").mkdir()
     row = {
         "eps_id": "a",
@@ -240,14 +240,14 @@ def test_bad_files_of_other_formats_are_listed_and_the_others_shown(hindcast, he
     for name in "ac":
         with (here / "logs" / f"{name}.json").open("a") as file:
             file.write('{"eps_id": "cut\n')
-    called = hindcast("inspect", "logs")
-    assert called.code == 0
-    assert re.search(r"episodes +1\b", called.out)
+    result = hindcast("inspect", "logs")
+    assert result.code == 0
+    assert re.search(r"episodes +1\b", result.out)
     assert [
-        re.search(r"logs/(.)\.json", line)[1] for line in called.out.splitlines() if "error: " in line
+        re.search(r"logs/(.)\.json", line)[1] for line in result.out.splitlines() if "error: " in line
     ] == ["a", "c"]
-    called = hindcast("inspect", "logs", "--strict")
-    assert called.code == 3
-    assert "logs has 2 errors, the first: logs/a.json" in " ".join(called.err.split())
+    result = hindcast("inspect", "logs", "--strict")
+    assert result.code == 3
+    assert "logs has 2 errors. First: logs/a.json" in " ".join(result.err.split())
     (here / "logs" / "b.json").unlink()
     assert hindcast("inspect", "logs").code == 3

@@ -5,7 +5,7 @@ import pytest
 from hindcast.cli.progress import reporting
 from hindcast.cli.screen import Flags, Screen
 from hindcast.report.events import Outcome, Progress
-from hindcast.run import execute as carry_out_module
+from hindcast.run import execute as execute_module
 from hindcast.run import progress as run_progress
 from hindcast.run.progress import Pace, amount, describe, numbers
 
@@ -37,12 +37,12 @@ def test_amount_and_numbers_are_short():
     assert numbers(progress.metrics, ", ") == "return 487, 21.3k timesteps/s"
 
 
-def test_a_stage_without_an_end_shows_what_is_done():
+def test_stage_without_total_shows_amount_done():
     assert amount(Progress("a/b", "Training", 7, None, "iterations")) == "7 iterations"
     assert amount(Progress("a/b", "Training", 1, None, "iterations")) == "1 iteration"
 
 
-def test_time_left_comes_from_the_pace_since_the_stage_was_first_seen(clock):
+def test_time_left_follows_pace_since_stage_start(clock):
     pace = Pace()
     pace.add(100)  # a resumed stage
     assert pace.seconds_left(500) is None
@@ -53,11 +53,11 @@ def test_time_left_comes_from_the_pace_since_the_stage_was_first_seen(clock):
     assert "30.0 s left" in describe(step(200), pace)
 
 
-def test_a_log_has_a_line_now_and_then(clock, capfd):
+def test_log_has_line_at_start_end_and_every_ten_seconds(clock, capfd):
     with reporting(Screen()) as reporter:
-        for done in range(501):
-            clock.now = done / 20  # 25 s in all
-            reporter.progress(step(done))
+        for num_episodes in range(501):
+            clock.now = num_episodes / 20  # 25 s in all
+            reporter.progress(step(num_episodes))
         reporter.progress(step(500))
     lines = capfd.readouterr().err.splitlines()
     assert [line.partition("Recording: ")[2].split(" ")[0] for line in lines] == [
@@ -68,32 +68,32 @@ def test_a_log_has_a_line_now_and_then(clock, capfd):
     ]
 
 
-def test_quiet_says_only_the_outcome(capfd):
+def test_quiet_prints_only_outcome(capfd):
     with reporting(Screen(Flags(quiet=True))) as reporter:
         reporter.progress(step(500))
         reporter.note(RECORDING, "clamped")
         reporter.finished(
             Outcome(RECORDING, "Succeeded", "500 episodes are in data", "data", "data/report.html")
         )
-    captured = capfd.readouterr()
-    assert captured.err == ""
-    assert captured.out == f"{RECORDING}: 500 episodes are in data\nreport: data/report.html\n"
+    output = capfd.readouterr()
+    assert output.err == ""
+    assert output.out == f"{RECORDING}: 500 episodes are in data\nreport: data/report.html\n"
 
 
-def test_json_prints_one_line_for_each_outcome_and_keeps_stdout_for_them(capfd):
+def test_json_prints_only_outcome_lines_on_stdout(capfd):
     with reporting(Screen(Flags(json=True))) as reporter:
         reporter.progress(step(500))
         reporter.note(RECORDING, "clamped")
         reporter.finished(Outcome(RECORDING, "Succeeded", "done", "data", metrics={"episodes": 500}))
         reporter.finished(Outcome("OfflineTraining/clone", "AlreadyFinished", "was done", "runs/clone/r1"))
-    captured = capfd.readouterr()
-    first, second = map(json.loads, captured.out.splitlines())
+    output = capfd.readouterr()
+    first, second = map(json.loads, output.out.splitlines())
     assert first["metrics"] == {"episodes": 500}
     assert (second["resource"], second["state"]) == ("OfflineTraining/clone", "AlreadyFinished")
-    assert "clamped" in captured.err
+    assert "clamped" in output.err
 
 
-def test_bars_show_stage_amount_and_numbers_and_leave_stdout_to_the_outcome(capfd, monkeypatch):
+def test_bars_show_progress_and_leave_stdout_to_outcome(capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setenv("TERM", "xterm")
@@ -102,8 +102,8 @@ def test_bars_show_stage_amount_and_numbers_and_leave_stdout_to_the_outcome(capf
         reporter.progress(step(120, **{"return": 487.0}))
         reporter.progress(Progress(RECORDING, "Training the expert", 3, None, "iterations"))
         reporter.finished(Outcome(RECORDING, "Succeeded", "done", "data"))
-    captured = capfd.readouterr()
-    assert captured.out == f"{RECORDING}: done\n"
+    output = capfd.readouterr()
+    assert output.out == f"{RECORDING}: done\n"
     for text in (
         RECORDING,
         "resuming in",
@@ -112,17 +112,17 @@ def test_bars_show_stage_amount_and_numbers_and_leave_stdout_to_the_outcome(capf
         "Training the expert",
         "3 iterations",
     ):
-        assert text in captured.err
+        assert text in output.err
 
 
-def test_an_interrupted_outcome_exits_with_130(hindcast, resources, monkeypatch):
+def test_interrupted_outcome_exits_with_130(hindcast, resources, monkeypatch):
     outcome = Outcome("OfflineTraining/clone", "Interrupted", "checkpointed; run it again", "runs/clone/r1")
 
     def carry_out(loaded, reporter):
         reporter.finished(outcome)
         return [outcome]
 
-    monkeypatch.setattr(carry_out_module, "execute", carry_out)
-    called = hindcast("run", resources)
-    assert called.code == 130
-    assert called.out == "OfflineTraining/clone: checkpointed; run it again\n"
+    monkeypatch.setattr(execute_module, "execute", carry_out)
+    result = hindcast("run", resources)
+    assert result.code == 130
+    assert result.out == "OfflineTraining/clone: checkpointed; run it again\n"

@@ -1,4 +1,4 @@
-"""`hindcast serve`: what keeps it from starting is a sentence. tests/faults has it serving, and killed."""
+"""`hindcast serve`: start, stop and errors. tests/faults tests it under load and kills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import Hindcast
+from command_result import Hindcast
 
 from hindcast import EpisodeWriter
 from support import WALK, make_policy
@@ -25,8 +25,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stopped() -> Iterator[None]:
-    """SIGTERM, once the command listens to it; afterwards all is as before."""
+def stop_signal() -> Iterator[None]:
+    """Send SIGTERM once the command handles it; restore handlers and switch interval afterwards."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before, interval = [signal.getsignal(number) for number in numbers], sys.getswitchinterval()
 
@@ -42,28 +42,28 @@ def stopped() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-@pytest.mark.usefixtures("stopped")
-def test_it_serves_until_it_is_asked_to_stop(tmp_path: Path, checkpoint: Path, hindcast: Hindcast) -> None:
+@pytest.mark.usefixtures("stop_signal")
+def test_serve_runs_until_stop_signal(tmp_path: Path, checkpoint: Path, hindcast: Hindcast) -> None:
     (tmp_path / "token").write_text("a token\n")
     log, token = tmp_path / "log", tmp_path / "token"
-    called = hindcast("serve", checkpoint, "--log", log, "--token-file", token, "--port", 0)
-    assert called.code == 0
-    assert called.out.startswith("serving at http://127.0.0.1:")
-    assert f"logging into {log}" in called.out
-    assert "a token" not in called.out + called.err
+    result = hindcast("serve", checkpoint, "--log", log, "--token-file", token, "--port", 0)
+    assert result.code == 0
+    assert result.out.startswith("serving at http://127.0.0.1:")
+    assert f"logging into {log}" in result.out
+    assert "a token" not in result.out + result.err
 
 
-def test_what_keeps_it_from_starting(tmp_path: Path, checkpoint: Path, hindcast: Hindcast) -> None:
-    def refused(sentence: str, code: int, token: str = "token", policy: Path = checkpoint) -> None:
-        called = hindcast("serve", policy, "--log", tmp_path / "log", "--token-file", tmp_path / token)
-        assert (called.code, called.out) == (code, "")
-        assert sentence in called.err
-        assert len(called.err.splitlines()) == 1
+def test_serve_with_invalid_options_is_refused(tmp_path: Path, checkpoint: Path, hindcast: Hindcast) -> None:
+    def check_refusal(sentence: str, code: int, token: str = "token", policy: Path = checkpoint) -> None:
+        result = hindcast("serve", policy, "--log", tmp_path / "log", "--token-file", tmp_path / token)
+        assert (result.code, result.out) == (code, "")
+        assert sentence in result.err
+        assert len(result.err.splitlines()) == 1
 
-    refused("cannot be read: No such file or directory", 2)
+    check_refusal("cannot be read: No such file or directory", 2)
     (tmp_path / "token").write_text("")
-    refused("is empty: write a token into its first line", 2)
+    check_refusal("has an empty first line: write the token there", 2)
     (tmp_path / "token").write_text("a token")
-    refused("does not exist: check the path", 3, policy=tmp_path / "nowhere")
+    check_refusal("does not exist: check the path", 3, policy=tmp_path / "nowhere")
     with EpisodeWriter(tmp_path / "log"):
-        refused("another process is writing to", 4)
+        check_refusal("another process is writing to", 4)

@@ -1,4 +1,4 @@
-"""`hindcast status` against a small API server: what it reads, what it says when that fails."""
+"""`hindcast status` against a small API server: its output and its errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import Hindcast
 from cluster_objects import pod, recording, running, training
+from command_result import Hindcast
 from fake_cluster import FakeCluster, serving
 
 from hindcast.cli.commands import status as status_command
@@ -39,29 +39,29 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
         "offlinetrainings.hindcast.dev/clone",
     ],
 )
-def test_every_word_for_the_kind_is_understood(hindcast: Hindcast, cluster: FakeCluster, target: str) -> None:
-    called = hindcast("status", target)
-    assert called.code == 0, called.err
-    assert called.out.startswith("OfflineTraining/clone  in rl\n")
-    assert "Attempt 2 is running: Training" in called.out
-    assert "another" not in called.out
+def test_every_word_for_kind_is_accepted(hindcast: Hindcast, cluster: FakeCluster, target: str) -> None:
+    result = hindcast("status", target)
+    assert result.code == 0, result.err
+    assert result.out.startswith("OfflineTraining/clone  in rl\n")
+    assert "Attempt 2 is running: Training" in result.out
+    assert "another" not in result.out
 
 
-def test_a_recording_that_nobody_has_seen(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    called = hindcast("status", "orec/expert")
-    assert called.code == 0
-    assert "The operator has not seen it yet." in called.out
+def test_unprocessed_recording_is_unseen(hindcast: Hindcast, cluster: FakeCluster) -> None:
+    result = hindcast("status", "orec/expert")
+    assert result.code == 0
+    assert "The operator has not seen it yet." in result.out
 
 
 def test_json_is_one_document(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    called = hindcast("status", "otr/clone", "--json")
-    assert called.out.count("\n") == 1
-    document = json.loads(called.out)
+    result = hindcast("status", "otr/clone", "--json")
+    assert result.out.count("\n") == 1
+    document = json.loads(result.out)
     assert (document["kind"], document["state"]) == ("OfflineTraining", "Running")
     assert [len(pool["pods"]) for pool in document["pools"]] == [1, 0, 1]
 
 
-def test_watching_ends_when_the_resource_is_finished(hindcast: Hindcast, cluster: FakeCluster) -> None:
+def test_watch_ends_when_resource_finishes(hindcast: Hindcast, cluster: FakeCluster) -> None:
     def change(reads: int) -> None:
         states = {
             1: {"message": "Attempt 2 is running: Evaluating"},
@@ -71,10 +71,10 @@ def test_watching_ends_when_the_resource_is_finished(hindcast: Hindcast, cluster
             cluster.add(training(running(**states[reads])))
 
     cluster.changes = change
-    called = hindcast("status", "otr/clone", "--watch", "--json")
-    assert called.code == 0
-    lines = [json.loads(line) for line in called.out.splitlines()]
-    # What has not changed is not told again.
+    result = hindcast("status", "otr/clone", "--watch", "--json")
+    assert result.code == 0
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    # Only changes are printed.
     assert [line["message"] for line in lines] == [
         "Attempt 2 is running: Training",
         "Attempt 2 is running: Evaluating",
@@ -82,19 +82,19 @@ def test_watching_ends_when_the_resource_is_finished(hindcast: Hindcast, cluster
     ]
 
 
-def test_pods_that_may_not_be_read_are_left_out(hindcast: Hindcast, cluster: FakeCluster) -> None:
+def test_forbidden_pods_are_omitted_with_note(hindcast: Hindcast, cluster: FakeCluster) -> None:
     cluster.refusals = {"/pods$": 403}
-    called = hindcast("status", "otr/clone")
-    assert called.code == 0
-    assert "Attempt 2 is running" in called.out
-    assert "pods are not shown: you may not read pods in namespace rl" in called.err
+    result = hindcast("status", "otr/clone")
+    assert result.code == 0
+    assert "Attempt 2 is running" in result.out
+    assert "pods cannot be shown: you lack the permission to read pods in namespace rl" in result.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
-        (["otr/clon"], 2, "there is no OfflineTraining/clon in namespace rl; did you mean 'clone'?"),
-        (["otr/zebra"], 2, "there is no OfflineTraining/zebra in namespace rl; allowed: clone"),
+        (["otr/clon"], 2, "OfflineTraining/clon does not exist in namespace rl; did you mean 'clone'?"),
+        (["otr/zebra"], 2, "OfflineTraining/zebra does not exist in namespace rl; allowed: clone"),
         (
             ["otr/clone", "-n", "other"],
             2,
@@ -107,68 +107,74 @@ def test_pods_that_may_not_be_read_are_left_out(hindcast: Hindcast, cluster: Fak
         (
             ["otr/clone", "--context", "her"],
             1,
-            "--context is her, which the kubeconfig does not have; did you mean 'here'?",
+            "--context is her, which is not in the kubeconfig; did you mean 'here'?",
         ),
         (["otr/clone", "--context", "there"], 1, "the API server at http://127.0.0.1:1 cannot be reached: "),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    hindcast: Hindcast, cluster: FakeCluster, arguments: list[str], code: int, said: str
+def test_invalid_target_is_refused_in_one_sentence(
+    hindcast: Hindcast, cluster: FakeCluster, arguments: list[str], code: int, message: str
 ) -> None:
-    called = hindcast("status", *arguments)
-    assert (called.code, called.out) == (code, "")
-    assert called.err.startswith("error: ")
-    assert called.err.count("\n") == 1
-    assert said in called.err
+    result = hindcast("status", *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
 
 
-def test_a_cluster_without_the_crds_says_so(hindcast: Hindcast, cluster: FakeCluster) -> None:
+def test_cluster_without_crds_is_named(hindcast: Hindcast, cluster: FakeCluster) -> None:
     cluster.installed = False
-    called = hindcast("status", "otr/clone")
-    assert called.code == 1
-    assert "has no OfflineTraining resources: install Hindcast there" in called.err
+    result = hindcast("status", "otr/clone")
+    assert result.code == 1
+    assert "does not know OfflineTraining resources: install Hindcast there" in result.err
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [
-        (403, "you may not read OfflineTraining/clone in namespace rl"),
+        (403, "you lack the permission to read OfflineTraining/clone in namespace rl"),
         (401, "rejected your credentials: log in again"),
         (503, "the API server refused to show OfflineTraining/clone: refused with 503"),
     ],
 )
-def test_a_refusal_is_one_sentence(hindcast: Hindcast, cluster: FakeCluster, status: int, said: str) -> None:
+def test_api_server_refusal_is_one_sentence(
+    hindcast: Hindcast, cluster: FakeCluster, status: int, message: str
+) -> None:
     cluster.refusals = {"offlinetrainings": status}
-    called = hindcast("status", "otr/clone")
-    assert called.code == 1
-    assert said in called.err
-    assert called.err.count("\n") == 1
+    result = hindcast("status", "otr/clone")
+    assert result.code == 1
+    assert message in result.err
+    assert result.err.count("\n") == 1
 
 
-def test_without_a_kubeconfig(hindcast: Hindcast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_kubeconfig_is_named(
+    hindcast: Hindcast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    called = hindcast("status", "otr/clone")
-    assert called.code == 1
-    assert called.err == (
-        "error: no cluster is configured: set KUBECONFIG to a kubeconfig file, or put one at ~/.kube/config\n"
+    result = hindcast("status", "otr/clone")
+    assert result.code == 1
+    assert result.err == (
+        "error: no cluster is configured: set KUBECONFIG to a kubeconfig file, or save one as ~/.kube/config\n"
     )
 
 
-def test_a_broken_kubeconfig(hindcast: Hindcast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_kubeconfig_is_named(
+    hindcast: Hindcast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "kubeconfig").write_text("clusters: [")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    called = hindcast("status", "otr/clone")
-    assert (called.code, called.err.count("\n")) == (1, 1)
-    assert "the kubeconfig cannot be used: " in called.err
+    result = hindcast("status", "otr/clone")
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "the kubeconfig cannot be used: " in result.err
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_missing_cluster_extra_is_named_with_install_command(
     hindcast: Hindcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    called = hindcast("status", "otr/clone")
-    assert called.code == 1
-    assert called.err == (
-        "error: hindcast status needs kubernetes, which is not installed: pip install 'hindcast-rl[cluster]'\n"
+    result = hindcast("status", "otr/clone")
+    assert result.code == 1
+    assert result.err == (
+        "error: hindcast status requires kubernetes, which is not installed: pip install 'hindcast-rl[cluster]'\n"
     )

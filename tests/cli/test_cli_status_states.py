@@ -1,4 +1,4 @@
-"""`hindcast status` of statuses that the operator's own plan has made: each is explained, with what to do next."""
+"""`hindcast status` of statuses made by the operator's plan: each is explained with its next steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINING = "OfflineTraining/cartpole-bc"
 PATCH = "kubectl patch offlinetraining cartpole-bc -n rl --type merge -p"
 RECORDING = "hindcast status OfflineRecording/cartpole -n rl"
 
-# Name -> the commands that it offers, in order; none where there is only to wait.
+# Fixture -> the commands that it offers, in order; none if the user can only wait.
 COMMANDS: dict[str, list[str]] = {
     "Fresh": ["kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast"],
     "Pending": ["kubectl get pods"],
@@ -53,24 +53,26 @@ COMMANDS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_each_status_of_the_operator_is_explained(name: str) -> None:
+def test_every_operator_status_is_explained(name: str) -> None:
     resource = FIXTURES[name]
-    found = explain(resource, [], NOW)
-    steps = next_steps(found)
+    explanation = explain(resource, [], NOW)
+    steps = next_steps(explanation)
     console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(screen(found, steps))
+    console.print(screen(explanation, steps))
     text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
-    assert found.state == resource["status"].get("state", "Unseen")
-    assert found.since is not None
-    assert found.since >= START
+    assert explanation.state == resource["status"].get("state", "Unseen")
+    assert explanation.since is not None
+    assert explanation.since >= START
     assert " ".join(resource["status"].get("message", "").split()) in text
     commands = [step.command for step in steps if step.command]
     assert len(commands) == len(COMMANDS[name]), commands
-    assert all(own.startswith(wanted) for own, wanted in zip(commands, COMMANDS[name], strict=True)), commands
-    assert (found.state in ("Stalled", "Failed")) <= any(step.text for step in steps)
+    assert all(
+        command.startswith(prefix) for command, prefix in zip(commands, COMMANDS[name], strict=True)
+    ), commands
+    assert (explanation.state in ("Stalled", "Failed")) <= any(step.text for step in steps)
 
 
-def test_a_status_of_an_older_spec_says_so() -> None:
+def test_status_of_older_spec_is_noted() -> None:
     assert explain(FIXTURES["SucceededThenRaised"], [], NOW).notes == (
         "The operator has not processed the latest change of the spec yet.",
     )

@@ -1,4 +1,4 @@
-"""What `hindcast status` says of a resource in each of its states, from plain objects."""
+"""The screen of `hindcast status` in each state of a resource, rendered from plain objects."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NOW = datetime(2026, 11, 21, 6, 10, tzinfo=UTC)
 PODS = [pod("head"), pod("data"), pod("data", restarts=2), pod("learner"), pod("submitter")]
 
 
-def shown(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, width: int = 120) -> str:
-    found = explain(resource, pods or [], NOW)
+def render(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, width: int = 120) -> str:
+    explanation = explain(resource, pods or [], NOW)
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    for view in views(found, next_steps(found)):
+    for view in views(explanation, next_steps(explanation)):
         if isinstance(view, str):
             console.print(view, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -48,23 +48,23 @@ def waiting(state: str, reason: str, message: str, *more: dict[str, Any], **stat
 
 
 def over(state: str, reason: str, message: str, **status: Any) -> dict[str, Any]:
-    good = state == "Succeeded"
-    finished = "2026-11-21T06:05:00Z"
+    is_success = state == "Succeeded"
+    end_time = "2026-11-21T06:05:00Z"
     return running(
         state=state,
         message=message,
         conditions=[
-            condition("Ready", good, reason, message, finished),
-            condition("Complete" if good else "Failed", True, reason, message, finished),
-            condition("Finished", True, reason, message, finished),
+            condition("Ready", is_success, reason, message, end_time),
+            condition("Complete" if is_success else "Failed", True, reason, message, end_time),
+            condition("Finished", True, reason, message, end_time),
         ],
-        runs=[run(1, outcome=state, reason=reason, message=message, endTime=finished)],
+        runs=[run(1, outcome=state, reason=reason, message=message, endTime=end_time)],
         **status,
     )
 
 
 PATCH = "kubectl patch offlinetraining clone -n rl --type merge -p"
-# State -> the resource, what is said of since when, and the command that comes next.
+# State -> the resource, the text about its start, and the next command.
 STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "Unseen": (
         training(),
@@ -166,21 +166,21 @@ STATES["Suspending"] = (
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_is_explained(state: str, width: int) -> None:
-    resource, since, then = STATES[state]
-    text = shown(resource, PODS if state == "Running" else [], width)
+def test_every_state_is_explained(state: str, width: int) -> None:
+    resource, since, next_command = STATES[state]
+    text = render(resource, PODS if state == "Running" else [], width)
     lines = text.splitlines()
     assert lines[0] == "OfflineTraining/clone  in rl"
     assert lines[1].split()[:2] == ["state", state]
     assert since in text
-    # Commands are not cut or wrapped, so that they can be copied; all else fits.
-    assert then in text
+    # Commands are not cut or wrapped, so that they can be copied; everything else fits the width.
+    assert next_command in text
     assert all(len(line) <= width for line in lines if "kubectl" not in line and "hindcast " not in line)
     assert (message := resource["status"].get("message")) is None or message in text
 
 
-def test_a_running_training_on_one_screen() -> None:
-    text = shown(training(running(), runPolicy={"backoffLimit": 5}), PODS)
+def test_running_training_fits_one_screen() -> None:
+    text = render(training(running(), runPolicy={"backoffLimit": 5}), PODS)
     assert "30 %  30/100 iterations  about 12 min 4 s left  reported 12 s ago" in text
     assert "loss 0.123  return 312  timesteps/s 12.3k  waits for data 3 %  entropy 0.5" in text
     assert f"{CHECKPOINT['path']} (iteration 30, 2 min 0 s old)" in text
@@ -198,102 +198,102 @@ def test_a_running_training_on_one_screen() -> None:
     assert len(text.splitlines()) < 40
 
 
-def test_without_a_limit_of_its_own_the_platforms_holds() -> None:
-    assert "1 used of 3, unless the platform overrides it" in shown(training(running()))
+def test_retries_without_own_limit_use_platform_default() -> None:
+    assert "1 used of 3, unless the platform overrides it" in render(training(running()))
 
 
-def test_a_pod_that_cannot_run_is_told_with_what_to_do() -> None:
-    held = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
+def test_blocked_pod_shows_problem_and_remedy() -> None:
+    pending_pod = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
     status = waiting("Starting", "Unschedulable", "no node can run the pod", runs=[run(2)], resolved=SIZES)
-    text = shown(training(status), [pod("head"), held])
+    text = render(training(status), [pod("head"), pending_pod])
     assert "learner  0 of 1 ready" in text
-    assert f"{held['metadata']['name']}  Pending\n" in text
+    assert f"{pending_pod['metadata']['name']}  Pending\n" in text
     assert "3 Insufficient nvidia.com/gpu; add GPU nodes or lower spec.learners.gpus" in " ".join(
         text.split()
     )
-    assert f"kubectl describe pod {held['metadata']['name']} -n rl" in text
+    assert f"kubectl describe pod {pending_pod['metadata']['name']} -n rl" in text
 
 
-def test_of_a_large_pool_the_pods_that_are_not_ready_are_listed() -> None:
+def test_large_pool_lists_all_pods_not_ready() -> None:
     ready = [pod("data", f"data-{number:02}") for number in range(40)]
-    text = shown(training(running()), [*ready, pod("data", "data-99", phase="Pending", ready=False)])
+    text = render(training(running()), [*ready, pod("data", "data-99", phase="Pending", ready=False)])
     assert "data-03  Running" in text
     assert "data-04" not in text
     assert "data-99  Pending" in text
     assert "and 36 more in data, all ready" in text
 
 
-def test_pods_of_earlier_attempts_do_not_count() -> None:
-    found = explain(training(running()), [pod("head"), pod("learner", attempt=1)], NOW)
-    assert {pool.pool: pool.num_ready for pool in found.pools} == {"head": 1, "data": 0, "learner": 0}
+def test_pods_of_earlier_attempts_are_ignored() -> None:
+    explanation = explain(training(running()), [pod("head"), pod("learner", attempt=1)], NOW)
+    assert {pool.pool: pool.num_ready for pool in explanation.pools} == {"head": 1, "data": 0, "learner": 0}
 
 
-def test_a_pod_that_is_being_deleted_or_not_ready_says_so() -> None:
-    going = pod("head")
-    going["metadata"]["deletionTimestamp"] = "2026-11-21T06:12:00Z"
-    text = shown(training(running()), [going, pod("learner", ready=False)])
+def test_pod_terminating_or_not_ready_is_labelled() -> None:
+    deleted_pod = pod("head")
+    deleted_pod["metadata"]["deletionTimestamp"] = "2026-11-21T06:12:00Z"
+    text = render(training(running()), [deleted_pod, pod("learner", ready=False)])
     assert "head-x7k2p  Terminating on node-a" in text
     assert "head     0 of 1 ready" in text
     assert "learner-x7k2p  Running, not ready on node-a" in text
 
 
-def test_what_else_the_reader_should_know() -> None:
+def test_notes_show_deletion_and_pending_change() -> None:
     resource = training(running())
     resource["metadata"] |= {"generation": 2, "deletionTimestamp": "2026-11-21T06:09:00Z"}
-    text = shown(resource)
+    text = render(resource)
     assert "It is being deleted." in text
     assert "The operator has not processed the latest change of the spec yet." in text
 
 
-def test_a_training_without_an_environment_says_what_its_policy_is_worth() -> None:
-    sentence = "better than the behaviour: 0.97 likely; 412 effective episodes"
-    judged = PROGRESS | {"metrics": {"estimatedReturn": 8.5, "validationLoss": 0.25}, "verdict": sentence}
-    best = {name: value for name, value in CHECKPOINT.items() if name != "bestEpisodeReturnMean"}
-    text = shown(training(running(progress=judged, checkpoint=best | {"bestEstimatedReturn": 8.75})))
+def test_training_without_environment_shows_estimate_and_verdict() -> None:
+    sentence = "probably better than the recorded policy (97 %; 412 effective episodes)"
+    progress = PROGRESS | {"metrics": {"estimatedReturn": 8.5, "validationLoss": 0.25}, "verdict": sentence}
+    checkpoint = {name: value for name, value in CHECKPOINT.items() if name != "bestEpisodeReturnMean"}
+    text = render(training(running(progress=progress, checkpoint=checkpoint | {"bestEstimatedReturn": 8.75})))
     assert sentence in text
     assert "estimated return 8.5  validation loss 0.25" in text
     assert f"best: {CHECKPOINT['bestPath']} (estimated return 8.75)" in text
 
 
-def test_a_silent_run_shows_when_it_reported() -> None:
-    late = PROGRESS | {"lastReportTime": "2026-11-21T06:05:00Z"}
-    assert "reported 5 min 0 s ago" in shown(training(running(progress=late)))
+def test_silent_run_shows_age_of_last_report() -> None:
+    progress = PROGRESS | {"lastReportTime": "2026-11-21T06:05:00Z"}
+    assert "reported 5 min 0 s ago" in render(training(running(progress=progress)))
 
 
-def test_a_finished_recording_leads_to_its_data() -> None:
+def test_finished_recording_suggests_inspecting_its_data() -> None:
     output = {"path": "s3://bucket/data", "episodes": 500, "timesteps": 97_600, "bytes": 12 << 20}
-    text = shown(recording(over("Succeeded", "Succeeded", "500 episodes", output=output, checkpoint={})))
+    text = render(recording(over("Succeeded", "Succeeded", "500 episodes", output=output, checkpoint={})))
     assert "s3://bucket/data (500 episodes, 97,600 timesteps, 12.0 MiB)" in text
     assert text.splitlines()[-1] == "        hindcast inspect s3://bucket/data"
-    # Pools without pods are no longer of interest, nor is a bar of what ended before 100 %.
+    # Pools without pods no longer matter, nor does a bar that ended before 100 %.
     assert "learner" not in text
     assert "━" not in text
 
 
-def test_an_unknown_state_and_reason_of_a_newer_operator_are_shown_as_they_are() -> None:
-    text = shown(training(waiting("Resting", "TeaTime", "It has tea.")))
+def test_unknown_state_and_reason_are_shown_as_they_are() -> None:
+    text = render(training(waiting("Resting", "TeaTime", "It has tea.")))
     assert "Resting (TeaTime) since 2026-11-21 06:02:00 UTC" in text
     assert "It has tea." in text
 
 
 def test_only_the_latest_attempts_are_listed() -> None:
     runs = [run(number, outcome="Lost", endTime="2026-11-21T06:01:00Z") for number in range(20, 0, -1)]
-    text = shown(training(running(runs=runs)))
+    text = render(training(running(runs=runs)))
     assert "r1-16" in text
     assert "r1-15" not in text
-    assert "and 15 before" in text
+    assert "and 15 earlier" in text
 
 
-def test_commands_name_the_context_that_was_chosen() -> None:
-    found = explain(training(running()), [], NOW)
-    (step,) = next_steps(found, "my cluster")
+def test_commands_repeat_chosen_context() -> None:
+    explanation = explain(training(running()), [], NOW)
+    (step,) = next_steps(explanation, "my cluster")
     assert step.command == "hindcast logs OfflineTraining/clone --follow -n rl --context 'my cluster'"
 
 
-def test_the_document_holds_what_the_screen_shows() -> None:
-    held = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
-    found = explain(training(running()), [pod("head"), held], NOW)
-    document = to_json(found, next_steps(found))
+def test_json_document_has_content_of_screen() -> None:
+    pending_pod = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
+    explanation = explain(training(running()), [pod("head"), pending_pod], NOW)
+    document = to_json(explanation, next_steps(explanation))
     assert (document["state"], document["since"]) == ("Running", "2026-11-21T06:02:00Z")
     assert document["retries"] == {"used": 1, "allowed": None}
     pools = {pool["pool"]: pool for pool in document["pools"]}
@@ -315,6 +315,6 @@ def test_the_document_holds_what_the_screen_shows() -> None:
         (90000, "1 d 1 h"),
     ],
 )
-def test_ages_in_two_units(seconds: int, text: str) -> None:
+def test_age_has_two_units(seconds: int, text: str) -> None:
     start = datetime(2026, 11, 1, tzinfo=UTC)
     assert age(start, datetime.fromtimestamp(start.timestamp() + seconds, UTC)) == text

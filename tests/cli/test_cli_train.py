@@ -1,4 +1,4 @@
-"""`hindcast train`: RLlib's command line makes the resource that YAML would have made."""
+"""`hindcast train`: RLlib's command line creates the same resource as YAML."""
 
 import json
 from pathlib import Path
@@ -14,19 +14,30 @@ TWO = '{"training_iteration": 2}'
 
 
 def dry(hindcast, *arguments):
-    called = hindcast("train", *arguments, "--dry-run", "--json")
-    assert called.code == 0, called.err
-    return json.loads(called.out)["spec"]
+    result = hindcast("train", *arguments, "--dry-run", "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)["spec"]
 
 
-def test_what_it_writes_is_carried_out_and_finished(hindcast, done, tmp_path):
-    given = ["--run", "BC", "--env", "CartPole-v1", "--config", INPUT, "--stop", TWO, "--local-dir", tmp_path]
-    called = hindcast("train", *given, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
-    assert called.code == 0, called.err
-    assert "OfflineTraining/bc is trained" in called.out
-    assert f"running {tmp_path}/bc.yaml" in called.err
-    (loaded,) = load_resources(tmp_path / "bc.yaml")
-    spec = loaded.resource.spec.model_dump(by_alias=True, exclude_unset=True)
+def test_train_writes_and_runs_yaml(hindcast, finished_folder, tmp_path):
+    arguments = [
+        "--run",
+        "BC",
+        "--env",
+        "CartPole-v1",
+        "--config",
+        INPUT,
+        "--stop",
+        TWO,
+        "--local-dir",
+        tmp_path,
+    ]
+    result = hindcast("train", *arguments, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
+    assert result.code == 0, result.err
+    assert "OfflineTraining/bc finished training" in result.out
+    assert f"running {tmp_path}/bc.yaml" in result.err
+    (entry,) = load_resources(tmp_path / "bc.yaml")
+    spec = entry.resource.spec.model_dump(by_alias=True, exclude_unset=True)
     assert spec["checkpoint"] == {"every": 1, "keep": 2, "path": str(tmp_path)}
     assert spec["config"] == {"lr": 0.01, "trainBatchSizePerLearner": 32}
     assert (spec["input"], spec["stop"]) == ([{"path": "data"}], {"iterations": 2})
@@ -34,24 +45,34 @@ def test_what_it_writes_is_carried_out_and_finished(hindcast, done, tmp_path):
         "checkpoint-000000002",
         "checkpoint-000000004",
     ]
-    again = hindcast("train", *given, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
-    assert "is finished already" in again.out
+    second_result = hindcast("train", *arguments, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
+    assert "has already finished" in second_result.out
 
 
-def test_shares_of_inputs_and_exploration_of_2019(hindcast, resources):
+def test_input_weights_and_exploration_of_2019_are_translated(hindcast, resources):
     config = """{
         "input": {"/tmp/cartpole-out": 0.4, "hdfs://host/archive/cartpole": 0.3, "sampler": 0.3,},
         "exploration_final_eps": 0,
         "exploration_fraction": 0}"""
-    given = ["--run=DQN", "--env=CartPole-v1", "--stop", '{"timesteps_total": 1000}', f"--config={config}"]
-    spec = dry(hindcast, *given)
+    arguments = [
+        "--run=DQN",
+        "--env=CartPole-v1",
+        "--stop",
+        '{"timesteps_total": 1000}',
+        f"--config={config}",
+    ]
+    spec = dry(hindcast, *arguments)
     assert [source["weight"] for source in spec["input"]] == [0.4, 0.3, 0.3]
     assert (spec["config"], spec["stop"]) == ({"epsilon": 0}, {"timesteps": 1000})
-    fading = [*given[:4], "--config", '{"exploration_final_eps": 0.1, "schedule_max_timesteps": 500}']
-    assert dry(hindcast, *fading, "--stop", TWO)["config"] == {"epsilon": [[0, 1.0], [50, 0.1]]}
+    decay_arguments = [
+        *arguments[:4],
+        "--config",
+        '{"exploration_final_eps": 0.1, "schedule_max_timesteps": 500}',
+    ]
+    assert dry(hindcast, *decay_arguments, "--stop", TWO)["config"] == {"epsilon": [[0, 1.0], [50, 0.1]]}
 
 
-def test_an_output_is_a_recording_of_an_expert(hindcast, resources):
+def test_output_without_input_records_expert(hindcast, resources):
     config = (
         '{"env": "CartPole-v1", "output": "out", "output_max_file_size": 5000000, "evaluation_duration": 7}'
     )
@@ -62,11 +83,11 @@ def test_an_output_is_a_recording_of_an_expert(hindcast, resources):
     assert not list(Path().glob("runs*"))
 
 
-def test_options_without_effect_are_named(hindcast, resources):
-    given = ["--run", "BC", "--env", "CartPole-v1", "--stop", TWO, "--dry-run"]
-    called = hindcast("train", *given, "--config", '{"input": "data", "log_level": "WARN"}')
-    assert called.code == 0
-    assert "log_level: logging.getLogger" in called.err
+def test_options_without_effect_are_noted(hindcast, resources):
+    arguments = ["--run", "BC", "--env", "CartPole-v1", "--stop", TWO, "--dry-run"]
+    result = hindcast("train", *arguments, "--config", '{"input": "data", "log_level": "WARN"}')
+    assert result.code == 0
+    assert "log_level: logging.getLogger" in result.err
 
 
 @pytest.mark.parametrize(
@@ -105,8 +126,8 @@ def test_options_without_effect_are_named(hindcast, resources):
         ),
     ],
 )
-def test_a_mistake_is_one_sentence(hindcast, resources, arguments, sentence):
-    called = hindcast("train", *arguments)
-    assert called.code == 2
-    assert sentence in called.err
-    assert called.err.count("\n") == 1
+def test_invalid_options_are_refused_in_one_sentence(hindcast, resources, arguments, sentence):
+    result = hindcast("train", *arguments)
+    assert result.code == 2
+    assert sentence in result.err
+    assert result.err.count("\n") == 1

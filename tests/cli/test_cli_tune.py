@@ -1,4 +1,4 @@
-"""`hindcast tune`: the search as a command."""
+"""`hindcast tune`: the search on the command line."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from hindcast.models.policy import Policy
 
-TUNED = """
+TRAINING = """
 apiVersion: hindcast.dev/v1alpha1
 kind: OfflineTraining
 metadata: {name: tuned}
@@ -21,29 +21,29 @@ spec:
 
 
 @pytest.fixture
-def tuned(walks, tmp_path, monkeypatch):
+def training_folder(walks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tuned.yaml").write_text(TUNED.replace("WALKS", str(walks)))
+    (tmp_path / "tuned.yaml").write_text(TRAINING.replace("WALKS", str(walks)))
     return tmp_path
 
 
 @pytest.mark.slow
-def test_a_search_prints_its_table_and_the_winner(hindcast, tuned):
-    asked = ["tune", "tuned.yaml", "--over", "config.lr=1e-4,1e-3", "--confirm", "0.3"]
-    called = hindcast(*asked, "--take", "best")
-    assert called.code == 0, called.err
-    table, chosen = called.out.split("chosen: trial ")
+def test_tune_prints_table_and_winner(hindcast, training_folder):
+    arguments = ["tune", "tuned.yaml", "--over", "config.lr=1e-4,1e-3", "--confirm", "0.3"]
+    result = hindcast(*arguments, "--take", "best")
+    assert result.code == 0, result.err
+    table, sentence = result.out.split("chosen: trial ")
     assert "config.lr" in table
     assert {"0.0001", "0.001"} <= set(table.split())
-    assert "on 12 episodes that no trial has seen: " in chosen
-    assert "report: runs/tuned-search/search.html" in chosen
-    assert "trial 2 (config.lr=0.001) of 2, seed 0: wis " in called.err
-    again = hindcast(*asked, "--json", "--retrain", "again")
-    document = json.loads(again.out)
+    assert "on 12 episodes that no trial has seen: " in sentence
+    assert "report: runs/tuned-search/search.html" in sentence
+    assert "trial 2 (config.lr=0.001) of 2, seed 0: wis " in result.err
+    json_result = hindcast(*arguments, "--json", "--retrain", "again")
+    document = json.loads(json_result.out)
     assert Policy.load("best").digest == Policy.load(document["best"]["checkpoint"]).digest
     assert [trial["number"] for trial in document["trials"]] in ([1, 2], [2, 1])
     assert document["retrained"] == "again/winner/r1"
-    asked = [
+    arguments = [
         "evaluate",
         document["best"]["folder"],
         "--set-aside",
@@ -52,19 +52,19 @@ def test_a_search_prints_its_table_and_the_winner(hindcast, tuned):
         "0",
         "--json",
     ]
-    aside = json.loads(hindcast(*asked).out)
-    assert aside["estimates"]["wis"]["value"] == document["confirmed"]["figure"]
-    refused = hindcast("evaluate", document["retrained"], "--set-aside")
-    assert "again/winner/r1 is not in the folder of a run with evaluation.offline.setAside" in refused.err
+    set_aside = json.loads(hindcast(*arguments).out)
+    assert set_aside["estimates"]["wis"]["value"] == document["confirmed"]["figure"]
+    refusal = hindcast("evaluate", document["retrained"], "--set-aside")
+    assert "again/winner/r1 is not in the folder of a run with evaluation.offline.setAside" in refusal.err
 
 
-def test_mistakes_end_it_before_anything_is_trained(hindcast, tuned):
-    for over, said in {
+def test_tune_with_invalid_options_trains_nothing(hindcast, training_folder):
+    for over, message in {
         "config.lr=1e-3,fast": "error: trial 2 (config.lr=fast): spec.config.lr is 'fast' (text)",
         "config.lr=1": "trial 1 (config.lr=1): spec.evaluation.offline.setAside (--confirm) gives 4 ep",
         "model.fcnetHiddens=[8],[-8]": "error: trial 2 (model.fcnetHiddens=[-8]): spec.model",
     }.items():
-        called = hindcast("tune", "tuned.yaml", "--over", over)
-        assert called.code == 2
-        assert said in called.err
-    assert not (tuned / "runs").exists()
+        result = hindcast("tune", "tuned.yaml", "--over", over)
+        assert result.code == 2
+        assert message in result.err
+    assert not (training_folder / "runs").exists()

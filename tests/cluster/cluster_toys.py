@@ -1,4 +1,4 @@
-"""An attempt without a cluster: a channel that remembers, and the folder that the operator would have mounted."""
+"""An attempt without a cluster: a recording channel, and the folder that the operator would mount."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hindcast.api.attempt import Attempt, Report, ResolvedInput
 from hindcast.cluster.channel import SupersededError
 
 
-class Told:
-    """A channel: what was reported, and what the operator wants."""
+class RecordingChannel:
+    """A channel that stores reports and returns a settable intent."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
@@ -21,7 +21,7 @@ class Told:
 
     def send(self, report: Report) -> str:
         if self.superseded_after is not None and len(self.reports) >= self.superseded_after:
-            raise SupersededError("the test took its voice")
+            raise SupersededError("superseded by the test")
         self.reports.append(report)
         self.on_report(report)
         return self.intent
@@ -31,7 +31,7 @@ class Told:
         return self.reports[-1]
 
 
-def attempt(
+def make_attempt(
     resource: OfflineRecording | OfflineTraining,
     number: int = 1,
     inputs: dict[str, ResolvedInput] | None = None,
@@ -47,15 +47,17 @@ def attempt(
     )
 
 
-def mounted(
+def mount_attempt(
     folder: Path,
     resource: OfflineRecording | OfflineTraining,
     number: int = 1,
     inputs: dict[str, ResolvedInput] | None = None,
 ) -> Path:
-    """A folder with the two documents of an attempt."""
+    """Write a folder with the two documents of an attempt."""
     folder.mkdir(parents=True, exist_ok=True)
     text = resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True)
     (folder / "resource.yaml").write_text(text)  # JSON is YAML
-    (folder / "attempt.json").write_text(attempt(resource, number, inputs).model_dump_json(by_alias=True))
+    (folder / "attempt.json").write_text(
+        make_attempt(resource, number, inputs).model_dump_json(by_alias=True)
+    )
     return folder

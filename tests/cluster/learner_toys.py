@@ -1,4 +1,4 @@
-"""Connectors that tests of several learners name as `learner_toys:Name`."""
+"""Connectors for tests of several learners, named as `learner_toys:Name`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hindcast.pipeline.window import Batch
 
 
 class Slowly(BatchConnector):
-    """Takes its time over each batch."""
+    """Sleeps for each batch."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -25,11 +25,11 @@ class Slowly(BatchConnector):
 
 
 class KillsOnce(BatchConnector):
-    """Kills the second learner's process once, as the batch after so many timesteps is made.
+    """Kills the second learner's process once, at the first batch after a number of timesteps.
 
     Args:
-        file: says that it has been done.
-        after: timesteps delivered.
+        file: created when the process is killed.
+        after: number of delivered timesteps.
     """
 
     def __init__(self, file: str, after: int) -> None:

@@ -22,7 +22,7 @@ from hindcast.cluster.channel import (
 )
 from hindcast.errors import SpecError
 
-AT = ConfigMapName("tests", "walk-r1-1")
+CONFIG_MAP = ConfigMapName("tests", "walk-r1-1")
 PATH = "/api/v1/namespaces/tests/configmaps/walk-r1-1"
 REPORT = Report(
     number=1, report_time="2026-01-01T00:00:00Z", last_progress_time="2026-01-01T00:00:00Z", stage="Starting"
@@ -30,7 +30,7 @@ REPORT = Report(
 
 
 class Api(ThreadingHTTPServer):
-    """As much of an API server as a channel sees."""
+    """The part of an API server that a channel uses."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -42,7 +42,7 @@ class Api(ThreadingHTTPServer):
         configuration = client.Configuration(host=f"http://127.0.0.1:{self.server_port}")
         configuration.api_key["BearerToken"] = "bearer token-of-the-head"
         configuration.retries = False
-        return ConfigMapChannel(client.ApiClient(configuration), AT)
+        return ConfigMapChannel(client.ApiClient(configuration), CONFIG_MAP)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -74,7 +74,7 @@ def api() -> Iterator[Api]:
     server.server_close()
 
 
-def test_merges_the_report_and_hears_the_intent(api: Api) -> None:
+def test_send_merges_report_and_returns_intent(api: Api) -> None:
     channel = api.channel()
     assert channel.send(REPORT) == ""
     assert Report.model_validate_json(api.data[REPORT_KEY]) == REPORT
@@ -84,39 +84,39 @@ def test_merges_the_report_and_hears_the_intent(api: Api) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_who_may_not_speak_is_superseded(api: Api, status: int) -> None:
+def test_forbidden_report_means_superseded(api: Api, status: int) -> None:
     api.status = status
     with pytest.raises(SupersededError, match=str(status)):
         api.channel().send(REPORT)
 
 
 @pytest.mark.parametrize("status", [401, 409, 422, 429, 500, 503])
-def test_what_may_pass_is_no_end(api: Api, status: int) -> None:
+def test_temporary_status_raises_report_error(api: Api, status: int) -> None:
     api.status = status
     with pytest.raises(ReportError, match=str(status)):
         api.channel().send(REPORT)
-    assert len(api.requests) == 1  # who reports decides when to try again
+    assert len(api.requests) == 1  # `ReportSender` decides when to retry
 
 
-def test_a_server_that_is_not_there_may_come_back() -> None:
+def test_unreachable_server_raises_report_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     configuration = client.Configuration(host=f"http://127.0.0.1:{port}")
     configuration.retries = False
     with pytest.raises(ReportError):
-        ConfigMapChannel(client.ApiClient(configuration), AT).send(REPORT)
+        ConfigMapChannel(client.ApiClient(configuration), CONFIG_MAP).send(REPORT)
 
 
-def test_outside_a_cluster_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_environment_suggests_hindcast_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HINDCAST_NAMESPACE", raising=False)
     with pytest.raises(SpecError, match=r"HINDCAST_NAMESPACE is not set: .* use hindcast run FILE"):
         ConfigMapName.from_environment()
     monkeypatch.setenv("HINDCAST_NAMESPACE", "tests")
     monkeypatch.setenv("HINDCAST_ATTEMPT", "walk-r1-1")
-    assert ConfigMapName.from_environment() == AT
+    assert ConfigMapName.from_environment() == CONFIG_MAP
 
 
-def test_a_pod_without_an_account_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_without_service_account_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SpecError, match="no service account to report with"):
-        open_channel(AT)
+        open_channel(CONFIG_MAP)

@@ -30,8 +30,8 @@ pytestmark = [
 ]
 
 
-class Group:
-    """Trains a resource with a group of learners, and remembers what was told."""
+class LearnerGroupRunner:
+    """Trains resources with a group of learners and stores the notes."""
 
     def __init__(self) -> None:
         self.mailbox = Mailbox.open({"num_cpus": 0})
@@ -49,7 +49,7 @@ class Group:
             self.notes = [note for _, note in self.mailbox.take(30).notes]
 
     def stop_after(self, seconds: float) -> None:
-        """Ask for the stop that long after the first progress."""
+        """Request a stop `seconds` after the first progress report."""
 
         def ask() -> None:
             while self.mailbox.take(30).progress is None:
@@ -61,12 +61,12 @@ class Group:
 
 
 @pytest.fixture
-def group() -> Group:
-    return Group()
+def group() -> LearnerGroupRunner:
+    return LearnerGroupRunner()
 
 
-def described(folder: Path, data: Path, replicas: int, **spec: Any) -> OfflineTraining:
-    """24 updates on batches of 64 timesteps, where two learners began."""
+def make_training(folder: Path, data: Path, replicas: int, **spec: Any) -> OfflineTraining:
+    """A training of 24 updates, on batches of 64 timesteps if two learners started it."""
     pipeline = {
         "dataWorkers": {"replicas": 1, "cpus": 0.5},
         "datasetNumItersPerLearner": 4,
@@ -84,79 +84,81 @@ def described(folder: Path, data: Path, replicas: int, **spec: Any) -> OfflineTr
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """By iteration."""
+    """Return iteration -> validation loss."""
     lines = map(json.loads, (folder / "test/r1/results.jsonl").read_text().splitlines())
-    judged = [line["evaluation"]["offline"] for line in lines if "offline" in line.get("evaluation", {})]
-    return {each["training_iteration"]: each["validation_loss"] for each in judged}
+    evaluations = [line["evaluation"]["offline"] for line in lines if "offline" in line.get("evaluation", {})]
+    return {evaluation["training_iteration"]: evaluation["validation_loss"] for evaluation in evaluations}
 
 
-def losses(folder: Path) -> list[float]:
+def training_losses(folder: Path) -> list[float]:
     lines = map(json.loads, (folder / "test/r1/results.jsonl").read_text().splitlines())
     return [line["learners"]["default_policy"]["total_loss"] for line in lines]
 
 
-def assert_trained_as(folder: Path, expected: Path) -> None:
-    assert losses(folder) == pytest.approx(losses(expected), rel=1e-4)
-    own, other = (
+def assert_same_training(folder: Path, expected: Path) -> None:
+    assert training_losses(folder) == pytest.approx(training_losses(expected), rel=1e-4)
+    tensors, expected_weights = (
         safetensors.numpy.load_file(
             path / f"test/r1/checkpoints/checkpoint-{UPDATES:09d}/module/weights.safetensors"
         )
         for path in (folder, expected)
     )
-    assert own.keys() == other.keys()
-    for name, weights in other.items():
-        np.testing.assert_allclose(own[name], weights, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert tensors.keys() == expected_weights.keys()
+    for name, tensor in expected_weights.items():
+        np.testing.assert_allclose(tensors[name], tensor, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
-    """Trained by one learner in this process, on the batches of two."""
-    folder = tmp_path_factory.mktemp("alone")
-    train(described(folder, walks, 2))
+def reference_run(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
+    """Folder of a training by one learner in this process, on the batches of two."""
+    folder = tmp_path_factory.mktemp("reference_run")
+    train(make_training(folder, walks, 2))
     return folder
 
 
-def test_a_stopped_group_goes_on_with_another_number_of_learners(
-    tmp_path: Path, walks: Path, alone: Path, group: Group
+def test_stopped_group_resumes_with_other_number_of_learners(
+    tmp_path: Path, walks: Path, reference_run: Path, group: LearnerGroupRunner
 ) -> None:
-    """And with the same global batch; a batch connector makes them slow enough to be stopped."""
-    slowly = {"connectors": [{"name": "learner_toys:Slowly", "kwargs": {"seconds": 0.3}}]}
+    """The global batch stays the same; a batch connector slows the group down so that it can be stopped."""
+    pipeline = {"connectors": [{"name": "learner_toys:Slowly", "kwargs": {"seconds": 0.3}}]}
     group.stop_after(0)
-    with pytest.raises(Interrupted, match=r"was interrupted at update \d+; run") as stopped:
-        group.train(described(tmp_path, walks, 2, pipeline=slowly))
-    assert 0 < int(str(stopped.value).split("update ")[1].split(";")[0]) < UPDATES
+    with pytest.raises(Interrupted, match=r"was interrupted at update \d+; run") as error_info:
+        group.train(make_training(tmp_path, walks, 2, pipeline=pipeline))
+    assert 0 < int(str(error_info.value).split("update ")[1].split(";")[0]) < UPDATES
 
     reporter = MemoryReporter()
-    train(described(tmp_path, walks, 1, pipeline=slowly), reporter=reporter)
+    train(make_training(tmp_path, walks, 1, pipeline=pipeline), reporter=reporter)
     assert any("resuming at update" in note for note in reporter.notes)
-    assert_trained_as(tmp_path, alone)
+    assert_same_training(tmp_path, reference_run)
 
 
-def test_two_learners_go_on_with_the_batches_of_one(tmp_path: Path, walks: Path, group: Group) -> None:
-    train(described(tmp_path / "whole", walks, 1))
-    with pytest.raises(Interrupted):
-        train(described(tmp_path, walks, 1), StopAfter(10))
-    assert group.train(described(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
-    assert "2 learners share the batch of 32 timesteps, fixed when the run began with 1" in group.notes
-    assert_trained_as(tmp_path, tmp_path / "whole")
-
-
-def test_two_learners_train_as_one_though_one_is_lost(
-    tmp_path: Path, walks: Path, alone: Path, group: Group
+def test_two_learners_resume_with_batches_of_one(
+    tmp_path: Path, walks: Path, group: LearnerGroupRunner
 ) -> None:
-    """With GPUs that only Ray believes in: `device: cpu` trains on the CPU all the same."""
+    train(make_training(tmp_path / "whole", walks, 1))
+    with pytest.raises(Interrupted):
+        train(make_training(tmp_path, walks, 1), StopAfter(10))
+    assert group.train(make_training(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
+    assert "2 learners share the batch of 32 timesteps, fixed when the run began with 1" in group.notes
+    assert_same_training(tmp_path, tmp_path / "whole")
+
+
+def test_two_learners_equal_one_after_loss_of_learner(
+    tmp_path: Path, walks: Path, reference_run: Path, group: LearnerGroupRunner
+) -> None:
+    """Ray is told of GPUs that do not exist; `device: cpu` still trains on the CPU."""
     once = {"name": "learner_toys:KillsOnce", "kwargs": {"file": str(tmp_path / "killed"), "after": 14 * 64}}
     learners = {"gpus": 1, "cpus": 1}
-    resource = described(tmp_path, walks, 2, pipeline={"connectors": [once]}, learners=learners)
+    resource = make_training(tmp_path, walks, 2, pipeline={"connectors": [once]}, learners=learners)
     assert group.train(resource).metrics["timesteps"] == UPDATES * 64
     assert (tmp_path / "killed").exists()
     assert "a learner was lost; the learners restart from the last checkpoint" in group.notes
     assert any(note.startswith("resuming at update 8 ") for note in group.notes)
-    assert_trained_as(tmp_path, alone)
+    assert_same_training(tmp_path, reference_run)
 
 
-def test_each_of_two_learners_plays_the_same_episodes(tmp_path: Path, walks: Path, group: Group) -> None:
-    """Beside recorded data, of which the first one holds some back and judges by them."""
+def test_two_learners_play_same_episodes(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
+    """Next to recorded data, of which the first learner holds some out and evaluates on them."""
     sampler = {"warmupTimesteps": 20, "timestepsPerUpdate": 2}
     spec: dict[str, Any] = {
         "algorithm": "DQN",
@@ -165,24 +167,22 @@ def test_each_of_two_learners_plays_the_same_episodes(tmp_path: Path, walks: Pat
         "input": [{"path": str(walks), "weight": 0.5}, {"sampler": sampler, "weight": 0.5}],
         "evaluation": {"interval": 5, "duration": 2, "offline": {"heldOut": 0.3, "interval": 3}},
     }
-    train(described(tmp_path / "one", walks, 2, **spec))
-    group.train(described(tmp_path / "two", walks, 2, **spec))
-    assert_trained_as(tmp_path / "two", tmp_path / "one")
+    train(make_training(tmp_path / "one", walks, 2, **spec))
+    group.train(make_training(tmp_path / "two", walks, 2, **spec))
+    assert_same_training(tmp_path / "two", tmp_path / "one")
     one, two = validation_losses(tmp_path / "one"), validation_losses(tmp_path / "two")
     assert list(one) == list(two) == [3, 6]
     assert two == pytest.approx(one, rel=1e-2)
 
 
-def test_a_users_mistake_is_told_once(tmp_path: Path, walks: Path, group: Group) -> None:
+def test_user_error_is_raised_once(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
     with pytest.raises(UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps\.py:\d+"):
-        group.train(described(tmp_path, walks, 2, pipeline={"preLearner": "user_steps:Broken"}))
+        group.train(make_training(tmp_path, walks, 2, pipeline={"preLearner": "user_steps:Broken"}))
     assert not any("lost" in note for note in group.notes)
 
 
-def test_a_learner_that_was_given_a_gpu_and_finds_none_says_so(
-    tmp_path: Path, walks: Path, group: Group
-) -> None:
+def test_learner_without_its_gpu_is_refused(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
     with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, and torch finds no CUDA device"):
         learners = {"gpus": 1, "cpus": 1, "device": "Auto"}
-        group.train(described(tmp_path, walks, 1, learners=learners), labelled=True)
+        group.train(make_training(tmp_path, walks, 1, learners=learners), labelled=True)
     assert not (tmp_path / "test").exists()

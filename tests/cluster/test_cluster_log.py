@@ -16,7 +16,7 @@ def log() -> DriverLog:
     return DriverLog(make_redactor({"MY_TOKEN": "abcdefgh"}))
 
 
-def test_what_is_printed_is_shown_and_kept_without_secrets(
+def test_output_is_shown_and_stored_without_secrets(
     log: DriverLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with capture_output(log):
@@ -29,26 +29,28 @@ def test_what_is_printed_is_shown_and_kept_without_secrets(
     assert capsys.readouterr().out == "with *** in it\n(worker) a warning\n"
 
 
-def test_the_user_of_a_uri_is_hidden_unless_it_is_nobody() -> None:
+def test_user_of_uri_is_hidden_unless_anonymous() -> None:
     redact = make_redactor({})
     assert redact("read s3://key:secret@bucket/a") == "read s3://***@bucket/a"
     assert redact("read s3://anonymous@bucket/a") == "read s3://anonymous@bucket/a"
 
 
-def test_a_long_log_keeps_its_beginning_and_its_end(log: DriverLog, tmp_path: Path) -> None:
+def test_long_log_keeps_head_and_tail(log: DriverLog, tmp_path: Path) -> None:
     lines = [f"line {number} {'.' * 90}\n" for number in range(40_000)]
     for line in lines:
         log.write(line)
     log.upload(resolve(tmp_path).child("a.log"))
-    kept = (tmp_path / "a.log").read_text().splitlines(keepends=True)
-    assert (kept[0], kept[-1]) == (lines[0], lines[-1])
+    stored_lines = (tmp_path / "a.log").read_text().splitlines(keepends=True)
+    assert (stored_lines[0], stored_lines[-1]) == (lines[0], lines[-1])
     assert (tmp_path / "a.log").stat().st_size <= HEAD_BYTES + TAIL_BYTES + 100
-    gap = next(index for index, line in enumerate(kept) if "left out" in line)
-    assert kept[gap] == f"… {len(lines) - len(kept) + 1:,} lines left out …\n"
-    assert kept[:gap] + kept[gap + 1 :] == lines[:gap] + lines[-(len(kept) - gap - 1) :]
+    gap = next(index for index, line in enumerate(stored_lines) if "left out" in line)
+    assert stored_lines[gap] == f"… {len(lines) - len(stored_lines) + 1:,} lines left out …\n"
+    assert (
+        stored_lines[:gap] + stored_lines[gap + 1 :] == lines[:gap] + lines[-(len(stored_lines) - gap - 1) :]
+    )
 
 
-def test_nothing_new_is_not_written_again(log: DriverLog, tmp_path: Path) -> None:
+def test_unchanged_log_is_not_uploaded_again(log: DriverLog, tmp_path: Path) -> None:
     file = resolve(tmp_path).child("a.log")
     log.write("one\n")
     log.upload(file)
@@ -60,7 +62,7 @@ def test_nothing_new_is_not_written_again(log: DriverLog, tmp_path: Path) -> Non
     assert file.read_bytes() == b"one\ntwo\n"
 
 
-def test_on_an_object_store_too(log: DriverLog, memory_path: str) -> None:
+def test_upload_to_memory_store(log: DriverLog, memory_path: str) -> None:
     log.write("one\n")
     log.upload(resolve(memory_path).child("logs/a.log"))
     assert resolve(memory_path).child("logs/a.log").read_bytes() == b"one\n"

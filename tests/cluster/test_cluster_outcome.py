@@ -1,4 +1,4 @@
-"""What an error means for a run, and that its sentence tells no secrets."""
+"""Classification of errors, and redaction of their messages."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ from hindcast.cluster.outcome import EXIT_CODES, classify, make_outcome
         (ray_errors.RuntimeEnvSetupError("no package x"), "Failed", "InvalidSpec", 2),
     ],
 )
-def test_each_kind_of_error(error: Exception, state: str, reason: str, code: int) -> None:
+def test_error_has_state_reason_and_exit_code(error: Exception, state: str, reason: str, code: int) -> None:
     outcome = classify(error)
     assert (outcome.state, outcome.reason) == (state, reason)
     assert "x" in outcome.message or not str(error)
     assert EXIT_CODES[outcome.reason] == code
 
 
-def test_a_mistake_of_the_user_is_found_wherever_it_is_wrapped() -> None:
-    mistake = errors.UserCodeError("environment 'a:B' in step() raised KeyError at /code/a.py:7: 'x'")
-    in_task = ray_errors.RayTaskError("carry_out", "Traceback …", mistake)
+def test_wrapped_user_error_is_classified() -> None:
+    user_error = errors.UserCodeError("environment 'a:B' in step() raised KeyError at /code/a.py:7: 'x'")
+    in_task = ray_errors.RayTaskError("carry_out", "Traceback …", user_error)
     try:
         raise RuntimeError("the group ended") from in_task
     except RuntimeError as error:
         outcome = classify(error)
-    assert (outcome.reason, outcome.message) == ("UserCodeFailed", str(mistake))
+    assert (outcome.reason, outcome.message) == ("UserCodeFailed", str(user_error))
 
 
-def test_a_defect_says_where_it_is() -> None:
+def test_bug_names_its_location() -> None:
     def defect() -> None:
         raise KeyError("lost")
 
@@ -78,12 +78,12 @@ def test_a_defect_says_where_it_is() -> None:
     )
 
 
-def test_the_page_has_each_reason_with_its_state() -> None:
+def test_docs_list_each_reason_with_its_state() -> None:
     page = (Path(__file__).parents[2] / "docs/cluster.md").read_text()
-    told = dict(
+    rows = dict(
         re.findall(r"^\| ((?:`\w+`,? ?)+) \| (Succeeded|Suspended|Failed|Lost) \|", page, re.MULTILINE)
     )
-    states = {name: state for names, state in told.items() for name in re.findall(r"\w+", names)}
+    states = {name: state for names, state in rows.items() for name in re.findall(r"\w+", names)}
     assert states.keys() == set(get_args(AttemptReason)) == EXIT_CODES.keys()
     for kind in (
         errors.SpecError,
@@ -96,7 +96,7 @@ def test_the_page_has_each_reason_with_its_state() -> None:
         assert states[outcome.reason] == outcome.state
 
 
-def test_messages_are_one_short_line() -> None:
+def test_message_is_one_line_of_500_characters() -> None:
     message = classify(errors.DataError("first\n  second " + "long " * 200)).message
     assert message.startswith("first second long")
     assert len(message) == 500
@@ -106,7 +106,7 @@ class TestRedaction:
     def redact(self, text: str, **environment: str) -> str:
         return make_redactor(environment)(text)
 
-    def test_values_of_credentials(self) -> None:
+    def test_values_of_credentials_are_hidden(self) -> None:
         environment = {
             "AWS_SECRET_ACCESS_KEY": "s3cr3t/+x",
             "MY_TOKEN": "abcdefgh",
@@ -115,7 +115,7 @@ class TestRedaction:
         text = f"denied for s3cr3t/+x, abcdefgh and {'k' * 20}"
         assert self.redact(text, **environment) == "denied for ***, *** and ***"
 
-    def test_words_that_are_no_secrets_stay(self) -> None:
+    def test_ordinary_values_are_not_hidden(self) -> None:
         environment = {
             "RAY_AUTH_MODE": "token",
             "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token",
@@ -136,10 +136,10 @@ class TestRedaction:
             ("s3://bucket/data/a@b.parquet", "s3://bucket/data/a@b.parquet"),
         ],
     )
-    def test_what_looks_like_one(self, text: str, shown: str) -> None:
+    def test_text_like_credentials_is_hidden(self, text: str, shown: str) -> None:
         assert self.redact(text) == shown
 
-    def test_outcomes_are_redacted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_outcome_message_is_redacted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MY_PASSWORD", "open sesame")
         assert (
             "sesame" not in make_outcome("Failed", "InvalidSpec", "the password open sesame is wrong").message
@@ -147,20 +147,20 @@ class TestRedaction:
 
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
-EATER = """
+MEMORY_PROGRAM = """
 import subprocess, sys
 sys.path[:0] = {path}
-from hindcast.cluster.memory import memory_here
-print(*memory_here())
+from hindcast.cluster.memory import container_memory
+print(*container_memory())
 eat = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = bytearray(b'x') * (400 << 20)"
 print(subprocess.run([sys.executable, "-c", eat]).returncode)
-print(*memory_here())
+print(*container_memory())
 """
 
 
 @pytest.fixture
 def container() -> Iterator[list[str]]:
-    """A command that runs others as in a container with 256 MiB of memory, of cgroup v1."""
+    """A command prefix that runs programs in a memory cgroup (v1) of 256 MiB, like a container."""
     group = CGROUPS / f"hindcast-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -173,54 +173,63 @@ def container() -> Iterator[list[str]]:
 
 
 @pytest.mark.faults
-def test_a_process_that_the_kernel_killed_for_memory_is_counted_in_its_container(
+def test_kernel_kill_is_counted_in_container(
     container: list[str],
 ) -> None:
-    code = EATER.format(path=[path for path in sys.path if path])
-    ran = subprocess.run(
+    code = MEMORY_PROGRAM.format(path=[path for path in sys.path if path])
+    completed = subprocess.run(
         [*container, sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert ran.stdout.splitlines() == ["0 268435456", "-9", "1 268435456"], ran.stderr
+    assert completed.stdout.splitlines() == ["0 268435456", "-9", "1 268435456"], completed.stderr
 
 
 class TestMemory:
-    LOST = AttemptOutcome(state="Lost", reason="WorkerLost", message="a process or its node was lost")
+    LOST_OUTCOME = AttemptOutcome(state="Lost", reason="WorkerLost", message="a process or its node was lost")
 
-    def pod(self, pool: str, kills: int, limit: int | None = 2 << 30) -> Pod:
+    def make_pod(self, pool: str, kills: int, limit: int | None = 2 << 30) -> Pod:
         return Pod(pool, (f"{pool}-node", "10.0.0.1"), ContainerMemory(kills, limit))  # type: ignore[arg-type]
 
-    def test_a_pod_with_kills_explains_a_loss(self) -> None:
-        found = explain_by_memory(self.LOST, lambda: [self.pod("data", 0), self.pod("learner", 1)])
-        assert (found.state, found.reason, found.pool) == ("Lost", "OutOfMemory", "learner")
-        assert "2.0 GiB; raise spec.cluster.resources.learner.memory" in found.message
+    def test_pod_with_kills_explains_loss(self) -> None:
+        outcome = explain_by_memory(
+            self.LOST_OUTCOME, lambda: [self.make_pod("data", 0), self.make_pod("learner", 1)]
+        )
+        assert (outcome.state, outcome.reason, outcome.pool) == ("Lost", "OutOfMemory", "learner")
+        assert "ran out of memory (2.0 GiB); raise spec.cluster.resources.learner.memory" in outcome.message
 
-    def test_the_field_of_the_data_pool_has_its_own_name(self) -> None:
+    def test_data_pool_is_named_data_worker(self) -> None:
         assert (
             "spec.cluster.resources.dataWorker.memory"
-            in explain_by_memory(self.LOST, lambda: [self.pod("data", 3, None)]).message
+            in explain_by_memory(self.LOST_OUTCOME, lambda: [self.make_pod("data", 3, None)]).message
         )
 
-    def test_no_kill_and_no_loss_explain_nothing(self) -> None:
-        silent = Pod("data", ("a",), None)
-        assert explain_by_memory(self.LOST, lambda: [self.pod("data", 0), silent]) == self.LOST
-        other = self.LOST.model_copy(update={"reason": "UserCodeFailed"})
-        assert explain_by_memory(other, lambda: [self.pod("data", 1)]) == other
+    def test_outcome_stays_without_kill_or_loss(self) -> None:
+        silent_pod = Pod("data", ("a",), None)
+        assert (
+            explain_by_memory(self.LOST_OUTCOME, lambda: [self.make_pod("data", 0), silent_pod])
+            == self.LOST_OUTCOME
+        )
+        user_error = self.LOST_OUTCOME.model_copy(update={"reason": "UserCodeFailed"})
+        assert explain_by_memory(user_error, lambda: [self.make_pod("data", 1)]) == user_error
 
-    def test_rays_own_kills_name_the_node(self) -> None:
+    def test_ray_kill_names_node(self) -> None:
         error = ray_errors.OutOfMemoryError(
             "Memory on the node (IP: 10.0.0.9, ID: data-node) was 1.9GB / 2.0GB, which exceeds the threshold"
         )
-        found = explain_by_memory(classify(error), lambda: [self.pod("learner", 0), self.pod("data", 0)])
-        assert (found.reason, found.pool) == ("OutOfMemory", "data")
-        assert "spec.cluster.resources.dataWorker.memory" in found.message
+        outcome = explain_by_memory(
+            classify(error), lambda: [self.make_pod("learner", 0), self.make_pod("data", 0)]
+        )
+        assert (outcome.reason, outcome.pool) == ("OutOfMemory", "data")
+        assert "spec.cluster.resources.dataWorker.memory" in outcome.message
 
-    def test_rays_kills_of_a_worker_that_it_restarted_explain_a_loss(self) -> None:
-        killed = self.pod("data", 0)._replace(killed_by_ray=4)
-        found = explain_by_memory(self.LOST, lambda: [self.pod("learner", 0), killed])
-        assert (found.reason, found.pool) == ("OutOfMemory", "data")
+    def test_ray_kill_of_restarted_worker_explains_loss(self) -> None:
+        pod_with_ray_kills = self.make_pod("data", 0)._replace(num_killed_by_ray=4)
+        outcome = explain_by_memory(
+            self.LOST_OUTCOME, lambda: [self.make_pod("learner", 0), pod_with_ray_kills]
+        )
+        assert (outcome.reason, outcome.pool) == ("OutOfMemory", "data")
 
-    def test_a_sentence_that_names_the_size_already_stays(self) -> None:
-        told = classify(
+    def test_message_that_names_field_stays(self) -> None:
+        outcome = classify(
             errors.OutOfMemory("a data worker was killed: raise spec.cluster.resources.dataWorker.memory")
         )
-        assert explain_by_memory(told, lambda: [self.pod("learner", 1)]) == told
+        assert explain_by_memory(outcome, lambda: [self.make_pod("learner", 1)]) == outcome

@@ -1,4 +1,4 @@
-"""What the parts of a run ask of the pods that were made for them."""
+"""Ray options of tasks and actors in pools."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ATTEMPT = Attempt(
 )
 
 
-@pytest.mark.parametrize(("cpus", "asked"), [(0.5, 1), (1.0, 1), (1.5, 2), (3.0, 3), (0.0, 0)])
-def test_a_worker_asks_for_all_cpus_that_its_pod_hands_out(cpus: float, asked: int) -> None:
-    assert Pools(ATTEMPT).options("runner", cpus)["num_cpus"] == asked
+@pytest.mark.parametrize(("cpus", "num_cpus"), [(0.5, 1), (1.0, 1), (1.5, 2), (3.0, 3), (0.0, 0)])
+def test_options_round_cpus_up(cpus: float, num_cpus: int) -> None:
+    assert Pools(ATTEMPT).options("runner", cpus)["num_cpus"] == num_cpus
 
 
-def test_a_worker_lands_in_its_pool_where_there_are_pools() -> None:
+def test_options_select_pool_if_nodes_are_labelled() -> None:
     assert Pools(ATTEMPT).options("data")["label_selector"] == {"hindcast.dev/pool": "data"}
     assert "label_selector" not in Pools(ATTEMPT, has_pool_labels=False).options("data")

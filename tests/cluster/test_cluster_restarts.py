@@ -1,4 +1,4 @@
-"""How often a group that loses learners starts again, without a Ray: the group is one learner in this process."""
+"""Restarts of a group that loses learners; without Ray, the group is one learner in this process."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from hindcast.errors import Interrupted, WorkerLost
 from hindcast.report.events import Outcome
 from support import MemoryReporter, StopAfter, train, training
 
-DIED = ray.exceptions.ActorDiedError()
-MISSED = ray.exceptions.RayTaskError("run", "Traceback …", DIED)
-"""Of a learner that found the first one gone before they had met."""
+DEATH_ERROR = ray.exceptions.ActorDiedError()
+RENDEZVOUS_ERROR = ray.exceptions.RayTaskError("run", "Traceback …", DEATH_ERROR)
+"""Error of a learner if the first one died before the rendezvous."""
 
 
 @pytest.fixture
-def dying(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`dying(updates)`: every group dies after so many updates and a checkpoint; the groups that there were."""
+def dying_groups(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`dying_groups(updates)` lets each group die after a number of updates; it returns `is_restart` of each group."""
 
-    def after(updates: int, error: Exception = DIED) -> list[bool]:
-        groups: list[bool] = []
+    def die_after(updates: int, error: Exception = DEATH_ERROR) -> list[bool]:
+        is_restart_of_groups: list[bool] = []
 
-        def in_a_group(work: learners.Assignment) -> Outcome:
-            groups.append(work.is_restart)
+        def run_group(work: learners.Assignment) -> Outcome:
+            is_restart_of_groups.append(work.is_restart)
             with contextlib.suppress(Interrupted):
                 return train(work.resource, StopAfter(updates))
             raise error
 
-        monkeypatch.setattr(learners, "_in_a_group", in_a_group)
-        return groups
+        monkeypatch.setattr(learners, "_run_group", run_group)
+        return is_restart_of_groups
 
-    return after
+    return die_after
 
 
 @pytest.fixture
@@ -49,23 +49,23 @@ def mailbox() -> Any:
     return SimpleNamespace(reporter=reporter)
 
 
-def test_learners_that_get_on_may_die_as_often_as_they_like(
-    tmp_path: Path, walks: Path, dying: Any, mailbox: Any
+def test_learners_that_make_progress_restart_without_limit(
+    tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any
 ) -> None:
-    groups = dying(2)
+    groups = dying_groups(2)
     outcome = learners.train(training(tmp_path, walks, stop={"updates": 15}), [], mailbox, None)  # type: ignore[arg-type]
     assert outcome.metrics["updates"] == 15
     assert groups == [False] + 7 * [True]
 
 
-@pytest.mark.parametrize("error", [DIED, MISSED])
-def test_learners_that_die_without_another_checkpoint_are_given_up(
-    tmp_path: Path, walks: Path, dying: Any, mailbox: Any, error: Exception
+@pytest.mark.parametrize("error", [DEATH_ERROR, RENDEZVOUS_ERROR])
+def test_learners_without_new_checkpoint_are_abandoned(
+    tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any, error: Exception
 ) -> None:
     resource = training(tmp_path, walks, stop={"updates": 15})
     with pytest.raises(Interrupted):
         train(resource, StopAfter(5))
-    groups = dying(0, error)
+    groups = dying_groups(0, error)
     with pytest.raises(
         WorkerLost, match="learners died 4 times without a new checkpoint; the last error was"
     ):
@@ -73,8 +73,8 @@ def test_learners_that_die_without_another_checkpoint_are_given_up(
     assert len(groups) == 4
 
 
-def test_a_defect_is_not_tried_again(tmp_path: Path, walks: Path, dying: Any, mailbox: Any) -> None:
-    groups = dying(0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost")))
+def test_bug_is_not_retried(tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any) -> None:
+    groups = dying_groups(0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost")))
     with pytest.raises(ray.exceptions.RayTaskError):
         learners.train(training(tmp_path, walks), [], mailbox, None)  # type: ignore[arg-type]
     assert len(groups) == 1

@@ -1,4 +1,4 @@
-"""Changes of stored specs, by the field that changes: (what stands there before, the merge patch of the spec)."""
+"""Changes of stored specs, by the field that changes: (change before storing, merge patch of the stored spec)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def train(**change: Any) -> Object:
     return {"policy": {"train": change}}
 
 
-def evaluated(**change: Any) -> Object:
+def evaluation_change(**change: Any) -> Object:
     return {"evaluation": {"interval": 2} | change}
 
 
-def judged(**change: Any) -> Object:
+def offline_evaluation_change(**change: Any) -> Object:
     return {"evaluation": {"offline": {"heldOut": 0.1} | change}}
 
 
@@ -79,9 +79,15 @@ RUN: dict[str, dict[str, Change]] = {
             {"pipeline": {"offlineData": "mypkg:B"}},
         ),
         "pipeline.validateData": ({}, {"pipeline": {"validateData": False}}),
-        "evaluation.offline.heldOut": (judged(), judged(heldOut=0.2)),
-        "evaluation.offline.heldOutSeed": (judged(), judged(heldOutSeed=1)),
-        "evaluation.offline.setAside": (judged(setAside=0.1), judged(setAside=0.2)),
+        "evaluation.offline.heldOut": (offline_evaluation_change(), offline_evaluation_change(heldOut=0.2)),
+        "evaluation.offline.heldOutSeed": (
+            offline_evaluation_change(),
+            offline_evaluation_change(heldOutSeed=1),
+        ),
+        "evaluation.offline.setAside": (
+            offline_evaluation_change(setAside=0.1),
+            offline_evaluation_change(setAside=0.2),
+        ),
         "customConfig": (
             {"algorithm": "mypkg:A", "customConfig": {"layers": [{"width": 1}]}},
             {"customConfig": {"layers": [{"width": 2}]}},
@@ -144,8 +150,8 @@ ANY_TIME: dict[str, dict[str, Change]] = {
         "learners.memory": ({}, {"learners": {"memory": "4Gi"}}),
         "learners.device": ({}, {"learners": {"device": "cpu"}}),
         "learners.compile": ({}, {"learners": {"compile": True}}),
-        "evaluation.runners": (evaluated(), {"evaluation": {"runners": 2}}),
-        "evaluation.sampleTimeoutSeconds": (evaluated(), {"evaluation": {"sampleTimeoutSeconds": 5}}),
+        "evaluation.runners": (evaluation_change(), {"evaluation": {"runners": 2}}),
+        "evaluation.sampleTimeoutSeconds": (evaluation_change(), {"evaluation": {"sampleTimeoutSeconds": 5}}),
         "callbacks": ({}, {"callbacks": ["own:Watching"]}),
         "checkpoint.every": ({}, {"checkpoint": {"every": 1}}),
         "checkpoint.keep": ({}, {"checkpoint": {"keep": 1}}),
@@ -154,27 +160,39 @@ ANY_TIME: dict[str, dict[str, Change]] = {
 """How, how fast, where it runs: never what comes out."""
 
 EXTENDABLE: dict[str, Change] = {
-    "evaluation.interval": (evaluated(), {"evaluation": {"interval": 3}}),
-    "evaluation.duration": (evaluated(), {"evaluation": {"duration": 3}}),
-    "evaluation.durationUnit": (evaluated(), {"evaluation": {"durationUnit": "Timesteps"}}),
-    "evaluation.envsPerRunner": (evaluated(), {"evaluation": {"envsPerRunner": 2}}),
-    "evaluation.parallelToTraining": (evaluated(), {"evaluation": {"parallelToTraining": True}}),
-    "evaluation.explore": (evaluated(), {"evaluation": {"explore": True}}),
-    "evaluation.customFunction": (evaluated(), {"evaluation": {"customFunction": "mypkg:play"}}),
+    "evaluation.interval": (evaluation_change(), {"evaluation": {"interval": 3}}),
+    "evaluation.duration": (evaluation_change(), {"evaluation": {"duration": 3}}),
+    "evaluation.durationUnit": (evaluation_change(), {"evaluation": {"durationUnit": "Timesteps"}}),
+    "evaluation.envsPerRunner": (evaluation_change(), {"evaluation": {"envsPerRunner": 2}}),
+    "evaluation.parallelToTraining": (evaluation_change(), {"evaluation": {"parallelToTraining": True}}),
+    "evaluation.explore": (evaluation_change(), {"evaluation": {"explore": True}}),
+    "evaluation.customFunction": (evaluation_change(), {"evaluation": {"customFunction": "mypkg:play"}}),
     "evaluation.referenceReturns": (
-        evaluated(),
+        evaluation_change(),
         {"evaluation": {"referenceReturns": {"random": 1, "expert": 2}}},
     ),
-    "evaluation.offline.interval": (judged(), {"evaluation": {"offline": {"interval": 3}}}),
+    "evaluation.offline.interval": (
+        offline_evaluation_change(),
+        {"evaluation": {"offline": {"interval": 3}}},
+    ),
     "evaluation.offline.input": (
         {"evaluation": {"offline": {"input": ["s3://bucket/a"]}}},
         {"evaluation": {"offline": {"input": ["s3://bucket/b"]}}},
     ),
-    "evaluation.offline.estimates": (judged(), {"evaluation": {"offline": {"estimates": ["wis"]}}}),
-    "evaluation.offline.explore": (judged(), {"evaluation": {"offline": {"explore": True}}}),
-    "evaluation.offline.gamma": (judged(), {"evaluation": {"offline": {"gamma": 0.5}}}),
-    "evaluation.offline.clip": (judged(), {"evaluation": {"offline": {"clip": 2}}}),
-    "evaluation.offline.modelUpdates": (judged(), {"evaluation": {"offline": {"modelUpdates": 5}}}),
+    "evaluation.offline.estimates": (
+        offline_evaluation_change(),
+        {"evaluation": {"offline": {"estimates": ["wis"]}}},
+    ),
+    "evaluation.offline.explore": (
+        offline_evaluation_change(),
+        {"evaluation": {"offline": {"explore": True}}},
+    ),
+    "evaluation.offline.gamma": (offline_evaluation_change(), {"evaluation": {"offline": {"gamma": 0.5}}}),
+    "evaluation.offline.clip": (offline_evaluation_change(), {"evaluation": {"offline": {"clip": 2}}}),
+    "evaluation.offline.modelUpdates": (
+        offline_evaluation_change(),
+        {"evaluation": {"offline": {"modelUpdates": 5}}},
+    ),
     "stop": ({}, {"stop": {"epochs": 2}}),
 }
 """Of a training: what the run goes on with."""

@@ -1,4 +1,4 @@
-"""What each rule of the CRDs takes and refuses, by the rule's place and sentence."""
+"""Good and bad examples for each rule of the CRDs, by the rule's path and message."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from hindcast.api.options import algorithms, live_algorithms
 REF = {"name": "a"}
 ONE_OF_SOURCE = "exactly one of path, recordingRef, sampler is needed"
 CREDENTIALS = "contains credentials; use a Secret (spec.cluster.envFrom) or the service account instead"
-LOST = "would be lost with the pod; use object storage, a mounted volume or a relative path"
+LOST_WITH_POD = "would be lost with the pod; use object storage, a mounted volume or a relative path"
 ENV_CREDENTIAL = "is a credential; use valueFrom.secretKeyRef or envFrom, never inline"
 NO_ENVIRONMENT: Object = {"environment": None}
 OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
 EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
 OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
-FILTERED: Object = {"model": {"observationFilter": "MeanStd"}}
+OBSERVATION_FILTER: Object = {"model": {"observationFilter": "MeanStd"}}
 
 
-def judged(stop: Object | None = None, **offline: Any) -> Object:
+def offline_evaluation_spec(stop: Object | None = None, **offline: Any) -> Object:
     return {"evaluation": {"offline": {"heldOut": 0.1} | offline}} | ({"stop": stop} if stop else {})
 
 
-def played(*sources: Object, **spec: Any) -> Object:
-    """What an algorithm that plays learns from. One source stands in the place of the small spec's path."""
+def live_training_spec(*sources: Object, **spec: Any) -> Object:
+    """Return a change to an algorithm that learns from live samples. One source replaces the small spec's path."""
     if len(sources) > 1:
-        sources = tuple({key: value for key, value in each.items() if value is not None} for each in sources)
+        sources = tuple(
+            {key: value for key, value in source.items() if value is not None} for source in sources
+        )
     return {"algorithm": "DQN", "input": list(sources), "stop": {"epochs": None, "updates": 5}} | spec
 
 
-def by_priority(pipeline: Object, algorithm: str = "DQN") -> Object:
-    return chosen(algorithm, prioritizedReplay=True) | {"pipeline": pipeline}
+def prioritized_replay_spec(pipeline: Object, algorithm: str = "DQN") -> Object:
+    return algorithm_config_spec(algorithm, prioritizedReplay=True) | {"pipeline": pipeline}
 
 
-def chosen(algorithm: str, **config: Any) -> Object:
+def algorithm_config_spec(algorithm: str, **config: Any) -> Object:
     return {"algorithm": algorithm, "config": config}
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Values at a rule's place: those that it takes, and those that it alone refuses."""
+    """Values at a rule's node: good ones that it accepts, and bad ones that only this rule refuses."""
 
     good: tuple[Any, ...]
     bad: tuple[Any, ...]
@@ -71,7 +73,7 @@ ANYWHERE = {
             "https://account.blob/data?sig=abc",
         ),
     ),
-    LOST: Examples(
+    LOST_WITH_POD: Examples(
         good=("tmp/data", "/tmpfs/data", "/data/tmp", "file:///mnt/data", "memory/data"),
         bad=("/tmp", "/tmp/data", "file:///var/tmp/data", "/dev/shm/data", "memory://data"),
     ),
@@ -123,36 +125,43 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         bad=({"input": [{"path": "a", "weight": 0.4}, {"path": "b"}]},),
     ),
     ("", "input has a sampler, but the spec has no environment to sample from"): Examples(
-        good=(played(SAMPLER), NO_ENVIRONMENT),
-        bad=(played(SAMPLER) | NO_ENVIRONMENT,),
+        good=(live_training_spec(SAMPLER), NO_ENVIRONMENT),
+        bad=(live_training_spec(SAMPLER) | NO_ENVIRONMENT,),
     ),
     ("", "a sampler combined with other inputs needs weights; give one to each"): Examples(
-        good=(played(SAMPLER), played({"path": "a", "weight": 0.4}, SAMPLER | {"weight": 0.6})),
-        bad=(played({"path": "a"}, SAMPLER),),
+        good=(
+            live_training_spec(SAMPLER),
+            live_training_spec({"path": "a", "weight": 0.4}, SAMPLER | {"weight": 0.6}),
+        ),
+        bad=(live_training_spec({"path": "a"}, SAMPLER),),
     ),
     ("", ONLY_WEIGHT_WITH_SAMPLER): Examples(
-        good=(played(SAMPLER | {"weight": 1, "format": "Auto", "filter": []}),),
+        good=(live_training_spec(SAMPLER | {"weight": 1, "format": "Auto", "filter": []}),),
         bad=(
-            played(SAMPLER | {"format": "CSV"}),
-            played(SAMPLER | {"top": 0.5}),
-            played(SAMPLER | {"columns": ["obs"]}),
-            played(SAMPLER | {"filter": [{"column": "a", "op": "==", "value": 1}]}),
+            live_training_spec(SAMPLER | {"format": "CSV"}),
+            live_training_spec(SAMPLER | {"top": 0.5}),
+            live_training_spec(SAMPLER | {"columns": ["obs"]}),
+            live_training_spec(SAMPLER | {"filter": [{"column": "a", "op": "==", "value": 1}]}),
         ),
     ),
     ("", "input has several samplers; give one"): Examples(
-        good=(played(SAMPLER),),
-        bad=(played(SAMPLER | {"weight": 0.5}, SAMPLER | {"weight": 0.5}),),
+        good=(live_training_spec(SAMPLER),),
+        bad=(live_training_spec(SAMPLER | {"weight": 0.5}, SAMPLER | {"weight": 0.5}),),
     ),
     (
         "",
         "stop.epochs counts passes over recorded data only; with a sampler use updates or timesteps",
     ): Examples(
-        good=(played(SAMPLER), {"stop": {"epochs": 2}}),
-        bad=(played(SAMPLER, stop={"epochs": 2}),),
+        good=(live_training_spec(SAMPLER), {"stop": {"epochs": 2}}),
+        bad=(live_training_spec(SAMPLER, stop={"epochs": 2}),),
     ),
     ("", OF_THESE): Examples(
-        good=(played(SAMPLER), played(SAMPLER, algorithm="mypkg:MyAlgo"), played(SAMPLER, algorithm="SAC")),
-        bad=(played(SAMPLER, algorithm="BC"), played(SAMPLER, algorithm="TD3BC")),
+        good=(
+            live_training_spec(SAMPLER),
+            live_training_spec(SAMPLER, algorithm="mypkg:MyAlgo"),
+            live_training_spec(SAMPLER, algorithm="SAC"),
+        ),
+        bad=(live_training_spec(SAMPLER, algorithm="BC"), live_training_spec(SAMPLER, algorithm="TD3BC")),
     ),
     (".policy.train", OF_EXPERTS): Examples(
         good=({"algorithm": "DQN", "sampler": {}}, {"algorithm": "PPO"}),
@@ -160,59 +169,68 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     ("", f"model.observationFilter {NO_FILTER_STATISTICS}"): Examples(
         good=(
-            FILTERED,
-            played(SAMPLER),
-            played(SAMPLER) | FILTERED | {"initialCheckpoint": "s3://bucket/runs/a"},
-            played({"path": "a", "weight": 1}, SAMPLER | {"weight": 1}) | FILTERED,
+            OBSERVATION_FILTER,
+            live_training_spec(SAMPLER),
+            live_training_spec(SAMPLER) | OBSERVATION_FILTER | {"initialCheckpoint": "s3://bucket/runs/a"},
+            live_training_spec({"path": "a", "weight": 1}, SAMPLER | {"weight": 1}) | OBSERVATION_FILTER,
         ),
-        bad=(played(SAMPLER) | FILTERED,),
+        bad=(live_training_spec(SAMPLER) | OBSERVATION_FILTER,),
     ),
     ("", f"pipeline.residency {PRIORITIES_WITH_STREAMING}"): Examples(
         good=(
-            by_priority({"residency": "Resident"}),
-            by_priority({"residency": "Streaming"}) | played(SAMPLER),
+            prioritized_replay_spec({"residency": "Resident"}),
+            prioritized_replay_spec({"residency": "Streaming"}) | live_training_spec(SAMPLER),
             {"algorithm": "DQN", "pipeline": {"residency": "Streaming"}},
         ),
         bad=(
-            by_priority({"residency": "Streaming"}),
-            by_priority({"residency": "Streaming"}, algorithm="DiscreteCQL"),
+            prioritized_replay_spec({"residency": "Streaming"}),
+            prioritized_replay_spec({"residency": "Streaming"}, algorithm="DiscreteCQL"),
         ),
     ),
     ("", f"pipeline.sampling {PRIORITIES_WITH_REPLACEMENT}"): Examples(
-        good=(by_priority({"sampling": "Epochs"}), {"pipeline": {"sampling": "WithReplacement"}}),
-        bad=(by_priority({"sampling": "WithReplacement"}),),
+        good=(prioritized_replay_spec({"sampling": "Epochs"}), {"pipeline": {"sampling": "WithReplacement"}}),
+        bad=(prioritized_replay_spec({"sampling": "WithReplacement"}),),
     ),
     ("", "config.embedSize must be a multiple of numHeads"): Examples(
         good=(
-            chosen("DecisionTransformer", embedSize=130),
-            chosen("DecisionTransformer", embedSize=130, numHeads=5),
-            chosen("DecisionTransformer", numHeads=4),
+            algorithm_config_spec("DecisionTransformer", embedSize=130),
+            algorithm_config_spec("DecisionTransformer", embedSize=130, numHeads=5),
+            algorithm_config_spec("DecisionTransformer", numHeads=4),
         ),
         bad=(
-            chosen("DecisionTransformer", embedSize=130, numHeads=4),
-            chosen("DecisionTransformer", numHeads=3),
+            algorithm_config_spec("DecisionTransformer", embedSize=130, numHeads=4),
+            algorithm_config_spec("DecisionTransformer", numHeads=3),
         ),
     ),
     ("", "config.contextLength must be at most trainBatchSizePerLearner"): Examples(
         good=(
-            chosen("DecisionTransformer", contextLength=1280),
-            chosen("DecisionTransformer", trainBatchSizePerLearner=20),
+            algorithm_config_spec("DecisionTransformer", contextLength=1280),
+            algorithm_config_spec("DecisionTransformer", trainBatchSizePerLearner=20),
         ),
         bad=(
-            chosen("DecisionTransformer", contextLength=1281),
-            chosen("DecisionTransformer", trainBatchSizePerLearner=19),
+            algorithm_config_spec("DecisionTransformer", contextLength=1281),
+            algorithm_config_spec("DecisionTransformer", trainBatchSizePerLearner=19),
         ),
     ),
     ("", "config.actionChunk must be at most trainBatchSizePerLearner"): Examples(
-        good=(chosen("FQL", actionChunk=5), chosen("FQL", actionChunk=257, trainBatchSizePerLearner=512)),
-        bad=(chosen("FQL", actionChunk=257),),
+        good=(
+            algorithm_config_spec("FQL", actionChunk=5),
+            algorithm_config_spec("FQL", actionChunk=257, trainBatchSizePerLearner=512),
+        ),
+        bad=(algorithm_config_spec("FQL", actionChunk=257),),
     ),
     (".policy.train", "config.minibatchSize must be at most trainBatchSizePerLearner"): Examples(
-        good=(chosen("PPO", minibatchSize=4000), chosen("SAC", trainBatchSizePerLearner=64)),
-        bad=(chosen("PPO", minibatchSize=4001), chosen("PPO", trainBatchSizePerLearner=127)),
+        good=(
+            algorithm_config_spec("PPO", minibatchSize=4000),
+            algorithm_config_spec("SAC", trainBatchSizePerLearner=64),
+        ),
+        bad=(
+            algorithm_config_spec("PPO", minibatchSize=4001),
+            algorithm_config_spec("PPO", trainBatchSizePerLearner=127),
+        ),
     ),
     ("", "there is evaluation, but no environment to evaluate in"): Examples(
-        good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT, judged() | NO_ENVIRONMENT),
+        good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT, offline_evaluation_spec() | NO_ENVIRONMENT),
         bad=({"evaluation": {"interval": 2}} | NO_ENVIRONMENT,),
     ),
     (
@@ -231,7 +249,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ("", "there is stop.episodeReturnMean, but no environment to measure it"): Examples(
         good=(
             {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
-            judged() | NO_ENVIRONMENT,
+            offline_evaluation_spec() | NO_ENVIRONMENT,
         ),
         bad=(
             {
@@ -245,33 +263,43 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         "",
         "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates to compute it",
     ): Examples(
-        good=(judged(stop={"estimatedReturn": 1}, interval=2, estimates=["wis"]), judged(estimates=["dm"])),
+        good=(
+            offline_evaluation_spec(stop={"estimatedReturn": 1}, interval=2, estimates=["wis"]),
+            offline_evaluation_spec(estimates=["dm"]),
+        ),
         bad=(
             {"stop": {"estimatedReturn": 1}},
-            judged(stop={"estimatedReturn": 1}, interval=2),
-            judged(stop={"estimatedReturn": 1}, estimates=["wis"]),
+            offline_evaluation_spec(stop={"estimatedReturn": 1}, interval=2),
+            offline_evaluation_spec(stop={"estimatedReturn": 1}, estimates=["wis"]),
         ),
     ),
     (
         "",
         "there is stop.validationLoss, but no evaluation.offline.interval to compute it",
     ): Examples(
-        good=(judged(stop={"validationLoss": 0.5}, interval=2),),
-        bad=({"stop": {"validationLoss": 0.5}}, judged(stop={"validationLoss": 0.5})),
+        good=(offline_evaluation_spec(stop={"validationLoss": 0.5}, interval=2),),
+        bad=({"stop": {"validationLoss": 0.5}}, offline_evaluation_spec(stop={"validationLoss": 0.5})),
     ),
     (
         "",
         "there is evaluation.offline.heldOut, but no recorded data to hold out; use evaluation.offline.input",
     ): Examples(
-        good=(judged(), played(SAMPLER) | judged(heldOut=None, input=["s3://bucket/recorded"])),
-        bad=(played(SAMPLER) | judged(),),
+        good=(
+            offline_evaluation_spec(),
+            live_training_spec(SAMPLER)
+            | offline_evaluation_spec(heldOut=None, input=["s3://bucket/recorded"]),
+        ),
+        bad=(live_training_spec(SAMPLER) | offline_evaluation_spec(),),
     ),
     (
         "",
         "there is evaluation.offline.setAside, but no recorded data to set aside",
     ): Examples(
-        good=(judged(setAside=0.1),),
-        bad=(played(SAMPLER) | judged(heldOut=None, input=["s3://bucket/recorded"], setAside=0.1),),
+        good=(offline_evaluation_spec(setAside=0.1),),
+        bad=(
+            live_training_spec(SAMPLER)
+            | offline_evaluation_spec(heldOut=None, input=["s3://bucket/recorded"], setAside=0.1),
+        ),
     ),
     (".evaluation.referenceReturns", "random must be below expert"): Examples(
         good=({"random": -1.5, "expert": 0},),

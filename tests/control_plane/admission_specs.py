@@ -1,4 +1,4 @@
-"""What the admission tests share: the CRDs' nodes and rules, small valid specs, and changes of them."""
+"""Shared by the admission tests: the CRDs' nodes and rules, small valid specs, and changes of them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SPECS: dict[str, Object] = {
         "stop": {"epochs": 1},
     },
 }
-# What has to stand around a part so that it may be there at all.
-AROUND: dict[str, Object] = {
+# The context that a node requires to be allowed at all.
+REQUIRED_CONTEXT: dict[str, Object] = {
     ".policy.train": {"policy": {"random": None, "train": {"stop": {"timesteps": 1000}}}},
     ".policy.checkpoint": {"policy": {"random": None}},
     ".policy.trainingRef": {"policy": {"random": None}},
@@ -45,7 +45,7 @@ AROUND: dict[str, Object] = {
     ".policy.train.sampler": {"policy": {"train": {"algorithm": "SAC"}}},
 }
 
-Path_ = tuple[str, ...]
+FieldPath = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,47 +53,47 @@ class Node:
     """A part of a kind's spec: `path` holds field names, `[]` for entries of a list, `{}` for values of a mapping."""
 
     kind: str
-    path: Path_
+    path: FieldPath
     schema: Object
 
     @property
-    def dotted(self) -> str:
+    def dotted_path(self) -> str:
         return "".join(step if step == "[]" else f".{step}" for step in self.path)
 
     @property
     def field(self) -> str:
         """As the API server names it."""
-        return "spec" + self.dotted.replace("[]", "[0]")
+        return "spec" + self.dotted_path.replace("[]", "[0]")
 
 
-def definition(kind: str) -> Object:
-    found: Object = YAML(typ="safe", pure=True).load(CRDS / f"hindcast.dev_{plural(kind)}.yaml")
-    return found
+def load_crd(kind: str) -> Object:
+    crd: Object = YAML(typ="safe", pure=True).load(CRDS / f"hindcast.dev_{plural(kind)}.yaml")
+    return crd
 
 
-def schema(kind: str) -> Object:
-    found: Object = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
+def load_schema(kind: str) -> Object:
+    loaded_schema: Object = load_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return loaded_schema
 
 
 def nodes(kind: str) -> Iterator[Node]:
     """Every part of the spec that the schema knows, the spec itself first."""
-    yield from _below(Node(kind, (), schema(kind)["properties"]["spec"]))
+    yield from _descendants(Node(kind, (), load_schema(kind)["properties"]["spec"]))
 
 
-def _below(node: Node) -> Iterator[Node]:
+def _descendants(node: Node) -> Iterator[Node]:
     yield node
     for name, part in node.schema.get("properties", {}).items():
-        yield from _below(Node(node.kind, (*node.path, name), part))
+        yield from _descendants(Node(node.kind, (*node.path, name), part))
     for key, step in (("items", "[]"), ("additionalProperties", "{}")):
         if isinstance(node.schema.get(key), dict):
-            yield from _below(Node(node.kind, (*node.path, step), node.schema[key]))
+            yield from _descendants(Node(node.kind, (*node.path, step), node.schema[key]))
 
 
-def merged(base: Any, change: Any) -> Any:
+def merge_change(base: Any, change: Any) -> Any:
     """A merge patch, but for lists of one mapping, which are merged too."""
     if isinstance(base, list) and isinstance(change, list) and len(base) == len(change) == 1:
-        return [merged(base[0], change[0])]
+        return [merge_change(base[0], change[0])]
     if not isinstance(base, dict) or not isinstance(change, dict):
         return change
     result = dict(base)
@@ -101,7 +101,7 @@ def merged(base: Any, change: Any) -> Any:
         if value is None:
             result.pop(name, None)
         else:
-            result[name] = merged(result.get(name), value)
+            result[name] = merge_change(result.get(name), value)
     return result
 
 
@@ -109,19 +109,19 @@ def document(kind: str, spec: Object, name: str = "test") -> Object:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def changed(kind: str, change: Object) -> Object:
+def changed_spec(kind: str, change: Object) -> Object:
     """The kind's small valid spec with a change."""
-    result: Object = merged(SPECS[kind], change)
+    result: Object = merge_change(SPECS[kind], change)
     return result
 
 
 def with_part(node: Node, value: Any) -> Object:
     """The kind's small valid spec with a value at a node."""
     spec = SPECS[node.kind]
-    for prefix, around in AROUND.items():
-        if node.dotted.startswith(prefix):
-            spec = merged(spec, around)
+    for prefix, around in REQUIRED_CONTEXT.items():
+        if node.dotted_path.startswith(prefix):
+            spec = merge_change(spec, around)
     for step in reversed(node.path):
         value = [value] if step == "[]" else {"key" if step == "{}" else step: value}
-    result: Object = merged(spec, value)
+    result: Object = merge_change(spec, value)
     return result

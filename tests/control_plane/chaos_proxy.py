@@ -1,6 +1,6 @@
-"""A proxy between the operator and the API server that breaks what an API server may break, seeded.
+"""A seeded proxy between the operator and the API server that injects the faults of a real API server.
 
-It speaks HTTP to the operator and HTTPS to the API server, and hands tokens through. Leases are left alone.
+It speaks HTTP to the operator and HTTPS to the API server, and forwards tokens. Leases are not affected.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ ERRORS = {
 
 
 class ChaosProxy:
-    """Breaks a share of all calls. `broken` counts what was done, by word."""
+    """Injects faults into a fraction of all calls. `fault_counts` counts them by kind."""
 
-    def __init__(self, server: str, ca_file: str, share: float, seed: int) -> None:
+    def __init__(self, server: str, ca_file: str, fraction: float, seed: int) -> None:
         self._server = server
         self._tls = ssl.create_default_context(cafile=ca_file)
-        self._share = share
+        self._fraction = fraction
         self._random = random.Random(seed)
-        self.broken: Counter[str] = Counter()
+        self.fault_counts: Counter[str] = Counter()
         self.url = ""
-        self._blind_until = 0.0
+        self._watches_broken_until = 0.0
 
-    def blind(self, seconds: float) -> None:
-        """Cut all watches, and those that begin within this time; then say that they are too old."""
-        self._blind_until = time.monotonic() + seconds
+    def break_watches(self, seconds: float) -> None:
+        """Cut all watches that are open or begin within this time, then answer that they are too old."""
+        self._watches_broken_until = time.monotonic() + seconds
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[ChaosProxy]:
         """Serve in the background."""
-        started = threading.Event()
-        thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), daemon=True)
+        is_started = threading.Event()
+        thread = threading.Thread(target=lambda: asyncio.run(self._serve(is_started)), daemon=True)
         thread.start()
-        assert started.wait(10)
+        assert is_started.wait(10)
         try:
             yield self
         finally:
             self._loop.call_soon_threadsafe(self._stop.set)
             thread.join(20)
 
-    async def _serve(self, started: threading.Event) -> None:
+    async def _serve(self, is_started: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -65,19 +65,19 @@ class ChaosProxy:
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            started.set()
+            is_started.set()
             await self._stop.wait()
             await runner.cleanup()
         await asyncio.sleep(0.25)  # TLS connections take a moment to close
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        harmless = "/leases" in request.path
+        is_lease = "/leases" in request.path
         if request.query.get("watch") == "true":
             return await self._watch(request)
-        if not harmless and self._random.random() < self._share:
+        if not is_lease and self._random.random() < self._fraction:
             if request.method in {"GET", "HEAD"} or self._random.random() < 0.5:
                 return self._error(request)
-            self.broken["answer lost"] += 1
+            self.fault_counts["answer lost"] += 1
             await self._forward(request)
             assert request.transport is not None
             request.transport.close()
@@ -86,9 +86,9 @@ class ChaosProxy:
         return web.Response(status=status, headers=headers, body=body)
 
     def _error(self, request: web.Request) -> web.Response:
-        own = [409] if request.method != "GET" else [410] if "limit" in request.query else []
-        code = self._random.choice([*own, 429, 500])
-        self.broken[str(code)] += 1
+        specific_codes = [409] if request.method != "GET" else [410] if "limit" in request.query else []
+        code = self._random.choice([*specific_codes, 429, 500])
+        self.fault_counts[str(code)] += 1
         reason, message = ERRORS[code]
         body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
         return web.json_response(body, status=code)
@@ -100,26 +100,26 @@ class ChaosProxy:
             headers=_headers(request),
             data=await request.read() or None,
         ) as answer:
-            kept = {
+            headers = {
                 name: answer.headers[name]
                 for name in ("Content-Type", "Content-Encoding")
                 if name in answer.headers
             }
-            return answer.status, kept, await answer.read()
+            return answer.status, headers, await answer.read()
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        """A watch that is cut after a moment, in mid-line now and then, or told that it is too old."""
+        """Serve a watch that is cut after a moment, sometimes within a line, or answered as too old."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         end = time.monotonic() + self._random.uniform(0.5, 4.0)
         with contextlib.suppress(ConnectionError, RuntimeError):  # either side has gone
-            await self._hand_through(request, response, end)
-        self.broken["watch cut"] += 1
-        blind = self._is_blind()
-        if blind:
-            await asyncio.sleep(self._blind_until - time.monotonic())
-        if blind or self._random.random() < 0.3:
-            self.broken["watch too old"] += 1
+            await self._forward_watch(request, response, end)
+        self.fault_counts["watch cut"] += 1
+        are_watches_broken = self._are_watches_broken()
+        if are_watches_broken:
+            await asyncio.sleep(self._watches_broken_until - time.monotonic())
+        if are_watches_broken or self._random.random() < 0.3:
+            self.fault_counts["watch too old"] += 1
             status = {
                 "kind": "Status",
                 "code": 410,
@@ -130,20 +130,20 @@ class ChaosProxy:
                 await response.write(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
         return response
 
-    async def _hand_through(self, request: web.Request, to: web.StreamResponse, end: float) -> None:
+    async def _forward_watch(self, request: web.Request, response: web.StreamResponse, end: float) -> None:
         url = self._server + request.path_qs
         async with self._session.get(url, headers=_headers(request)) as answer:
-            while not self._is_blind() and time.monotonic() < end:
+            while not self._are_watches_broken() and time.monotonic() < end:
                 try:
-                    part = await asyncio.wait_for(answer.content.readany(), 0.1)
+                    chunk = await asyncio.wait_for(answer.content.readany(), 0.1)
                 except TimeoutError:
                     continue
-                if not part or self._is_blind():
+                if not chunk or self._are_watches_broken():
                     return
-                await to.write(part)
+                await response.write(chunk)
 
-    def _is_blind(self) -> bool:
-        return time.monotonic() < self._blind_until
+    def _are_watches_broken(self) -> bool:
+        return time.monotonic() < self._watches_broken_until
 
 
 def _headers(request: web.Request) -> dict[str, str]:

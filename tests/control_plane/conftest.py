@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from fake_kuberay import FakeKubeRay, PlayKubeRay, Script, succeeds
-from operator_process import OperatorProcess, RunOperator, drop_account, make_account
+from fake_kuberay import FakeKubeRay, PlayKubeRay, Script, succeeds_at_once
+from operator_process import OperatorProcess, RunOperator, create_account, delete_account
 
 from api_server import ApiServer
 from warm_python import WarmPython, warm_python
@@ -69,31 +69,31 @@ def run_operator(
     `everywhere` makes it serve all namespaces; `server` is another address of the API server; `fault` and `setup`
     are those of `OperatorProcess`.
     """
-    with ExitStack() as running:
+    with ExitStack() as stack:
 
         def run(
             *flags: str, fault: str = "", setup: str = "", server: str | None = None, everywhere: bool = False
         ) -> OperatorProcess:
             number = len(list(tmp_path.glob("operator-*.log")))
-            kubeconfig = make_account(api, namespace, tmp_path, server)
-            served = () if everywhere else ("--namespace", namespace)
+            kubeconfig = create_account(api, namespace, tmp_path, server)
+            namespace_flags = () if everywhere else ("--namespace", namespace)
             log = tmp_path / f"operator-{number}.log"
             python = str(warm_operator.folder / "python")
             process = OperatorProcess(
-                kubeconfig, log, *served, *flags, fault=fault, setup=setup, python=python
+                kubeconfig, log, *namespace_flags, *flags, fault=fault, setup=setup, python=python
             )
-            return running.enter_context(process)
+            return stack.enter_context(process)
 
         yield run
-    drop_account(api, namespace)
+    delete_account(api, namespace)
 
 
 @pytest.fixture
 def play_kuberay(api: ApiServer, namespace: str) -> Iterator[PlayKubeRay]:
     """`play_kuberay(script)` takes up the RayJobs of the test's namespace."""
-    with ExitStack() as playing:
+    with ExitStack() as stack:
 
-        def play(script: Script = succeeds) -> FakeKubeRay:
-            return playing.enter_context(FakeKubeRay(api, namespace, script).playing())
+        def play(script: Script = succeeds_at_once) -> FakeKubeRay:
+            return stack.enter_context(FakeKubeRay(api, namespace, script).run_in_background())
 
         yield play

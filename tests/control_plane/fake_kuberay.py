@@ -1,4 +1,4 @@
-"""A test plays KubeRay and the runs in a namespace: RayJobs come up, report and end, as the script says."""
+"""A fake of KubeRay and the runs in a namespace: RayJobs start, report and end according to a script."""
 
 from __future__ import annotations
 
@@ -15,35 +15,39 @@ Object = dict[str, Any]
 Outcome = dict[str, str]
 Script = Callable[[str], Outcome | None]
 
-SUCCESS: Outcome = {"state": "Succeeded", "reason": "Succeeded", "message": "Recorded 10 episodes"}
-SUSPENDED: Outcome = {"state": "Suspended", "reason": "Suspended", "message": "Stopped after the checkpoint"}
+SUCCESS_OUTCOME: Outcome = {"state": "Succeeded", "reason": "Succeeded", "message": "Recorded 10 episodes"}
+SUSPENDED_OUTCOME: Outcome = {
+    "state": "Suspended",
+    "reason": "Suspended",
+    "message": "Stopped after the checkpoint",
+}
 
 
-def runs_on(_: str) -> Outcome | None:
+def never_ends(_: str) -> Outcome | None:
     """A script: no attempt ends by itself."""
     return None
 
 
-def succeeds(_: str) -> Outcome | None:
+def succeeds_at_once(_: str) -> Outcome | None:
     """A script: every attempt succeeds at once."""
-    return SUCCESS
+    return SUCCESS_OUTCOME
 
 
 class FakeKubeRay:
-    """Takes up RayJobs. Each attempt reports, and ends with what `script(child)` says, or when it is asked to."""
+    """Processes RayJobs. Each attempt reports, and ends with the outcome `script(child)` or when asked to stop."""
 
-    def __init__(self, api: ApiServer, namespace: str, script: Script = succeeds) -> None:
+    def __init__(self, api: ApiServer, namespace: str, script: Script = succeeds_at_once) -> None:
         self._api = api
         self._namespace = namespace
         self.script = script
-        self.seen: dict[str, set[str]] = {}
+        self.uids_by_name: dict[str, set[str]] = {}
         """uids of the RayJobs, by name: more than one is a double run."""
         self._beats: dict[str, int] = {}
         self._stop = threading.Event()
         self._failure: BaseException | None = None
 
     @contextmanager
-    def playing(self) -> Iterator[FakeKubeRay]:
+    def run_in_background(self) -> Iterator[FakeKubeRay]:
         """Play in the background."""
         thread = threading.Thread(target=self._play, daemon=True)
         thread.start()
@@ -56,14 +60,14 @@ class FakeKubeRay:
             raise self._failure
 
     def step(self) -> None:
-        """Bring every RayJob one step on."""
+        """Advance every RayJob by one step."""
         for job in self._list("ray.io/v1", "rayjobs"):
             name = job["metadata"]["name"]
-            self.seen.setdefault(name, set()).add(job["metadata"]["uid"])
+            self.uids_by_name.setdefault(name, set()).add(job["metadata"]["uid"])
             if "deletionTimestamp" in job["metadata"] or job.get("spec", {}).get("suspend"):
                 continue
             try:
-                self._bring_on(job, name)
+                self._advance(job, name)
             except RefusalError as refused:
                 if refused.status not in {404, 409}:  # it was deleted meanwhile
                     raise
@@ -73,11 +77,11 @@ class FakeKubeRay:
         path = f"{collection('ray.io/v1', 'rayjobs', self._namespace)}/{child}/status"
         self._api.request("PATCH", path, {"status": status}, "application/merge-patch+json")
 
-    def report(self, child: str, **said: Any) -> None:
+    def report(self, child: str, **fields: Any) -> None:
         """Write a report into an attempt's ConfigMap, as its driver does."""
         beat = self._beats[child] = self._beats.get(child, 0) + 1
-        now = stamp()
-        content = {"number": beat, "reportTime": now, "lastProgressTime": now, "stage": "Recording"} | said
+        now = current_timestamp()
+        content = {"number": beat, "reportTime": now, "lastProgressTime": now, "stage": "Recording"} | fields
         path = f"{collection('v1', 'configmaps', self._namespace)}/{child}"
         self._api.request(
             "PATCH", path, {"data": {"report.json": json.dumps(content)}}, "application/merge-patch+json"
@@ -90,32 +94,36 @@ class FakeKubeRay:
         except BaseException as failure:
             self._failure = failure
 
-    def _bring_on(self, job: Object, name: str) -> None:
+    def _advance(self, job: Object, name: str) -> None:
         state = job.get("status", {}).get("jobDeploymentStatus", "")
         if state == "":
-            self.set_status(name, jobDeploymentStatus="Initializing", jobStatus="", startTime=stamp())
+            self.set_status(
+                name, jobDeploymentStatus="Initializing", jobStatus="", startTime=current_timestamp()
+            )
         elif state == "Initializing":
             self.set_status(name, jobDeploymentStatus="Running", jobStatus="RUNNING")
             self.report(name, progress={"episodes": 3, "summary": "3/10 episodes"})
         elif state == "Running" and (outcome := self._outcome(name)):
             self.report(name, outcome=outcome, **_results(outcome))
-            ended = {"Succeeded": "SUCCEEDED", "Suspended": "SUCCEEDED"}.get(outcome["state"], "FAILED")
-            deployed = "Complete" if ended == "SUCCEEDED" else "Failed"
-            self.set_status(name, jobDeploymentStatus=deployed, jobStatus=ended, endTime=stamp())
+            job_status = {"Succeeded": "SUCCEEDED", "Suspended": "SUCCEEDED"}.get(outcome["state"], "FAILED")
+            deployment_status = "Complete" if job_status == "SUCCEEDED" else "Failed"
+            self.set_status(
+                name, jobDeploymentStatus=deployment_status, jobStatus=job_status, endTime=current_timestamp()
+            )
 
     def _outcome(self, name: str) -> Outcome | None:
         path = f"{collection('v1', 'configmaps', self._namespace)}/{name}"
-        asked = self._api.request("GET", path)["data"].get("intent") == "checkpoint"
-        return SUSPENDED if asked else self.script(name)
+        should_stop = self._api.request("GET", path)["data"].get("intent") == "checkpoint"
+        return SUSPENDED_OUTCOME if should_stop else self.script(name)
 
     def _list(self, version: str, plural: str) -> list[Object]:
         try:
-            found = self._api.request("GET", collection(version, plural, self._namespace))
+            response = self._api.request("GET", collection(version, plural, self._namespace))
         except RefusalError as refused:
             if refused.status == 404:
                 return []
             raise
-        return list(found["items"])
+        return list(response["items"])
 
 
 def _results(outcome: Outcome) -> Object:
@@ -133,7 +141,7 @@ def _results(outcome: Outcome) -> Object:
     }
 
 
-def stamp() -> str:
+def current_timestamp() -> str:
     """Now, as the API server writes it."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 

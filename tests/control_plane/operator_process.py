@@ -35,13 +35,13 @@ main()
 
 
 def chart_rules() -> list[dict[str, Any]]:
-    """What the chart lets the operator do."""
+    """Load the rules of the operator's role from the chart."""
     text = re.sub(r"(?m)^\{\{.*$", "", RULES.read_text())
     return [*YAML(typ="safe", pure=True).load(text), _LEASE_RULE]
 
 
-def make_account(api: ApiServer, namespace: str, folder: Path, server: str | None = None) -> Path:
-    """A service account with the chart's rights in the whole cluster. Returns its kubeconfig.
+def create_account(api: ApiServer, namespace: str, folder: Path, server: str | None = None) -> Path:
+    """Create a service account with the chart's rights in the whole cluster. Return its kubeconfig.
 
     `server` is another address of the API server, such as a proxy's.
     """
@@ -61,17 +61,19 @@ def make_account(api: ApiServer, namespace: str, folder: Path, server: str | Non
         "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
     }
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
-    for document, place in ((account, namespace), (role, None), (binding, None)):
+    for document, namespace_or_none in ((account, namespace), (role, None), (binding, None)):
         try:
-            api.create(document, place)
+            api.create(document, namespace_or_none)
         except RefusalError as refused:
             if refused.status != 409:
                 raise
-    return write_kubeconfig(api, token_of(api, namespace, ACCOUNT), folder / "operator.kubeconfig", server)
+    return write_kubeconfig(
+        api, create_token(api, namespace, ACCOUNT), folder / "operator.kubeconfig", server
+    )
 
 
-def drop_account(api: ApiServer, namespace: str) -> None:
-    """Take away what `make_account` made outside the namespace."""
+def delete_account(api: ApiServer, namespace: str) -> None:
+    """Delete the cluster-wide objects of `create_account`."""
     for plural in ("clusterroles", "clusterrolebindings"):
         try:
             api.delete(f"/apis/rbac.authorization.k8s.io/v1/{plural}/{ACCOUNT}-{namespace}")
@@ -80,8 +82,8 @@ def drop_account(api: ApiServer, namespace: str) -> None:
                 raise
 
 
-def token_of(api: ApiServer, namespace: str, account: str) -> str:
-    """A real token of a service account."""
+def create_token(api: ApiServer, namespace: str, account: str) -> str:
+    """Request a real token of a service account."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     request = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -92,7 +94,7 @@ def token_of(api: ApiServer, namespace: str, account: str) -> str:
 
 
 def write_kubeconfig(api: ApiServer, token: str, file: Path, server: str | None = None) -> Path:
-    """A kubeconfig of a token, for the API server of the tests."""
+    """Write a kubeconfig with a token for the API server of the tests."""
     configuration = api.client.configuration
     cluster = {"server": server or configuration.host}
     if configuration.ssl_ca_cert:
@@ -113,11 +115,11 @@ class OperatorProcess:
     """A running operator. Its log must be free of defects when it is closed.
 
     Args:
-        kubeconfig: of its account.
-        log: the file to which it writes.
-        flags: of its command.
-        fault: where it dies.
-        setup: Python that runs before it, to change a constant.
+        kubeconfig: kubeconfig of its account.
+        log: the file for its log.
+        flags: flags of its command.
+        fault: the fault point at which it dies.
+        setup: Python code that runs before it, to change a constant.
         python: the interpreter, which may have imported the operator already.
     """
 
@@ -146,31 +148,31 @@ class OperatorProcess:
         assert not defects, "\n".join(str(line.get("exception", line)) for line in defects)
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log."""
+        """Read the entries of the log."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def has_logged(self, event: str) -> bool:
-        """Whether it logged an event of this name."""
+        """Return True if it logged an event of this name."""
         return any(line["event"] == event for line in self.lines())
 
     def port(self) -> int:
-        """Port of /healthz and /metrics."""
+        """Wait for the port of /healthz and /metrics."""
         wait_for(
             lambda: self.has_logged("listening"), f"the operator listens: {self.log.read_text()[-2000:]}"
         )
         return int(next(line["port"] for line in self.lines() if line["event"] == "listening"))
 
-    def ended(self) -> int | None:
-        """Its exit code, once it has ended."""
+    def exit_code(self) -> int | None:
+        """Return its exit code, or None while it is running."""
         return self.process.poll()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill it with SIGKILL."""
         self.process.kill()
         self.process.wait(10)
 
     def stop(self) -> None:
-        """SIGTERM, as the kubelet does it."""
+        """Stop it with SIGTERM, like the kubelet."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -179,16 +181,16 @@ class OperatorProcess:
                 self.kill()
                 raise
 
-    def writes(self) -> float:
-        """Writes that it has made so far, by its own count."""
+    def num_writes(self) -> float:
+        """Return how many writes it has made, by its own count."""
         return sum(self.samples("hindcast_writes_total").values())
 
     def samples(self, name: str) -> dict[str, float]:
-        """A metric: its values by their labels."""
+        """Read the values of a metric by their labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        found = (line.rsplit(" ", 1) for line in lines if re.match(rf"{name}(\{{| )", line))
-        return {labels.removeprefix(name): float(value) for labels, value in found}
+        samples = (line.rsplit(" ", 1) for line in lines if re.match(rf"{name}(\{{| )", line))
+        return {labels.removeprefix(name): float(value) for labels, value in samples}
 
 
 RunOperator = Callable[..., OperatorProcess]

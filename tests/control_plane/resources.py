@@ -1,4 +1,4 @@
-"""Small resources for the operator's tests, and what becomes of them."""
+"""Small resources for the operator's tests, and access to them in a namespace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERSION = "hindcast.dev/v1alpha1"
 
 def recording(name: str = "walks", **spec: Any) -> Object:
     """A small recording."""
-    small = {
+    defaults = {
         "environment": {"id": "CartPole-v1"},
         "policy": {"random": {}},
         "duration": {"episodes": 10},
@@ -21,13 +21,13 @@ def recording(name: str = "walks", **spec: Any) -> Object:
         "apiVersion": VERSION,
         "kind": "OfflineRecording",
         "metadata": {"name": name},
-        "spec": small | spec,
+        "spec": defaults | spec,
     }
 
 
 def training(name: str = "clone", **spec: Any) -> Object:
     """A small training of the recording `walks`."""
-    small = {
+    defaults = {
         "algorithm": "BC",
         "input": [{"recordingRef": {"name": "walks"}}],
         "stop": {"epochs": 1},
@@ -37,7 +37,7 @@ def training(name: str = "clone", **spec: Any) -> Object:
         "apiVersion": VERSION,
         "kind": "OfflineTraining",
         "metadata": {"name": name},
-        "spec": small | spec,
+        "spec": defaults | spec,
     }
 
 
@@ -49,9 +49,9 @@ class Team:
         self.namespace = namespace
 
     def apply(self, document: Object) -> Object:
-        """As `kubectl apply --server-side`."""
-        placed = document | {"metadata": document["metadata"] | {"namespace": self.namespace}}
-        return self.api.apply(placed, "user")
+        """Apply a resource like `kubectl apply --server-side`."""
+        manifest = document | {"metadata": document["metadata"] | {"namespace": self.namespace}}
+        return self.api.apply(manifest, "user")
 
     def delete(self, document: Object, policy: str = "Background") -> None:
         """Delete a resource."""
@@ -59,7 +59,7 @@ class Team:
         self.api.request("DELETE", path, {"propagationPolicy": policy})
 
     def get(self, document: Object) -> Object | None:
-        """A resource as it stands; None where it is gone."""
+        """Get a resource, or None if it is gone."""
         try:
             return self.api.request("GET", f"{self._path(document)}/{document['metadata']['name']}")
         except RefusalError as refused:
@@ -68,28 +68,28 @@ class Team:
             raise
 
     def status(self, document: Object) -> Object:
-        """`.status`, empty before there is one."""
-        found = self.get(document)
-        return (found or {}).get("status") or {}
+        """Get `.status`; empty if it is not set yet."""
+        resource = self.get(document)
+        return (resource or {}).get("status") or {}
 
     def wait_for_state(self, document: Object, state: str, seconds: float = 60.0) -> Object:
-        """The resource, once it is in a state."""
+        """Wait until the resource is in a state, and return it."""
         wait_for(
             lambda: self.status(document).get("state") == state, f"{state}: {document['metadata']}", seconds
         )
-        found = self.get(document)
-        assert found is not None
-        return found
+        resource = self.get(document)
+        assert resource is not None
+        return resource
 
     def condition(self, document: Object, kind: str) -> tuple[str, str] | None:
-        """Status and reason of a condition; None where there is none."""
+        """Get status and reason of a condition, or None."""
         conditions = self.status(document).get("conditions") or ()
         return next(((c["status"], c["reason"]) for c in conditions if c["type"] == kind), None)
 
     def names(self, plural: str, version: str = "v1") -> set[str]:
         """Names of all objects of a kind."""
-        found = self.api.request("GET", collection(version, plural, self.namespace))
-        return {item["metadata"]["name"] for item in found["items"]}
+        response = self.api.request("GET", collection(version, plural, self.namespace))
+        return {item["metadata"]["name"] for item in response["items"]}
 
     def ray_jobs(self) -> set[str]:
         """Names of all RayJobs."""
@@ -97,9 +97,9 @@ class Team:
 
     def events(self, document: Object) -> list[str]:
         """Reasons of the events on a resource, in their order."""
-        found = self.api.request("GET", collection("v1", "events", self.namespace))["items"]
-        ours = [e for e in found if e["involvedObject"]["name"] == document["metadata"]["name"]]
-        return [event["reason"] for event in sorted(ours, key=lambda event: event["eventTime"] or "")]
+        events = self.api.request("GET", collection("v1", "events", self.namespace))["items"]
+        own_events = [e for e in events if e["involvedObject"]["name"] == document["metadata"]["name"]]
+        return [event["reason"] for event in sorted(own_events, key=lambda event: event["eventTime"] or "")]
 
     def wait_for_event(self, document: Object, reason: str) -> None:
         """Wait for an event on a resource: it follows the status that it is about."""

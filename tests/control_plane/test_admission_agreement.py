@@ -1,6 +1,6 @@
-"""`hindcast validate` and the API server say yes and no to the same resources.
+"""`hindcast validate` and the API server accept and refuse the same resources.
 
-Where they differ on purpose, the difference has a name here.
+Intended differences have a name here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from admission_specs import API_VERSION, KINDS, SPECS, Node, document, merged, nodes, with_part
+from admission_specs import API_VERSION, KINDS, SPECS, Node, document, merge_change, nodes, with_part
 from ruamel.yaml import YAML
 
 from api_server import ApiServer, Object, RefusalError, collection, plural
@@ -65,10 +65,10 @@ DIFFERENCES: dict[str, Callable[[Node], bool]] = {
     "initialisers": is_initializer,
     "column maps": is_column_map,
 }
-"""What the API server takes and the loader refuses, by name. The operator reports the loader's sentence."""
+"""Name -> nodes for which the API server accepts what the loader refuses. The operator reports the loader's message."""
 
 
-def refused_by_loader(resource: Object) -> str:
+def loader_refusal(resource: Object) -> str:
     try:
         validate_resource(json.loads(json.dumps(resource)))
     except SpecError as error:
@@ -76,7 +76,7 @@ def refused_by_loader(resource: Object) -> str:
     return ""
 
 
-def refused_by_server(api: ApiServer, dry_run_namespace: str, resource: Object) -> str:
+def server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object) -> str:
     """As kubectl sends it: YAML, in which 1e3 is a whole number."""
     path, text = api.path_of(resource, dry_run_namespace), json.dumps(resource)
     try:
@@ -87,13 +87,13 @@ def refused_by_server(api: ApiServer, dry_run_namespace: str, resource: Object) 
     return ""
 
 
-def judged(kind: str) -> list[Node]:
-    """All parts of a spec in a soak, else one of each schema of which the loader says the same."""
-    parts = list(nodes(kind))[1:]
+def nodes_to_check(kind: str) -> list[Node]:
+    """Return all nodes of a spec in a soak, else one for each schema with the same answers of the loader."""
+    all_nodes = list(nodes(kind))[1:]
     if LAYER == "soak":
-        return parts
+        return all_nodes
     return list(
-        {(servers_rules(node), loaders_answers(node), *differences(node)): node for node in parts}.values()
+        {(server_rules(node), loader_answers(node), *differences(node)): node for node in all_nodes}.values()
     )
 
 
@@ -101,36 +101,41 @@ def differences(node: Node) -> list[str]:
     return [name for name, covers in DIFFERENCES.items() if covers(node)]
 
 
-def servers_rules(node: Node) -> str:
-    """What the API server judges a value of a part by."""
+def server_rules(node: Node) -> str:
+    """Return the schema by which the API server checks a value of a node."""
     schema = {name: part for name, part in node.schema.items() if name != "description"}
     return json.dumps(schema, sort_keys=True)
 
 
-def loaders_answers(node: Node) -> tuple[bool, ...]:
-    """Which of the values the loader takes for a part."""
-    return tuple(not refused_by_loader(document(node.kind, with_part(node, value))) for value in VALUES)
+def loader_answers(node: Node) -> tuple[bool, ...]:
+    """Return for each of the values whether the loader accepts it at a node."""
+    return tuple(not loader_refusal(document(node.kind, with_part(node, value))) for value in VALUES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_is_judged_alike(api: ApiServer, dry_run_namespace: str, kind: str) -> None:
-    accepted = refused = 0
-    found: set[str] = set()
-    for node in judged(kind):
-        named = differences(node)
+def test_loader_and_server_agree_on_every_field(api: ApiServer, dry_run_namespace: str, kind: str) -> None:
+    num_accepted = num_refused = 0
+    seen_differences: set[str] = set()
+    for node in nodes_to_check(kind):
+        known_differences = differences(node)
         for value in VALUES:
             resource = document(kind, with_part(node, value))
-            ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
-            if bool(ours) == bool(theirs):
-                accepted, refused = accepted + (not ours), refused + bool(ours)
+            loader_message, server_message = (
+                loader_refusal(resource),
+                server_refusal(api, dry_run_namespace, resource),
+            )
+            if bool(loader_message) == bool(server_message):
+                num_accepted += not loader_message
+                num_refused += bool(loader_message)
                 continue
-            at = f"{node.field} = {value!r:.60}: the loader says {ours!r}, the API server {theirs!r}"
-            assert named, at
-            assert ours, at
-            found.update(named)
-    assert found == {name for node in nodes(kind) for name in differences(node)}
-    assert accepted > 100
-    assert refused > 300
+            messages = f"the loader says {loader_message!r}, the API server {server_message!r}"
+            difference = f"{node.field} = {value!r:.60}: {messages}"
+            assert known_differences, difference
+            assert loader_message, difference
+            seen_differences.update(known_differences)
+    assert seen_differences == {name for node in nodes(kind) for name in differences(node)}
+    assert num_accepted > 100
+    assert num_refused > 300
 
 
 # -- resources as people write them ---------------------------------------------------------------------------------
@@ -298,13 +303,16 @@ def table() -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "change", "wrong"), table())
-def test_resources_are_judged_alike(
+def test_loader_and_server_agree_on_resources(
     api: ApiServer, dry_run_namespace: str, kind: str, change: Object, wrong: bool
 ) -> None:
     spec = {name: value for name, value in SPECS[kind].items() if not (name == "input" and name in change)}
-    resource = document(kind, merged(spec, change))
-    ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
-    assert (bool(ours), bool(theirs)) == (wrong, wrong), (ours, theirs)
+    resource = document(kind, merge_change(spec, change))
+    loader_message, server_message = (
+        loader_refusal(resource),
+        server_refusal(api, dry_run_namespace, resource),
+    )
+    assert (bool(loader_message), bool(server_message)) == (wrong, wrong), (loader_message, server_message)
 
 
 @pytest.mark.parametrize(
@@ -324,13 +332,16 @@ def test_resources_are_judged_alike(
         ({"nam": "ab"}, True),
     ],
 )
-def test_metadata_is_judged_alike(
+def test_loader_and_server_agree_on_metadata(
     api: ApiServer, dry_run_namespace: str, metadata: Object, wrong: bool
 ) -> None:
     resource = document("OfflineTraining", SPECS["OfflineTraining"])
     resource["metadata"] = resource["metadata"] | metadata
-    ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
-    assert (bool(ours), bool(theirs)) == (wrong, wrong), (ours, theirs)
+    loader_message, server_message = (
+        loader_refusal(resource),
+        server_refusal(api, dry_run_namespace, resource),
+    )
+    assert (bool(loader_message), bool(server_message)) == (wrong, wrong), (loader_message, server_message)
 
 
 # -- differences on purpose that no field of the schema shows -----------------------------------------------------
@@ -346,12 +357,15 @@ CLAUSES = [
 
 
 @pytest.mark.parametrize(("change", "loader", "server"), CLAUSES)
-def test_differences_on_purpose(
+def test_intended_differences_exist(
     api: ApiServer, dry_run_namespace: str, change: Object, loader: bool, server: bool
 ) -> None:
     resource = document("OfflineTraining", SPECS["OfflineTraining"] | change)
-    ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
-    assert (bool(ours), bool(theirs)) == (loader, server), (ours, theirs)
+    loader_message, server_message = (
+        loader_refusal(resource),
+        server_refusal(api, dry_run_namespace, resource),
+    )
+    assert (bool(loader_message), bool(server_message)) == (loader, server), (loader_message, server_message)
 
 
 # -- words of YAML ----------------------------------------------------------------------------------------------------
@@ -378,20 +392,22 @@ SAME = (
     "0b11",
 )
 YAML_1_1 = ("yes", "on", "010")
-"""What version 1.1, which the API server reads, takes for something else."""
+"""Words with another meaning in version 1.1, which the API server reads."""
 
 
 @pytest.mark.parametrize("word", SAME + YAML_1_1)
-def test_words_of_yaml(api: ApiServer, dry_run_namespace: str, tmp_path: Any, word: str) -> None:
+def test_yaml_words_have_same_value_for_loader_and_server(
+    api: ApiServer, dry_run_namespace: str, tmp_path: Any, word: str
+) -> None:
     text = (
         f"apiVersion: {API_VERSION}\nkind: OfflineTraining\nmetadata: {{name: words}}\n"
         "spec:\n  algorithm: mypkg:A\n  input: [{path: a}]\n  stop: {epochs: 1}\n"
         f"  customConfig:\n    word: {word}\n"
     )
     path = collection(API_VERSION, plural("OfflineTraining"), dry_run_namespace)
-    stored = api.request("POST", path, text, "application/yaml", dryRun="All")
+    response = api.request("POST", path, text, "application/yaml", dryRun="All")
     file = tmp_path / "words.yaml"
     file.write_text(text)
-    (loaded,) = load_resources(file)
-    theirs, ours = stored["spec"]["customConfig"], loaded.resource.spec.custom_config
-    assert (theirs == ours) is (word in SAME), (ours, theirs)
+    (loaded_resource,) = load_resources(file)
+    server_value, loader_value = response["spec"]["customConfig"], loaded_resource.resource.spec.custom_config
+    assert (server_value == loader_value) is (word in SAME), (loader_value, server_value)

@@ -1,7 +1,7 @@
-"""What defines a run changes only with a higher revision; what does not, changes at any time.
+"""Run-defining fields change only with a higher revision; operational fields change at any time.
 
-Both lists are read: the first from the CRDs' rules, the second from the marks in the models. A field of either
-without a change to try fails.
+The first list is read from the CRDs' rules, the second from the marks in the models. A field of either list without
+an example of a change fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from admission_changes import ANY_TIME, BOX, EXTENDABLE, OPEN, RUN, UNSEEN, Change
-from admission_specs import KINDS, changed, document, merged, schema
+from admission_specs import KINDS, changed_spec, document, load_schema, merge_change
 
 from api_server import ApiServer, Object, RefusalError
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
@@ -24,12 +24,12 @@ MESSAGE = "{} defines the run: it changes only with a higher revision"
 
 
 def transition_rules(kind: str) -> dict[str, str]:
-    """Field -> sentence of the rules that compare a spec with what it was."""
-    entries = schema(kind)["properties"]["spec"]["x-kubernetes-validations"]
+    """Return field -> message of the rules that compare a spec with its previous state."""
+    entries = load_schema(kind)["properties"]["spec"]["x-kubernetes-validations"]
     return {e["fieldPath"].removeprefix("."): e["message"] for e in entries if "oldSelf" in e["rule"]}
 
 
-def operational(model: Any, prefix: str = "") -> Iterator[str]:
+def operational_fields(model: Any, prefix: str = "") -> Iterator[str]:
     """The outermost fields that are marked as not defining the run."""
     for name, field in model.model_fields.items():
         path = f"{prefix}{field.alias or name}"
@@ -37,106 +37,108 @@ def operational(model: Any, prefix: str = "") -> Iterator[str]:
             yield path
         elif LOCATION not in field.metadata:
             for below in models_in(field.annotation):
-                yield from operational(below, f"{path}.")
+                yield from operational_fields(below, f"{path}.")
 
 
 def cases(table: dict[str, dict[str, Any]]) -> list[Any]:
     return [pytest.param(kind, field, id=f"{kind}.{field}") for kind in KINDS for field in table[kind]]
 
 
-def store(api: ApiServer, namespace: str, kind: str, before: Object) -> Object:
-    return api.create(document(kind, changed(kind, before)), namespace)
+def create_resource(api: ApiServer, namespace: str, kind: str, before: Object) -> Object:
+    return api.create(document(kind, changed_spec(kind, before)), namespace)
 
 
-def hash_of(stored: Object) -> str:
-    return spec_hash(validate_resource({key: stored[key] for key in stored if key != "status"}))
+def stored_hash(resource: Object) -> str:
+    return spec_hash(validate_resource({key: resource[key] for key in resource if key != "status"}))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_rule_and_every_mark_has_a_change_to_try(kind: str) -> None:
+def test_every_rule_and_mark_has_a_change(kind: str) -> None:
     rules = transition_rules(kind)
     assert rules.pop("revision") == "revision never decreases"
     assert rules == {field: MESSAGE.format(field) for field in RUN[kind]}
-    assert set(operational(MODELS[kind].model_fields["spec"].annotation)) == set(ANY_TIME[kind])
+    assert set(operational_fields(MODELS[kind].model_fields["spec"].annotation)) == set(ANY_TIME[kind])
 
 
 def refuse_change(
     api: ApiServer, namespace: str, kind: str, field: str, case: Change
 ) -> tuple[Object, Object]:
-    """The stored object and the change that was refused, for this field and by its sentence."""
+    """Return the stored object and the change that was refused for this field with its message."""
     before, change = case
-    stored = store(api, namespace, kind, before)
-    with pytest.raises(RefusalError) as refused:
-        api.merge(stored, {"spec": change}, dryRun="All")
-    assert refused.value.status == 422
-    said = {place: text.partition(": ")[2].partition(": ")[2] for place, text in refused.value.causes}
-    assert said[f"spec.{field}"] == MESSAGE.format(field)
-    assert all(text.endswith("it changes only with a higher revision") for text in said.values())
-    return stored, change
+    resource = create_resource(api, namespace, kind, before)
+    with pytest.raises(RefusalError) as error_info:
+        api.merge(resource, {"spec": change}, dryRun="All")
+    assert error_info.value.status == 422
+    causes = {
+        field_path: text.partition(": ")[2].partition(": ")[2] for field_path, text in error_info.value.causes
+    }
+    assert causes[f"spec.{field}"] == MESSAGE.format(field)
+    assert all(text.endswith("it changes only with a higher revision") for text in causes.values())
+    return resource, change
 
 
 @pytest.mark.parametrize(("kind", "field"), cases(RUN))
-def test_what_defines_the_run_changes_with_the_revision_alone(
+def test_run_defining_field_changes_only_with_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    stored, change = refuse_change(api, namespace, kind, field, RUN[kind][field])
-    again = api.merge(stored, {"spec": change | {"revision": 2}})
-    assert again["spec"]["revision"] == 2
-    # Where it lies is no part of what it is.
-    located = field in ("output.path", "checkpoint.path")
-    assert (hash_of(again) == hash_of(stored)) is located
+    resource, change = refuse_change(api, namespace, kind, field, RUN[kind][field])
+    new_resource = api.merge(resource, {"spec": change | {"revision": 2}})
+    assert new_resource["spec"]["revision"] == 2
+    # A location does not define the run.
+    is_location = field in ("output.path", "checkpoint.path")
+    assert (stored_hash(new_resource) == stored_hash(resource)) is is_location
 
 
 @pytest.mark.parametrize(("kind", "field"), cases(OPEN))
-def test_a_change_inside_an_open_field_is_seen_as_well(
+def test_change_inside_open_field_requires_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    whole, case = OPEN[kind][field]
-    stored, change = refuse_change(api, namespace, kind, whole, case)
-    assert hash_of(api.merge(stored, {"spec": change | {"revision": 2}})) != hash_of(stored)
+    parent_field, case = OPEN[kind][field]
+    resource, change = refuse_change(api, namespace, kind, parent_field, case)
+    assert stored_hash(api.merge(resource, {"spec": change | {"revision": 2}})) != stored_hash(resource)
 
 
 @pytest.mark.parametrize(("kind", "field"), cases(ANY_TIME))
-def test_what_does_not_define_the_run_changes_at_any_time(
+def test_operational_field_changes_without_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
     before, change = ANY_TIME[kind][field]
-    stored = store(api, namespace, kind, before)
-    again = api.merge(stored, {"spec": change})
-    assert again["spec"] != stored["spec"]
-    assert hash_of(again) == hash_of(stored)
+    resource = create_resource(api, namespace, kind, before)
+    new_resource = api.merge(resource, {"spec": change})
+    assert new_resource["spec"] != resource["spec"]
+    assert stored_hash(new_resource) == stored_hash(resource)
 
 
 @pytest.mark.parametrize("field", EXTENDABLE)
-def test_what_a_training_goes_on_with_changes_at_any_time(api: ApiServer, namespace: str, field: str) -> None:
+def test_stop_and_evaluation_change_without_revision(api: ApiServer, namespace: str, field: str) -> None:
     before, change = EXTENDABLE[field]
-    stored = store(api, namespace, "OfflineTraining", before)
-    again = api.merge(stored, {"spec": change})
-    assert hash_of(again) != hash_of(stored)
-    assert course_hash(validate_resource(again)) == course_hash(validate_resource(stored))
+    resource = create_resource(api, namespace, "OfflineTraining", before)
+    new_resource = api.merge(resource, {"spec": change})
+    assert stored_hash(new_resource) != stored_hash(resource)
+    assert course_hash(validate_resource(new_resource)) == course_hash(validate_resource(resource))
 
 
 @pytest.mark.parametrize(("kind", "field"), cases(UNSEEN))
-def test_what_rules_cannot_see_the_spec_hash_does(
+def test_change_unseen_by_rules_changes_spec_hash(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
     before, change = UNSEEN[kind][field]
-    stored = store(api, namespace, kind, before)
-    assert hash_of(api.merge(stored, {"spec": change})) != hash_of(stored)
+    resource = create_resource(api, namespace, kind, before)
+    assert stored_hash(api.merge(resource, {"spec": change})) != stored_hash(resource)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_revision_never_decreases(api: ApiServer, namespace: str, kind: str) -> None:
-    stored = store(api, namespace, kind, {"revision": 3})
+def test_revision_never_decreases(api: ApiServer, namespace: str, kind: str) -> None:
+    resource = create_resource(api, namespace, kind, {"revision": 3})
     for revision in (2, 1, None):
-        with pytest.raises(RefusalError) as refused:
-            api.merge(stored, {"spec": {"revision": revision}})
-        assert [field for field, _ in refused.value.causes] == ["spec.revision"]
-        assert "revision never decreases" in refused.value.message
-    assert api.merge(stored, {"spec": {"revision": 4}})["spec"]["revision"] == 4
+        with pytest.raises(RefusalError) as error_info:
+            api.merge(resource, {"spec": {"revision": revision}})
+        assert [field for field, _ in error_info.value.causes] == ["spec.revision"]
+        assert "revision never decreases" in error_info.value.message
+    assert api.merge(resource, {"spec": {"revision": 4}})["spec"]["revision"] == 4
 
 
-def test_the_same_open_values_are_no_change(api: ApiServer, namespace: str) -> None:
+def test_equal_open_values_are_no_change(api: ApiServer, namespace: str) -> None:
     open_values: Object = {"a": [1, 2.5, {"b": {}, "c": [True, "text", []]}], "d": 1e-3, "e": 3}
     spec: Object = {
         "environment": {"kwargs": open_values, "wrappers": [{"name": "mypkg:W", "kwargs": open_values}]},
@@ -145,24 +147,24 @@ def test_the_same_open_values_are_no_change(api: ApiServer, namespace: str) -> N
         "pipeline": {"preLearnerKwargs": open_values},
         "observationSpace": BOX,
     }
-    stored = store(api, namespace, "OfflineTraining", spec)
-    again = api.merge(stored, {"spec": merged(spec, {"suspend": True})})
-    assert again["spec"]["suspend"] is True
-    assert hash_of(again) == hash_of(stored)
+    resource = create_resource(api, namespace, "OfflineTraining", spec)
+    new_resource = api.merge(resource, {"spec": merge_change(spec, {"suspend": True})})
+    assert new_resource["spec"]["suspend"] is True
+    assert stored_hash(new_resource) == stored_hash(resource)
     # kubectl, Helm and server-side apply write 3.0 as 3. (Clients that do not are told of a change.)
-    api.apply(json.loads(json.dumps(stored_as(stored)).replace('"e": 3', '"e": 3.0')), "someone")
+    api.apply(json.loads(json.dumps(reapplied_form(resource)).replace('"e": 3', '"e": 3.0')), "someone")
 
 
-def stored_as(stored: Object) -> Object:
+def reapplied_form(stored: Object) -> Object:
     """The object as a user would apply it again."""
     metadata = {key: stored["metadata"][key] for key in ("name", "namespace")}
     return document(stored["kind"], stored["spec"]) | {"metadata": metadata}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_writing_defaults_out_is_no_change(api: ApiServer, namespace: str, kind: str) -> None:
-    stored = store(api, namespace, kind, {})
-    full = {key: stored[key] for key in ("apiVersion", "kind", "metadata", "spec")}
-    assert api.merge(stored, {"spec": full["spec"]})["metadata"]["generation"] == 1
-    small = document(kind, changed(kind, {}))
-    assert hash_of(stored) == hash_of(small)
+def test_explicit_defaults_are_no_change(api: ApiServer, namespace: str, kind: str) -> None:
+    resource = create_resource(api, namespace, kind, {})
+    explicit_document = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec")}
+    assert api.merge(resource, {"spec": explicit_document["spec"]})["metadata"]["generation"] == 1
+    minimal_document = document(kind, changed_spec(kind, {}))
+    assert stored_hash(resource) == stored_hash(minimal_document)

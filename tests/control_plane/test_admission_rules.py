@@ -1,4 +1,4 @@
-"""Every CEL rule of the CRDs takes what it should and refuses what it should, by its field and sentence.
+"""Every CEL rule of the CRDs accepts its good examples and refuses its bad ones, with field and message.
 
 The rules are read from the CRDs; one without examples fails. Rules about changes: test_admission_revision.py.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from admission_examples import ANYWHERE, EXAMPLES
-from admission_specs import KINDS, Node, changed, document, nodes, schema, with_part
+from admission_specs import KINDS, Node, changed_spec, document, load_schema, nodes, with_part
 
 from api_server import ApiServer, Object, RefusalError
 from hindcast.api import options
@@ -26,7 +26,7 @@ class Rule:
 
     @property
     def field(self) -> str:
-        """What the API server names as wrong."""
+        """The field that the API server names."""
         return self.node.field + str(self.entry.get("fieldPath", ""))
 
     @property
@@ -34,10 +34,10 @@ class Rule:
         return str(self.entry.get("message") or self.entry["messageExpression"])
 
     def __str__(self) -> str:
-        return f"{self.node.kind}{self.node.dotted}: {self.sentence}"
+        return f"{self.node.kind}{self.node.dotted_path}: {self.sentence}"
 
 
-def rules() -> Iterator[Rule]:
+def state_rules() -> Iterator[Rule]:
     """The rules about one state of a spec."""
     for kind in KINDS:
         for node in nodes(kind):
@@ -46,60 +46,64 @@ def rules() -> Iterator[Rule]:
                     yield Rule(node, entry)
 
 
-def refusal(
+def refusal_causes(
     api: ApiServer, dry_run_namespace: str, kind: str, spec: Object, name: str = "test"
 ) -> list[tuple[str, str]]:
-    """What is wrong, by field; the sentences without the value that the API server puts before them."""
-    with pytest.raises(RefusalError) as refused:
+    """Return field and message of each cause of a refusal, without the value that the API server puts before it."""
+    with pytest.raises(RefusalError) as error_info:
         api.create(document(kind, spec, name), dry_run_namespace, dryRun="All")
-    assert refused.value.status == 422
-    return [(field, re.sub(r'^Invalid value: "?\w+"?: ', "", text)) for field, text in refused.value.causes]
+    assert error_info.value.status == 422
+    return [
+        (field, re.sub(r'^Invalid value: "?\w+"?: ', "", text)) for field, text in error_info.value.causes
+    ]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in rules() if "message" in rule.entry], ids=str)
-def test_a_rule_takes_and_refuses(api: ApiServer, dry_run_namespace: str, rule: Rule) -> None:
-    examples = ANYWHERE.get(rule.sentence) or EXAMPLES.get((rule.node.dotted, rule.sentence))
+@pytest.mark.parametrize("rule", [rule for rule in state_rules() if "message" in rule.entry], ids=str)
+def test_rule_accepts_good_and_refuses_bad_examples(
+    api: ApiServer, dry_run_namespace: str, rule: Rule
+) -> None:
+    examples = ANYWHERE.get(rule.sentence) or EXAMPLES.get((rule.node.dotted_path, rule.sentence))
     assert examples is not None, f"{rule} has no examples: add what it takes and what it refuses"
     assert examples.good
     assert examples.bad
     for value in examples.good:
         api.create(document(rule.node.kind, with_part(rule.node, value)), dry_run_namespace, dryRun="All")
     for value in examples.bad:
-        found = refusal(api, dry_run_namespace, rule.node.kind, with_part(rule.node, value))
-        assert found == [(rule.field, rule.sentence)], value
+        causes = refusal_causes(api, dry_run_namespace, rule.node.kind, with_part(rule.node, value))
+        assert causes == [(rule.field, rule.sentence)], value
 
 
-def test_no_examples_are_left_of_rules_that_are_gone() -> None:
-    known = {(rule.node.dotted, rule.sentence) for rule in rules()}
-    assert EXAMPLES.keys() <= known
-    assert ANYWHERE.keys() <= {sentence for _, sentence in known}
+def test_every_example_belongs_to_a_rule() -> None:
+    rule_keys = {(rule.node.dotted_path, rule.sentence) for rule in state_rules()}
+    assert EXAMPLES.keys() <= rule_keys
+    assert ANYWHERE.keys() <= {sentence for _, sentence in rule_keys}
 
 
 # -- rules whose sentence is computed: algorithms and their options ---------------------------------------------
 
-PLACES = {"OfflineRecording": ".policy.train", "OfflineTraining": ""}
+ALGORITHM_PATHS = {"OfflineRecording": ".policy.train", "OfflineTraining": ""}
 
 
 def algorithm_spec(kind: str, algorithm: str, config: Object | None = None) -> Object:
-    node = next(node for node in nodes(kind) if node.dotted == PLACES[kind])
+    node = next(node for node in nodes(kind) if node.dotted_path == ALGORITHM_PATHS[kind])
     return with_part(node, {"algorithm": algorithm} | ({} if config is None else {"config": config}))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in rules() if "messageExpression" in rule.entry], ids=str)
-def test_an_algorithm_takes_its_own_options_and_refuses_others(
-    api: ApiServer, dry_run_namespace: str, rule: Rule
-) -> None:
+@pytest.mark.parametrize(
+    "rule", [rule for rule in state_rules() if "messageExpression" in rule.entry], ids=str
+)
+def test_algorithm_accepts_only_its_own_options(api: ApiServer, dry_run_namespace: str, rule: Rule) -> None:
     kind, field = rule.node.kind, rule.entry["fieldPath"]
     usable = options.algorithms(kind)
-    own = "" if kind == "OfflineRecording" else " or package.module:Class"
+    hint = "" if kind == "OfflineRecording" else " or package.module:Class"
     if field == ".algorithm":
         for algorithm in usable:
             api.create(document(kind, algorithm_spec(kind, algorithm)), dry_run_namespace, dryRun="All")
         for algorithm in ("Nonsense", "a:", *(set(options.schemas()) - set(usable))):
             sentence = (
-                f"algorithm is {algorithm}, which an {kind} cannot use; it can use {', '.join(usable)}{own}"
+                f"algorithm is {algorithm}, which an {kind} cannot use; it can use {', '.join(usable)}{hint}"
             )
-            assert refusal(api, dry_run_namespace, kind, algorithm_spec(kind, algorithm)) == [
+            assert refusal_causes(api, dry_run_namespace, kind, algorithm_spec(kind, algorithm)) == [
                 (rule.field, sentence)
             ]
         return
@@ -108,9 +112,9 @@ def test_an_algorithm_takes_its_own_options_and_refuses_others(
     default = options.schemas()[owners[0]]["properties"][option]["default"]
     config = {option: 1 if default is None else default}  # null is as if it were not given
     api.create(document(kind, algorithm_spec(kind, owners[0], config)), dry_run_namespace, dryRun="All")
-    other = next(name for name in usable if name not in owners)
-    sentence = f"config.{option} does not apply to {other}; it is a field of {', '.join(owners)}"
-    assert refusal(api, dry_run_namespace, kind, algorithm_spec(kind, other, config)) == [
+    other_algorithm = next(name for name in usable if name not in owners)
+    sentence = f"config.{option} does not apply to {other_algorithm}; it is a field of {', '.join(owners)}"
+    assert refusal_causes(api, dry_run_namespace, kind, algorithm_spec(kind, other_algorithm, config)) == [
         (rule.field, sentence)
     ]
 
@@ -119,11 +123,11 @@ def test_an_algorithm_takes_its_own_options_and_refuses_others(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_leave_room_for_those_of_children(api: ApiServer, dry_run_namespace: str, kind: str) -> None:
-    (rule,) = schema(kind)["x-kubernetes-validations"]
+def test_resource_name_leaves_room_for_child_names(api: ApiServer, dry_run_namespace: str, kind: str) -> None:
+    (rule,) = load_schema(kind)["x-kubernetes-validations"]
     for name in ("a", "a" * 36, "cartpole-2-bc"):
-        api.create(document(kind, changed(kind, {}), name), dry_run_namespace, dryRun="All")
+        api.create(document(kind, changed_spec(kind, {}), name), dry_run_namespace, dryRun="All")
     for name in ("a" * 37, "1a", "a.b"):
-        assert refusal(api, dry_run_namespace, kind, changed(kind, {}), name) == [
+        assert refusal_causes(api, dry_run_namespace, kind, changed_spec(kind, {}), name) == [
             ("<nil>", rule["message"])
         ], name

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from admission_specs import API_VERSION, KINDS, changed, definition, document
+from admission_specs import API_VERSION, KINDS, changed_spec, document, load_crd
 
 from api_server import ApiServer, Object, RefusalError, collection, plural
 
@@ -19,12 +19,12 @@ CONDITION: Object = {
 }
 
 
-def stored_crd(api: ApiServer, kind: str) -> Object:
+def get_crd(api: ApiServer, kind: str) -> Object:
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural(kind)}.hindcast.dev"
     return api.request("GET", path)
 
 
-def raw_yaml(api: ApiServer, namespace: str, text: str) -> Object:
+def create_from_yaml(api: ApiServer, namespace: str, text: str) -> Object:
     """Create from YAML as it stands, as kubectl sends it."""
     kind = "OfflineTraining" if "OfflineTraining" in text else "OfflineRecording"
     path = collection(API_VERSION, plural(kind), namespace)
@@ -32,20 +32,20 @@ def raw_yaml(api: ApiServer, namespace: str, text: str) -> Object:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_crd_is_accepted_and_small(api: ApiServer, kind: str) -> None:
-    stored = stored_crd(api, kind)
-    conditions = {c["type"]: c["status"] for c in stored["status"]["conditions"]}
+def test_crd_is_established_and_small(api: ApiServer, kind: str) -> None:
+    crd = get_crd(api, kind)
+    conditions = {c["type"]: c["status"] for c in crd["status"]["conditions"]}
     assert conditions["Established"] == conditions["NamesAccepted"] == "True"
     assert "NonStructuralSchema" not in conditions
-    assert len(json.dumps(stored)) < CRD_LIMIT
+    assert len(json.dumps(crd)) < CRD_LIMIT
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_crd_can_be_applied_by_the_client(api: ApiServer, kind: str) -> None:
+def test_crd_fits_client_side_apply(api: ApiServer, kind: str) -> None:
     """`kubectl apply` keeps the whole object in one annotation, and annotations have a limit."""
-    crd = definition(kind)
-    applied = json.dumps(crd) + "\n"
-    annotations = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    crd = load_crd(kind)
+    document_text = json.dumps(crd) + "\n"
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": document_text}
     api.merge(crd, {"metadata": {"annotations": annotations}}, dryRun="All")
     # So much room is left for the schema to grow in.
     annotations["test"] = "x" * (100 * 1024)
@@ -53,19 +53,21 @@ def test_the_crd_can_be_applied_by_the_client(api: ApiServer, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_lost_between_file_and_server(api: ApiServer, kind: str) -> None:
-    ours = definition(kind)["spec"]["versions"][0]
-    assert stored_crd(api, kind)["spec"]["versions"][0] == ours
+def test_server_stores_crd_without_loss(api: ApiServer, kind: str) -> None:
+    file_version = load_crd(kind)["spec"]["versions"][0]
+    assert get_crd(api, kind)["spec"]["versions"][0] == file_version
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_short_names_and_category(api: ApiServer, kind: str) -> None:
-    served = {entry["name"]: entry for entry in api.request("GET", f"/apis/{API_VERSION}")["resources"]}
+def test_crd_has_short_name_and_category(api: ApiServer, kind: str) -> None:
+    api_resources = {
+        entry["name"]: entry for entry in api.request("GET", f"/apis/{API_VERSION}")["resources"]
+    }
     short = {"OfflineRecording": "orec", "OfflineTraining": "otr"}[kind]
-    entry = served[plural(kind)]
+    entry = api_resources[plural(kind)]
     assert (entry["shortNames"], entry["categories"], entry["namespaced"]) == ([short], ["hindcast"], True)
-    assert set(served) >= {f"{plural(kind)}/status"}
-    assert f"{plural(kind)}/scale" not in served
+    assert set(api_resources) >= {f"{plural(kind)}/status"}
+    assert f"{plural(kind)}/scale" not in api_resources
 
 
 # -- numbers and words of YAML ------------------------------------------------------------------------------------
@@ -85,8 +87,8 @@ spec:
 
 
 @pytest.mark.parametrize("number", ["8.0e-4", "8e-4", "0.0008", "8.0E-4", ".8e-3"])
-def test_numbers_are_numbers_however_they_are_written(api: ApiServer, namespace: str, number: str) -> None:
-    spec = raw_yaml(api, namespace, TRAINING.replace("LR", number))["spec"]
+def test_numbers_keep_their_type_in_any_notation(api: ApiServer, namespace: str, number: str) -> None:
+    spec = create_from_yaml(api, namespace, TRAINING.replace("LR", number))["spec"]
     assert spec["config"] == {"lr": 0.0008, "gradClip": 0.0008, "trainBatchSizePerLearner": 1000}
     assert [(source["path"], source["weight"]) for source in spec["input"]] == [("s3://bucket/data", 0.5)]
     assert spec["stop"] == {"episodeReturnMean": -100, "timesteps": 1_000_000}
@@ -97,27 +99,27 @@ def test_numbers_are_numbers_however_they_are_written(api: ApiServer, namespace:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fresh_object_reads_as_in_progress(api: ApiServer, namespace: str, kind: str) -> None:
+def test_fresh_object_reads_as_in_progress(api: ApiServer, namespace: str, kind: str) -> None:
     """Without it kstatus calls an object current that no operator has seen."""
-    plain = api.create(document(kind, changed(kind, {}), "plain"), namespace)
+    plain = api.create(document(kind, changed_spec(kind, {}), "plain"), namespace)
     assert plain["status"] == {"observedGeneration": -1}
     assert plain["metadata"]["generation"] == 1
     # Nobody is born finished: a status that comes with the spec is dropped.
-    restored = document(kind, changed(kind, {}), "restored") | {"status": {"state": "Succeeded"}}
-    assert api.create(restored, namespace)["status"] == {"observedGeneration": -1}
+    resource = document(kind, changed_spec(kind, {}), "restored") | {"status": {"state": "Succeeded"}}
+    assert api.create(resource, namespace)["status"] == {"observedGeneration": -1}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_spec_and_status_are_written_apart(api: ApiServer, namespace: str, kind: str) -> None:
-    stored = api.create(document(kind, changed(kind, {})), namespace)
-    api.merge(stored, {"status": {"state": "Running"}, "spec": {"suspend": True}}, "/status")
+def test_spec_and_status_are_written_separately(api: ApiServer, namespace: str, kind: str) -> None:
+    resource = api.create(document(kind, changed_spec(kind, {})), namespace)
+    api.merge(resource, {"status": {"state": "Running"}, "spec": {"suspend": True}}, "/status")
     now = api.get(kind, namespace, "test")
     assert (now["status"]["state"], now["spec"]["suspend"], now["metadata"]["generation"]) == (
         "Running",
         False,
         1,
     )
-    api.merge(stored, {"status": {"state": "Failed"}, "spec": {"suspend": True}})
+    api.merge(resource, {"status": {"state": "Failed"}, "spec": {"suspend": True}})
     now = api.get(kind, namespace, "test")
     assert (now["status"]["state"], now["spec"]["suspend"], now["metadata"]["generation"]) == (
         "Running",
@@ -127,8 +129,8 @@ def test_spec_and_status_are_written_apart(api: ApiServer, namespace: str, kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str, kind: str) -> None:
-    stored = api.create(document(kind, changed(kind, {})), namespace)
+def test_status_lists_merge_by_key(api: ApiServer, namespace: str, kind: str) -> None:
+    resource = api.create(document(kind, changed_spec(kind, {})), namespace)
     target: Object = {
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -157,7 +159,7 @@ def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str,
     twice = target | {"status": {"conditions": [ready, ready]}}
     with pytest.raises(RefusalError, match="duplicate"):
         api.apply(twice, "us", "/status")
-    assert stored["metadata"]["generation"] == api.get(kind, namespace, "test")["metadata"]["generation"]
+    assert resource["metadata"]["generation"] == api.get(kind, namespace, "test")["metadata"]["generation"]
 
 
 @pytest.mark.parametrize(
@@ -170,11 +172,11 @@ def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str,
         ({"message": "x" * 40_000}, "status.message"),
     ],
 )
-def test_a_wrong_status_is_refused(api: ApiServer, namespace: str, status: Object, field: str) -> None:
-    stored = api.create(document("OfflineTraining", changed("OfflineTraining", {})), namespace)
-    with pytest.raises(RefusalError) as refused:
-        api.merge(stored, {"status": status}, "/status")
-    assert field in [place for place, _ in refused.value.causes]
+def test_invalid_status_is_refused(api: ApiServer, namespace: str, status: Object, field: str) -> None:
+    resource = api.create(document("OfflineTraining", changed_spec("OfflineTraining", {})), namespace)
+    with pytest.raises(RefusalError) as error_info:
+        api.merge(resource, {"status": status}, "/status")
+    assert field in [place for place, _ in error_info.value.causes]
 
 
 # -- columns --------------------------------------------------------------------------------------------------------
@@ -202,17 +204,17 @@ STATUS: Object = {
         ("OfflineRecording", "PPO", {"Output": "s3://bucket/data"}),
     ],
 )
-def test_the_columns_show_how_it_goes(
+def test_printer_columns_show_progress(
     api: ApiServer, namespace: str, kind: str, algorithm: str, wide: dict[str, Any]
 ) -> None:
     expert = {"policy": {"random": None, "train": {"stop": {"timesteps": 10}}}}
-    stored = api.create(
-        document(kind, changed(kind, expert if kind == "OfflineRecording" else {})), namespace
+    resource = api.create(
+        document(kind, changed_spec(kind, expert if kind == "OfflineRecording" else {})), namespace
     )
-    api.merge(stored, {"status": STATUS}, "/status")
+    api.merge(resource, {"status": STATUS}, "/status")
     table = api.request(
         "GET",
-        api.path_of(stored),
+        api.path_of(resource),
         accept="application/json;as=Table;v=v1;g=meta.k8s.io",
     )
     columns = [(column["name"], column["priority"]) for column in table["columnDefinitions"]]
@@ -254,25 +256,25 @@ def test_the_columns_show_how_it_goes(
 def test_resources_can_be_selected_by_fields(
     api: ApiServer, namespace: str, kind: str, selector: str
 ) -> None:
-    stored = api.create(
+    resource = api.create(
         document(
-            kind, changed(kind, {"suspend": True, "cluster": {"scheduling": {"queueName": "research"}}})
+            kind, changed_spec(kind, {"suspend": True, "cluster": {"scheduling": {"queueName": "research"}}})
         ),
         namespace,
     )
-    api.merge(stored, {"status": STATUS}, "/status")
+    api.merge(resource, {"status": STATUS}, "/status")
     path = collection(API_VERSION, plural(kind), namespace)
     field, value = selector.split("=")
     names = [
         [item["metadata"]["name"] for item in api.request("GET", path, fieldSelector=text)["items"]]
         for text in (selector, f"{field}!={value}")
     ]
-    assert names == [[stored["metadata"]["name"]], []]
+    assert names == [[resource["metadata"]["name"]], []]
 
 
 def test_server_side_apply_merges_variables_by_name(api: ApiServer, namespace: str) -> None:
-    def applied(manager: str, name: str) -> Object:
-        spec = changed("OfflineTraining", {"cluster": {"env": [{"name": name, "value": manager}]}})
+    def apply_variable(manager: str, name: str) -> Object:
+        spec = changed_spec("OfflineTraining", {"cluster": {"env": [{"name": name, "value": manager}]}})
         body = document("OfflineTraining", spec)
         path = f"{collection(API_VERSION, plural('OfflineTraining'), namespace)}/{body['metadata']['name']}"
         text = json.dumps(body)
@@ -280,6 +282,6 @@ def test_server_side_apply_merges_variables_by_name(api: ApiServer, namespace: s
             "PATCH", path, text, "application/apply-patch+yaml", fieldManager=manager, force="true"
         )
 
-    applied("team", "A")
-    env = applied("platform", "B")["spec"]["cluster"]["env"]
+    apply_variable("team", "A")
+    env = apply_variable("platform", "B")["spec"]["cluster"]["env"]
     assert {entry["name"]: entry["value"] for entry in env} == {"A": "team", "B": "platform"}

@@ -39,7 +39,7 @@ GROUPS = {
     "offlinetrainings": "hindcast.dev",
 }
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
-ALLOWED = {
+ALLOWED_VERBS = {
     "offlinerecordings": "get list watch",
     "offlinetrainings": "get list watch",
     "offlinerecordings/status": "patch",
@@ -55,12 +55,12 @@ ALLOWED = {
     "pods": "get list watch",
     "events": "list",
 }
-NEVER = (
-    *(("", found) for found in ("secrets", "nodes", "namespaces", "pods/log", "pods/exec", "services")),
-    *(("", found) for found in ("serviceaccounts/token", "persistentvolumeclaims")),
-    *(("apps", found) for found in ("deployments", "statefulsets")),
-    *((RBAC, found) for found in ("clusterroles", "clusterrolebindings")),
-    *(("batch", found) for found in ("jobs", "cronjobs")),
+FORBIDDEN_RESOURCES = (
+    *(("", plural) for plural in ("secrets", "nodes", "namespaces", "pods/log", "pods/exec", "services")),
+    *(("", plural) for plural in ("serviceaccounts/token", "persistentvolumeclaims")),
+    *(("apps", plural) for plural in ("deployments", "statefulsets")),
+    *((RBAC, plural) for plural in ("clusterroles", "clusterrolebindings")),
+    *(("batch", plural) for plural in ("jobs", "cronjobs")),
     ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("ray.io", "rayjobs/status"),
     ("ray.io", "rayservices"),
@@ -69,38 +69,38 @@ NEVER = (
 
 
 @dataclass(frozen=True)
-class Installed:
+class Installation:
     """The chart's roles and accounts, installed."""
 
     api: ApiServer
-    system: str
-    served: str
-    elsewhere: str
-    everywhere: bool
+    system_namespace: str
+    served_namespace: str
+    other_namespace: str
+    is_cluster_wide: bool
 
     @property
-    def operator(self) -> str:
-        return f"system:serviceaccount:{self.system}:hindcast"
+    def operator_user(self) -> str:
+        return f"system:serviceaccount:{self.system_namespace}:hindcast"
 
-    def may(self, verb: str, group: str, resource: str, namespace: str, **more: str) -> bool:
+    def may(self, verb: str, group: str, resource: str, namespace: str, **attributes: str) -> bool:
         """`kubectl auth can-i` for the operator; an empty namespace asks for all of them."""
-        asked = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
-        return may(self.api, self.operator, **asked, **more)
+        request = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+        return may(self.api, self.operator_user, **request, **attributes)
 
     def token(self) -> str:
         """A token of the operator's account, as its pod mounts it."""
-        path = f"/api/v1/namespaces/{self.system}/serviceaccounts/hindcast/token"
+        path = f"/api/v1/namespaces/{self.system_namespace}/serviceaccounts/hindcast/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         return str(self.api.request("POST", path, request)["status"]["token"])
 
 
-def may(api: ApiServer, user: str, **asked: str) -> bool:
-    """What the API server answers to a SubjectAccessReview."""
-    asked["resource"], _, asked["subresource"] = asked["resource"].partition("/")
+def may(api: ApiServer, user: str, **attributes: str) -> bool:
+    """Ask the API server for a SubjectAccessReview; return True if it allows the request."""
+    attributes["resource"], _, attributes["subresource"] = attributes["resource"].partition("/")
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
-        "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": asked},
+        "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": attributes},
     }
     answer = api.request("POST", collection("authorization.k8s.io/v1", "subjectaccessreviews"), review)
     return bool(answer["status"]["allowed"])
@@ -108,74 +108,81 @@ def may(api: ApiServer, user: str, **asked: str) -> bool:
 
 @contextlib.contextmanager
 def namespaces(api: ApiServer, count: int) -> Iterator[list[str]]:
-    made = [f"chart-{uuid.uuid4().hex[:10]}" for _ in range(count)]
-    for name in made:
+    new_names = [f"chart-{uuid.uuid4().hex[:10]}" for _ in range(count)]
+    for name in new_names:
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    yield made
-    for name in made:
+    yield new_names
+    for name in new_names:
         api.delete(f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture(scope="module", params=["everywhere", "watched"])
-def installed(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Installed]:
-    """The roles as the chart makes them for the whole cluster, and for one namespace."""
+def installation(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Installation]:
+    """Install the chart's roles for the whole cluster or for one namespace."""
     everywhere = request.param == "everywhere"
-    with namespaces(api, 3) as (system, served, elsewhere):
-        values = {} if everywhere else {"watchNamespaces": [served]}
+    with namespaces(api, 3) as (system, served_namespace, elsewhere):
+        values = {} if everywhere else {"watchNamespaces": [served_namespace]}
         kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-        objects = [found for kind in kinds for found in render(values, system).all(kind)]
-        for found in objects:
-            api.apply(found, "tests")
-        made = Installed(api, system, served, elsewhere, everywhere)
+        objects = [manifest for kind in kinds for manifest in render(values, system).all(kind)]
+        for manifest in objects:
+            api.apply(manifest, "tests")
+        roles = Installation(api, system, served_namespace, elsewhere, everywhere)
         lease = ("get", "coordination.k8s.io", "leases", system)
         wait_for(
-            lambda: made.may("get", "ray.io", "rayjobs", served) and made.may(*lease, name="hindcast"),
+            lambda: (
+                roles.may("get", "ray.io", "rayjobs", served_namespace) and roles.may(*lease, name="hindcast")
+            ),
             "the API server has heard of the new roles",
         )
-        yield made
-        for found in objects:
-            api.delete(f"{api.path_of(found)}/{found['metadata']['name']}")
+        yield roles
+        for manifest in objects:
+            api.delete(f"{api.path_of(manifest)}/{manifest['metadata']['name']}")
 
 
-def test_what_the_operator_may_do(installed: Installed) -> None:
-    """The whole table, both ways, in a namespace that it serves."""
-    for resource, words in ALLOWED.items():
+def test_operator_has_exactly_its_verbs(installation: Installation) -> None:
+    """Every verb of the table is allowed in a served namespace, and no other."""
+    for resource, words in ALLOWED_VERBS.items():
         group = GROUPS[resource.split("/")[0]]
         for verb in VERBS:
-            asked = installed.may(verb, group, resource, installed.served)
-            assert asked == (verb in words.split()), f"{verb} {resource}"
+            is_allowed = installation.may(verb, group, resource, installation.served_namespace)
+            assert is_allowed == (verb in words.split()), f"{verb} {resource}"
 
 
-def test_what_the_operator_may_never_do(installed: Installed) -> None:
-    for group, resource in NEVER:
-        for place in (installed.served, installed.system):
-            allowed = [verb for verb in VERBS if installed.may(verb, group, resource, place)]
-            assert allowed == [], f"{resource} in {place}"
+def test_operator_has_no_forbidden_rights(installation: Installation) -> None:
+    for group, resource in FORBIDDEN_RESOURCES:
+        for namespace in (installation.served_namespace, installation.system_namespace):
+            verbs = [verb for verb in VERBS if installation.may(verb, group, resource, namespace)]
+            assert verbs == [], f"{resource} in {namespace}"
     for verb in ("bind", "escalate", "impersonate"):
-        assert not installed.may(verb, RBAC, "roles", installed.served)
-        assert not installed.may(verb, RBAC, "clusterroles", "")
+        assert not installation.may(verb, RBAC, "roles", installation.served_namespace)
+        assert not installation.may(verb, RBAC, "clusterroles", "")
 
 
-def test_where_the_operator_may_do_it(installed: Installed) -> None:
-    for resource, words in ALLOWED.items():
+def test_operator_has_rights_only_in_its_namespaces(installation: Installation) -> None:
+    for resource, words in ALLOWED_VERBS.items():
         group, verb = GROUPS[resource.split("/")[0]], words.split()[0]
-        assert installed.may(verb, group, resource, installed.elsewhere) == installed.everywhere
-        assert installed.may(verb, group, resource, "") == installed.everywhere
+        assert (
+            installation.may(verb, group, resource, installation.other_namespace)
+            == installation.is_cluster_wide
+        )
+        assert installation.may(verb, group, resource, "") == installation.is_cluster_wide
 
 
-def test_events_are_only_created(installed: Installed) -> None:
-    allowed = [v for v in VERBS if installed.may(v, "events.k8s.io", "events", installed.served)]
-    assert allowed == ["create"]
+def test_operator_may_only_create_events(installation: Installation) -> None:
+    verbs = [
+        v for v in VERBS if installation.may(v, "events.k8s.io", "events", installation.served_namespace)
+    ]
+    assert verbs == ["create"]
 
 
-def test_the_lease_is_one_lease(installed: Installed) -> None:
-    def allowed(place: str, name: str) -> set[str]:
-        asked = ("coordination.k8s.io", "leases", place)
-        return {verb for verb in VERBS if installed.may(verb, *asked, name=name)}
+def test_operator_may_use_only_its_lease(installation: Installation) -> None:
+    def allowed_verbs(namespace: str, name: str) -> set[str]:
+        lease = ("coordination.k8s.io", "leases", namespace)
+        return {verb for verb in VERBS if installation.may(verb, *lease, name=name)}
 
-    assert allowed(installed.system, "hindcast") == {"create", "get", "update"}
-    assert allowed(installed.system, "another") == {"create"}
-    assert allowed(installed.served, "hindcast") == set()
+    assert allowed_verbs(installation.system_namespace, "hindcast") == {"create", "get", "update"}
+    assert allowed_verbs(installation.system_namespace, "another") == {"create"}
+    assert allowed_verbs(installation.served_namespace, "hindcast") == set()
 
 
 # -- really doing it ----------------------------------------------------------------------------------------
@@ -195,14 +202,14 @@ TRAINING: Object = {
 
 
 @pytest.fixture
-def operator(installed: Installed, tmp_path: Path) -> Iterator[ApiServer]:
-    """The API server as the operator's pod speaks to it: with the token of its service account."""
-    with ApiServer.of(str(kubeconfig_of(installed.token(), tmp_path))) as server:
+def operator(installation: Installation, tmp_path: Path) -> Iterator[ApiServer]:
+    """Connect to the API server like the operator's pod, with the token of its service account."""
+    with ApiServer.of(str(write_token_kubeconfig(installation.token(), tmp_path))) as server:
         yield server
 
 
-def kubeconfig_of(token: str, folder: Path) -> Path:
-    """This API server, for whoever has the token."""
+def write_token_kubeconfig(token: str, folder: Path) -> Path:
+    """Write a kubeconfig of this API server with a token."""
     kubeconfig = YAML(typ="safe", pure=True).load(Path(os.environ["KUBECONFIG"]).read_text())
     for user in kubeconfig["users"]:
         user["user"] = {"token": token}
@@ -211,40 +218,42 @@ def kubeconfig_of(token: str, folder: Path) -> Path:
     return file
 
 
-def objects_of(installed: Installed, number: int, uid: str) -> list[Object]:
-    resource = validate_resource(TRAINING | {"metadata": {"name": "clone", "namespace": installed.served}})
+def build_objects(installation: Installation, number: int, uid: str) -> list[Object]:
+    resource = validate_resource(
+        TRAINING | {"metadata": {"name": "clone", "namespace": installation.served_namespace}}
+    )
     attempt = Attempt(
         revision=1,
         number=number,
         ray_job_name=names.child_name("OfflineTraining", "clone", 1, number),
-        namespace=installed.served,
+        namespace=installation.served_namespace,
         uid=uid,
         spec_hash="0" * 16,
     )
     return build(effective_resource(resource, Defaults()), attempt)
 
 
-def test_a_run_from_the_first_object_to_the_last(installed: Installed, operator: ApiServer) -> None:
-    """Each write of the operator, under its own account; then what the run's account may do with it."""
-    api, place = installed.api, installed.served
-    training = api.create(TRAINING, place)
+def test_operator_may_write_all_objects_of_a_run(installation: Installation, operator: ApiServer) -> None:
+    """Make each write of the operator with its own account, then check the rights of the run's account."""
+    api, namespace = installation.api, installation.served_namespace
+    training = api.create(TRAINING, namespace)
     uid = training["metadata"]["uid"]
-    status = TRAINING | {"metadata": {"name": "clone", "namespace": place, "uid": uid}}
+    status = TRAINING | {"metadata": {"name": "clone", "namespace": namespace, "uid": uid}}
     del status["spec"]
     operator.apply(status | {"status": {"observedGeneration": 1}}, names.MANAGER, "/status")
-    objects = objects_of(installed, 1, uid)
-    assert [found["kind"] for found in objects] == [
+    objects = build_objects(installation, 1, uid)
+    assert [manifest["kind"] for manifest in objects] == [
         *("ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob")
     ]
     for found in objects:
-        operator.create(found, place)
-    role = objects_of(installed, 2, uid)[2]
+        operator.create(found, namespace)
+    role = build_objects(installation, 2, uid)[2]
     operator.apply(role, names.MANAGER)
-    operator.create(event(place), place)
+    operator.create(event_document(namespace), namespace)
 
-    account = f"system:serviceaccount:{place}:{objects[1]['metadata']['name']}"
+    account = f"system:serviceaccount:{namespace}:{objects[1]['metadata']['name']}"
     first, second = (names.child_name("OfflineTraining", "clone", 1, number) for number in (1, 2))
-    config_maps = {"group": "", "resource": "configmaps", "namespace": place}
+    config_maps = {"group": "", "resource": "configmaps", "namespace": namespace}
     wait_for(
         lambda: may(api, account, verb="get", name=second, **config_maps),
         "the API server has heard of the changed role",
@@ -254,20 +263,20 @@ def test_a_run_from_the_first_object_to_the_last(installed: Installed, operator:
     for resource in ("pods", "secrets", "serviceaccounts", "configmaps"):
         assert not [v for v in VERBS if may(api, account, verb=v, **config_maps | {"resource": resource})]
     for resource in ("rayjobs", "rayclusters"):
-        ray = {"group": "ray.io", "resource": resource, "namespace": place}
+        ray = {"group": "ray.io", "resource": resource, "namespace": namespace}
         assert not [v for v in VERBS if may(api, account, verb=v, **ray)]
 
     for found in reversed(objects):
         if found["kind"] in ("RayJob", "ConfigMap"):
-            operator.delete(f"{operator.path_of(found, place)}/{found['metadata']['name']}")
-    api.delete(f"{api.path_of(TRAINING, place)}/clone")
+            operator.delete(f"{operator.path_of(found, namespace)}/{found['metadata']['name']}")
+    api.delete(f"{api.path_of(TRAINING, namespace)}/clone")
 
 
-def event(place: str) -> Object:
+def event_document(namespace: str) -> Object:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": "clone.1", "namespace": place},
+        "metadata": {"name": "clone.1", "namespace": namespace},
         "eventTime": "2026-01-01T00:00:00.000000Z",
         "reportingController": "hindcast.dev/hindcast-operator",
         "reportingInstance": "test",
@@ -275,66 +284,71 @@ def event(place: str) -> Object:
         "type": "Normal",
         "reason": "Started",
         "note": "It has started",
-        "regarding": {"kind": "OfflineTraining", "name": "clone", "namespace": place},
+        "regarding": {"kind": "OfflineTraining", "name": "clone", "namespace": namespace},
     }
 
 
-def test_the_operator_cannot_give_rights_that_it_has_not(installed: Installed, operator: ApiServer) -> None:
+def test_operator_cannot_grant_rights_it_lacks(installation: Installation, operator: ApiServer) -> None:
     role = {
         "apiVersion": f"{RBAC}/v1",
         "kind": "Role",
-        "metadata": {"name": "more", "namespace": installed.served},
+        "metadata": {"name": "more", "namespace": installation.served_namespace},
         "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
     }
-    with pytest.raises(RefusalError, match="not currently held") as refused:
+    with pytest.raises(RefusalError, match="not currently held") as error_info:
         operator.create(role)
-    assert refused.value.status == 403
+    assert error_info.value.status == 403
 
 
-def test_the_operator_cannot_change_what_users_wrote(installed: Installed, operator: ApiServer) -> None:
-    place = installed.served
-    made = installed.api.create(TRAINING, place)
-    path = f"{installed.api.path_of(TRAINING, place)}/clone"
+def test_operator_cannot_change_user_resources(installation: Installation, operator: ApiServer) -> None:
+    namespace = installation.served_namespace
+    training = installation.api.create(TRAINING, namespace)
+    path = f"{installation.api.path_of(TRAINING, namespace)}/clone"
     for method, body, kind in (
         ("PATCH", {"metadata": {"finalizers": ["hindcast.dev/x"]}}, "application/merge-patch+json"),
         ("PATCH", json.dumps(TRAINING), APPLY),
         ("DELETE", None, "application/json"),
     ):
-        more = {"fieldManager": "x"} if kind == APPLY else {}
-        with pytest.raises(RefusalError) as refused:
-            operator.request(method, path, body, kind, **more)
-        assert refused.value.status == 403
-    assert installed.api.request("GET", path)["metadata"]["uid"] == made["metadata"]["uid"]
-    installed.api.delete(path)
+        query = {"fieldManager": "x"} if kind == APPLY else {}
+        with pytest.raises(RefusalError) as error_info:
+            operator.request(method, path, body, kind, **query)
+        assert error_info.value.status == 403
+    assert installation.api.request("GET", path)["metadata"]["uid"] == training["metadata"]["uid"]
+    installation.api.delete(path)
 
 
 # -- people -------------------------------------------------------------------------------------------------
 
 
-def test_people_work_with_resources_as_with_other_workloads(installed: Installed) -> None:
+def test_cluster_roles_view_and_edit_include_resources(installation: Installation) -> None:
     """The cluster's own roles view and edit; aggregation is the controller manager's."""
-    api, place = installed.api, installed.served
+    api, namespace = installation.api, installation.served_namespace
     for role in ("view", "edit", "admin"):
-        api.apply(binding(role, place), "tests")
-    wait_for(lambda: people_may(installed, "view", "get"), "view is aggregated")
-    wait_for(lambda: people_may(installed, "admin", "deletecollection"), "admin is aggregated")
+        api.apply(role_binding(role, namespace), "tests")
+    wait_for(lambda: user_may(installation, "view", "get"), "view is aggregated")
+    wait_for(lambda: user_may(installation, "admin", "deletecollection"), "admin is aggregated")
     reading, writing = {"get", "list", "watch"}, {"create", "update", "patch", "delete", "deletecollection"}
     for role, verbs in (("view", reading), ("edit", reading | writing), ("admin", reading | writing)):
-        assert {verb for verb in VERBS if people_may(installed, role, verb)} == verbs
-        status = {verb for verb in VERBS if people_may(installed, role, verb, "offlinetrainings/status")}
+        assert {verb for verb in VERBS if user_may(installation, role, verb)} == verbs
+        status = {verb for verb in VERBS if user_may(installation, role, verb, "offlinetrainings/status")}
         assert status == reading, "status is the operator's alone"
 
 
-def people_may(installed: Installed, role: str, verb: str, resource: str = "offlinetrainings") -> bool:
-    asked = {"verb": verb, "group": "hindcast.dev", "resource": resource, "namespace": installed.served}
-    return may(installed.api, f"a-{role}er", **asked)
+def user_may(installation: Installation, role: str, verb: str, resource: str = "offlinetrainings") -> bool:
+    attributes = {
+        "verb": verb,
+        "group": "hindcast.dev",
+        "resource": resource,
+        "namespace": installation.served_namespace,
+    }
+    return may(installation.api, f"a-{role}er", **attributes)
 
 
-def binding(role: str, place: str) -> Object:
+def role_binding(role: str, namespace: str) -> Object:
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": f"people-{role}", "namespace": place},
+        "metadata": {"name": f"people-{role}", "namespace": namespace},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": f"a-{role}er"}],
     }
@@ -344,47 +358,52 @@ def binding(role: str, place: str) -> Object:
 
 
 @pytest.mark.alone
-def test_the_operator_itself_needs_nothing_else(installed: Installed, tmp_path: Path) -> None:
+def test_operator_process_is_never_refused(installation: Installation, tmp_path: Path) -> None:
     """It runs under the chart's roles, from start to deletion, and is never refused."""
-    api, place = installed.api, installed.served
-    wait_for(lambda: not terminating(api), "the namespaces of earlier tests are gone", 120)
-    with running_operator(installed, tmp_path) as metrics:
-        made = api.create(TRAINING, place)
-        job = f"{collection('ray.io/v1', 'rayjobs', place)}/{names.child_name('OfflineTraining', 'clone', 1, 1)}"
+    api, namespace = installation.api, installation.served_namespace
+    wait_for(lambda: not terminating_namespaces(api), "the namespaces of earlier tests are gone", 120)
+    with run_operator_process(installation, tmp_path) as metrics:
+        training = api.create(TRAINING, namespace)
+        job = f"{collection('ray.io/v1', 'rayjobs', namespace)}/{names.child_name('OfflineTraining', 'clone', 1, 1)}"
         wait_for(lambda: exists(api, job), "its RayJob is there", 60)
-        wait_for(lambda: bool(events_about(api, place, made["metadata"]["uid"])), "an event is there", 60)
-        api.merge(made, {"spec": {"suspend": True, "runPolicy": {"suspendGraceSeconds": 0}}})
+        wait_for(
+            lambda: bool(list_events(api, namespace, training["metadata"]["uid"])), "an event is there", 60
+        )
+        api.merge(training, {"spec": {"suspend": True, "runPolicy": {"suspendGraceSeconds": 0}}})
         wait_for(lambda: not exists(api, job), "its RayJob is gone", 60)
-        deleted = 'hindcast_writes_total{what="delete-rayjob"} 1.0'
-        wait_for(lambda: deleted in metrics(), "the deletion is counted", 60)  # once its answer is there
-        api.delete(f"{api.path_of(made)}/clone")
-        said = metrics()
-    assert "hindcast_leader 1.0" in said
-    assert 'hindcast_writes_total{what="create-rayjob"} 1.0' in said
-    assert deleted in said
-    assert 'code="403"' not in said
+        deletion_count = 'hindcast_writes_total{what="delete-rayjob"} 1.0'
+        wait_for(
+            lambda: deletion_count in metrics(), "the deletion is counted", 60
+        )  # once its answer is there
+        api.delete(f"{api.path_of(training)}/clone")
+        metrics_text = metrics()
+    assert "hindcast_leader 1.0" in metrics_text
+    assert 'hindcast_writes_total{what="create-rayjob"} 1.0' in metrics_text
+    assert deletion_count in metrics_text
+    assert 'code="403"' not in metrics_text
 
 
-def terminating(api: ApiServer) -> list[str]:
-    """Namespaces that are being deleted: whoever writes into one is refused with a 403, whatever his rights."""
-    found = api.request("GET", "/api/v1/namespaces")["items"]
-    return [each["metadata"]["name"] for each in found if "deletionTimestamp" in each["metadata"]]
+def terminating_namespaces(api: ApiServer) -> list[str]:
+    """Return the namespaces that are being deleted: any write into one is refused with a 403."""
+    items = api.request("GET", "/api/v1/namespaces")["items"]
+    return [item["metadata"]["name"] for item in items if "deletionTimestamp" in item["metadata"]]
 
 
 @contextlib.contextmanager
-def running_operator(installed: Installed, folder: Path) -> Iterator[Callable[[], str]]:
-    """The operator as the chart's Deployment starts it, with its account; what /metrics says."""
-    values = {} if installed.everywhere else {"watchNamespaces": [installed.served]}
-    container = render(values, installed.system).container
+def run_operator_process(installation: Installation, folder: Path) -> Iterator[Callable[[], str]]:
+    """Run the operator as the chart's Deployment starts it, with its account; yield a reader of /metrics."""
+    values = {} if installation.is_cluster_wide else {"watchNamespaces": [installation.served_namespace]}
+    container = render(values, installation.system_namespace).container
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (folder / "defaults.yaml").write_text("defaults: {}")
-    replaced = {"--listen": f"127.0.0.1:{port}", "--defaults": str(folder / "defaults.yaml")}
+    replacements = {"--listen": f"127.0.0.1:{port}", "--defaults": str(folder / "defaults.yaml")}
     arguments = [
-        f"{name}={replaced.get(name, value)}" for name, value in (a.split("=", 1) for a in container["args"])
+        f"{name}={replacements.get(name, value)}"
+        for name, value in (a.split("=", 1) for a in container["args"])
     ]
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig_of(installed.token(), folder))}
+    environment = {**os.environ, "KUBECONFIG": str(write_token_kubeconfig(installation.token(), folder))}
     command = [sys.executable, "-m", "hindcast_operator", *arguments]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -407,6 +426,6 @@ def exists(api: ApiServer, path: str) -> bool:
         return False
 
 
-def events_about(api: ApiServer, place: str, uid: str) -> list[Object]:
-    found = api.request("GET", collection("v1", "events", place))["items"]
-    return [about for about in found if about["involvedObject"].get("uid") == uid]
+def list_events(api: ApiServer, namespace: str, uid: str) -> list[Object]:
+    events = api.request("GET", collection("v1", "events", namespace))["items"]
+    return [about for about in events if about["involvedObject"].get("uid") == uid]

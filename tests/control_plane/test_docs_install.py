@@ -1,4 +1,4 @@
-"""docs/install.md on a real API server: what it says to type works, in its order.
+"""docs/install.md on a real API server: its commands work, in their order.
 
 A block's second word says where it can be run: `cluster`, an API server; `node`, where pods run (tests/e2e do the
 same with images of their own); `kind`, a machine with kind; `never`, with something that only the reader has.
@@ -33,17 +33,17 @@ helm() {
 
 
 def blocks(where: str) -> list[str]:
-    return [code for language, found, code in BLOCK.findall(TEXT) if language == "bash" and found == where]
+    return [code for language, place, code in BLOCK.findall(TEXT) if language == "bash" and place == where]
 
 
 @pytest.fixture
 def folder(api: ApiServer, tmp_path: Path) -> Iterator[Path]:
-    """The repository, with the files that the page says to write; afterwards the definitions are there again."""
+    """Prepare a folder with the repository and the files that the page tells to write; restore the CRDs afterwards."""
     for name in ("charts", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     for _, _, code in BLOCK.findall(TEXT):
-        if named := re.match(r"#\s*(\S+\.yaml)", code):
-            (tmp_path / named[1]).write_text(code)
+        if file_comment := re.match(r"#\s*(\S+\.yaml)", code):
+            (tmp_path / file_comment[1]).write_text(code)
     yield tmp_path
     quiet = "helm uninstall hindcast --namespace hindcast-system --ignore-not-found; kubectl delete --ignore-not-found "
     subprocess.run(
@@ -54,37 +54,42 @@ def folder(api: ApiServer, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.alone
-def test_what_the_page_says_to_type_works(folder: Path) -> None:
+def test_commands_of_page_work_in_order(folder: Path) -> None:
     for program in ("helm", "kubectl"):
         tool(program)
     script = "\n".join(
         ["set -euo pipefail", HELM, *(f"echo '## {n}'\n{b}" for n, b in enumerate(blocks("cluster")))]
     )
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=os.environ, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    said = re.split(r"^## \d+\n", done.stdout, flags=re.MULTILINE)[1:]
-    assert [word for word in said[outcome_of("auth can-i")].split() if word in ("yes", "no")] == ["yes", "no"]
-    for part in ("kubectl apply", "helm uninstall"):
-        assert {"cartpole-expert", "cartpole-bc"} <= set(re.findall(r"cartpole-\w+", said[outcome_of(part)]))
-    assert said[-1].count("deleted") == 2
+    assert process.returncode == 0, f"{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
+    outputs = re.split(r"^## \d+\n", process.stdout, flags=re.MULTILINE)[1:]
+    assert [word for word in outputs[block_index("auth can-i")].split() if word in ("yes", "no")] == [
+        "yes",
+        "no",
+    ]
+    for command in ("kubectl apply", "helm uninstall"):
+        assert {"cartpole-expert", "cartpole-bc"} <= set(
+            re.findall(r"cartpole-\w+", outputs[block_index(command)])
+        )
+    assert outputs[-1].count("deleted") == 2
 
 
-def outcome_of(command: str) -> int:
+def block_index(command: str) -> int:
     (number,) = [number for number, block in enumerate(blocks("cluster")) if command in block]
     return number
 
 
-def test_every_block_says_where_it_runs() -> None:
-    found = {(language, where) for language, where, _ in BLOCK.findall(TEXT)}
-    assert found == {
+def test_every_block_names_where_it_runs() -> None:
+    block_types = {(language, where) for language, where, _ in BLOCK.findall(TEXT)}
+    assert block_types == {
         *(("bash", where) for where in ("", "cluster", "node", "kind", "never")),
         ("yaml", ""),
     }
 
 
-def test_the_kind_block_is_what_make_e2e_does() -> None:
+def test_kind_block_matches_e2e_script() -> None:
     (code,) = blocks("kind")
     script = (ROOT / "tools" / "e2e.sh").read_text()
     version = re.search(r"^KUBERAY_VERSION=(\S+)", script, re.MULTILINE)
@@ -98,12 +103,12 @@ def test_the_kind_block_is_what_make_e2e_does() -> None:
 
 def test_reasons_and_links_exist() -> None:
     table = TEXT.split("## Troubleshooting")[1]
-    named = {
+    reason_names = {
         word
         for row in re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
         for word in re.findall(r"`(\w+)`", row)
     }
-    assert len(named) > 5
-    assert named <= {reason.value for reason in Reason}
+    assert len(reason_names) > 5
+    assert reason_names <= {reason.value for reason in Reason}
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", TEXT):
         assert target.startswith("https://") or (PAGE.parent / target).exists(), target

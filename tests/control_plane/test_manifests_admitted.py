@@ -1,4 +1,4 @@
-"""What is built for an attempt is admitted by a real API server: strictly, and under restricted Pod Security."""
+"""The manifests of an attempt are admitted by a real API server: strictly, and under restricted Pod Security."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ examples = pytest.mark.parametrize("resource", RESOURCES.values(), ids=RESOURCES
 
 
 @pytest.fixture
-def restricted(api: ApiServer, namespace: str) -> str:
+def restricted_namespace(api: ApiServer, namespace: str) -> str:
     """The namespace, under restricted Pod Security."""
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -67,62 +67,66 @@ def manifests_in(namespace: str, resource: Resource, number: int = 1) -> list[Ob
     return build(effective_resource(resource, PLATFORM), attempt)
 
 
-def pods(job: Object, namespace: str) -> Iterator[Object]:
+def build_pods(job: Object, namespace: str) -> Iterator[Object]:
     for pool, template in templates(job).items():
         metadata = {**template["metadata"], "name": pool, "namespace": namespace}
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
 @examples
-def test_objects_and_pods_are_admitted(api: ApiServer, restricted: str, resource: Resource) -> None:
-    manifests = manifests_in(restricted, resource, number=999)
+def test_objects_and_pods_are_admitted(api: ApiServer, restricted_namespace: str, resource: Resource) -> None:
+    manifests = manifests_in(restricted_namespace, resource, number=999)
     for manifest in manifests:
-        stored = api.create(manifest)
-        assert pruned(manifest, stored) == []
-    for pod in pods(manifests[-1], restricted):
+        response = api.create(manifest)
+        assert prune_to_sent(manifest, response) == []
+    for pod in build_pods(manifests[-1], restricted_namespace):
         api.create(pod, dryRun="All")
 
 
-def pruned(sent: Any, stored: Any, path: str = "") -> list[str]:
+def prune_to_sent(sent: Any, stored: Any, path: str = "") -> list[str]:
     """Fields that were sent and are not stored."""
     if isinstance(sent, dict):
         missing = [f"{path}.{key}" for key in sent if key not in stored]
-        return missing + [p for k in sent if k in stored for p in pruned(sent[k], stored[k], f"{path}.{k}")]
+        return missing + [
+            p for k in sent if k in stored for p in prune_to_sent(sent[k], stored[k], f"{path}.{k}")
+        ]
     if isinstance(sent, list):
         return [
-            p for i, (a, b) in enumerate(zip(sent, stored, strict=True)) for p in pruned(a, b, f"{path}[{i}]")
+            p
+            for i, (a, b) in enumerate(zip(sent, stored, strict=True))
+            for p in prune_to_sent(a, b, f"{path}[{i}]")
         ]
     return []
 
 
-def test_the_namespace_would_refuse_pods_with_less(api: ApiServer, restricted: str) -> None:
-    manifests = manifests_in(restricted, recording())
+def test_restricted_namespace_refuses_unrestricted_pod(api: ApiServer, restricted_namespace: str) -> None:
+    manifests = manifests_in(restricted_namespace, recording())
     for manifest in manifests[:-1]:
         api.create(manifest)
-    for pod in pods(manifests[-1], restricted):
+    for pod in build_pods(manifests[-1], restricted_namespace):
         pod["spec"]["containers"][0]["securityContext"] = {}
         with pytest.raises(RefusalError, match="violates PodSecurity"):
             api.create(pod, dryRun="All")
 
 
-def test_a_rendered_resource_is_what_comes_of_the_stored_one(api: ApiServer, namespace: str) -> None:
+def test_rendered_resource_equals_stored_one(api: ApiServer, namespace: str) -> None:
     spec = {"input": [{"path": "data"}], "runPolicy": {"startDeadlineSeconds": 50}, "config": {"lr": 8e-4}}
     resource = training(**spec)
     document = resource.model_dump(mode="json", by_alias=True, exclude_unset=True)
     document["metadata"]["namespace"] = namespace
-    stored = validate_resource(api.create(document))
-    assert stored.metadata.namespace == namespace
-    (rendered,) = render([validate_resource(document)], PLATFORM, "default")
-    attempt = Attempt.model_validate_json(rendered.manifests[0]["data"]["attempt.json"])
-    assert build(effective_resource(stored, PLATFORM), attempt) == rendered.manifests
-    assert effective_resource(stored, PLATFORM).spec.run_policy.stall_timeout_seconds == 600
+    stored_resource = validate_resource(api.create(document))
+    assert stored_resource.metadata.namespace == namespace
+    (rendered_attempt,) = render([validate_resource(document)], PLATFORM, "default")
+    attempt = Attempt.model_validate_json(rendered_attempt.manifests[0]["data"]["attempt.json"])
+    assert build(effective_resource(stored_resource, PLATFORM), attempt) == rendered_attempt.manifests
+    assert effective_resource(stored_resource, PLATFORM).spec.run_policy.stall_timeout_seconds == 600
 
 
-def test_the_run_can_patch_its_config_map_and_nothing_else(api: ApiServer, namespace: str) -> None:
-    first, *others = manifests_in(namespace, training())
-    for manifest in (first, *others[:-1]):
+def test_run_may_only_get_and_patch_its_config_map(api: ApiServer, namespace: str) -> None:
+    manifests = manifests_in(namespace, training())
+    for manifest in manifests[:-1]:
         api.create(manifest)
-    account = others[0]["metadata"]["name"]
+    account = manifests[1]["metadata"]["name"]
 
     def may(verb: str, resource: str, name: str = "", group: str = "") -> bool:
         attributes = {
@@ -144,36 +148,36 @@ def test_the_run_can_patch_its_config_map_and_nothing_else(api: ApiServer, names
         answer = api.request("POST", collection("authorization.k8s.io/v1", "subjectaccessreviews"), review)
         return bool(answer["status"]["allowed"])
 
-    own, later = "clone-t1-1", "clone-t1-2"
-    wait_for(lambda: may("get", "configmaps", own), "the API server has heard of the new role")
-    assert may("patch", "configmaps", own)
+    child, next_child = "clone-t1-1", "clone-t1-2"
+    wait_for(lambda: may("get", "configmaps", child), "the API server has heard of the new role")
+    assert may("patch", "configmaps", child)
     forbidden = [
-        ("update", "configmaps", own, ""),
-        ("delete", "configmaps", own, ""),
-        ("patch", "configmaps", later, ""),
+        ("update", "configmaps", child, ""),
+        ("delete", "configmaps", child, ""),
+        ("patch", "configmaps", next_child, ""),
         ("list", "configmaps", "", ""),
         ("create", "configmaps", "", ""),
         ("get", "secrets", "storage", ""),
         ("create", "pods", "", ""),
         ("patch", "roles", account, "rbac.authorization.k8s.io"),
         ("patch", "offlinetrainings", "clone", "hindcast.dev"),
-        ("get", "rayjobs", own, "ray.io"),
+        ("get", "rayjobs", child, "ray.io"),
     ]
     assert [request for request in forbidden if may(*request)] == []
 
     # The next attempt's role takes the voice of this one.
     role = manifests_in(namespace, training(), number=2)[2]
     api.apply(role, "hindcast-operator")
-    wait_for(lambda: may("patch", "configmaps", later), "the API server has heard of the changed role")
-    assert not may("patch", "configmaps", own)
+    wait_for(lambda: may("patch", "configmaps", next_child), "the API server has heard of the changed role")
+    assert not may("patch", "configmaps", child)
 
 
-def test_sizes_fit_the_status(api: ApiServer, namespace: str) -> None:
+def test_sizes_are_stored_in_status(api: ApiServer, namespace: str) -> None:
     resource = training()
     document = resource.model_dump(mode="json", by_alias=True, exclude_unset=True)
     document["metadata"]["namespace"] = namespace
     api.create(document)
-    (rendered,) = render([resource], PLATFORM, namespace)
-    resolved = rendered.sizes.to_status()
-    stored = api.merge(document, {"status": {"resolved": resolved}}, "/status")
-    assert stored["status"]["resolved"] == resolved
+    (rendered_attempt,) = render([resource], PLATFORM, namespace)
+    sizes = rendered_attempt.sizes.to_status()
+    response = api.merge(document, {"status": {"resolved": sizes}}, "/status")
+    assert response["status"]["resolved"] == sizes

@@ -1,11 +1,11 @@
-"""The operator is killed before and after each of its writes: one RayJob per attempt, and the same end."""
+"""The operator is killed before and after each of its writes: one RayJob per attempt, and the same final status."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from fake_kuberay import SUCCESS, Outcome, PlayKubeRay
+from fake_kuberay import SUCCESS_OUTCOME, Outcome, PlayKubeRay
 from operator_process import RunOperator
 from resources import Team, recording
 
@@ -15,11 +15,11 @@ from hindcast_operator.control.faults import EXIT_CODE, WRITES
 WALKS = recording()
 
 
-def around(*writes: str) -> list[str]:
+def fault_points(*writes: str) -> list[str]:
     return [f"{when}:{write}" for write in writes for when in ("before", "after")]
 
 
-CREATIONS = around(
+CREATIONS = fault_points(
     "write-status",
     "create-configmap",
     "create-serviceaccount",
@@ -30,51 +30,65 @@ CREATIONS = around(
 # Each phase: what the user does, where the operator dies one time after the other, and the state in the end.
 # An event that the operator was killed at is not posted later, so its two points need two transitions. Without a state
 # in the end, the next change meets an attempt that is half made.
-OTHER = {"suspend": False, "runners": {"replicas": 2}, "cluster": {"serviceAccountName": "other"}}
+SECOND_ATTEMPT_CHANGE = {
+    "suspend": False,
+    "runners": {"replicas": 2},
+    "cluster": {"serviceAccountName": "other"},
+}
 PHASES: list[tuple[dict[str, Any], list[str], str | None]] = [
     ({}, [*CREATIONS, "before:create-event"], "Running"),
-    ({"runPolicy": {"ttlSecondsAfterFinished": 60}}, around("set-deadlines"), "Running"),
-    ({"suspend": True}, around("set-intent", "delete-rayjob", "delete-configmap"), "Suspended"),
+    ({"runPolicy": {"ttlSecondsAfterFinished": 60}}, fault_points("set-deadlines"), "Running"),
+    ({"suspend": True}, fault_points("set-intent", "delete-rayjob", "delete-configmap"), "Suspended"),
     ({"suspend": False}, ["before:apply-role"], None),
     (
-        OTHER,
-        [*around("apply-configmap"), "after:apply-role", *around("apply-rolebinding"), "after:create-event"],
+        SECOND_ATTEMPT_CHANGE,
+        [
+            *fault_points("apply-configmap"),
+            "after:apply-role",
+            *fault_points("apply-rolebinding"),
+            "after:create-event",
+        ],
         "Succeeded",
     ),
 ]
 
 
 def second_attempt_succeeds(child: str) -> Outcome | None:
-    return SUCCESS if child == "walks-r1-2" else None
+    return SUCCESS_OUTCOME if child == "walks-r1-2" else None
 
 
-def test_every_write_has_its_turn() -> None:
-    assert sorted(around(*WRITES)) == sorted(fault for _, faults, _ in PHASES for fault in faults)
+def test_every_write_has_a_fault_point() -> None:
+    assert sorted(fault_points(*WRITES)) == sorted(fault for _, faults, _ in PHASES for fault in faults)
 
 
 @pytest.mark.timeout(240)
-def test_killed_before_and_after_each_write_the_end_is_the_same(
+def test_kill_before_and_after_each_write_gives_same_end(
     api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     team, kuberay = Team(api, namespace), play_kuberay(second_attempt_succeeds)
-    killed = 0
+    num_kills = 0
     for change, faults, goal in PHASES:
         team.apply(recording(**change))
         for fault in faults:
             with run_operator(fault=fault) as operator:
-                wait_for(lambda operator=operator: operator.ended() is not None, f"dies at {fault}")
-                assert operator.ended() == EXIT_CODE, operator.log.read_text()[-3000:]
-                killed += 1
+                wait_for(lambda operator=operator: operator.exit_code() is not None, f"dies at {fault}")
+                assert operator.exit_code() == EXIT_CODE, operator.log.read_text()[-3000:]
+                num_kills += 1
         if goal is not None:
             with run_operator():
                 team.wait_for_state(WALKS, goal)
-    assert killed == 2 * len(WRITES)
-    assert {name: len(uids) for name, uids in kuberay.seen.items()} == {"walks-r1-1": 1, "walks-r1-2": 1}
-    assert shape(team.status(WALKS)) == undisturbed(api, namespace, run_operator, kuberay)
+    assert num_kills == 2 * len(WRITES)
+    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == {
+        "walks-r1-1": 1,
+        "walks-r1-2": 1,
+    }
+    assert stable_part(team.status(WALKS)) == run_without_faults(api, namespace, run_operator, kuberay)
 
 
-def undisturbed(api: ApiServer, namespace: str, run_operator: RunOperator, kuberay: Any) -> dict[str, Any]:
-    """The end of the same story when no one is killed."""
+def run_without_faults(
+    api: ApiServer, namespace: str, run_operator: RunOperator, kuberay: Any
+) -> dict[str, Any]:
+    """Return the final status of the same changes without any kill."""
     team = Team(api, namespace)
     team.delete(WALKS, "Foreground")
     wait_for(lambda: team.get(WALKS) is None, "the recording is gone")
@@ -83,16 +97,16 @@ def undisturbed(api: ApiServer, namespace: str, run_operator: RunOperator, kuber
             if goal is not None:
                 team.apply(recording(**change))
                 team.wait_for_state(WALKS, goal)
-        return shape(team.status(WALKS))
+        return stable_part(team.status(WALKS))
 
 
-def shape(status: Any) -> Any:
-    """A status without what differs from run to run: times and uids."""
+def stable_part(status: Any) -> Any:
+    """Return a status without the parts that differ between runs: times and uids."""
     if isinstance(status, list):
-        return [shape(entry) for entry in status]
+        return [stable_part(entry) for entry in status]
     if not isinstance(status, dict):
         return status
-    moving = {
+    unstable_fields = {
         "lastTransitionTime",
         "lastReportTime",
         "startTime",
@@ -100,6 +114,8 @@ def shape(status: Any) -> Any:
         "firstReportTime",
         "admissionTime",
         "stopRequestedTime",
+        "rayJobUID",
+        "activeSeconds",
+        "observedGeneration",
     }
-    moving |= {"rayJobUID", "activeSeconds", "observedGeneration"}
-    return {name: shape(value) for name, value in status.items() if name not in moving}
+    return {name: stable_part(value) for name, value in status.items() if name not in unstable_fields}

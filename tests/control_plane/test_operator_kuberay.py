@@ -19,24 +19,24 @@ DEFINITIONS = collection("apiextensions.k8s.io/v1", "customresourcedefinitions")
 @pytest.fixture
 def without_kuberay(api: ApiServer) -> Iterator[None]:
     """An API server that does not serve KubeRay's kinds."""
-    _serve(api, False)
+    _set_served(api, False)
     yield
-    _serve(api, True)
+    _set_served(api, True)
 
 
-def _serve(api: ApiServer, served: bool) -> None:
-    """Switch KubeRay's kinds on or off: to clients the same as adding and removing them, but nothing is lost."""
+def _set_served(api: ApiServer, is_served: bool) -> None:
+    """Serve KubeRay's kinds or not: for clients this is like adding and removing them, but no object is lost."""
     for plural in ("rayjobs", "rayclusters"):
         path = f"{DEFINITIONS}/{plural}.ray.io"
         versions = range(len(api.request("GET", path)["spec"]["versions"]))
         change = [
-            {"op": "replace", "path": f"/spec/versions/{at}/served", "value": served} for at in versions
+            {"op": "replace", "path": f"/spec/versions/{at}/served", "value": is_served} for at in versions
         ]
         api.request("PATCH", path, change, "application/json-patch+json")
-    wait_for(lambda: _knows_ray_jobs(api) is served, f"RayJobs are served: {served}")
+    wait_for(lambda: _has_ray_jobs(api) is is_served, f"RayJobs are served: {is_served}")
 
 
-def _knows_ray_jobs(api: ApiServer) -> bool:
+def _has_ray_jobs(api: ApiServer) -> bool:
     try:
         api.request("GET", collection("ray.io/v1", "rayjobs"), limit="1")
     except RefusalError as refused:
@@ -47,7 +47,7 @@ def _knows_ray_jobs(api: ApiServer) -> bool:
 
 
 @pytest.mark.alone
-def test_installed_after_us_it_heals_by_itself(
+def test_kuberay_installed_after_operator_starts_waiting_run(
     api: ApiServer,
     namespace: str,
     without_kuberay: None,
@@ -58,27 +58,27 @@ def test_installed_after_us_it_heals_by_itself(
     with run_operator():
         team.apply(WALKS)
         wait_for(lambda: team.condition(WALKS, "Ready") == ("False", "KubeRayNotInstalled"), "it says so")
-        _serve(api, True)
+        _set_served(api, True)
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded")
         team.wait_for_event(WALKS, "KubeRayNotInstalled")
 
 
-def test_when_it_does_not_answer_that_is_said(
+def test_silent_kuberay_is_reported(
     api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     from hindcast_operator.planning import diagnosis
 
     assert diagnosis.KUBERAY_SILENCE_SECONDS < 60, "the product says so within a minute"
-    sooner = "import hindcast_operator.planning.diagnosis as d; d.KUBERAY_SILENCE_SECONDS = 3"
+    setup = "import hindcast_operator.planning.diagnosis as d; d.KUBERAY_SILENCE_SECONDS = 3"
     team = Team(api, namespace)
-    with run_operator(setup=sooner):
+    with run_operator(setup=setup):
         team.apply(WALKS)
-        began = time.monotonic()
+        start_time = time.monotonic()
         wait_for(
             lambda: team.condition(WALKS, "ClusterReady") == ("False", "KubeRayNotAnswering"), "it says so"
         )
-        assert time.monotonic() - began >= 2
+        assert time.monotonic() - start_time >= 2
         assert team.status(WALKS)["state"] == "Starting"
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded")

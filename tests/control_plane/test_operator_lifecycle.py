@@ -1,11 +1,11 @@
-"""What happens to resources and objects around finished and running work: no orphan, no double run."""
+"""The life cycle of resources and their objects around finished and running work: no orphan, no double run."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from fake_kuberay import SUCCESS, PlayKubeRay, runs_on, succeeds
+from fake_kuberay import SUCCESS_OUTCOME, PlayKubeRay, never_ends, succeeds_at_once
 from operator_process import OperatorProcess, RunOperator
 from resources import Team, recording, training
 
@@ -20,7 +20,7 @@ def team(api: ApiServer, namespace: str) -> Team:
     return Team(api, namespace)
 
 
-def test_a_recording_and_the_training_of_it_run_one_after_the_other(
+def test_training_waits_for_its_recording(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     team.apply(CLONE)
@@ -28,11 +28,11 @@ def test_a_recording_and_the_training_of_it_run_one_after_the_other(
         team.wait_for_state(CLONE, "Waiting")
         assert team.condition(CLONE, "DataReady") is not None
         assert team.ray_jobs() == set()
-        kuberay = play_kuberay(runs_on)
+        kuberay = play_kuberay(never_ends)
         team.apply(WALKS)
         team.wait_for_state(WALKS, "Running")
         assert team.status(CLONE)["state"] == "Waiting"
-        kuberay.script = succeeds
+        kuberay.script = succeeds_at_once
         team.wait_for_state(CLONE, "Succeeded")
         assert team.status(WALKS)["state"] == "Succeeded"
         assert (
@@ -44,29 +44,29 @@ def test_a_recording_and_the_training_of_it_run_one_after_the_other(
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
-def test_deleted_and_applied_again_at_once(
+def test_resource_recreated_at_once_runs_again(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, policy: str
 ) -> None:
-    play_kuberay(runs_on)
+    play_kuberay(never_ends)
     with run_operator():
         team.apply(WALKS)
         first = team.wait_for_state(WALKS, "Running")["metadata"]["uid"]
         team.delete(WALKS, policy)
-        wait_for(lambda: _applied_anew(team, first), "the second one is accepted")
+        wait_for(lambda: _is_recreated(team, first), "the second one is accepted")
         # The garbage collector may look for what the first one left as late as it likes.
         second = team.wait_for_state(WALKS, "Running")
         assert second["metadata"]["uid"] != first
         job = team.api.get("RayJob", team.namespace, "walks-r1-1")
         assert job["metadata"]["ownerReferences"][0]["uid"] == second["metadata"]["uid"]
-        wait_for(lambda: not _owned_by(team, first), "nothing is left of the first one")
+        wait_for(lambda: not _objects_owned_by(team, first), "nothing is left of the first one")
         assert team.condition(WALKS, "Stalled") is None
 
 
-def _applied_anew(team: Team, first: str) -> bool:
+def _is_recreated(team: Team, first: str) -> bool:
     return bool(team.apply(WALKS)["metadata"]["uid"] != first)
 
 
-def _owned_by(team: Team, uid: str) -> list[str]:
+def _objects_owned_by(team: Team, uid: str) -> list[str]:
     kinds = [
         ("ray.io/v1", "rayjobs"),
         ("v1", "configmaps"),
@@ -82,49 +82,52 @@ def _owned_by(team: Team, uid: str) -> list[str]:
     ]
 
 
-def test_finished_work_is_never_done_again(
+def test_finished_run_is_not_repeated_after_restart(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     kuberay = play_kuberay()
     with run_operator():
         team.apply(WALKS)
-        done = team.wait_for_state(WALKS, "Succeeded")["status"]
+        final_status = team.wait_for_state(WALKS, "Succeeded")["status"]
         team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
         wait_for(lambda: team.ray_jobs() == set(), "the finished RayJob is deleted")
     with run_operator() as operator:
         wait_for(lambda: operator.has_logged("cache filled"), "the operator is back")
         assert_rests(operator)
-        assert operator.writes() == 0
-        assert team.status(WALKS) == done
+        assert operator.num_writes() == 0
+        assert team.status(WALKS) == final_status
         assert team.ray_jobs() == set()
         team.apply(recording(revision=2))
         wait_for(lambda: team.status(WALKS)["runs"][0]["revision"] == 2, "revision 2 runs")
         team.wait_for_state(WALKS, "Succeeded")
-    assert {name: len(uids) for name, uids in kuberay.seen.items()} == {"walks-r1-1": 1, "walks-r2-1": 1}
+    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == {
+        "walks-r1-1": 1,
+        "walks-r2-1": 1,
+    }
 
 
-def test_a_restored_resource_does_not_run_again(
+def test_restored_resource_does_not_run_again(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    """As a backup restores it, with its status: the cluster is new, the work is done."""
+    """A backup restores a resource with its status into a new cluster: the work is done."""
     kuberay = play_kuberay()
     with run_operator():
         team.apply(WALKS)
-        saved = team.wait_for_state(WALKS, "Succeeded")
+        backup = team.wait_for_state(WALKS, "Succeeded")
         team.delete(WALKS)
         wait_for(lambda: team.ray_jobs() == set() and team.get(WALKS) is None, "it is gone", 60)
     team.apply(WALKS)
-    restored = {"apiVersion": saved["apiVersion"], "kind": saved["kind"], "status": saved["status"]}
+    status_document = {"apiVersion": backup["apiVersion"], "kind": backup["kind"], "status": backup["status"]}
     metadata = {"name": "walks", "namespace": team.namespace}
-    team.api.apply(restored | {"metadata": metadata}, "backup", "/status")
+    team.api.apply(status_document | {"metadata": metadata}, "backup", "/status")
     with run_operator() as operator:
         wait_for(lambda: operator.has_logged("cache filled"), "the operator is back")
         assert_rests(operator)
         assert team.status(WALKS)["state"] == "Succeeded"
-    assert {name: len(uids) for name, uids in kuberay.seen.items()} == {"walks-r1-1": 1}
+    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == {"walks-r1-1": 1}
 
 
-def test_what_cel_cannot_see_is_said_as_drift_and_not_run(
+def test_change_unseen_by_cel_is_reported_as_drift(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     kuberay = play_kuberay()
@@ -135,10 +138,10 @@ def test_what_cel_cannot_see_is_said_as_drift_and_not_run(
         team.apply(training(**data, pipeline={"connectors": ["mean_std"]}))
         wait_for(lambda: team.condition(CLONE, "SpecDrift") == ("True", "SpecChanged"), "SpecDrift")
         assert team.status(CLONE)["state"] == "Succeeded"
-    assert set(kuberay.seen) == {"clone-t1-1"}
+    assert set(kuberay.uids_by_name) == {"clone-t1-1"}
 
 
-def test_a_finished_training_goes_on_when_its_stop_is_raised(
+def test_finished_training_continues_after_raised_stop(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     kuberay = play_kuberay()
@@ -147,21 +150,21 @@ def test_a_finished_training_goes_on_when_its_stop_is_raised(
         team.apply(training(**data, stop={"iterations": 2}))
         team.wait_for_state(CLONE, "Succeeded")
         team.apply(training(**data, stop={"iterations": 4}))
-        wait_for(lambda: "clone-t1-2" in kuberay.seen, "another attempt")
-        ended = ["Succeeded", "Succeeded"]
+        wait_for(lambda: "clone-t1-2" in kuberay.uids_by_name, "another attempt")
+        outcomes = ["Succeeded", "Succeeded"]
         wait_for(
-            lambda: [run.get("outcome") for run in team.status(CLONE)["runs"]] == ended, "both have ended"
+            lambda: [run.get("outcome") for run in team.status(CLONE)["runs"]] == outcomes, "both have ended"
         )
         team.wait_for_state(CLONE, "Succeeded")
         assert team.condition(CLONE, "SpecDrift") is None
         assert_rests(operator)
-    assert set(kuberay.seen) == {"clone-t1-1", "clone-t1-2"}
+    assert set(kuberay.uids_by_name) == {"clone-t1-1", "clone-t1-2"}
 
 
-def test_deadlines_that_change_during_an_attempt_reach_its_ray_job(
+def test_changed_deadlines_reach_running_ray_job(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    play_kuberay(runs_on)
+    play_kuberay(never_ends)
 
     def deadlines() -> tuple[int | None, ...]:
         spec = team.api.get("RayJob", team.namespace, "walks-r1-1")["spec"]
@@ -178,7 +181,7 @@ def test_deadlines_that_change_during_an_attempt_reach_its_ray_job(
         assert team.ray_jobs() == {"walks-r1-1"}
 
 
-def test_born_suspended_it_makes_nothing(team: Team, run_operator: RunOperator) -> None:
+def test_resource_created_suspended_creates_nothing(team: Team, run_operator: RunOperator) -> None:
     with run_operator():
         team.apply(recording(suspend=True))
         team.wait_for_state(WALKS, "Suspended")
@@ -187,10 +190,8 @@ def test_born_suspended_it_makes_nothing(team: Team, run_operator: RunOperator) 
         assert team.ray_jobs() == set()
 
 
-def test_a_lost_attempt_is_followed_by_another_one(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
-) -> None:
-    kuberay = play_kuberay(lambda child: None if child.endswith("-1") else SUCCESS)
+def test_lost_attempt_is_retried(team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay) -> None:
+    kuberay = play_kuberay(lambda child: None if child.endswith("-1") else SUCCESS_OUTCOME)
     with run_operator():
         team.apply(WALKS)
         team.wait_for_state(WALKS, "Running")
@@ -198,7 +199,7 @@ def test_a_lost_attempt_is_followed_by_another_one(
         team.wait_for_state(WALKS, "Retrying")
         status = team.wait_for_state(WALKS, "Succeeded")["status"]
     assert [run["outcome"] for run in status["runs"]] == ["Succeeded", "Lost"]
-    assert set(kuberay.seen) == {"walks-r1-1", "walks-r1-2"}
+    assert set(kuberay.uids_by_name) == {"walks-r1-1", "walks-r1-2"}
 
 
 def assert_rests(operator: OperatorProcess) -> None:
@@ -207,6 +208,6 @@ def assert_rests(operator: OperatorProcess) -> None:
 
 
 def is_at_rest(operator: OperatorProcess) -> bool:
-    before = operator.writes()
+    before = operator.num_writes()
     time.sleep(2)
-    return operator.writes() == before
+    return operator.num_writes() == before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_kuberay import FakeKubeRay, PlayKubeRay, runs_on, stamp
+from fake_kuberay import FakeKubeRay, PlayKubeRay, current_timestamp, never_ends
 from operator_process import RunOperator
 from resources import Team, recording
 
@@ -19,7 +19,7 @@ def team(api: ApiServer, namespace: str) -> Team:
 
 
 GROUP = {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray", "image": "ray"}]}}}
-THEIRS = [
+FOREIGN_OBJECTS = [
     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "walks-r1-1"}},
     {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "walks-recording"}},
     {
@@ -31,13 +31,13 @@ THEIRS = [
 ]
 
 
-@pytest.mark.parametrize("theirs", THEIRS, ids=lambda document: document["kind"])
-def test_a_name_that_someone_else_has_is_said_and_not_taken(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, theirs: Object
+@pytest.mark.parametrize("foreign_object", FOREIGN_OBJECTS, ids=lambda document: document["kind"])
+def test_foreign_object_with_needed_name_is_reported(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, foreign_object: Object
 ) -> None:
-    kind, name = theirs["kind"], theirs["metadata"]["name"]
-    path = f"{team.api.path_of(theirs, team.namespace)}/{name}"
-    version = team.api.create(theirs, team.namespace)["metadata"]["resourceVersion"]
+    kind, name = foreign_object["kind"], foreign_object["metadata"]["name"]
+    path = f"{team.api.path_of(foreign_object, team.namespace)}/{name}"
+    version = team.api.create(foreign_object, team.namespace)["metadata"]["resourceVersion"]
     with run_operator(setup=SOONER):
         team.apply(WALKS)
         wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "NameConflict"), "it says so")
@@ -48,7 +48,7 @@ def test_a_name_that_someone_else_has_is_said_and_not_taken(
         team.wait_for_state(WALKS, "Succeeded")
 
 
-def test_a_quota_that_refuses_the_ray_job_is_said_and_heals(
+def test_quota_for_ray_jobs_is_reported_and_retried(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
@@ -65,10 +65,8 @@ def test_a_quota_that_refuses_the_ray_job_is_said_and_heals(
         team.wait_for_state(WALKS, "Succeeded", 90)
 
 
-def test_a_spec_that_is_edited_while_creation_is_refused_is_the_one_that_runs(
-    team: Team, run_operator: RunOperator
-) -> None:
-    """The driver read the old spec in the ConfigMap, and waited for pods that the RayJob of the new one has not."""
+def test_spec_edited_during_refused_creation_is_used(team: Team, run_operator: RunOperator) -> None:
+    """The driver once read the old spec in the ConfigMap and waited for pods that the new RayJob does not have."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
     path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
@@ -81,18 +79,16 @@ def test_a_spec_that_is_edited_while_creation_is_refused_is_the_one_that_runs(
         team.api.delete(path)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
         group = team.api.get("RayJob", team.namespace, "walks-r1-1")["spec"]["rayClusterSpec"]
-        carried = team.api.get("ConfigMap", team.namespace, "walks-r1-1")["data"]["resource.yaml"]
-        assert (group["workerGroupSpecs"][0]["replicas"], "replicas: 4" in carried) == (1, False)
+        resource_text = team.api.get("ConfigMap", team.namespace, "walks-r1-1")["data"]["resource.yaml"]
+        assert (group["workerGroupSpecs"][0]["replicas"], "replicas: 4" in resource_text) == (1, False)
         assert team.status(WALKS)["resolved"]["pools"]["runner"]["pods"]["value"] == 1
 
 
-def test_a_submitter_that_quota_refuses_is_told_from_its_jobs_events(
-    team: Team, run_operator: RunOperator
-) -> None:
-    """KubeRay calls the RayJob Running once it has made the submitter's Job, which may never get its pod."""
+def test_refused_submitter_is_reported_from_events(team: Team, run_operator: RunOperator) -> None:
+    """KubeRay sets the RayJob to Running once it has created the submitter's Job, which may never get its pod."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-pods"}}
     team.api.create(quota | {"spec": {"hard": {"pods": "0"}}}, team.namespace)
-    kuberay = FakeKubeRay(team.api, team.namespace, runs_on)
+    kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
@@ -100,7 +96,7 @@ def test_a_submitter_that_quota_refuses_is_told_from_its_jobs_events(
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "walks-r1-1"}}
         team.api.create(job | {"spec": {"template": template}}, team.namespace)
         kuberay.set_status(
-            "walks-r1-1", jobDeploymentStatus="Running", jobStatus="PENDING", startTime=stamp()
+            "walks-r1-1", jobDeploymentStatus="Running", jobStatus="PENDING", startTime=current_timestamp()
         )
         wait_for(
             lambda: team.condition(WALKS, "ClusterReady") == ("False", "QuotaExceeded"), "it says so", 30
@@ -109,8 +105,8 @@ def test_a_submitter_that_quota_refuses_is_told_from_its_jobs_events(
         team.wait_for_event(WALKS, "QuotaExceeded")
 
 
-def test_a_pod_that_no_node_takes_is_named(team: Team, run_operator: RunOperator) -> None:
-    kuberay = FakeKubeRay(team.api, team.namespace, runs_on)
+def test_unschedulable_pod_is_named(team: Team, run_operator: RunOperator) -> None:
+    kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
@@ -130,7 +126,7 @@ def test_a_pod_that_no_node_takes_is_named(team: Team, run_operator: RunOperator
         assert "runner-1 (runner)" in team.status(WALKS)["message"]
 
 
-def test_a_wrong_spec_that_admission_cannot_see_is_said_and_heals(
+def test_refused_spec_is_reported_and_runs_after_correction(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     play_kuberay()

@@ -1,4 +1,4 @@
-"""Two replicas, a bad connection, an API server that dies: the status is right in the end, and nothing is double."""
+"""Two replicas, a faulty connection, an API server that dies: the final status is right, and nothing runs twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chaos_proxy import ChaosProxy
-from fake_kuberay import FakeKubeRay, PlayKubeRay, runs_on, succeeds
+from fake_kuberay import FakeKubeRay, PlayKubeRay, never_ends, succeeds_at_once
 from operator_process import OperatorProcess, RunOperator
 from resources import Team, recording, training
 
@@ -27,59 +27,61 @@ def team(api: ApiServer, namespace: str) -> Team:
     return Team(api, namespace)
 
 
-def leads(operator: OperatorProcess) -> bool:
+def is_leader(operator: OperatorProcess) -> bool:
     return operator.has_logged("became the leader")
 
 
 def assert_each_ran_once(kuberay: FakeKubeRay, children: set[str]) -> None:
-    assert {name: len(uids) for name, uids in kuberay.seen.items()} == dict.fromkeys(children, 1)
+    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == dict.fromkeys(children, 1)
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_when_the_leader_ends_the_other_replica_goes_on(
+def test_other_replica_takes_over_after_end_of_leader(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, end: str
 ) -> None:
-    kuberay, flags = play_kuberay(runs_on), ("--lease-namespace", team.namespace, *LEASE)
+    kuberay, flags = play_kuberay(never_ends), ("--lease-namespace", team.namespace, *LEASE)
     with run_operator(*flags) as first:
-        wait_for(lambda: leads(first), "the first replica leads")
+        wait_for(lambda: is_leader(first), "the first replica leads")
         with run_operator(*flags) as second:
             with urllib.request.urlopen(f"http://127.0.0.1:{second.port()}/healthz", timeout=5) as answer:
                 assert answer.status == 200
             team.apply(WALKS)
             team.wait_for_state(WALKS, "Running")
-            assert not leads(second)
-            assert second.writes() == 0
-            began = time.monotonic()
+            assert not is_leader(second)
+            assert second.num_writes() == 0
+            start_time = time.monotonic()
             getattr(first, end)()
-            wait_for(lambda: leads(second), "the second replica leads")
-            assert time.monotonic() - began < 3 + 3 * 3 / 7 + 3, (
+            wait_for(lambda: is_leader(second), "the second replica leads")
+            assert time.monotonic() - start_time < 3 + 3 * 3 / 7 + 3, (
                 "within the lease, and what a busy machine adds"
             )
-            kuberay.script = succeeds
+            kuberay.script = succeeds_at_once
             team.wait_for_state(WALKS, "Succeeded")
     assert_each_ran_once(kuberay, {"walks-r1-1"})
 
 
-def test_a_leader_whose_lease_was_taken_ends_at_once(team: Team, run_operator: RunOperator) -> None:
+def test_leader_exits_when_lease_is_taken(team: Team, run_operator: RunOperator) -> None:
     with run_operator("--lease-namespace", team.namespace, *LEASE) as operator:
-        wait_for(lambda: leads(operator), "it leads")
+        wait_for(lambda: is_leader(operator), "it leads")
         path = f"{collection('coordination.k8s.io/v1', 'leases', team.namespace)}/leader"
         team.api.request("PATCH", path, {"spec": {"holderIdentity": "other"}}, "application/merge-patch+json")
-        wait_for(lambda: operator.ended() is not None, "it ends", 5)
-        assert operator.ended() == 1
+        wait_for(lambda: operator.exit_code() is not None, "it ends", 5)
+        assert operator.exit_code() == 1
         assert operator.has_logged("lease lost")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.timeout(400)
-def test_through_a_bad_connection_the_status_is_right_in_the_end(
+def test_runs_succeed_over_faulty_connection(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, seed: int
 ) -> None:
     kuberay = play_kuberay()
     configuration = team.api.client.configuration
     documents: list[Object] = [recording(f"walks-{number}") for number in range(4)]
     documents += [training(f"clone-{number}", input=_input(number)) for number in range(4)]
-    with ChaosProxy(configuration.host, configuration.ssl_ca_cert, share=0.1, seed=seed).serving() as proxy:
+    with ChaosProxy(
+        configuration.host, configuration.ssl_ca_cert, fraction=0.1, seed=seed
+    ).serving() as proxy:
         with run_operator(server=proxy.url):
             for document in documents[:-1]:
                 team.apply(document)
@@ -87,56 +89,56 @@ def test_through_a_bad_connection_the_status_is_right_in_the_end(
             team.delete(documents[0])
             wait_for(lambda: team.get(documents[0]) is None, "one is deleted")
             team.apply(documents[0])
-            wait_for(lambda: "watch cut" in proxy.broken, "a watch is cut")
+            wait_for(lambda: "watch cut" in proxy.fault_counts, "a watch is cut")
             team.apply(documents[-1])
             for document in documents:
                 team.wait_for_state(document, "Succeeded", 300)
-        assert "answer lost" in proxy.broken
-        assert {"409", "410", "429", "500"} & set(proxy.broken)
-    doubles = {name for name, uids in kuberay.seen.items() if len(uids) > 1}
+        assert "answer lost" in proxy.fault_counts
+        assert {"409", "410", "429", "500"} & set(proxy.fault_counts)
+    doubles = {name for name, uids in kuberay.uids_by_name.items() if len(uids) > 1}
     assert doubles <= {"walks-0-r1-1"}, "only the one that was applied anew may have had two"
-    assert len(kuberay.seen) == len(documents)
+    assert len(kuberay.uids_by_name) == len(documents)
 
 
 def _input(number: int) -> list[Object]:
     return [{"recordingRef": {"name": f"walks-{number}"}}]
 
 
-def test_what_was_deleted_behind_a_cut_watch_is_noticed(
+def test_deletion_during_broken_watch_is_detected(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    """A list after `410 Gone` tells what is there, not what is gone."""
-    play_kuberay(runs_on)
+    """A list after `410 Gone` contains the existing objects, but does not report deleted ones."""
+    play_kuberay(never_ends)
     configuration = team.api.client.configuration
-    chaos = ChaosProxy(configuration.host, configuration.ssl_ca_cert, share=0.0, seed=3)
+    chaos = ChaosProxy(configuration.host, configuration.ssl_ca_cert, fraction=0.0, seed=3)
     with chaos.serving() as proxy, run_operator(server=proxy.url):
         team.apply(WALKS)
         team.wait_for_state(WALKS, "Running")
-        proxy.blind(seconds=3)
+        proxy.break_watches(seconds=3)
         team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
         wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "it is lost")
 
 
 @pytest.mark.alone
-def test_the_api_server_dies_and_comes_back(
+def test_operator_survives_restart_of_api_server(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    home = _own_control_plane()
+    home = _find_own_control_plane()
     with run_operator(
         "--lease-namespace", team.namespace, "--lease-name", "l", "--lease-seconds", "300"
     ) as operator:
         team.apply(WALKS)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
         _kill_api_server(home)
-        wait_for(lambda: _is_up(home), "the API server is back", 200)
+        wait_for(lambda: _restart_control_plane(home), "the API server is back", 200)
         kuberay = play_kuberay()
         team.wait_for_state(WALKS, "Succeeded", 180)
-        assert operator.ended() is None
+        assert operator.exit_code() is None
     assert_each_ran_once(kuberay, {"walks-r1-1"})
 
 
-def _is_up(home: Path) -> bool:
-    """Start what is missing. A busy machine may take longer than one try waits."""
+def _restart_control_plane(home: Path) -> bool:
+    """Start the missing processes. On a busy machine this may take longer than one try waits."""
     environment = os.environ | {"CLUSTER_HOME": str(home)}
     command = [str(CLUSTER), "control-plane"]
     return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
@@ -149,7 +151,7 @@ def _kill_api_server(home: Path) -> None:
     wait_for(lambda: not stat.exists() or ") Z " in stat.read_text(), "the API server is dead")
 
 
-def _own_control_plane() -> Path:
+def _find_own_control_plane() -> Path:
     """Folder of the control plane that the tests may kill: that of `../shared/cluster`, without a node."""
     home = Path(os.environ["KUBECONFIG"]).parents[1]
     pids = home / "log" / "pids"

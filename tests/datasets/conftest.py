@@ -1,4 +1,4 @@
-"""Small datasets of many units, as curation's tests need them."""
+"""Small datasets of many units for the tests of curation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Parts = Callable[..., list[Path]]
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Parts:
-    """`parts(5)`: folders of four episodes each."""
+def make_parts(tmp_path: Path) -> Parts:
+    """`make_parts(5)`: folders of four episodes each."""
 
     def make(count: int) -> list[Path]:
         return [
@@ -30,12 +30,12 @@ def parts(tmp_path: Path) -> Parts:
 
 
 @pytest.fixture
-def many(parts: Parts) -> Dataset:
+def twenty_episodes(make_parts: Parts) -> Dataset:
     """20 episodes in 5 units."""
-    return merge([open_dataset(part) for part in parts(5)])
+    return merge([open_dataset(part) for part in make_parts(5)])
 
 
 @pytest.fixture
 def range_per_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each unit becomes a range of its own."""
-    monkeypatch.setattr(writing, "_RANGE_BYTES", 1)
+    """Make a range of each unit."""
+    monkeypatch.setattr(writing, "_MIN_RANGE_BYTES", 1)

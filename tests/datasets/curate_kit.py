@@ -1,4 +1,4 @@
-"""Small episodes, and datasets of them."""
+"""Helpers that make small episodes and datasets of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hindcast.storage.location import resolve
 
 
 def make_block(lengths: Sequence[int], first: int = 0, seed: int = 0, value: float = 0.0) -> Block:
-    """Episodes e<first>, e<first + 1>, …; `value` is added to all rewards."""
+    """Make episodes e<first>, e<first + 1>, …; `value` is added to all rewards."""
     rng, n, steps = np.random.default_rng([seed, first]), len(lengths), sum(lengths)
     return Block(
         columns={

@@ -1,4 +1,4 @@
-"""Tables of timesteps for the tests of prepare, and what comes of them."""
+"""Helpers that make tables of timesteps and read the prepared episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hindcast.storage.location import resolve
 
 
 def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
-    """Episodes e0, e1, … of distinct observations; even ones terminate, odd ones are truncated."""
+    """Make episodes e0, e1, … with distinct observations; even ones terminate, odd ones are truncated."""
     rng = np.random.default_rng(seed)
     n, steps = len(lengths), sum(lengths)
     return Block(
@@ -35,22 +35,22 @@ def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
 
 
 def table_of(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
-    """The block as rows of timesteps, in order; with the spec in the metadata where it is given."""
-    given = spec or DataSpec.from_block(block)
-    with BlockWriter(resolve(folder), given, "all", layout="columns") as writer:
+    """Convert a block to rows of timesteps, in order; a given spec is in the metadata."""
+    table_spec = spec or DataSpec.from_block(block)
+    with BlockWriter(resolve(folder), table_spec, "all", layout="columns") as writer:
         writer.write(block)
     files = sorted(folder.glob("*.parquet"))
     table = pa.concat_tables([pq.read_table(file) for file in files])
     return table if spec is not None else table.replace_schema_metadata(None)
 
 
-def scrambled(table: pa.Table, seed: int = 0) -> pa.Table:
-    """The rows in a random order."""
+def scramble_rows(table: pa.Table, seed: int = 0) -> pa.Table:
+    """Return the rows in a random order."""
     return table.take(np.random.default_rng(seed).permutation(len(table)))
 
 
 def write_files(folder: Path, table: pa.Table, files: int = 1) -> str:
-    """The rows, in their order, over so many Parquet files."""
+    """Write the rows, in order, to Parquet files, and return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     bounds = np.linspace(0, len(table), files + 1).astype(int)
     for i in range(files):
@@ -59,12 +59,12 @@ def write_files(folder: Path, table: pa.Table, files: int = 1) -> str:
 
 
 def read_block(dataset: Dataset) -> Block:
-    """All episodes."""
+    """Read all episodes."""
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
 def without_empty_infos(block: Block) -> Block:
-    """The block without a column of infos that says nothing."""
+    """Remove a column of infos that are all empty."""
     infos = block.columns.get("infos")
     if infos is None or infos.astype(bool).any():
         return block

@@ -1,4 +1,4 @@
-"""A conversion that is stopped anywhere ends exact; a folder of others is never touched."""
+"""Interrupted conversions resume exactly, and foreign folders are never touched."""
 
 from __future__ import annotations
 
@@ -26,173 +26,176 @@ from hindcast.storage.location import resolve
 from hindcast.worker_processes import map_unordered
 from support import episode_hashes, leftovers, read_all
 
-KILLED = """
+CONVERT_SCRIPT = """
 import os, signal, sys
 from hindcast.datasets.curate import writing
 from hindcast.datasets.target import Target
-from hindcast.datasets.hooks import Watch
+from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.storage.location import resolve
 
-out, looks, *parts = sys.argv[1:]
-left = int(looks)
-writing._RANGE_BYTES = 1
+out, num_checks, *parts = sys.argv[1:]
+remaining_checks = int(num_checks)
+writing._MIN_RANGE_BYTES = 1
 
 def check():
-    global left
-    left -= 1
-    if left == 0:
+    global remaining_checks
+    remaining_checks -= 1
+    if remaining_checks == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 target = Target(resolve(out), "Columns", file_bytes=300)
-write(merge([open_dataset(part) for part in parts]), target, watch=Watch(check=check))
+write(merge([open_dataset(part) for part in parts]), target, hooks=Hooks(check=check))
 """
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("looks", [2, 6, 11])  # in the first range, in the third one, while it is read back
-def test_killed_anywhere_it_goes_on_and_ends_exact(tmp_path, parts, many, range_per_unit, looks):
+# In the first range, in the third one, while the result is read back.
+@pytest.mark.parametrize("num_checks", [2, 6, 11])
+def test_conversion_killed_anywhere_resumes_to_the_same_result(
+    tmp_path, make_parts, twenty_episodes, range_per_unit, num_checks
+):
     out = tmp_path / "out"
     command = [
         sys.executable,
         "-c",
-        KILLED,
+        CONVERT_SCRIPT,
         str(out),
-        str(looks),
+        str(num_checks),
         *(str(tmp_path / f"part{i}") for i in range(5)),
     ]
     assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
-    done = write(many, Target(resolve(out), "Columns", file_bytes=300))
-    assert done.timesteps == many.num_steps
-    assert episode_hashes(read_all(out)) == episode_hashes(read_block(many))
+    result = write(twenty_episodes, Target(resolve(out), "Columns", file_bytes=300))
+    assert result.timesteps == twenty_episodes.num_steps
+    assert episode_hashes(read_all(out)) == episode_hashes(read_block(twenty_episodes))
     assert leftovers(out) == []
 
 
-def after(looks: int) -> Hooks:
-    left = iter(range(looks))
+def stop_after(num_checks: int) -> Hooks:
+    remaining_checks = iter(range(num_checks))
 
     def check() -> None:
-        if next(left, None) is None:
+        if next(remaining_checks, None) is None:
             raise Interrupted("interrupted by the test")
 
     return Hooks(check=check)
 
 
 @pytest.mark.usefixtures("range_per_unit")
-def test_interrupted_it_keeps_what_is_done(tmp_path, many):
+def test_conversion_interrupted_keeps_complete_ranges(tmp_path, twenty_episodes):
     target, stages = Target(resolve(tmp_path / "out"), file_bytes=300), []
     with pytest.raises(Interrupted):
-        write(many, target, hooks=after(5))
-    watch = Hooks(progress=lambda stage, done, total: stages.append((stage, done)))
-    assert write(many, target, hooks=watch).state == "Succeeded"
+        write(twenty_episodes, target, hooks=stop_after(5))
+    watch = Hooks(progress=lambda stage, result, total: stages.append((stage, result)))
+    assert write(twenty_episodes, target, hooks=watch).state == "Succeeded"
     assert stages[0][0] == "Writing"
-    assert 0 < stages[0][1] < many.num_steps
-    assert episode_hashes(read_all(tmp_path / "out")) == episode_hashes(read_block(many))
-    assert write(many, target).state == "AlreadyFinished"
+    assert 0 < stages[0][1] < twenty_episodes.num_steps
+    assert episode_hashes(read_all(tmp_path / "out")) == episode_hashes(read_block(twenty_episodes))
+    assert write(twenty_episodes, target).state == "AlreadyFinished"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("range_per_unit")
-def test_workers_make_the_same_files(tmp_path, many, monkeypatch):
-    alone = write(many, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
+def test_conversion_with_workers_writes_the_same_files(tmp_path, twenty_episodes, monkeypatch):
+    alone = write(twenty_episodes, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
     monkeypatch.setattr(writing, "choose_num_workers", lambda items, nbytes: 2)
-    together = write(many, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
+    together = write(twenty_episodes, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
     assert together.checksum == alone.checksum
     assert open_dataset(tmp_path / "together").digest == open_dataset(tmp_path / "alone").digest
 
 
-def _die(held: int, item: int) -> int:
+def _die(context: int, item: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
-    return held + item
+    return context + item
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_told():
-    with pytest.raises(WorkerLost, match="run it again"):
+def test_killed_worker_raises_worker_lost():
+    with pytest.raises(WorkerLost, match="run the command again"):
         list(map_unordered(_die, 0, [1, 2, 3], 2, lambda: None))
 
 
-def test_a_file_that_was_changed_is_named(tmp_path, many):
+def test_changed_file_is_named_when_verified(tmp_path, twenty_episodes):
     target = Target(resolve(tmp_path / "out"))
-    write(many, target)
+    write(twenty_episodes, target)
     (file,) = (tmp_path / "out").glob("*.parquet")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     with pytest.raises(DataError, match=f"{file} was changed .*--replace"):
-        write(many, target)
+        write(twenty_episodes, target)
     assert file.exists()
 
 
 @pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
-def test_text_that_was_changed_is_named(tmp_path, many, form):
+def test_changed_text_file_is_named_when_verified(tmp_path, twenty_episodes, form):
     target = Target(resolve(tmp_path / "out"), form)
-    write(many, target)
+    write(twenty_episodes, target)
     (file,) = (path for path in (tmp_path / "out").iterdir() if path.is_file())
     text = file.read_text()
     file.write_text(text.replace("e1", "e9", 1))
     with pytest.raises(DataError, match=f"{file} was changed"):
-        write(many, target)
+        write(twenty_episodes, target)
 
 
-def test_what_a_format_loses_is_refused_and_nothing_kept(tmp_path, many, monkeypatch):
+def test_lossy_format_is_refused_and_its_files_deleted(tmp_path, twenty_episodes, monkeypatch):
     class Forgetful(target_module.BlockWriter):
         def write(self, block):
             super().write(replace(block, terminated=block.terminated & False))
 
     monkeypatch.setattr(target_module, "BlockWriter", Forgetful)
-    with pytest.raises(DataError, match=r"Columns cannot hold these data: .* has other lengths or ends"):
-        write(many, Target(resolve(tmp_path / "out"), "Columns"))
+    with pytest.raises(DataError, match=r"Columns cannot hold these data: .* have different lengths or ends"):
+        write(twenty_episodes, Target(resolve(tmp_path / "out"), "Columns"))
     assert not list((tmp_path / "out").glob("*.parquet"))
 
 
-def test_other_data_are_refused_unless_replaced(tmp_path, many):
+def test_folder_with_other_data_is_refused_unless_replaced(tmp_path, twenty_episodes):
     target = Target(resolve(tmp_path / "out"))
-    write(many, target)
-    other = many.select(range(3))
-    with pytest.raises(OutputConflict, match=r"made from something else.*--replace"):
-        write(other, target)
+    write(twenty_episodes, target)
+    few_episodes = twenty_episodes.select(range(3))
+    with pytest.raises(OutputConflict, match=r"made from a different source.*--replace"):
+        write(few_episodes, target)
     with pytest.raises(OutputConflict, match="--replace"):
-        write(many, replace(target, format="Columns"))
+        write(twenty_episodes, replace(target, format="Columns"))
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert write(other, replace(target, replace=True)).episodes == 3
+    assert write(few_episodes, replace(target, replace=True)).episodes == 3
     assert open_dataset(tmp_path / "out").num_episodes == 3
     assert (tmp_path / "out" / "notes.txt").exists()
     assert leftovers(tmp_path / "out") == []
 
 
-def test_files_of_others_are_never_replaced(tmp_path, many):
+def test_foreign_files_are_never_replaced(tmp_path, twenty_episodes):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     for options in ({}, {"replace": True}):
         with pytest.raises(OutputConflict, match="files that Hindcast did not write"):
-            write(many, Target(resolve(tmp_path / "out"), **options))
+            write(twenty_episodes, Target(resolve(tmp_path / "out"), **options))
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["thesis.txt"]
 
 
-def test_a_recording_is_not_written_over(walks, many):
+def test_recording_is_not_overwritten(walks, twenty_episodes):
     with pytest.raises(OutputConflict, match="holds the recording of OfflineRecording/test"):
-        write(many, Target(resolve(walks)))
+        write(twenty_episodes, Target(resolve(walks)))
 
 
 @pytest.mark.parametrize("out", ["part0", "part0/inside", "."])
-def test_a_destination_in_a_source_is_refused(tmp_path, parts, out):
-    (source,) = parts(1)
+def test_destination_inside_source_is_refused(tmp_path, make_parts, out):
+    (source,) = make_parts(1)
     with pytest.raises(SpecError, match="a separate folder"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / out)))
 
 
-def test_both_parts_of_a_split_need_their_own_folder(tmp_path, parts):
-    (source,) = parts(1)
+def test_split_into_one_folder_is_refused(tmp_path, make_parts):
+    (source,) = make_parts(1)
     target = Target(resolve(tmp_path / "out"))
     with pytest.raises(SpecError, match="a separate folder"):
         split_data(Reading((str(source),)), target, target, fraction=0.5)
 
 
 @pytest.mark.usefixtures("range_per_unit")
-def test_a_full_disk_stops_it_and_room_lets_it_go_on(tmp_path, small_disk, many):
+def test_conversion_on_full_disk_resumes_after_space_is_freed(tmp_path, small_disk, twenty_episodes):
     long = [make_block([20_000], first=100 + i) for i in range(4)]
     paths = [write_block(tmp_path / f"long{i}", block) for i, block in enumerate(long)]
     dataset = merge([open_dataset(path) for path in paths])
@@ -205,13 +208,13 @@ def test_a_full_disk_stops_it_and_room_lets_it_go_on(tmp_path, small_disk, many)
     assert episode_hashes(read_all(out)) == episode_hashes(read_block(dataset))
 
 
-def test_a_read_only_folder_is_named(small_disk, many):
+def test_read_only_folder_is_named(small_disk, twenty_episodes):
     out = small_disk("size=1m,ro") / "out"
     with pytest.raises(StorageError, match=f"{out}.*read-only"):
-        write(many, Target(resolve(out)))
+        write(twenty_episodes, Target(resolve(out)))
 
 
-def test_nothing_chosen_is_said(tmp_path, many):
+def test_empty_selection_is_refused(tmp_path, twenty_episodes):
     with pytest.raises(DataError, match="no episodes are left"):
-        write(many.filter("length > 1000"), Target(resolve(tmp_path / "out")))
+        write(twenty_episodes.filter("length > 1000"), Target(resolve(tmp_path / "out")))
     assert not Path(tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Whatever is converted, and wherever to: what comes out is what went in."""
+"""Conversions between all formats keep the data."""
 
 from __future__ import annotations
 
@@ -37,68 +37,70 @@ def convert(source: Path, folder: Path, form: str, **options: object) -> WriteRe
 @pytest.mark.slow
 @examples(8)
 @given(recording=recordings())
-def test_around_all_layouts_every_bit_stays(tmp_path_factory, recording):
+def test_conversion_through_all_layouts_keeps_every_bit(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("r")
-    source, found = write_block(folder / "source", block, spec), []
+    source, checksums = write_block(folder / "source", block, spec), []
     for number, form in enumerate(
         ("MessagePack", "Columns", "MessagePack", "Episodes", "Columns", "Episodes")
     ):
-        written = convert(source, folder / f"{number}", form)
+        result = convert(source, folder / f"{number}", form)
         source = folder / f"{number}"
-        found.append(written.checksum)
-        assert (written.episodes, written.timesteps) == (block.num_episodes, block.num_steps)
+        checksums.append(result.checksum)
+        assert (result.episodes, result.timesteps) == (block.num_episodes, block.num_steps)
         assert episode_hashes(read_all(source)) == episode_hashes(block)
-    assert len(set(found)) == 1
+    assert len(set(checksums)) == 1
 
 
 @pytest.mark.parametrize("form", TEXT)
 @examples(4)
 @given(recording=recordings())
-def test_text_holds_all_that_it_takes(tmp_path_factory, form, recording):
+def test_conversion_through_text_keeps_values(tmp_path_factory, form, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("t")
     source = write_block(folder / "source", block, spec)
-    there = convert(source, folder / "text", form)
-    back = convert(folder / "text", folder / "back", "Episodes")
-    assert there.checksum == back.checksum
+    export = convert(source, folder / "text", form)
+    reimport = convert(folder / "text", folder / "back", "Episodes")
+    assert export.checksum == reimport.checksum
     assert episode_hashes(read_all(folder / "back")).keys() == set(block.eps_id)
 
 
 @examples(8)
 @given(recording=recordings())
-def test_packed_columns_of_any_space_come_back(tmp_path_factory, recording):
+def test_packed_columns_of_any_space_round_trip(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("p")
     source = write_block(folder / "source", block, spec)
     of_text = {root(name) for name, leaf in spec.leaves.items() if leaf.dtype is None}
-    packed = ["obs", "new_obs"] if "obs" not in of_text else []
-    packed += sorted({root(name) for name in spec.leaves} - {*of_text, "obs"})
-    there = convert(source, folder / "text", "SampleBatch", compress_columns=tuple(packed))
-    back = convert(folder / "text", folder / "back", "Episodes")
-    assert there.checksum == back.checksum == convert(source, folder / "plain", "SampleBatch").checksum
+    packed_columns = ["obs", "new_obs"] if "obs" not in of_text else []
+    packed_columns += sorted({root(name) for name in spec.leaves} - {*of_text, "obs"})
+    export = convert(source, folder / "text", "SampleBatch", compress_columns=tuple(packed_columns))
+    reimport = convert(folder / "text", folder / "back", "Episodes")
+    assert export.checksum == reimport.checksum == convert(source, folder / "plain", "SampleBatch").checksum
 
 
-def test_other_formats_pack_nothing(tmp_path):
-    with pytest.raises(SpecError, match="columns are packed in SampleBatch, and the format is Columns"):
+def test_compress_columns_of_other_formats_is_refused(tmp_path):
+    with pytest.raises(SpecError, match="--compress-columns requires the format SampleBatch"):
         Target(resolve(tmp_path), "Columns", compress_columns=("obs",))
 
 
 @pytest.mark.parametrize("form", PARQUET)
-def test_long_episodes_go_as_fragments_and_come_as_wholes(tmp_path, many, form):
+def test_long_episodes_stored_in_fragments_are_read_whole(tmp_path, twenty_episodes, form):
     source = tmp_path / "source"
     encoder = ArrowEncoder
     with mock.patch.object(encoder, "max_episode_bytes", 100):
-        for i, unit in enumerate(many.units):
-            write_block(source / str(i), many.read(unit), many.spec)
+        for i, unit in enumerate(twenty_episodes.units):
+            write_block(source / str(i), twenty_episodes.read(unit), twenty_episodes.spec)
     convert(source, tmp_path / "out", form)
-    expected = {k: v for unit in many.units for k, v in episode_hashes(many.read(unit)).items()}
+    expected = {
+        k: v for unit in twenty_episodes.units for k, v in episode_hashes(twenty_episodes.read(unit)).items()
+    }
     assert episode_hashes(read_all(tmp_path / "out")) == expected
 
 
 @pytest.mark.parametrize("form", WRITTEN_FORMATS)
-def test_rows_per_file_hold_in_every_format(tmp_path, parts, form):
-    (source,) = parts(1)
+def test_rows_per_file_are_respected_in_every_format(tmp_path, make_parts, form):
+    (source,) = make_parts(1)
     convert(source, tmp_path / "out", form, rows_per_file=8)
     rows = 1 if form in ("Columns", "JSON", "CSV") else 4
     files = [path for path in (tmp_path / "out").iterdir() if path.is_file()]
@@ -106,7 +108,7 @@ def test_rows_per_file_hold_in_every_format(tmp_path, parts, form):
     assert open_data(tmp_path / "out").num_episodes == 4
 
 
-def test_an_episode_without_timesteps_is_refused_where_it_has_no_row(tmp_path):
+def test_empty_episode_is_refused_by_formats_without_a_row_for_it(tmp_path):
     source = write_block(tmp_path / "source", make_block([3, 0, 2]))
     assert convert(source, tmp_path / "m", "MessagePack").episodes == 3
     with pytest.raises(DataError, match="episode e1 has no timesteps"):
@@ -114,8 +116,8 @@ def test_an_episode_without_timesteps_is_refused_where_it_has_no_row(tmp_path):
     assert not list((tmp_path / "c").glob("*.parquet"))
 
 
-def test_columns_and_filters_of_the_reading_are_applied(tmp_path, parts):
-    (source,) = parts(1)
+def test_conversion_applies_columns_and_filters_of_the_reading(tmp_path, make_parts):
+    (source,) = make_parts(1)
     options = ReadOptions(columns=["obs", "actions"])
     convert_data(Reading((str(source),), options=options), Target(resolve(tmp_path / "narrow")))
     assert read_all(tmp_path / "narrow").columns.keys() == {"obs", "actions"}
@@ -123,5 +125,5 @@ def test_columns_and_filters_of_the_reading_are_applied(tmp_path, parts):
     options = ReadOptions(filter=[parse_filter("rewards >= 0.5")])
     convert_data(Reading((str(source),), options=options), Target(resolve(tmp_path / "few")))
     rewards = read_all(source).columns["rewards"]
-    kept = read_all(tmp_path / "few").columns["rewards"]
-    assert np.sort(kept).tolist() == np.sort(rewards[rewards >= 0.5]).tolist()
+    filtered_rewards = read_all(tmp_path / "few").columns["rewards"]
+    assert np.sort(filtered_rewards).tolist() == np.sort(rewards[rewards >= 0.5]).tolist()

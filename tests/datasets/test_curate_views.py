@@ -1,4 +1,4 @@
-"""Parts of datasets are datasets: what is chosen, by what, and that it can be read like any other."""
+"""Selecting, splitting, filtering, sampling and merging datasets without copying."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ids(dataset):
 
 
 def assert_is_dataset(view, expected):
-    """Counts, lengths, reading by columns and places agree with what it holds."""
+    """Check counts, lengths, single columns and locations of a view against its episodes."""
     block = read_block(view)
     assert episode_hashes(block) == expected
     assert (view.num_episodes, view.num_steps) == (block.num_episodes, block.num_steps)
@@ -42,16 +42,16 @@ def assert_is_dataset(view, expected):
         assert read_block(part).eps_id[row] == view.read(unit).eps_id[-1]
 
 
-def test_selected_episodes_are_those(many):
-    hashes = episode_hashes(read_block(many))
-    chosen = many.select([0, 19, 5, 6, 7])
-    assert_is_dataset(chosen, {f"e{i}": hashes[f"e{i}"] for i in (0, 5, 6, 7, 19)})
-    assert len(chosen.units) == 3
-    again = chosen.select(np.array([False, True, False, False, True]))
-    assert_is_dataset(again, {f"e{i}": hashes[f"e{i}"] for i in (5, 19)})
-    assert ids(pickle.loads(pickle.dumps(again))) == ["e5", "e19"]
-    assert len({many.digest, chosen.digest, again.digest}) == 3
-    none = many.select([])
+def test_select_returns_the_selected_episodes(twenty_episodes):
+    hashes = episode_hashes(read_block(twenty_episodes))
+    selection = twenty_episodes.select([0, 19, 5, 6, 7])
+    assert_is_dataset(selection, {f"e{i}": hashes[f"e{i}"] for i in (0, 5, 6, 7, 19)})
+    assert len(selection.units) == 3
+    subselection = selection.select(np.array([False, True, False, False, True]))
+    assert_is_dataset(subselection, {f"e{i}": hashes[f"e{i}"] for i in (5, 19)})
+    assert ids(pickle.loads(pickle.dumps(subselection))) == ["e5", "e19"]
+    assert len({twenty_episodes.digest, selection.digest, subselection.digest}) == 3
+    none = twenty_episodes.select([])
     assert (none.num_episodes, len(none.episode_table(with_returns=True).returns)) == (0, 0)
 
 
@@ -64,27 +64,29 @@ def test_selected_episodes_are_those(many):
         ([True], "1 booleans"),
     ],
 )
-def test_a_wrong_selection_is_refused(many, episodes, sentence):
+def test_select_with_invalid_indices_is_refused(twenty_episodes, episodes, sentence):
     with pytest.raises(DataError, match=sentence):
-        many.select(episodes)
+        twenty_episodes.select(episodes)
 
 
-def test_a_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, parts, many):
+def test_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, make_parts, twenty_episodes):
     for form in ("MessagePack", "Columns"):
-        convert_data(Reading(tuple(map(str, reversed(parts(5))))), Target(resolve(tmp_path / form), form))
-    rest, share = many.split(0.25, seed=3)
+        convert_data(
+            Reading(tuple(map(str, reversed(make_parts(5))))), Target(resolve(tmp_path / form), form)
+        )
+    rest, share = twenty_episodes.split(0.25, seed=3)
     assert (rest.num_episodes, share.num_episodes) == (15, 5)
-    assert set(ids(rest)) | set(ids(share)) == set(ids(many))
+    assert set(ids(rest)) | set(ids(share)) == set(ids(twenty_episodes))
     for form in ("MessagePack", "Columns"):
         assert set(ids(open_data(tmp_path / form, cache=tmp_path / "cache").split(0.25, seed=3)[1])) == set(
             ids(share)
         )
-    assert set(ids(many.split(0.25, seed=4)[1])) != set(ids(share))
-    assert set(ids(many.sample(fraction=0.25, seed=3))) != set(ids(share))
+    assert set(ids(twenty_episodes.split(0.25, seed=4)[1])) != set(ids(share))
+    assert set(ids(twenty_episodes.sample(fraction=0.25, seed=3))) != set(ids(share))
 
 
-def test_a_split_keeps_what_has_one_id_together(tmp_path):
-    """Eight episodes in three pieces each."""
+def test_split_keeps_episodes_of_one_id_together(tmp_path):
+    """Eight episodes in three fragments each."""
     names = np.array([f"e{piece // 3}" for piece in range(24)], dtype=object)
     pieces = open_dataset(write_block(tmp_path / "d", replace(make_block([2] * 24), eps_id=names)))
     for seed in range(5):
@@ -93,9 +95,9 @@ def test_a_split_keeps_what_has_one_id_together(tmp_path):
         assert not set(ids(rest)) & set(ids(share))
 
 
-def test_a_split_says_which_fraction_it_takes(many):
+def test_split_with_invalid_fraction_names_the_range(twenty_episodes):
     with pytest.raises(SpecError, match=r"fraction is 1\.5: expected a number between 0 and 1"):
-        many.split(1.5)
+        twenty_episodes.split(1.5)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +112,11 @@ def test_a_split_says_which_fraction_it_takes(many):
         (["truncated != true", "length <= 1"], ["e2", "e6", "e10", "e14", "e18"]),
     ],
 )
-def test_episodes_are_filtered_by_their_fields(many, terms, expected):
-    assert ids(many.filter(*terms)) == expected
+def test_filter_compares_fields_of_episodes(twenty_episodes, terms, expected):
+    assert ids(twenty_episodes.filter(*terms)) == expected
 
 
-def test_returns_choose_the_best_and_of_equals_the_first(tmp_path):
+def test_filter_top_selects_highest_returns_and_earlier_ties(tmp_path):
     block = make_block([2, 2, 2, 2, 2])
     block.columns["rewards"][:] = [1, 1, 2, 2, 0, 0, 2, 2, 2, 2]
     dataset = open_dataset(write_block(tmp_path / "d", block))
@@ -136,12 +138,12 @@ def test_returns_choose_the_best_and_of_equals_the_first(tmp_path):
         ("> 3", "expected a column's name, found '> 3' at character 1"),
     ],
 )
-def test_a_wrong_term_is_refused_where_it_is_wrong(many, term, sentence):
+def test_filter_with_invalid_term_is_refused(twenty_episodes, term, sentence):
     with pytest.raises(SpecError, match=sentence):
-        many.filter(term)
+        twenty_episodes.filter(term)
 
 
-def test_data_without_rewards_have_no_returns(tmp_path):
+def test_filter_by_return_without_rewards_is_refused(tmp_path):
     block = make_block([3])
     del block.columns["rewards"]
     dataset = open_dataset(write_block(tmp_path / "d", block))
@@ -149,72 +151,74 @@ def test_data_without_rewards_have_no_returns(tmp_path):
         dataset.filter(top=0.5)
 
 
-def test_samples_are_drawn_by_the_seed(many):
-    drawn = many.sample(6, seed=1)
-    assert (drawn.num_episodes, ids(drawn)) == (6, ids(many.sample(6, seed=1)))
-    assert ids(drawn) != ids(many.sample(6, seed=2))
-    assert set(ids(many.sample(3, seed=1))) < set(ids(drawn))
-    enough = many.sample(timesteps=30, seed=1)
+def test_sample_depends_on_the_seed(twenty_episodes):
+    sample = twenty_episodes.sample(6, seed=1)
+    assert (sample.num_episodes, ids(sample)) == (6, ids(twenty_episodes.sample(6, seed=1)))
+    assert ids(sample) != ids(twenty_episodes.sample(6, seed=2))
+    assert set(ids(twenty_episodes.sample(3, seed=1))) < set(ids(sample))
+    enough = twenty_episodes.sample(timesteps=30, seed=1)
     assert 30 <= enough.num_steps < 30 + 9
-    assert many.sample(fraction=0.5).num_episodes == 10
+    assert twenty_episodes.sample(fraction=0.5).num_episodes == 10
     for options in ({}, {"episodes": 3, "fraction": 0.1}, {"episodes": 21}, {"timesteps": 0}):
         with pytest.raises(SpecError, match="a sample"):
-            many.sample(**options)
+            twenty_episodes.sample(**options)
 
 
-def test_what_was_split_off_is_trained_on(tmp_path, many):
-    rest, _ = many.split(0.2)
+def test_split_data_can_be_trained_on(tmp_path, twenty_episodes):
+    rest, _ = twenty_episodes.split(0.2)
     write(rest, Target(resolve(tmp_path / "rest")))
     resource = training(tmp_path / "run", tmp_path / "rest", config={"trainBatchSizePerLearner": 8})
     assert train(resource).state == "Succeeded"
 
 
-def test_merged_data_count_repeated_episodes_once(tmp_path, parts):
-    first, second = (open_dataset(part) for part in parts(2))
-    merged = merge([first, second, first.select([1, 2])])
-    assert_is_dataset(merged, episode_hashes(read_block(merge([first, second]))))
-    assert any("2 episodes repeated others" in note for note in merged.notes)
+def test_merge_counts_repeated_episodes_once(tmp_path, make_parts):
+    first, second = (open_dataset(part) for part in make_parts(2))
+    view = merge([first, second, first.select([1, 2])])
+    assert_is_dataset(view, episode_hashes(read_block(merge([first, second]))))
+    assert any("2 episodes repeated others" in note for note in view.notes)
 
 
-def test_episodes_of_one_id_that_differ_are_refused_or_renamed(tmp_path):
+def test_merge_refuses_or_renames_conflicting_episodes(tmp_path):
     paths = [write_block(tmp_path / str(i), make_block([2, 3], seed=i)) for i in range(3)]
     datasets = [open_dataset(path) for path in paths]
     with pytest.raises(
-        DataError, match=r"episode e0 is in .*0/0000.*, row 0, and, with other content, in .*1/0000"
+        DataError, match=r"episode e0 is in .*0/0000.*, row 0, and, with different content, in .*1/0000"
     ):
         merge(datasets)
-    merged = merge(datasets, "Rename")
-    assert ids(merged) == ["e0", "e1", "e0-2", "e1-2", "e0-3", "e1-3"]
-    assert Content.from_block(read_block(merged)).timesteps == 15
-    assert any("4 episodes had the id of another" in note for note in merged.notes)
-    assert merged.digest != merge(datasets[:1]).digest
+    view = merge(datasets, "Rename")
+    assert ids(view) == ["e0", "e1", "e0-2", "e1-2", "e0-3", "e1-3"]
+    assert Content.from_block(read_block(view)).timesteps == 15
+    assert any("4 episodes had the id of another" in note for note in view.notes)
+    assert view.digest != merge(datasets[:1]).digest
 
 
-def test_data_that_do_not_fit_are_not_merged(tmp_path):
+def test_merge_of_incompatible_data_is_refused(tmp_path):
     block = make_block([2])
     wide = block.with_columns({**block.columns, "obs": block.columns["obs"].astype(np.float64)})
     one = open_dataset(write_block(tmp_path / "a", block))
-    other = open_dataset(write_block(tmp_path / "b", wide, DataSpec.from_block(wide)))
+    incompatible = open_dataset(write_block(tmp_path / "b", wide, DataSpec.from_block(wide)))
     with pytest.raises(DataError, match=r"'obs' is float32 .* in one and float64"):
-        merge([one, other])
+        merge([one, incompatible])
 
 
-def test_infos_that_only_some_have_are_empty_in_the_others(tmp_path):
+def test_merge_fills_missing_infos_with_empty_ones(tmp_path):
     block = make_block([2, 1])
-    told = make_block([1], first=5)
-    told = told.with_columns({**told.columns, "infos": np.array(["", '{"lives":3}'], dtype=object)})
+    block_with_infos = make_block([1], first=5)
+    block_with_infos = block_with_infos.with_columns(
+        {**block_with_infos.columns, "infos": np.array(["", '{"lives":3}'], dtype=object)}
+    )
     paths = [
         write_block(tmp_path / "a", block, spec_of(block)),
-        write_block(tmp_path / "b", told, spec_of(told)),
+        write_block(tmp_path / "b", block_with_infos, spec_of(block_with_infos)),
     ]
-    merged = merge([open_dataset(path) for path in paths])
-    assert read_block(merged).columns["infos"].tolist() == [*[""] * 6, '{"lives":3}']
-    written = convert_data(Reading(tuple(map(str, paths))), Target(resolve(tmp_path / "out"), "Columns"))
-    assert written.checksum == Content.from_block(read_block(merged)).checksum
+    view = merge([open_dataset(path) for path in paths])
+    assert read_block(view).columns["infos"].tolist() == [*[""] * 6, '{"lives":3}']
+    result = convert_data(Reading(tuple(map(str, paths))), Target(resolve(tmp_path / "out"), "Columns"))
+    assert result.checksum == Content.from_block(read_block(view)).checksum
 
 
-def test_copies_in_other_folders_count_once(tmp_path):
-    """A whole folder copied, and some of its episodes filtered into another."""
+def test_copies_in_several_folders_count_once(tmp_path):
+    """A folder is copied, and some of its episodes are filtered into another folder."""
     one = open_dataset(write_block(tmp_path / "data/one", make_block([2, 3, 4])))
     shutil.copytree(tmp_path / "data/one", tmp_path / "data/copy")
     write(one.select([1]), Target(resolve(tmp_path / "data/best")))

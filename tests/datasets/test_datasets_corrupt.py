@@ -1,4 +1,4 @@
-"""Files that something happened to: a sentence that names the file, never other data, never a crash."""
+"""Damaged files give an error that names the file, never other data and never a crash."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ArrowEncoder
 
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
-WRITTEN = [(layout, "lz4") for layout in LAYOUTS] + [("episodes/arrow", "zstd"), ("episodes/arrow", "none")]
+STORAGE_FORMATS = [(layout, "lz4") for layout in LAYOUTS] + [
+    ("episodes/arrow", "zstd"),
+    ("episodes/arrow", "none"),
+]
 WITH_VALUES = ("obs", "rewards", "item", "obs.list.element")
 
 
-@pytest.fixture(params=WRITTEN, ids="-".join)
-def written(request):
+@pytest.fixture(params=STORAGE_FORMATS, ids="-".join)
+def storage_format(request):
     """Layout and compression."""
     return request.param
 
 
 @pytest.fixture
-def block(kit, written):
+def block(kit, storage_format):
     lengths = [30, 50, 20, 0, 7]  # which has no row for nothing
     block = kit.block(lengths)
     count = sum(lengths) + len(lengths)
@@ -40,8 +43,8 @@ def block(kit, written):
 
 
 @pytest.fixture
-def path(written, kit, tmp_path, block):
-    layout, compression = written
+def path(storage_format, kit, tmp_path, block):
+    layout, compression = storage_format
     options = {"compression": compression, "row_group_bytes": 1_500, "layout": layout}
     (entry,) = kit.write(tmp_path / "d", block, **options)
     return tmp_path / "d" / entry.path
@@ -52,10 +55,10 @@ def read_all(folder) -> Block:
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
-def test_truncated_anywhere(path):
-    whole = path.read_bytes()
-    for size in [*range(1, len(whole), 97), *range(len(whole) - 12, len(whole))]:
-        path.write_bytes(whole[:size])
+def test_truncated_file_is_refused(path):
+    content = path.read_bytes()
+    for size in [*range(1, len(content), 97), *range(len(content) - 12, len(content))]:
+        path.write_bytes(content[:size])
         with pytest.raises(DataError, match=re.escape(str(path))) as caught:
             read_all(path.parent)
         if size >= 4:
@@ -63,31 +66,31 @@ def test_truncated_anywhere(path):
             assert "copy it again" in str(caught.value)
 
 
-def test_empty(path):
+def test_empty_file_is_refused(path):
     path.write_bytes(b"")
     with pytest.raises(DataError, match=rf"{path} is empty \(0 bytes\): delete it"):
         open_dataset(path.parent)
 
 
-def test_another_kind_of_file(path):
+def test_file_that_is_not_parquet_is_refused(path):
     path.write_bytes(b"\x89HDF\r\n" + bytes(1000))
     with pytest.raises(DataError, match=r"is not a Parquet file: it begins with b'\\x89HDF'"):
         open_dataset(path.parent)
 
 
-def test_a_flipped_bit_in_the_magic(path):
-    whole = path.read_bytes()
-    for position in (0, 3, len(whole) - 4, len(whole) - 1):
-        changed = bytearray(whole)
-        changed[position] ^= 4
-        path.write_bytes(changed)
+def test_flipped_bit_in_the_magic_number_is_found(path):
+    content = path.read_bytes()
+    for position in (0, 3, len(content) - 4, len(content) - 1):
+        damaged_content = bytearray(content)
+        damaged_content[position] ^= 4
+        path.write_bytes(damaged_content)
         with pytest.raises(DataError, match=r"is not a Parquet file|is truncated"):
             open_dataset(path.parent)
 
 
-def test_a_flipped_bit_in_the_values(path):
-    """The page checksums find it."""
-    whole = path.read_bytes()
+def test_flipped_bit_in_the_values_is_found(path):
+    """The page checksums detect it."""
+    content = path.read_bytes()
     group = pq.ParquetFile(path).metadata.row_group(1)
     rng = random.Random(0)
     for i in range(group.num_columns):
@@ -96,9 +99,9 @@ def test_a_flipped_bit_in_the_values(path):
             continue
         last = column.data_page_offset + column.total_compressed_size - 1
         for _ in range(20):
-            changed = bytearray(whole)
-            changed[last - rng.randrange(column.total_compressed_size // 2)] ^= 1 << rng.randrange(8)
-            path.write_bytes(changed)
+            damaged_content = bytearray(content)
+            damaged_content[last - rng.randrange(column.total_compressed_size // 2)] ^= 1 << rng.randrange(8)
+            path.write_bytes(damaged_content)
             with pytest.raises(DataError, match=rf"{path} is damaged .*copy it again"):
                 read_all(path.parent)
 
@@ -111,17 +114,17 @@ def test_damage_anywhere_is_found_or_harmless(kit, path, block):
 def test_every_changed_byte_of_a_recording_is_found_when_verified(kit, tmp_path):
     folder = kit.record(tmp_path / "d", kit.block([3, 5]))
     path = tmp_path / "d" / "000000-a1-000.parquet"
-    whole = path.read_bytes()
-    for position in range(0, len(whole), 53):
-        changed = bytearray(whole)
-        changed[position] ^= 128
-        path.write_bytes(changed)
+    content = path.read_bytes()
+    for position in range(0, len(content), 53):
+        damaged_content = bytearray(content)
+        damaged_content[position] ^= 128
+        path.write_bytes(damaged_content)
         with pytest.raises(DataError, match="was changed since it was recorded"):
             open_dataset(folder, verify=True)
 
 
 def write_empty(like, path, groups: int) -> None:
-    """A file of ours without a row, of no row group or of an empty one."""
+    """Write a file of Hindcast's without rows, with no row group or with empty ones."""
     schema = pq.read_schema(like)
     index = json.dumps([{"lengths": [], "continued": []}] * groups)
     with pq.ParquetWriter(path, schema) as writer:
@@ -131,7 +134,7 @@ def write_empty(like, path, groups: int) -> None:
 
 
 @pytest.mark.parametrize("groups", [0, 1])
-def test_no_rows(path, groups):
+def test_file_without_rows_is_refused(path, groups):
     write_empty(path, path.parent / "a.parquet", groups)
     path.unlink()
     with pytest.raises(DataError, match="holds no episodes: record some first"):
@@ -139,13 +142,13 @@ def test_no_rows(path, groups):
 
 
 @pytest.mark.parametrize("groups", [0, 1])
-def test_no_rows_beside_some(kit, path, block, groups):
+def test_file_without_rows_among_others_is_accepted(kit, path, block, groups):
     write_empty(path, path.parent / "a.parquet", groups)
     kit.assert_same(read_all(path.parent), block)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_mixed_schemas(kit, tmp_path, layout):
+def test_files_with_different_schemas_are_refused(kit, tmp_path, layout):
     block = kit.block()
     kit.write(tmp_path, block, stem="a", layout=layout)
     narrow = block.with_columns({**block.columns, "actions": block.columns["actions"].astype(np.int32)})
@@ -157,14 +160,14 @@ def test_mixed_schemas(kit, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_mixed_layouts(kit, tmp_path, layout):
+def test_files_with_different_layouts_are_refused(kit, tmp_path, layout):
     kit.write(tmp_path, kit.block(), stem="a", layout=layout)
     kit.write(tmp_path, kit.block(first=3), stem="b", layout=next(name for name in LAYOUTS if name != layout))
     with pytest.raises(DataError, match="mixes layouts: a-000"):
         open_dataset(tmp_path)
 
 
-def test_nulls(kit, tmp_path):
+def test_nulls_are_refused(kit, tmp_path):
     block = kit.block([2])
     schema = ArrowEncoder(kit.spec(block)).encode(block).table.schema
     nullable = pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
@@ -178,7 +181,7 @@ def test_nulls(kit, tmp_path):
             open_dataset(tmp_path)
 
 
-def test_one_bad_file_among_good_ones_is_named(kit, tmp_path):
+def test_damaged_file_among_good_ones_is_named(kit, tmp_path):
     for i in range(5):
         kit.write(tmp_path, kit.block(first=3 * i), stem=f"f{i}")
     bad = tmp_path / "f3-000.parquet"
@@ -187,26 +190,26 @@ def test_one_bad_file_among_good_ones_is_named(kit, tmp_path):
         open_dataset(tmp_path)
 
 
-def test_inspecting_damage_ends_with_the_files_named_and_no_other_data(kit, path, block):
-    """Whatever happened to some files, those that are not named hold what was written."""
-    whole, folder = path.read_bytes(), path.parent
+def test_inspect_damaged_data_names_the_files_and_reads_no_wrong_values(kit, path, block):
+    """Files that are not named contain what was written, whatever happened to the others."""
+    content, folder = path.read_bytes(), path.parent
     rng = random.Random(2)
-    found = 0
+    num_found = 0
     for turn in range(20):
-        changed = bytearray(whole)
-        start = rng.randrange(len(whole))
+        damaged_content = bytearray(content)
+        start = rng.randrange(len(content))
         if turn % 3 == 0:
-            changed = changed[:start]
-        for position in range(start, min(len(changed), start + rng.choice([1, 8, 64]))):
-            changed[position] = rng.randrange(256)
-        path.write_bytes(changed)
-        (folder / "x.parquet").write_bytes(bytes(changed)[1:])
+            damaged_content = damaged_content[:start]
+        for position in range(start, min(len(damaged_content), start + rng.choice([1, 8, 64]))):
+            damaged_content[position] = rng.randrange(256)
+        path.write_bytes(damaged_content)
+        (folder / "x.parquet").write_bytes(bytes(damaged_content)[1:])
         summary = inspect_paths([folder], sample_limit=None)
         bad = {problem.path for problem in summary.problems if problem.severity == "error"}
         assert str(folder / "x.parquet") in bad
-        found += str(path) in bad
+        num_found += str(path) in bad
         if str(path) not in bad:
             kit.assert_same(
                 Block.concat([open_dataset(path).read(unit) for unit in open_dataset(path).units]), block
             )
-    assert found > 10
+    assert num_found > 10

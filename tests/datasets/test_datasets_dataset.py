@@ -39,7 +39,7 @@ def blocks(kit):
 
 
 @pytest.mark.parametrize("manifest", [True, False], ids=["manifest", "commits"])
-def test_a_recording_is_what_it_lists_and_nothing_else(kit, tmp_path, blocks, manifest):
+def test_recording_consists_of_its_listed_files(kit, tmp_path, blocks, manifest):
     folder = kit.record(tmp_path / "d", *blocks, manifest=manifest)
     kit.write(folder, kit.block([9], first=90), stem="000007-zz")  # not committed
     folder.child(".000003-a1-000.parquet.0123abcd.tmp").write_bytes(b"half a fi")
@@ -50,9 +50,7 @@ def test_a_recording_is_what_it_lists_and_nothing_else(kit, tmp_path, blocks, ma
     assert np.concatenate([unit.lengths for unit in dataset.units]).tolist() == [3, 5, 2, 4, 1, 6]
 
 
-def test_a_file_that_is_committed_between_listing_and_reading_the_commits_counts(
-    kit, tmp_path, blocks, monkeypatch
-):
+def test_file_committed_between_listing_and_reading_commits_counts(kit, tmp_path, blocks, monkeypatch):
     kit.record(tmp_path / "d", *blocks, manifest=False)
     late = min((tmp_path / "d").glob("*.parquet"))
     late.rename(tmp_path / "late")
@@ -65,7 +63,7 @@ def test_a_file_that_is_committed_between_listing_and_reading_the_commits_counts
     assert open_dataset(tmp_path / "d").num_episodes == 6
 
 
-def test_a_folder_without_a_manifest_is_read_by_footers_recursively(kit, tmp_path, blocks):
+def test_folder_without_manifest_is_indexed_by_footers(kit, tmp_path, blocks):
     for name, block in zip(("b/x", "a", "b"), blocks, strict=True):
         kit.write(tmp_path / "d" / name, block)
     kit.write(tmp_path / "d" / "_other", kit.block([9]))
@@ -76,7 +74,7 @@ def test_a_folder_without_a_manifest_is_read_by_footers_recursively(kit, tmp_pat
     assert dataset.spec == kit.spec(blocks[0])
 
 
-def test_a_folder_of_recordings_and_files(kit, tmp_path, blocks):
+def test_folder_with_recordings_and_files_is_opened(kit, tmp_path, blocks):
     kit.record(tmp_path / "d" / "two", blocks[0])
     kit.write(tmp_path / "d" / "two", kit.block([9], first=90), stem="000007-zz")  # not committed
     kit.record(tmp_path / "d" / "one" / "deep", blocks[1], manifest=False)
@@ -85,7 +83,7 @@ def test_a_folder_of_recordings_and_files(kit, tmp_path, blocks):
     kit.assert_same(read_all(dataset), Block.concat([blocks[1], blocks[0], blocks[2]]))
 
 
-def test_memory_file_system(kit, memory, blocks):
+def test_memory_file_system_is_opened(kit, memory, blocks):
     kit.record(memory, *blocks)
     kit.assert_same(read_all(open_dataset(memory)), Block.concat(blocks))
     kit.assert_same(read_all(open_dataset(f"{memory}/*.parquet")), Block.concat(blocks))
@@ -94,10 +92,10 @@ def test_memory_file_system(kit, memory, blocks):
 # --- paths
 
 
-def test_lists_globs_and_single_files(kit, tmp_path, blocks, monkeypatch):
+def test_lists_globs_and_single_files_are_opened(kit, tmp_path, blocks, monkeypatch):
     for i, block in enumerate(blocks):
         kit.write(tmp_path / f"run-{i}" / "data", block)
-    whole = Block.concat(blocks)
+    expected_block = Block.concat(blocks)
     first = f"{tmp_path}/run-0/data/000000-a1-000.parquet"
     for paths in (
         [f"{tmp_path}/run-{i}" for i in range(3)],
@@ -109,14 +107,14 @@ def test_lists_globs_and_single_files(kit, tmp_path, blocks, monkeypatch):
         [first, f"{tmp_path}/**/run-[!0/[]"],
         tmp_path,
     ):
-        kit.assert_same(read_all(open_dataset(paths)), whole)
+        kit.assert_same(read_all(open_dataset(paths)), expected_block)
     kit.assert_same(read_all(open_dataset(first)), blocks[0])
     monkeypatch.chdir(tmp_path)
     kit.assert_same(read_all(open_dataset("run-1")), blocks[1])
     kit.assert_same(read_all(open_dataset(f"file://{tmp_path}/run-1")), blocks[1])
 
 
-def test_a_name_with_glob_characters_that_exists_is_itself(kit, tmp_path, blocks):
+def test_existing_name_with_glob_characters_is_taken_literally(kit, tmp_path, blocks):
     kit.write(tmp_path / "run[1]", blocks[0])
     kit.write(tmp_path / "run1", blocks[1])
     kit.assert_same(read_all(open_dataset(tmp_path / "run[1]")), blocks[0])
@@ -124,33 +122,33 @@ def test_a_name_with_glob_characters_that_exists_is_itself(kit, tmp_path, blocks
 
 @pytest.mark.parametrize("folder", ["runs", "./runs", "{}/runs", "file://{}/runs"])
 @pytest.mark.parametrize("end", ["r*", "r*/", "*//"])
-def test_what_a_glob_matches_is_named_as_the_glob_is(tmp_path, monkeypatch, folder, end):
+def test_glob_matches_are_named_relative_to_the_glob(tmp_path, monkeypatch, folder, end):
     (tmp_path / "runs" / "r1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     folder = folder.format(tmp_path)
-    (found,) = sources.expand_glob(resolve(f"{folder}/{end}"))
-    assert (found.uri, found.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
+    (match,) = sources.expand_glob(resolve(f"{folder}/{end}"))
+    assert (match.uri, match.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
 
 
 @pytest.mark.parametrize("name", ["run[]", "run[!]", "run["])
-def test_brackets_around_nothing_are_part_of_a_name(kit, tmp_path, blocks, name):
+def test_empty_brackets_are_part_of_a_name(kit, tmp_path, blocks, name):
     kit.write(tmp_path / f"{name}1", blocks[0])
     kit.write(tmp_path / "run1", blocks[1])
     kit.assert_same(read_all(open_dataset(tmp_path / f"{name}?")), blocks[0])
 
 
-def test_a_pattern_that_cannot_be_read_is_named(tmp_path):
+def test_invalid_glob_is_named(tmp_path):
     with pytest.raises(DataError, match=r"the pattern run\[9-1\] cannot be read \(bad character range 9-1"):
         open_dataset(tmp_path / "run[9-1]")
 
 
-def test_a_file_system_object(kit, tmp_path, blocks):
+def test_path_in_file_system_object_is_opened(kit, tmp_path, blocks):
     kit.record(tmp_path / "d", *blocks)
     tree = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     kit.assert_same(read_all(open_dataset("d", tree)), Block.concat(blocks))
 
 
-def test_a_file_named_twice_is_refused(kit, tmp_path, blocks):
+def test_file_named_twice_is_refused(kit, tmp_path, blocks):
     kit.write(tmp_path / "d", blocks[0])
     with pytest.raises(DataError, match=r"000000-a1-000.parquet is named twice"):
         open_dataset([tmp_path, tmp_path / "d"])
@@ -159,7 +157,7 @@ def test_a_file_named_twice_is_refused(kit, tmp_path, blocks):
 # --- units
 
 
-def test_units_cover_the_dataset_in_order_over_file_ends(kit, tmp_path):
+def test_units_cover_the_dataset_in_order_across_files(kit, tmp_path):
     blocks = [kit.block([10] * 5, first=5 * i) for i in range(8)]
     for i, block in enumerate(blocks):
         kit.write(tmp_path, block, stem=f"f{i}", row_group_bytes=800)
@@ -175,7 +173,7 @@ def test_units_cover_the_dataset_in_order_over_file_ends(kit, tmp_path):
         assert dataset.read(unit).length.tolist() == unit.lengths.tolist()
 
 
-def test_an_episode_is_located_by_file_and_row(kit, tmp_path):
+def test_locate_returns_file_and_row(kit, tmp_path):
     blocks = [kit.block([1, 2, 3, 4], first=4 * i) for i in range(3)]
     for i, block in enumerate(blocks):
         kit.write(tmp_path, block, stem=f"f{i}", row_group_bytes=10)
@@ -191,7 +189,7 @@ def test_an_episode_is_located_by_file_and_row(kit, tmp_path):
         dataset.locate(unit, 12)
 
 
-def test_only_the_columns_asked_for(kit, tmp_path, blocks):
+def test_read_returns_only_requested_columns(kit, tmp_path, blocks):
     dataset = open_dataset(kit.record(tmp_path, *blocks))
     block = dataset.read(dataset.units[0], ["rewards", "obs"])
     assert list(block.columns) == ["obs", "rewards"]
@@ -199,7 +197,7 @@ def test_only_the_columns_asked_for(kit, tmp_path, blocks):
         dataset.read(dataset.units[0], ["vf_preds"])
 
 
-def test_a_column_stands_for_all_its_leaves(tmp_path):
+def test_column_name_selects_all_its_leaves(tmp_path):
     columns = {"obs/a": np.zeros((4, 2)), "obs/b": np.ones(4), "rewards": np.ones(3)}
     flags = np.ones(1, bool)
     block = Block(columns, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags)
@@ -210,7 +208,7 @@ def test_a_column_stands_for_all_its_leaves(tmp_path):
     assert list(dataset.read(dataset.units[0], ["obs/b"]).columns) == ["obs/b"]
 
 
-def test_one_row_group_is_read_without_a_copy_per_column(kit, tmp_path):
+def test_row_group_is_read_without_a_copy_per_column(kit, tmp_path):
     kit.write(tmp_path, kit.block([50, 60]))
     dataset = open_dataset(tmp_path)
     block = dataset.read(dataset.units[0])
@@ -219,7 +217,7 @@ def test_one_row_group_is_read_without_a_copy_per_column(kit, tmp_path):
         assert column.flags.writeable  # torch.from_numpy warns about arrays that are not
 
 
-def test_the_footer_of_a_file_is_read_once_for_all_its_units(kit, tmp_path, monkeypatch):
+def test_footer_is_read_once_for_all_units_of_a_file(kit, tmp_path, monkeypatch):
     block = kit.block([10] * 20)
     kit.write(tmp_path, block, row_group_bytes=800)
     files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
@@ -234,12 +232,12 @@ def test_the_footer_of_a_file_is_read_once_for_all_its_units(kit, tmp_path, monk
     kit.assert_same(read_all(dataset), block)
     assert len(read) == len(dataset.units) > 2
     assert sum(read) == 1
-    there = pickle.loads(pickle.dumps(dataset))
-    kit.assert_same(read_all(there), block)
+    unpickled = pickle.loads(pickle.dumps(dataset))
+    kit.assert_same(read_all(unpickled), block)
     assert sum(read) == 2, "footers do not travel"
 
 
-def test_a_footer_that_was_kept_is_not_taken_for_that_of_another_file(kit, tmp_path):
+def test_cached_footer_is_not_used_for_a_replaced_file(kit, tmp_path):
     kit.write(tmp_path, kit.block([10] * 20), row_group_bytes=800)
     dataset = open_dataset(tmp_path)
     kit.assert_same(read_all(dataset), kit.block([10] * 20))
@@ -248,7 +246,7 @@ def test_a_footer_that_was_kept_is_not_taken_for_that_of_another_file(kit, tmp_p
         read_all(dataset)
 
 
-def test_small_files_of_one_unit_in_a_store_are_read_side_by_side(kit, memory, blocks, monkeypatch):
+def test_small_files_of_a_store_are_read_in_parallel(kit, memory, blocks, monkeypatch):
     for i, block in enumerate(blocks):
         kit.write(memory, block, stem=f"f{i}")
     dataset = open_dataset(memory)
@@ -263,12 +261,12 @@ def test_small_files_of_one_unit_in_a_store_are_read_side_by_side(kit, memory, b
     kit.assert_same(dataset.read(unit), Block.concat(blocks))
 
 
-def test_datasets_travel_to_other_processes(kit, tmp_path, blocks):
+def test_dataset_can_be_pickled(kit, tmp_path, blocks):
     dataset = pickle.loads(pickle.dumps(open_dataset(kit.record(tmp_path, *blocks))))
     kit.assert_same(read_all(dataset), Block.concat(blocks))
 
 
-def test_infos_that_some_files_lack_are_empty(kit, tmp_path):
+def test_infos_missing_from_some_files_are_empty(kit, tmp_path):
     plain, rich = kit.block([2]), kit.block([1], first=1)
     rich = rich.with_columns({**rich.columns, "infos": np.array(['{"a": 1}', ""], dtype=object)})
     kit.write(tmp_path, plain, stem="a")
@@ -280,17 +278,17 @@ def test_infos_that_some_files_lack_are_empty(kit, tmp_path):
 # --- digest
 
 
-def test_the_digest_is_of_the_data(kit, tmp_path, blocks):
+def test_digest_depends_on_the_data(kit, tmp_path, blocks):
     digests = [open_dataset(kit.record(tmp_path / name, *blocks)).digest for name in "ab"]
     assert digests[0] == digests[1]
     assert digests[0] == read_manifest(resolve(tmp_path / "a")).digest
     assert open_dataset(kit.record(tmp_path / "c", *blocks, manifest=False)).digest == digests[0]
-    other = [*blocks[:2], kit.block([6], first=5, seed=1)]
-    assert open_dataset(kit.record(tmp_path / "d", *other)).digest != digests[0]
+    other_blocks = [*blocks[:2], kit.block([6], first=5, seed=1)]
+    assert open_dataset(kit.record(tmp_path / "d", *other_blocks)).digest != digests[0]
     assert open_dataset(kit.record(tmp_path / "e", *blocks[::-1])).digest != digests[0]
 
 
-def test_the_digest_of_a_plain_folder(kit, tmp_path, blocks):
+def test_digest_of_plain_folder_depends_on_the_data(kit, tmp_path, blocks):
     for name in "ab":
         for i, block in enumerate(blocks):
             kit.write(tmp_path / name, block, stem=f"f{i}")
@@ -301,27 +299,27 @@ def test_the_digest_of_a_plain_folder(kit, tmp_path, blocks):
 
 
 class ReversedListing(LocalFileSystem):
-    """The local file system as a foreign one, which lists in the wrong order."""
+    """The local file system as a foreign one that lists in reverse order."""
 
     def find(self, path, **options):
-        found = super().find(path, **options)
-        return dict(reversed(found.items())) if isinstance(found, dict) else found[::-1]
+        listing = super().find(path, **options)
+        return dict(reversed(listing.items())) if isinstance(listing, dict) else listing[::-1]
 
 
-def test_the_order_of_a_listing_does_not_matter(kit, tmp_path, blocks):
+def test_order_of_listing_does_not_matter(kit, tmp_path, blocks):
     for i, block in enumerate(blocks):
         kit.write(tmp_path / "d", block, stem=f"f{i}")
     local = open_dataset(tmp_path / "d")
     handler = pafs.FSSpecHandler(ReversedListing())
-    other = open_dataset(str(tmp_path / "d"), pafs.PyFileSystem(handler))
-    assert other.digest == local.digest
-    kit.assert_same(read_all(other), read_all(local))
+    reversed_dataset = open_dataset(str(tmp_path / "d"), pafs.PyFileSystem(handler))
+    assert reversed_dataset.digest == local.digest
+    kit.assert_same(read_all(reversed_dataset), read_all(local))
 
 
 # --- what is wrong, each a sentence
 
 
-def test_a_path_that_does_not_exist(tmp_path):
+def test_missing_path_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"nowhere does not exist: check the path"):
         open_dataset(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"nothing matches .*no-\*"):
@@ -330,7 +328,7 @@ def test_a_path_that_does_not_exist(tmp_path):
         open_dataset([])
 
 
-def test_a_folder_without_parquet_files(tmp_path):
+def test_folder_without_parquet_files_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds no Parquet files: it holds nothing"):
         open_dataset(tmp_path)
     (tmp_path / "data.csv").write_text("obs,actions")
@@ -338,7 +336,7 @@ def test_a_folder_without_parquet_files(tmp_path):
         open_dataset(tmp_path)
 
 
-def test_a_recording_without_episodes(kit, tmp_path):
+def test_recording_without_episodes_is_refused(kit, tmp_path):
     resolve(tmp_path / "new").child("_hindcast/claim.json").write_bytes(b"{}")
     with pytest.raises(DataError, match="has committed no episodes yet"):
         open_dataset(tmp_path / "new")
@@ -350,7 +348,7 @@ def test_a_recording_without_episodes(kit, tmp_path):
         open_dataset(tmp_path / "zero")
 
 
-def test_parquet_of_another_layout_names_its_columns(tmp_path):
+def test_parquet_of_unknown_layout_names_its_columns(tmp_path):
     pq.write_table(pa.table({"state": [1.0, 2.0], "reward": [0.0, 1.0]}), tmp_path / "t.parquet")
     with pytest.raises(DataError, match=r"t\.parquet: it is not a file of episodes .*\['state', 'reward'\]"):
         open_dataset(tmp_path)
@@ -367,7 +365,7 @@ def test_parquet_of_another_layout_names_its_columns(tmp_path):
         ({"vf_preds": np.zeros(3)}, r"the columns .* differ from .*'vf_preds'"),
     ],
 )
-def test_files_that_differ_are_both_named(kit, tmp_path, change, sentence):
+def test_incompatible_files_are_both_named(kit, tmp_path, change, sentence):
     block = kit.block([3])
     kit.write(tmp_path, block, stem="a")
     kit.write(tmp_path, block.with_columns({**block.columns, **change}), stem="b")
@@ -377,7 +375,7 @@ def test_files_that_differ_are_both_named(kit, tmp_path, change, sentence):
         open_dataset(tmp_path)
 
 
-def test_spaces_that_differ_are_named(kit, tmp_path):
+def test_files_with_different_spaces_are_named(kit, tmp_path):
     block = kit.block([3])
     for name, n in (("a", 3), ("b", 4)):
         spec = DataSpec.from_block(block, kit.observation_space, spaces.Discrete(n))
@@ -387,27 +385,29 @@ def test_spaces_that_differ_are_named(kit, tmp_path):
         open_dataset(tmp_path)
 
 
-def test_a_file_that_the_manifest_lists_and_that_is_gone_or_changed(kit, tmp_path, blocks):
+def test_missing_or_changed_file_of_manifest_is_refused(kit, tmp_path, blocks):
     folder = kit.record(tmp_path / "d", *blocks)
     path = tmp_path / "d" / "000001-a1-000.parquet"
-    whole = path.read_bytes()
+    content = path.read_bytes()
     path.unlink()
     with pytest.raises(DataError, match=r"000001-a1-000.parquet is missing, but the recording lists it"):
         open_dataset(folder)
-    path.write_bytes(whole[:-1])
-    with pytest.raises(DataError, match=rf"has {len(whole) - 1} bytes, but was recorded with {len(whole)}"):
+    path.write_bytes(content[:-1])
+    with pytest.raises(
+        DataError, match=rf"has {len(content) - 1} bytes, but was recorded with {len(content)}"
+    ):
         open_dataset(folder)
-    changed = bytearray(whole)
-    changed[len(whole) // 2] ^= 1
-    path.write_bytes(changed)
+    damaged_content = bytearray(content)
+    damaged_content[len(content) // 2] ^= 1
+    path.write_bytes(damaged_content)
     open_dataset(folder)
     with pytest.raises(DataError, match=r"000001-a1-000.parquet was changed since it was recorded"):
         open_dataset(folder, verify=True)
-    path.write_bytes(whole)
+    path.write_bytes(content)
     open_dataset(folder, verify=True)
 
 
-def test_a_file_swapped_after_opening(kit, tmp_path):
+def test_file_replaced_after_opening_is_refused(kit, tmp_path):
     kit.write(tmp_path / "d", kit.block([3, 5]))
     dataset = open_dataset(tmp_path / "d")
     kit.write(tmp_path / "d", kit.block([5, 3]))
@@ -418,7 +418,7 @@ def test_a_file_swapped_after_opening(kit, tmp_path):
         dataset.read(dataset.units[0])
 
 
-def test_a_manifest_that_is_damaged_or_newer(kit, tmp_path, blocks):
+def test_damaged_or_newer_manifest_is_refused(kit, tmp_path, blocks):
     folder = kit.record(tmp_path, *blocks)
     manifest = tmp_path / "_hindcast" / "manifest.json"
     text = manifest.read_text()
@@ -438,8 +438,8 @@ def test_a_manifest_that_is_damaged_or_newer(kit, tmp_path, blocks):
             open_dataset(folder)
 
 
-def test_a_cell_of_the_wrong_size_is_located(kit, tmp_path):
-    """Written by something else, with the metadata of ours."""
+def test_cell_of_wrong_size_is_located(kit, tmp_path):
+    """Written by another tool with Hindcast's metadata."""
     block = kit.block([3, 5, 2])
     table = ArrowEncoder(kit.spec(block)).encode(block).table
     cells = [cell.as_py() for cell in table.column("actions")]
@@ -455,7 +455,7 @@ def test_a_cell_of_the_wrong_size_is_located(kit, tmp_path):
         dataset.read(dataset.units[0])
 
 
-def test_text_columns(tmp_path):
+def test_text_columns_are_read(tmp_path):
     words = np.array(["", "ä", "b" * 100], dtype=object)
     flags = np.ones(1, bool)
     block = Block(

@@ -27,23 +27,23 @@ def summary_of(folder, block: Block, action_space=None, **options):
     return summarise(open_dataset(folder), **options)
 
 
-def changed(block: Block, **columns: np.ndarray) -> Block:
+def replace_columns(block: Block, **columns: np.ndarray) -> Block:
     return block.with_columns({**block.columns, **columns})
 
 
-def test_a_reward_that_is_not_finite_spoils_the_return_of_its_episode_alone(kit, tmp_path):
+def test_infinite_reward_affects_only_the_return_of_its_episode(kit, tmp_path):
     rewards = np.array([1, 1, np.nan, 2, 2, np.inf, 3], np.float32)
-    summary = summary_of(tmp_path, changed(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
+    summary = summary_of(tmp_path, replace_columns(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
     assert summary.returns is not None
     assert (summary.returns.count, summary.returns.min, summary.returns.max) == (3, 2, 4)
     assert summary.rewarded_episodes == 1
 
 
-def test_a_picture_of_a_dataset(kit, tmp_path):
+def test_summary_describes_the_dataset(kit, tmp_path):
     block = kit.block([3, 5, 2])
     rewards = np.array([1, 0, 2, 0, 0, 0, 0, 4, 1, 1], np.float32)
     actions = np.array([0, 0, 2, 0, 2, 2, 0, 2, 2, 2])
-    block = changed(block, rewards=rewards, actions=actions, action_logp=np.zeros(10, np.float32))
+    block = replace_columns(block, rewards=rewards, actions=actions, action_logp=np.zeros(10, np.float32))
     summary = summary_of(tmp_path, block, spaces.Discrete(3))
     assert (summary.episodes, summary.timesteps, summary.files) == (3, 10, 1)
     assert (summary.sampled_episodes, summary.sampled_timesteps) == (3, 10)
@@ -68,7 +68,7 @@ def test_a_picture_of_a_dataset(kit, tmp_path):
 
 def test_continuous_actions_have_a_distribution_for_each_dimension(kit, tmp_path):
     actions = np.stack([np.arange(10), np.linspace(-5, 5, 10)], 1).astype(np.float32)
-    summary = summary_of(tmp_path, changed(kit.block(), actions=actions), spaces.Box(-4, 10, (2,)))
+    summary = summary_of(tmp_path, replace_columns(kit.block(), actions=actions), spaces.Box(-4, 10, (2,)))
     first, second = summary.actions[0].dimensions
     assert (first.min, first.max, second.mean) == (0, 9, pytest.approx(0, abs=1e-6))
     assert sum(second.counts) == 10
@@ -77,7 +77,7 @@ def test_continuous_actions_have_a_distribution_for_each_dimension(kit, tmp_path
     assert "t = 0: 'actions' has -5.0" in outside.message
 
 
-def test_a_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
+def test_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
     for i in range(10):
         kit.write(tmp_path, kit.block([10] * 2, first=2 * i), stem=f"f{i}")
     files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
@@ -90,7 +90,7 @@ def test_a_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
     assert summary.lengths.count == 20
 
 
-def test_units_sampled_are_even_and_at_least_eight():
+def test_sampled_units_are_evenly_spread_and_at_least_eight():
     units = [Unit(i, (), np.array([10]), 1) for i in range(100)]
     assert [unit.id for unit in sample_units(units, 90)] == [0, 12, 25, 37, 50, 62, 74, 87, 99]
     assert [unit.id for unit in sample_units(units, 1)] == [0, 14, 28, 42, 57, 71, 85, 99]
@@ -99,17 +99,17 @@ def test_units_sampled_are_even_and_at_least_eight():
     assert sample_units([], 5) == []
 
 
-def test_a_sample_is_of_a_gibibyte_at_most():
+def test_sample_has_at_most_one_gibibyte():
     units = [Unit(i, (), np.array([10]), 16 << 20) for i in range(1000)]
     assert len(sample_units(units, 10**9)) == 64
 
 
-def test_distributions():
-    whole = ValueDistribution.from_values(np.array([1, 1, 3]))
-    assert whole is not None
-    assert (whole.count, whole.min, whole.median, whole.max) == (3, 1, 1, 3)
-    assert whole.edges == (0.5, 1.5, 2.5, 3.5)
-    assert whole.counts == (2, 0, 1)
+def test_distribution_matches_numpy():
+    distribution = ValueDistribution.from_values(np.array([1, 1, 3]))
+    assert distribution is not None
+    assert (distribution.count, distribution.min, distribution.median, distribution.max) == (3, 1, 1, 3)
+    assert distribution.edges == (0.5, 1.5, 2.5, 3.5)
+    assert distribution.counts == (2, 0, 1)
     real = ValueDistribution.from_values(np.append(np.linspace(0, 1, 100), np.nan))
     assert real is not None
     assert real.count == sum(real.counts) == 100
@@ -120,34 +120,34 @@ def test_distributions():
     assert ValueDistribution.from_values(np.array([np.nan])) is None
 
 
-def test_figures_of_parts_are_those_of_the_whole():
+def test_distribution_of_parts_equals_that_of_the_whole():
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(5, 2, 1000), rng.integers(0, 4, 1000)], 1)
     values[17, 0] = np.nan
     spread = Spread()
     for part in np.split(values, [10, 11, 500]):
         spread.add(part)
-    found = spread.distributions()
+    distributions = spread.distributions()
     for column, expected in zip(
-        found, (ValueDistribution.from_values(values[:, i]) for i in range(2)), strict=True
+        distributions, (ValueDistribution.from_values(values[:, i]) for i in range(2)), strict=True
     ):
         assert column is not None
         assert expected is not None
         for figure in ("count", "min", "mean", "median", "max", "std"):
             assert getattr(column, figure) == pytest.approx(getattr(expected, figure))
         assert column.counts == expected.counts
-    first = found[0]
+    first = distributions[0]
     assert first is not None
     finite = np.delete(values[:, 0], 17)
     assert (first.mean, first.std) == pytest.approx((finite.mean(), finite.std()))
 
 
-def test_more_values_than_fit_are_thinned_out_evenly():
-    thinned = ThinnedRows(most=100)
+def test_thinned_rows_are_evenly_spread():
+    thinned_rows = ThinnedRows(max_rows=100)
     for start in range(0, 1000, 7):
-        thinned.add(np.arange(start, min(start + 7, 1000)))
-    assert thinned.rows is not None
-    assert thinned.rows.tolist() == list(range(0, 1000, 16))
+        thinned_rows.add(np.arange(start, min(start + 7, 1000)))
+    assert thinned_rows.rows is not None
+    assert thinned_rows.rows.tolist() == list(range(0, 1000, 16))
 
 
 def test_coverage_counts_cells_along_the_principal_components():
@@ -184,7 +184,7 @@ def test_ranges_are_compared_with_the_bounds_of_the_space(kit, tmp_path):
     assert (leaf.dimensions, leaf.shown, leaf.constant) == (4, (0, 1, 2, 3), 1)
 
 
-def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
+def test_missing_spaces_are_guessed(kit, tmp_path):
     block = kit.block([5])
     columns = {
         "obs/0": np.zeros((6, 3), np.float32),
@@ -207,8 +207,8 @@ def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
     )
 
 
-def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
-    block = changed(kit.block([30]), obs=np.arange(31) % 5)
+def test_values_of_discrete_observations_are_counted(kit, tmp_path):
+    block = replace_columns(kit.block([30]), obs=np.arange(31) % 5)
     with BlockWriter(resolve(tmp_path), DataSpec.from_block(block, spaces.Discrete(16)), "s") as writer:
         writer.write(block)
     summary = summarise(open_dataset(tmp_path))
@@ -216,9 +216,9 @@ def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
     assert (leaf.values_seen, leaf.values, summary.coverage) == (5, 16, None)
 
 
-def test_text_has_no_space_to_guess(kit, tmp_path):
+def test_space_of_text_is_not_guessed(kit, tmp_path):
     block = kit.block([5])
-    block = changed(block, obs=np.array(list("abcdef"), object))
+    block = replace_columns(block, obs=np.array(list("abcdef"), object))
     with BlockWriter(resolve(tmp_path), DataSpec.from_block(block), "s") as writer:
         writer.write(block)
     summary = summarise(open_dataset(tmp_path), None)
@@ -233,7 +233,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def test_the_document_keeps_its_fields(kit, tmp_path):
+def test_summary_json_keeps_its_fields(kit, tmp_path):
     document = summary_of(tmp_path, kit.block([30, 3])).to_json()
     assert document.keys() == FIELDS
     assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}

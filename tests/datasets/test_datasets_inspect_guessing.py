@@ -1,4 +1,4 @@
-"""The spaces that are guessed hold what they were guessed from."""
+"""Guessed spaces contain the data that they were guessed from."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from hindcast.formats.spec import DataSpec, Leaf
         ("uint64", 2**64 - 1, spaces.Box),
     ],
 )
-def test_an_integer_is_a_member_of_its_space(dtype, greatest, kind):
+def test_guessed_space_contains_the_greatest_integer(dtype, greatest, kind):
     bounds = np.zeros((), dtype), np.array(greatest, dtype)
     spec = DataSpec({"actions": Leaf(np.dtype(dtype), ())})
     space = guess_space(spec, "actions", {"actions": bounds})

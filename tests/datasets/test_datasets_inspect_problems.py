@@ -1,4 +1,4 @@
-"""Each kind of problem, made on purpose: it is found, with its file and row where it has one."""
+"""Every kind of problem is found, with its file and row if it has any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
 OBS = spaces.Box(-10, 10, (4,), np.float32)
-WRITTEN = ("episodes/arrow", "episodes/messagepack")
+WRITTEN_LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 
 
 def write(folder, block: Block, actions=None, *, obs=OBS, stem: str = "s", layout: str = "episodes/arrow"):
@@ -32,23 +32,23 @@ def write(folder, block: Block, actions=None, *, obs=OBS, stem: str = "s", layou
         writer.write(block)
 
 
-def found(folder, kind: str, **options):
+def find_problems(folder, kind: str, **options):
     summary = inspect_paths([str(folder)], **options)
     json.dumps(summary.to_json(), allow_nan=False)
     return [problem for problem in summary.problems if problem.kind == kind]
 
 
-def changed(block: Block, **columns: np.ndarray) -> Block:
+def replace_columns(block: Block, **columns: np.ndarray) -> Block:
     return block.with_columns({**block.columns, **columns})
 
 
-@pytest.mark.parametrize("layout", WRITTEN)
-def test_not_finite(kit, tmp_path, layout):
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
+def test_values_that_are_not_finite_are_errors(kit, tmp_path, layout):
     block = kit.block([3, 5, 2])
     block.columns["obs"][6, 1] = np.nan
     block.columns["obs"][7, 0] = np.inf
     write(tmp_path, block, layout=layout)
-    (problem,) = found(tmp_path, "not-finite")
+    (problem,) = find_problems(tmp_path, "not-finite")
     assert problem.severity == "error"
     assert "(episode e1), t = 2: 'obs' has nan, expected a finite number; and 1 more row" in problem.message
     assert (problem.path or "").endswith("s-000.parquet")
@@ -63,37 +63,40 @@ def test_not_finite(kit, tmp_path, layout):
         ({"obs": 11}, spaces.Discrete(3), "warning"),
     ],
 )
-def test_outside_space(kit, tmp_path, value, space, severity):
+def test_values_outside_the_space_are_problems(kit, tmp_path, value, space, severity):
     ((name, wrong),) = value.items()
     block = kit.block([3, 5, 2])
     block.columns[name][9] = wrong
     write(tmp_path, block, space)
-    (problem,) = found(tmp_path, "outside-space")
+    (problem,) = find_problems(tmp_path, "outside-space")
     assert problem.severity == severity
     assert f": {name!r} has {wrong}" in problem.message
     assert problem.row in (1, 2)
 
 
-def test_a_space_that_is_not_that_of_the_data(kit, tmp_path):
+def test_space_that_does_not_fit_the_data_is_an_error(kit, tmp_path):
     write(tmp_path, kit.block(), spaces.Box(-1, 1, (2,)))
-    (problem,) = found(tmp_path, "other-space")
+    (problem,) = find_problems(tmp_path, "other-space")
     assert problem.severity == "error"
     assert "'actions' is int64 [], but the space has Box(-1.0, 1.0, (2,), float32)" in problem.message
 
 
-@pytest.mark.parametrize("layout", WRITTEN)
-def test_drift_is_told_of_each_file_and_the_rest_is_looked_at(kit, tmp_path, layout):
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
+def test_drifting_files_are_listed_and_the_rest_inspected(kit, tmp_path, layout):
     block = kit.block([30, 3])
     for i in range(3):
         write(tmp_path, kit.block([30, 3], first=10 * i), stem=f"good{i}", layout=layout)
     write(
-        tmp_path, changed(block, rewards=block.columns["rewards"].astype(np.float64)), stem="a", layout=layout
+        tmp_path,
+        replace_columns(block, rewards=block.columns["rewards"].astype(np.float64)),
+        stem="a",
+        layout=layout,
     )
-    write(tmp_path, changed(block, vf_preds=np.zeros(33)), stem="b", layout=layout)
-    wide = changed(block, obs=np.zeros((35, 5), np.float32))
+    write(tmp_path, replace_columns(block, vf_preds=np.zeros(33)), stem="b", layout=layout)
+    wide = replace_columns(block, obs=np.zeros((35, 5), np.float32))
     write(tmp_path, wide, obs=None, stem="c", layout=layout)
     write(tmp_path, block, spaces.Discrete(2), stem="d", layout=layout)
-    problems = found(tmp_path, "drift")
+    problems = find_problems(tmp_path, "drift")
     texts = " ".join(problem.message for problem in problems)
     assert len(problems) == 3
     assert all(problem.severity == "error" for problem in problems)
@@ -105,41 +108,41 @@ def test_drift_is_told_of_each_file_and_the_rest_is_looked_at(kit, tmp_path, lay
     assert (summary.episodes, summary.files) == (8, 4)
 
 
-def test_spaces_that_drift(kit, tmp_path):
+def test_files_with_drifting_spaces_are_listed(kit, tmp_path):
     for i, n in enumerate((3, 3, 4)):
         write(tmp_path, kit.block(first=3 * i), spaces.Discrete(n), stem=f"f{i}")
-    (problem,) = found(tmp_path, "drift")
+    (problem,) = find_problems(tmp_path, "drift")
     assert "the action space is Discrete(3) in one and Discrete(4) in the other" in problem.message
     assert (problem.path or "").endswith("f2-000.parquet")
 
 
-def test_mixed_layouts(kit, tmp_path):
+def test_files_with_different_layouts_are_listed(kit, tmp_path):
     write(tmp_path, kit.block(), stem="a")
     write(tmp_path, kit.block(first=3), stem="b", layout="episodes/messagepack")
-    (problem,) = found(tmp_path, "mixed-layouts")
+    (problem,) = find_problems(tmp_path, "mixed-layouts")
     assert problem.severity == "error"
     assert "a-000.parquet is episodes/arrow and b-000.parquet is episodes/messagepack" in problem.message
 
 
-@pytest.mark.parametrize("layout", WRITTEN)
-def test_all_unreadable_files_are_listed(kit, tmp_path, layout):
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
+def test_unreadable_files_are_all_listed(kit, tmp_path, layout):
     for i in range(6):
         write(tmp_path, kit.block(first=3 * i), stem=f"f{i}", layout=layout)
     paths = sorted(tmp_path.iterdir())
     paths[0].write_bytes(b"")
     paths[1].write_bytes(paths[1].read_bytes()[:-9])
     paths[2].write_bytes(b"\x89HDF" + bytes(500))
-    flipped = bytearray(paths[3].read_bytes())
+    damaged_content = bytearray(paths[3].read_bytes())
     column = pq.ParquetFile(paths[3]).metadata.row_group(0).column(0)
-    flipped[column.data_page_offset + column.total_compressed_size - 1] ^= 16
-    paths[3].write_bytes(flipped)
-    problems = found(tmp_path, "unreadable")
+    damaged_content[column.data_page_offset + column.total_compressed_size - 1] ^= 16
+    paths[3].write_bytes(damaged_content)
+    problems = find_problems(tmp_path, "unreadable")
     assert [problem.path for problem in problems] == [str(path) for path in paths[:4]]
     assert all(str(path) in problem.message for path, problem in zip(paths[:4], problems, strict=True))
     assert inspect_paths([str(tmp_path)]).sampled_episodes < 18
 
 
-def test_a_dataset_without_any_good_file_is_a_list_of_problems(kit, tmp_path):
+def test_dataset_without_readable_files_has_only_problems(kit, tmp_path):
     write(tmp_path, kit.block())
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-1])
@@ -148,31 +151,31 @@ def test_a_dataset_without_any_good_file_is_a_list_of_problems(kit, tmp_path):
     assert [problem.kind for problem in summary.problems] == ["unreadable"]
 
 
-def test_nothing_there_is_refused(tmp_path):
+def test_missing_path_is_refused(tmp_path):
     with pytest.raises(DataError, match="nowhere does not exist"):
         inspect_paths([str(tmp_path / "nowhere")])
 
 
-def test_missing_changed_and_unlisted_files_of_a_recording(kit, tmp_path):
+def test_missing_changed_and_unlisted_files_are_problems(kit, tmp_path):
     kit.record(tmp_path, kit.block(), kit.block(first=3), kit.block(first=6), kit.block(first=9))
     first, second, third, _ = sorted(tmp_path.glob("*.parquet"))
     first.unlink()
     second.write_bytes(second.read_bytes() + b"x")
     (tmp_path / "copy.parquet").write_bytes(third.read_bytes())
-    flipped = bytearray(third.read_bytes())
-    flipped[10] ^= 1
-    third.write_bytes(flipped)
-    (missing,) = found(tmp_path, "missing")
+    damaged_content = bytearray(third.read_bytes())
+    damaged_content[10] ^= 1
+    third.write_bytes(damaged_content)
+    (missing,) = find_problems(tmp_path, "missing")
     assert missing.path == str(first)
     assert missing.severity == "error"
-    assert [problem.path for problem in found(tmp_path, "changed")] == [str(second)]
-    full = found(tmp_path, "changed", sample_limit=None)
+    assert [problem.path for problem in find_problems(tmp_path, "changed")] == [str(second)]
+    full = find_problems(tmp_path, "changed", sample_limit=None)
     assert [problem.path for problem in full] == [str(second), str(third)]
-    (unlisted,) = found(tmp_path, "unlisted")
-    assert (unlisted.severity, unlisted.path) == ("warning", str(tmp_path / "copy.parquet"))
+    (problem,) = find_problems(tmp_path, "unlisted")
+    assert (problem.severity, problem.path) == ("warning", str(tmp_path / "copy.parquet"))
 
 
-def test_commits_without_a_manifest_are_looked_into_too(kit, tmp_path):
+def test_recording_with_only_commits_is_inspected(kit, tmp_path):
     kit.record(tmp_path, kit.block(), kit.block(first=3), manifest=False)
     first = min(tmp_path.glob("*.parquet"))
     first.write_bytes(bytes(first.stat().st_size))
@@ -181,29 +184,29 @@ def test_commits_without_a_manifest_are_looked_into_too(kit, tmp_path):
     assert summary.episodes == 3
 
 
-def test_lengths_other_than_those_recorded(kit, tmp_path):
+def test_episode_lengths_that_differ_from_the_manifest_are_errors(kit, tmp_path):
     kit.record(tmp_path, kit.block([3, 5]), kit.block([4], first=2))
     manifest = read_manifest(resolve(tmp_path))
     assert manifest is not None
     group = manifest.files[0].row_groups[0].model_copy(update={"lengths": (4, 4)})
     files = (manifest.files[0].model_copy(update={"row_groups": (group,)}), manifest.files[1])
     write_manifest(resolve(tmp_path), manifest.model_copy(update={"files": files}))
-    (problem,) = found(tmp_path, "other-lengths")
+    (problem,) = find_problems(tmp_path, "other-lengths")
     assert problem.severity == "error"
     assert "000000-a1-000.parquet holds 8 timesteps in 2 rows, but its recording lists" in problem.message
 
 
-def test_a_file_that_is_not_what_its_manifest_says(kit, tmp_path):
+def test_file_that_differs_from_its_manifest_is_drift(kit, tmp_path):
     kit.record(tmp_path, kit.block())
     manifest = read_manifest(resolve(tmp_path))
     assert manifest is not None
     spec = json.loads(json.dumps(manifest.spec).replace("int64", "int32"))
     write_manifest(resolve(tmp_path), Manifest(spec=spec, files=manifest.files))
-    (problem,) = found(tmp_path, "drift")
+    (problem,) = find_problems(tmp_path, "drift")
     assert "'actions' is int32 [] in one and int64 [] in the other" in problem.message
 
 
-def test_observations_that_are_not_one_more_than_the_steps(kit, tmp_path):
+def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     write(tmp_path, kit.block([3, 5]))
     (path,) = tmp_path.iterdir()
     table = pq.read_table(path)
@@ -212,47 +215,52 @@ def test_observations_that_are_not_one_more_than_the_steps(kit, tmp_path):
         table.schema.get_field_index("obs"), table.schema.field("obs"), pa.array(short, pa.large_binary())
     )
     pq.write_table(table, path)
-    (problem,) = found(tmp_path, "unreadable")
+    (problem,) = find_problems(tmp_path, "unreadable")
     assert "row 1: 'obs' has 80 bytes: expected 96, which are 6 x float32 [4]" in problem.message
 
 
 @pytest.mark.parametrize("layout", ["episodes/arrow", "episodes/messagepack"])
-def test_episodes_that_are_odd(kit, tmp_path, layout):
-    block = changed(kit.block([3, 0, 2, 4]), rewards=np.zeros(9, np.float32))
+def test_invalid_episode_ends_are_problems(kit, tmp_path, layout):
+    block = replace_columns(kit.block([3, 0, 2, 4]), rewards=np.zeros(9, np.float32))
     block.eps_id[2] = "e0"
     block.terminated[:] = [True, True, True, False]
     block.truncated[:] = [True, False, False, False]
     block.t_started[3] = 7
     write(tmp_path, block, layout=layout)
     summary = inspect_paths([str(tmp_path)])
-    odd = {problem.kind: problem for problem in summary.problems}
-    assert [odd[kind].severity for kind in ("repeated-id", "empty-episode", "ended-twice")] == ["warning"] * 3
-    assert "1 episode id occurs more than once" in odd["repeated-id"].message
-    assert "(first: e0, again in " in odd["repeated-id"].message
-    assert odd["repeated-id"].row == 2
-    assert "1 of 4 episodes has no timesteps (first: e1" in odd["empty-episode"].message
-    assert "1 of 4 episodes has both a terminal state and a cut" in odd["ended-twice"].message
+    problems_by_kind = {problem.kind: problem for problem in summary.problems}
+    assert [problems_by_kind[kind].severity for kind in ("repeated-id", "empty-episode", "ended-twice")] == [
+        "warning"
+    ] * 3
+    assert "1 episode id occurs more than once" in problems_by_kind["repeated-id"].message
+    assert "(first: e0, again in " in problems_by_kind["repeated-id"].message
+    assert problems_by_kind["repeated-id"].row == 2
+    assert "1 of 4 episodes has no timesteps (first: e1" in problems_by_kind["empty-episode"].message
+    assert "1 of 4 episodes has both a terminal state and a cut" in problems_by_kind["ended-twice"].message
     assert (
-        "1 of 4 episodes has no beginning: they start after t = 0 (first: e3" in odd["no-beginning"].message
+        "1 of 4 episodes has no beginning: they start after t = 0 (first: e3"
+        in problems_by_kind["no-beginning"].message
     )
-    assert odd["unfinished"].severity == "info"
-    assert odd["unfinished"].row == 3
-    assert odd["zero-rewards"].message.startswith("all 9 inspected rewards are 0")
+    assert problems_by_kind["unfinished"].severity == "info"
+    assert problems_by_kind["unfinished"].row == 3
+    assert problems_by_kind["zero-rewards"].message.startswith("all 9 inspected rewards are 0")
 
 
-def test_ids_are_compared_over_all_files(kit, tmp_path):
+def test_ids_are_compared_across_files(kit, tmp_path):
     for i in range(30):
         write(tmp_path, kit.block([2], first=i % 29), stem=f"f{i:02}")
-    (problem,) = found(tmp_path, "repeated-id", sample_limit=1)
+    (problem,) = find_problems(tmp_path, "repeated-id", sample_limit=1)
     assert (problem.path or "").endswith("f29-000.parquet")
 
 
-def test_constant_columns(kit, tmp_path):
+def test_constant_columns_are_problems(kit, tmp_path):
     block = kit.block([20, 20])
     block.columns["obs"][:, 2] = 0.5
     block.columns["actions"][:] = 1
     write(tmp_path, block)
-    obs, actions = sorted(found(tmp_path, "constant"), key=lambda problem: problem.message, reverse=True)
+    obs, actions = sorted(
+        find_problems(tmp_path, "constant"), key=lambda problem: problem.message, reverse=True
+    )
     assert (obs.severity, obs.message) == ("info", "'obs' never changes in 1 of 4 dimensions (2)")
     assert (actions.severity, actions.message) == (
         "warning",
@@ -260,27 +268,27 @@ def test_constant_columns(kit, tmp_path):
     )
 
 
-def test_behaviour_without_log_probabilities(kit, tmp_path):
+def test_missing_log_probabilities_are_noted(kit, tmp_path):
     write(tmp_path, kit.block())
-    (problem,) = found(tmp_path, "no-logp")
+    (problem,) = find_problems(tmp_path, "no-logp")
     assert problem.severity == "info"
-    write(tmp_path / "with", changed(kit.block(), action_logp=np.zeros(10, np.float32)))
-    assert not found(tmp_path / "with", "no-logp")
+    write(tmp_path / "with", replace_columns(kit.block(), action_logp=np.zeros(10, np.float32)))
+    assert not find_problems(tmp_path / "with", "no-logp")
 
 
-def test_files_without_rows_and_notes(kit, tmp_path):
+def test_files_without_rows_and_notes_are_listed(kit, tmp_path):
     write(tmp_path, kit.block())
     (path,) = tmp_path.iterdir()
     pq.write_table(pq.read_schema(path).empty_table(), tmp_path / "empty.parquet")
-    (problem,) = found(tmp_path, "empty-file")
+    (problem,) = find_problems(tmp_path, "empty-file")
     assert (problem.severity, problem.path) == ("info", str(tmp_path / "empty.parquet"))
     (tmp_path / "README.md").write_text("what this is")
-    (note,) = found(tmp_path, "note")
+    (note,) = find_problems(tmp_path, "note")
     assert note.message == "1 file that is not data was left out: README.md"
 
 
-def test_problems_come_worst_first(kit, tmp_path):
-    block = changed(kit.block([3]), rewards=np.full(3, np.nan, np.float32))
+def test_problems_are_sorted_by_severity(kit, tmp_path):
+    block = replace_columns(kit.block([3]), rewards=np.full(3, np.nan, np.float32))
     block.eps_id[:] = "x"
     write(tmp_path, block, stem="a")
     write(tmp_path, block, stem="b")
@@ -289,25 +297,25 @@ def test_problems_come_worst_first(kit, tmp_path):
     assert set(severities) == {"error", "warning", "info"}
 
 
-def test_good_data_have_no_problem(kit, tmp_path):
-    block = changed(kit.block([30, 5]), action_logp=np.random.default_rng(0).normal(size=35))
-    for layout in WRITTEN:
+def test_valid_data_have_no_problems(kit, tmp_path):
+    block = replace_columns(kit.block([30, 5]), action_logp=np.random.default_rng(0).normal(size=35))
+    for layout in WRITTEN_LAYOUTS:
         write(tmp_path / layout, block, spaces.Discrete(3), layout=layout)
         summary: Summary = inspect_paths([str(tmp_path / layout)], sample_limit=None)
         assert summary.problems == (), layout
 
 
-def test_each_kind_is_in_the_documentation():
+def test_documentation_lists_every_kind_of_problem():
     page = (Path(__file__).parents[2] / "docs" / "data" / "inspect.md").read_text()
     for kind in get_args(Kind):
         assert f"| `{kind}` |" in page, kind
 
 
-def test_the_layouts_tested_are_those_written():
-    assert set(WRITTEN) <= set(LAYOUTS)
+def test_every_written_layout_is_tested():
+    assert set(WRITTEN_LAYOUTS) <= set(LAYOUTS)
 
 
-def test_stores_without_folders_are_inspected_alike(kit, memory):
+def test_stores_without_folders_are_inspected(kit, memory):
     kit.record(memory, kit.block([30, 5]), kit.block([9], first=2))
     resolve(memory).child("left.parquet").write_bytes(b"PAR1")
     summary = inspect_paths([memory], sample_limit=None)

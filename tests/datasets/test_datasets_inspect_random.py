@@ -1,4 +1,4 @@
-"""Whatever the space, layout and lengths: good data have no error, and their spaces can be guessed."""
+"""Valid data of any space, layout and lengths have no errors, and their spaces can be guessed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from random_data import recordings
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 
 
-def inspected(block, spec, layout):
+def write_and_inspect(block, spec, layout):
     with tempfile.TemporaryDirectory() as folder:
         with BlockWriter(resolve(folder), spec, "s", layout=layout) as writer:
             writer.write(block)
@@ -30,9 +30,9 @@ def inspected(block, spec, layout):
 
 @examples(40)
 @given(recordings(), st.sampled_from(LAYOUTS))
-def test_good_data_of_any_space_have_no_error(recording, layout):
+def test_valid_data_of_any_space_have_no_errors(recording, layout):
     block, spec = recording
-    summary = inspected(block, spec, layout)
+    summary = write_and_inspect(block, spec, layout)
     assert [problem for problem in summary.problems if problem.severity == "error"] == []
     assert [problem for problem in summary.problems if problem.kind == "outside-space"] == []
     assert (summary.episodes, summary.sampled_timesteps) == (block.num_episodes, block.num_steps)
@@ -42,9 +42,11 @@ def test_good_data_of_any_space_have_no_error(recording, layout):
 
 @examples(40)
 @given(recordings(with_outputs=False))
-def test_a_guessed_space_holds_the_data_that_it_was_guessed_from(recording):
+def test_guessed_space_contains_its_data(recording):
     block, spec = recording
-    summary = inspected(block, replace(spec, observation_space=None, action_space=None), "episodes/arrow")
+    summary = write_and_inspect(
+        block, replace(spec, observation_space=None, action_space=None), "episodes/arrow"
+    )
     for column, document in (("obs", summary.observation_space), ("actions", summary.action_space)):
         names = [name for name in block.columns if name.split("/")[0] == column]
         if any(block.columns[name].dtype == object for name in names):
@@ -60,7 +62,7 @@ def test_a_guessed_space_holds_the_data_that_it_was_guessed_from(recording):
 
 
 def _as_sampled(value):
-    """Booleans as the integers that spaces of Gymnasium hold."""
+    """Convert booleans to the integers of Gymnasium's spaces."""
     if isinstance(value, dict):
         return {key: _as_sampled(part) for key, part in value.items()}
     if isinstance(value, tuple):

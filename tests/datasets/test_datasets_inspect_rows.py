@@ -11,7 +11,7 @@ from hindcast.datasets.inspection.inspecting import inspect_paths
 from hindcast.formats.layout import RowError
 
 
-def test_a_cell_that_cannot_be_read_names_its_row(kit, tmp_path):
+def test_unreadable_cell_names_its_row(kit, tmp_path):
     kit.write(tmp_path, kit.block([4, 6, 2]), layout="episodes/messagepack")
     (path,) = tmp_path.glob("*.parquet")
     table = pq.read_table(path)
@@ -22,6 +22,6 @@ def test_a_cell_that_cannot_be_read_names_its_row(kit, tmp_path):
     assert (problem.kind, problem.row) == ("unreadable", 1)
 
 
-def test_the_error_travels_to_other_processes():
+def test_row_error_can_be_pickled():
     error = pickle.loads(pickle.dumps(RowError("a file, row 3: wrong", 3, "goes-on")))
     assert (str(error), error.row, error.kind) == ("a file, row 3: wrong", 3, "goes-on")

@@ -14,7 +14,7 @@ LENGTHS = [3, 0, 5]
 
 
 def block_of(**columns: np.ndarray) -> Block:
-    """Three episodes of 3, 0 and 5 steps; the last starts at t = 100."""
+    """Make three episodes of 3, 0 and 5 steps; the last starts at t = 100."""
     return Block(
         columns={name.replace("__", "/"): column for name, column in columns.items()},
         length=np.array(LENGTHS),
@@ -33,7 +33,7 @@ def check(block: Block, obs=None, actions=None, **options) -> None:
     check_block(block, DataSpec.from_block(block), obs, actions, where, **options)
 
 
-def test_good_values_pass():
+def test_valid_values_pass():
     block = block_of(
         obs=np.zeros((11, 2), np.float32), actions=np.array([0, 1, 2] * 2 + [0, 1]), rewards=np.zeros(8)
     )
@@ -54,7 +54,7 @@ def test_good_values_pass():
         ("rewards", 7, r"row 42 \(episode e2\), t = 104"),
     ],
 )
-def test_what_is_not_finite_is_located(name, row, place, bad):
+def test_values_that_are_not_finite_are_located(name, row, place, bad):
     columns = {"obs": np.zeros((11, 2), np.float32), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
     columns[name].reshape(len(columns[name]), -1)[row, -1] = bad
     with pytest.raises(
@@ -65,7 +65,7 @@ def test_what_is_not_finite_is_located(name, row, place, bad):
 
 @pytest.mark.parametrize("bad", [1e300, -1e39])
 @pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
-def test_what_float32_makes_infinite_is_located(name, bad):
+def test_values_beyond_float32_are_located(name, bad):
     columns = {"obs": np.zeros((11, 2)), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
     columns[name].reshape(len(columns[name]), -1)[[1, 2], -1] = bad, -bad  # their sum is finite
     sentence = rf"t = 1: '{name}' has {bad}, expected a finite number within float32's range \(±3\.4e38\)"
@@ -73,7 +73,7 @@ def test_what_float32_makes_infinite_is_located(name, bad):
         check(block_of(**columns))
 
 
-def test_what_is_not_finite_comes_before_what_float32_makes_infinite():
+def test_infinite_values_are_reported_before_values_beyond_float32():
     rewards = np.array([0, 1e300, np.nan, 0, 0, 0, 0, 0])
     kinds = [
         (fault.kind, np.flatnonzero(fault.mask).tolist()) for fault in find_faults("rewards", rewards, None)
@@ -81,7 +81,7 @@ def test_what_is_not_finite_comes_before_what_float32_makes_infinite():
     assert kinds == [("not-finite", [2]), ("not-finite", [1])]
 
 
-def test_other_columns_may_hold_anything():
+def test_other_columns_are_not_checked():
     check(block_of(vf_preds=np.full(8, np.nan), infos=np.full(11, "NaN", dtype=object)))
 
 
@@ -125,13 +125,13 @@ def test_bounds_have_a_tolerance_and_may_be_infinite():
         check(block_of(actions=actions), None, space)
 
 
-def test_normalised_actions_have_no_bounds_but_discrete_ones_have():
+def test_normalised_box_actions_have_no_bounds():
     check(block_of(actions=np.full((8, 1), 7.0)), None, spaces.Box(-2, 2, (1,)), normalized_actions=True)
     with pytest.raises(DataError, match="has 7"):
         check(block_of(actions=np.full(8, 7)), None, spaces.Discrete(3), normalized_actions=True)
 
 
-def test_discrete_observations_are_checked_and_those_of_a_box_only_for_being_finite():
+def test_box_observations_are_only_checked_for_finiteness():
     check(block_of(obs=np.full((11, 1), 99.0)), spaces.Box(-1, 1, (1,)))
     obs = np.zeros(11, np.int64)
     obs[10] = 16
@@ -139,7 +139,7 @@ def test_discrete_observations_are_checked_and_those_of_a_box_only_for_being_fin
         check(block_of(obs=obs), spaces.Discrete(16))
 
 
-def test_parts_of_dict_and_tuple_spaces():
+def test_leaves_of_dict_and_tuple_spaces_are_checked():
     actions = spaces.Dict({"move": spaces.Box(-1, 1, (1,)), "fire": spaces.Tuple([spaces.Discrete(2)])})
     columns = {"actions__move": np.zeros((8, 1), np.float32), "actions__fire__0": np.zeros(8, np.int64)}
     check(block_of(**columns), None, actions)
@@ -148,7 +148,7 @@ def test_parts_of_dict_and_tuple_spaces():
         check(block_of(**columns), None, actions)
 
 
-def test_an_empty_block_is_fine():
+def test_empty_block_passes():
     empty = block_of(obs=np.zeros((11, 2)), actions=np.zeros(8, np.int64)).take([])
     check_block(empty, DataSpec.from_block(empty), spaces.Box(-1, 1, (2,)), spaces.Discrete(2), where)
 
@@ -164,7 +164,7 @@ SPEC = DataSpec(
 )
 
 
-def test_a_spec_that_fits():
+def test_spec_that_fits_passes():
     check_spec(SPEC, spaces.Box(-1, 1, (4,)), spaces.Discrete(2), "data")
     check_spec(SPEC, None, None, "data")
     text = DataSpec({name: Leaf(None, (), "text") for name in ("obs", "actions")})
@@ -196,12 +196,12 @@ def test_a_spec_that_fits():
         ),
     ],
 )
-def test_a_spec_that_does_not_fit(obs, actions, sentence):
+def test_spec_that_does_not_fit_is_refused(obs, actions, sentence):
     with pytest.raises(DataError, match=sentence):
         check_spec(SPEC, obs, actions, "data")
 
 
-def test_a_discrete_space_wants_integers():
+def test_discrete_space_requires_integers():
     spec = DataSpec({"actions": Leaf(np.dtype("float32"))})
     with pytest.raises(DataError, match=r"'actions' is float32 \[\], but the space has an integer"):
         check_spec(spec, None, spaces.Discrete(2), "data")

@@ -32,7 +32,7 @@ def read_all(folder) -> Block:
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
-def test_what_is_written_is_read(kit, tmp_path, compression):
+def test_written_episodes_are_read_back(kit, tmp_path, compression):
     blocks = [kit.block([3, 1, 4], first=0), kit.block([0, 2], first=3)]
     (entry,) = kit.write(tmp_path / "d", *blocks, compression=compression)
     kit.assert_same(read_all(tmp_path / "d"), Block.concat(blocks))
@@ -45,7 +45,7 @@ def test_what_is_written_is_read(kit, tmp_path, compression):
     assert kit.names(tmp_path / "d") == [entry.path]
 
 
-def test_the_columns_have_no_dictionary_and_no_statistics(kit, tmp_path):
+def test_columns_have_no_dictionary_and_no_statistics(kit, tmp_path):
     (entry,) = kit.write(tmp_path, kit.block())
     group = pq.ParquetFile(tmp_path / entry.path).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
@@ -56,14 +56,14 @@ def test_the_columns_have_no_dictionary_and_no_statistics(kit, tmp_path):
         assert "PLAIN" in columns[leaf].encodings
 
 
-def test_rows_per_file(kit, tmp_path):
+def test_rows_per_file_are_limited(kit, tmp_path):
     entries = kit.write(tmp_path, kit.block([2] * 7), kit.block([2] * 4, first=7), max_rows_per_file=3)
     assert [entry.rows for entry in entries] == [3, 3, 3, 2]
     assert [entry.path for entry in entries] == [f"000000-a1-00{i}.parquet" for i in range(4)]
     assert read_all(tmp_path).eps_id.tolist() == [f"e{i}" for i in range(11)]
 
 
-def test_bytes_per_file_and_per_row_group(kit, tmp_path):
+def test_bytes_per_file_and_per_row_group_are_limited(kit, tmp_path):
     blocks = [kit.block([50] * 10, first=10 * i) for i in range(20)]  # 1,416 bytes an episode
     entries = kit.write(tmp_path, *blocks, row_group_bytes=8_000, max_file_bytes=40_000, compression="none")
     assert len(entries) > 5
@@ -74,24 +74,24 @@ def test_bytes_per_file_and_per_row_group(kit, tmp_path):
     kit.assert_same(read_all(tmp_path), Block.concat(blocks))
 
 
-def test_an_episode_larger_than_a_file_gets_its_own(kit, tmp_path):
+def test_episode_larger_than_a_file_gets_a_separate_file(kit, tmp_path):
     entries = kit.write(tmp_path, kit.block([5, 500, 5]), max_file_bytes=2_000)
     assert [entry.rows for entry in entries] == [1, 1, 1]
 
 
-def test_small_blocks_are_collected(kit, tmp_path):
+def test_small_blocks_share_a_row_group(kit, tmp_path):
     blocks = [kit.block([3], first=i) for i in range(30)]
     (entry,) = kit.write(tmp_path, *blocks)
     assert [group.rows for group in entry.row_groups] == [30]
     kit.assert_same(read_all(tmp_path), Block.concat(blocks))
 
 
-def test_nothing_written_makes_no_file(kit, tmp_path):
+def test_close_without_episodes_writes_no_file(kit, tmp_path):
     assert kit.write(tmp_path / "d", kit.block([])) == ()
     assert not (tmp_path / "d").exists()
 
 
-def test_other_columns_are_refused_and_all_files_go(kit, tmp_path):
+def test_wrong_columns_are_refused_and_all_files_deleted(kit, tmp_path):
     writer = BlockWriter(
         resolve(tmp_path), kit.spec(kit.block()), "s", max_rows_per_file=1, row_group_bytes=10
     )
@@ -103,7 +103,7 @@ def test_other_columns_are_refused_and_all_files_go(kit, tmp_path):
     assert kit.names(tmp_path) == []
 
 
-def test_an_unknown_compression_is_named(kit, tmp_path):
+def test_unknown_compression_is_named(kit, tmp_path):
     with pytest.raises(SpecError, match="'gzip': allowed are lz4, zstd, none"):
         BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s", compression="gzip")
 
@@ -121,14 +121,14 @@ def test_leaving_the_context_closes_or_aborts(kit, tmp_path):
     assert kit.names(tmp_path) == ["s-000.parquet"]
 
 
-def test_closing_twice_gives_the_same_files(kit, tmp_path):
+def test_close_twice_returns_the_same_files(kit, tmp_path):
     with BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s") as writer:
         writer.write(kit.block())
         files = writer.close()
     assert writer.close() == files
 
 
-def test_memory_file_system(kit, memory):
+def test_memory_file_system_is_written(kit, memory):
     entries = kit.write(memory, kit.block([2] * 5), max_rows_per_file=2)
     assert [entry.rows for entry in entries] == [2, 2, 1]
     kit.assert_same(read_all(memory), kit.block([2] * 5))
@@ -141,7 +141,7 @@ def test_memory_file_system(kit, memory):
 # --- failing storage
 
 
-def test_a_full_disk(kit, small_disk):
+def test_full_disk_is_reported_and_leaves_no_files(kit, small_disk):
     folder = small_disk("size=1m") / "d"
     writer = BlockWriter(
         resolve(folder), kit.spec(kit.block()), "s", row_group_bytes=1 << 17, compression="none"
@@ -155,7 +155,7 @@ def test_a_full_disk(kit, small_disk):
     assert kit.names(folder) == []
 
 
-def test_a_disk_that_fills_up_while_finishing(kit, tmp_path, monkeypatch):
+def test_disk_full_at_close_leaves_no_files(kit, tmp_path, monkeypatch):
     writer = BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s")
     writer.write(kit.block())
 
@@ -169,20 +169,20 @@ def test_a_disk_that_fills_up_while_finishing(kit, tmp_path, monkeypatch):
     assert writer.close() == ()
 
 
-def test_a_read_only_file_system(kit, small_disk):
+def test_read_only_file_system_is_reported(kit, small_disk):
     folder = small_disk("size=1m")
     small_disk("remount,ro")
     with pytest.raises(StorageError, match=r"cannot write .*: the file system is read-only"):
         kit.write(folder / "d", kit.block())
 
 
-def test_a_path_that_is_a_file(kit, tmp_path):
+def test_path_of_a_file_is_reported(kit, tmp_path):
     (tmp_path / "d").write_bytes(b"")
     with pytest.raises(StorageError, match=r"cannot write .*d/000000-a1-000.parquet: a file is in the way"):
         kit.write(tmp_path / "d", kit.block())
 
 
-KILLED = """
+WRITE_SCRIPT = """
 import os, signal, numpy as np
 from hindcast.episodes.block import Block
 from hindcast.storage.location import resolve
@@ -191,7 +191,7 @@ from hindcast.datasets.writer import BlockWriter
 block = Block({"obs": np.zeros((101, 4))}, np.array([100]), np.array(["e"], object), np.zeros(1, np.int64),
               np.ones(1, bool), np.zeros(1, bool))
 writer = BlockWriter(
-    resolve(FOLDER), DataSpec.of_block(block), "000003-b2", max_rows_per_file=2, row_group_bytes=100
+    resolve(FOLDER), DataSpec.from_block(block), "000003-b2", max_rows_per_file=2, row_group_bytes=100
 )
 for _ in range(5):
     writer.write(block)
@@ -199,18 +199,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_kill_leaves_whole_files_and_temporary_ones_that_are_found(kit, tmp_path):
-    script = KILLED.replace("FOLDER", repr(str(tmp_path)))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def test_kill_leaves_only_complete_and_temporary_files(kit, tmp_path):
+    script = WRITE_SCRIPT.replace("FOLDER", repr(str(tmp_path)))
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     names = kit.names(tmp_path)
     assert names[0].startswith(".000003-b2-002.parquet.")
     assert names[1:] == ["000003-b2-000.parquet", "000003-b2-001.parquet"]
     assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names[1:]] == [2, 2]
-    kept = Commit(
+    commit = Commit(
         range=3, files=(FileEntry.from_row_groups(names[1], 0, "", []),), episodes=2, timesteps=2, first=0
     )
-    remove_orphans(resolve(tmp_path), [kept])
+    remove_orphans(resolve(tmp_path), [commit])
     assert kit.names(tmp_path) == [names[1]]
 
 
@@ -219,20 +219,22 @@ def test_kill_leaves_whole_files_and_temporary_ones_that_are_found(kit, tmp_path
 
 @examples(100)
 @given(st.lists(st.integers(0, 20), max_size=6), st.integers(30, 400))
-def test_fragments_join_to_the_same_episodes(kit, lengths, limit):
+def test_fragments_are_joined_to_the_same_episodes(kit, lengths, limit):
     block = kit.block(lengths)
     nbytes = 20 * block.length
     pieces = list(split_long_episodes(block, nbytes, limit))
-    stored, continued = Block.concat([piece for piece, _ in pieces]), []
-    for piece, goes_on in pieces:
-        assert piece.num_episodes == 1 or not goes_on
-        continued += [goes_on] + [False] * (piece.num_episodes - 1) if piece.num_episodes else []
+    stored_rows, is_continued = Block.concat([piece for piece, _ in pieces]), []
+    for piece, is_fragment in pieces:
+        assert piece.num_episodes == 1 or not is_fragment
+        is_continued += [is_fragment] + [False] * (piece.num_episodes - 1) if piece.num_episodes else []
         assert (20 * piece.length <= max(limit, 20)).all()
-    kit.assert_same(join_fragments(stored, np.array(continued, dtype=bool)), block)
-    assert find_continued(stored.eps_id, stored.t_started, stored.length).tolist() == continued
+    kit.assert_same(join_fragments(stored_rows, np.array(is_continued, dtype=bool)), block)
+    assert (
+        find_continued(stored_rows.eps_id, stored_rows.t_started, stored_rows.length).tolist() == is_continued
+    )
 
 
-def test_a_long_episode_is_stored_in_fragments_and_read_whole(kit, tmp_path, monkeypatch):
+def test_long_episode_stored_in_fragments_is_read_whole(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "hindcast.formats.parquet.file.split_long_episodes",
         lambda block, size, longest: split_long_episodes(block, size, 4_000),
@@ -252,7 +254,7 @@ def test_a_long_episode_is_stored_in_fragments_and_read_whole(kit, tmp_path, mon
     assert dataset.locate(dataset.units[0], 2) == (path, 1 + fragments)
 
 
-def test_an_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
+def test_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "hindcast.formats.parquet.file.split_long_episodes",
         lambda block, size, longest: split_long_episodes(block, size, 4_000),
@@ -265,5 +267,5 @@ def test_an_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
     assert [unit.lengths.tolist() for unit in dataset.units] == [[300], [300]]
 
 
-def test_the_stem_of_a_range():
+def test_file_stem_of_a_range():
     assert file_stem(12, "ab12") == "000012-ab12"

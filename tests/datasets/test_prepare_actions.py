@@ -1,4 +1,4 @@
-"""Whether actions are a module's own or the environment's: by where they come from, or as the user says."""
+"""Actions are a module's or the environment's, depending on their source or as the user says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from prepare_kit import make_block, scrambled, table_of, write_files
+from prepare_kit import make_block, scramble_rows, table_of, write_files
 
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -27,41 +27,41 @@ def block() -> Block:
 
 
 @pytest.fixture
-def recorded(block: Block, tmp_path: Path) -> pa.Table:
-    """Rows with the columns of RLlib's recorder."""
+def rllib_table(block: Block, tmp_path: Path) -> pa.Table:
+    """Make rows with the columns of RLlib's recorder."""
     return table_of(block, tmp_path / "columns")
 
 
-def test_a_table_of_ones_own_holds_the_environments(recorded: pa.Table, tmp_path: Path) -> None:
-    names = ["next_obs" if name == "new_obs" else name for name in recorded.column_names]
-    path = write_files(tmp_path / "own", recorded.rename_columns(names))
+def test_table_contains_the_environments_actions(rllib_table: pa.Table, tmp_path: Path) -> None:
+    names = ["next_obs" if name == "new_obs" else name for name in rllib_table.column_names]
+    path = write_files(tmp_path / "own", rllib_table.rename_columns(names))
     dataset = open_data(path)
     assert not dataset.spec.normalized_actions
     assert NOTE in dataset.notes
 
 
-@pytest.mark.parametrize("order", [lambda table: table, scrambled], ids=["in order", "scrambled"])
-def test_a_recording_of_the_reference_holds_a_modules(order, recorded: pa.Table, tmp_path: Path) -> None:
-    dataset = open_data(write_files(tmp_path / "rllib", order(recorded)))
+@pytest.mark.parametrize("order", [lambda table: table, scramble_rows], ids=["in order", "scramble_rows"])
+def test_rllib_recording_contains_the_modules_actions(order, rllib_table: pa.Table, tmp_path: Path) -> None:
+    dataset = open_data(write_files(tmp_path / "rllib", order(rllib_table)))
     assert dataset.spec.normalized_actions
     assert NOTE not in dataset.notes
 
 
-def test_the_user_knows_best(recorded: pa.Table, tmp_path: Path) -> None:
-    path = write_files(tmp_path / "rllib", recorded)
+def test_actions_normalized_of_the_user_takes_precedence(rllib_table: pa.Table, tmp_path: Path) -> None:
+    path = write_files(tmp_path / "rllib", rllib_table)
     dataset = open_data(Reading((path,), actions_normalized=False))
     assert not dataset.spec.normalized_actions
     assert open_data(Reading((path,), actions_normalized=True)).spec.normalized_actions
 
 
-def test_both_kinds_are_no_one_dataset_unless_actions_are_discrete(
-    recorded: pa.Table, tmp_path: Path
+def test_mixing_both_kinds_is_refused_unless_actions_are_discrete(
+    rllib_table: pa.Table, tmp_path: Path
 ) -> None:
-    path = write_files(tmp_path / "rllib", recorded)
+    path = write_files(tmp_path / "rllib", rllib_table)
     readings = [Reading((path,)), Reading((path,), actions_normalized=False)]
     with pytest.raises(
         DataError, match="the actions are normalised in one and in the environment's units in the other"
     ):
         open_data(readings)
-    one, other = (dataclasses.replace(open_data(reading).spec, leaves={}) for reading in readings)
-    assert one.difference(other) is None
+    first, second = (dataclasses.replace(open_data(reading).spec, leaves={}) for reading in readings)
+    assert first.difference(second) is None

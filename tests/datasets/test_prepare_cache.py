@@ -1,4 +1,4 @@
-"""What is prepared is kept, is made once, and goes on where it was interrupted."""
+"""Prepared data are cached, prepared once, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -28,58 +28,60 @@ def block():
 def rows(tmp_path, block, monkeypatch) -> str:
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-    return kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=5)
+    return kit.write_files(
+        tmp_path / "rows", kit.scramble_rows(kit.table_of(block, tmp_path / "table")), files=5
+    )
 
 
 def folder_of(path: str) -> Path:
     return Path(str(open_reading(Reading((path,))).paths[0]))
 
 
-def test_it_is_an_ordinary_recording(rows, block):
+def test_prepared_folder_is_an_ordinary_dataset(rows, block):
     folder = folder_of(rows)
     assert episode_hashes(kit.read_block(open_dataset(folder, verify=True))) == episode_hashes(block)
     assert (folder / "prepared.json").exists()
     assert leftovers(folder) == ["prepared.json"]
 
 
-def test_it_is_made_once(rows, monkeypatch):
+def test_data_are_prepared_once(rows, monkeypatch):
     first = folder_of(rows)
     monkeypatch.setattr("hindcast.datasets.prepare.preparer.prepare_in_process", None)
     assert folder_of(rows) == first
 
 
-def test_another_file_is_another_dataset(rows, block):
+def test_changed_files_are_prepared_again(rows, block):
     first = folder_of(rows)
     file = Path(rows) / "part-0.parquet"
     file.touch()
     assert folder_of(rows) != first
 
 
-class Killed(BaseException):
+class KillError(BaseException):
     pass
 
 
-def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
-    make, made = preparer.make_partition, []
+def test_interrupted_preparation_resumes(rows, block, monkeypatch):
+    make, made_numbers = preparer.make_partition, []
 
-    def killed(job, number, found):
-        if len(made) == 3:
-            raise Killed
-        made.append(number)
-        make(job, number, found)
+    def make_three_then_die(job, number, contents):
+        if len(made_numbers) == 3:
+            raise KillError
+        made_numbers.append(number)
+        make(job, number, contents)
 
-    monkeypatch.setattr(preparer, "make_partition", killed)
-    with pytest.raises(Killed):
+    monkeypatch.setattr(preparer, "make_partition", make_three_then_die)
+    with pytest.raises(KillError):
         open_data(rows)
-    again: list[int] = []
+    remade_numbers: list[int] = []
     monkeypatch.setattr(
         preparer,
         "make_partition",
-        lambda job, number, *rest: (again.append(number), make(job, number, *rest)),
+        lambda job, number, *rest: (remade_numbers.append(number), make(job, number, *rest)),
     )
     dataset = open_data(rows)
-    assert set(again).isdisjoint(made)
-    assert again
+    assert set(remade_numbers).isdisjoint(made_numbers)
+    assert remade_numbers
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
 
 
@@ -87,31 +89,31 @@ def _prepare(path: str, results) -> None:
     results.put(str(open_reading(Reading((path,))).paths[0]))
 
 
-def test_two_preparers_do_no_harm(rows, block):
+def test_two_preparers_at_once_agree(rows, block):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    others = [context.Process(target=_prepare, args=(rows, results)) for _ in range(2)]
-    for other in others:
-        other.start()
-    found = {results.get(timeout=120) for _ in others}
-    for other in others:
-        other.join()
-    assert len(found) == 1
-    assert episode_hashes(kit.read_block(open_dataset(found.pop(), verify=True))) == episode_hashes(block)
+    processes = [context.Process(target=_prepare, args=(rows, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    folders = {results.get(timeout=120) for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(folders) == 1
+    assert episode_hashes(kit.read_block(open_dataset(folders.pop(), verify=True))) == episode_hashes(block)
 
 
-def test_who_waits_for_another_preparer_says_so_and_can_be_stopped(rows, block):
-    class Stopped(Exception):
+def test_waiting_for_another_preparer_is_noted_and_can_be_stopped(rows, block):
+    class StopError(Exception):
         pass
 
     def stop() -> None:
-        raise Stopped
+        raise StopError
 
     notes: list[str] = []
 
     def meanwhile(stage: str, done: int, total: int) -> None:
         if not notes:
-            with pytest.raises(Stopped):
+            with pytest.raises(StopError):
                 open_data(rows, hooks=Hooks(note=notes.append, check=stop))
 
     dataset = open_data(rows, hooks=Hooks(meanwhile))
@@ -148,13 +150,13 @@ class Base(OfflinePreLearner):
 """
 
 
-def test_another_mapper_is_another_dataset(tmp_path, monkeypatch):
-    """Also where only the file of a class that it extends was edited."""
+def test_changed_mapper_is_prepared_again(tmp_path, monkeypatch):
+    """Also if only the file of its base class was edited."""
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "lines.txt").write_text("a\nb\n")
     reading = Reading((str(tmp_path / "lines.txt"),), "Text", ReadOptions(mapper="own_mapper:Mine"))
-    found = []
+    folders = []
     for steps, reward in ((2, 1.0), (3, 1.0), (3, 0.5), (2, 1.0)):
         (tmp_path / "own_mapper.py").write_text(MAPPER.replace("{steps}", str(steps)))
         (tmp_path / "own_base.py").write_text(BASE.replace("{reward}", str(reward)))
@@ -163,6 +165,6 @@ def test_another_mapper_is_another_dataset(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
         importlib.invalidate_caches()
         dataset = open_data(reading)
-        found.append((dataset.num_steps, float(kit.read_block(dataset).columns["rewards"].sum())))
-    assert found == [(4, 4.0), (6, 6.0), (6, 3.0), (4, 4.0)]
+        folders.append((dataset.num_steps, float(kit.read_block(dataset).columns["rewards"].sum())))
+    assert folders == [(4, 4.0), (6, 6.0), (6, 3.0), (4, 4.0)]
     assert len(list((tmp_path / "cache/prepared").iterdir())) == 3

@@ -1,4 +1,4 @@
-"""`columns` of an input: only these are read, of data of any kind, opened directly or prepared."""
+"""`columns` of an input: only these are read, from data of any kind, opened directly or prepared."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
-def stored(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
-    """Episodes with model outputs, without a manifest."""
+def write_dataset(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
+    """Write episodes with model outputs, without a manifest."""
     block = kit.make_block([4, 7])
     columns = {name: np.ones((11, *shape), dtype=np.float32) for name, shape in outputs.items()}
     block = block.with_columns({**block.columns, **columns})
@@ -51,49 +51,49 @@ def reading(path: str, *columns: str, **options: Any) -> Reading:
 @pytest.fixture(params=[*LAYOUTS, "scrambled"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param != "scrambled":
-        return stored(tmp_path / "data", request.param, **OUTPUTS)
-    (file,) = Path(stored(tmp_path / "table", "columns", **OUTPUTS)).glob("*.parquet")
-    return kit.write_files(tmp_path / "rows", kit.scrambled(pq.read_table(file)), files=2)
+        return write_dataset(tmp_path / "data", request.param, **OUTPUTS)
+    (file,) = Path(write_dataset(tmp_path / "table", "columns", **OUTPUTS)).glob("*.parquet")
+    return kit.write_files(tmp_path / "rows", kit.scramble_rows(pq.read_table(file)), files=2)
 
 
-def test_the_columns_of_rllibs_guide_are_those_of_the_data(path: str) -> None:
+def test_columns_of_rllibs_guide_are_accepted(path: str) -> None:
     ids = (Columns.EPS_ID, Columns.AGENT_ID)
-    own = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS, Columns.ACTIONS)
-    dataset = open_data(reading(path, *ids, *own, Columns.TERMINATED, Columns.TRUNCATED))
+    named_columns = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS, Columns.ACTIONS)
+    dataset = open_data(reading(path, *ids, *named_columns, Columns.TERMINATED, Columns.TRUNCATED))
     assert sorted(dataset.spec.leaves) == ["actions", "obs", "rewards"]
     block = kit.read_block(dataset)
     assert (block.terminated | block.truncated).all()
 
 
-def test_only_these_are_read(path: str) -> None:
+def test_only_requested_columns_are_read(path: str) -> None:
     dataset = open_data(reading(path, "obs", "actions", "vf_preds"))
     assert list(dataset.spec.leaves) == ["obs", "actions", "vf_preds"]
     assert kit.read_block(dataset).columns.keys() == {"obs", "actions", "vf_preds"}
     assert dataset.num_steps == 11
 
 
-def test_what_every_episode_has_may_be_named(path: str) -> None:
+def test_implicit_columns_may_be_named(path: str) -> None:
     columns = ("eps_id", "t", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds")
     dataset = open_data(reading(path, *columns))
     assert kit.read_block(dataset).columns.keys() == {"obs", "actions", "rewards"}
 
 
-def test_a_name_that_is_not_there_is_refused(path: str) -> None:
+def test_unknown_column_is_refused(path: str) -> None:
     with pytest.raises(DataError, match=r"has no column '?rewardz'?, which `columns` names"):
         open_data(reading(path, "obs", "actions", "rewardz"))
 
 
-def test_they_hold_beside_a_filter(path: str) -> None:
+def test_columns_apply_together_with_a_filter(path: str) -> None:
     term = FilterTerm(column="rewards", op=">=", value=0.5)
     dataset = open_data(reading(path, "obs", "actions", filter=(term,)))
     assert list(dataset.spec.leaves) == ["obs", "actions"]
     assert 0 < dataset.num_steps < 11
 
 
-def test_files_that_differ_elsewhere_are_one_dataset(tmp_path: Path) -> None:
+def test_files_that_differ_in_other_columns_are_compatible(tmp_path: Path) -> None:
     paths = [
-        stored(tmp_path / "one", LAYOUTS[0], **OUTPUTS),
-        stored(tmp_path / "other", LAYOUTS[1], vf_preds=()),
+        write_dataset(tmp_path / "one", LAYOUTS[0], **OUTPUTS),
+        write_dataset(tmp_path / "other", LAYOUTS[1], vf_preds=()),
     ]
     with pytest.raises(DataError, match="cannot be one dataset"):
         open_data([Reading((path,)) for path in paths])
@@ -101,14 +101,14 @@ def test_files_that_differ_elsewhere_are_one_dataset(tmp_path: Path) -> None:
     assert list(dataset.spec.leaves) == ["obs", "actions", "rewards"]
 
 
-def test_other_columns_are_not_touched(tmp_path: Path) -> None:
-    """Even one that cannot be read."""
-    (file,) = Path(stored(tmp_path / "data", LAYOUTS[0], **OUTPUTS)).glob("*.parquet")
+def test_other_columns_are_never_decoded(tmp_path: Path) -> None:
+    """Not even a column that cannot be read."""
+    (file,) = Path(write_dataset(tmp_path / "data", LAYOUTS[0], **OUTPUTS)).glob("*.parquet")
     table = pq.read_table(file)
     place = table.schema.get_field_index("vf_preds")
     field = table.schema.field(place)
-    damaged = pa.array([None] * len(table), field.type)
-    pq.write_table(table.set_column(place, pa.field(field.name, field.type), damaged), file)
+    nulls = pa.array([None] * len(table), field.type)
+    pq.write_table(table.set_column(place, pa.field(field.name, field.type), nulls), file)
     with pytest.raises(DataError, match="vf_preds"):
         kit.read_block(open_data(str(tmp_path / "data")))
     assert kit.read_block(open_data(reading(str(tmp_path / "data"), "obs", "actions"))).num_steps == 11
@@ -123,7 +123,7 @@ class TestTraining:
     def resource(self, tmp_path: Path, data: Path, *columns: str) -> Any:
         return training(tmp_path / "runs", data, input=[{"path": str(data), "columns": list(columns)}])
 
-    def test_it_reads_only_these(self, tmp_path: Path, data: Path) -> None:
+    def test_training_reads_only_requested_columns(self, tmp_path: Path, data: Path) -> None:
         resource = self.resource(tmp_path, data, "obs", "actions")
         (one,) = open_inputs(resource, inputs_of(resource, FileReferences({})))
         assert one.path == str(data)
@@ -132,10 +132,10 @@ class TestTraining:
         assert "rewards" in one.opened_data.with_all_columns().spec.leaves
         assert train(resource).state == "Succeeded"
 
-    def test_what_it_needs_must_be_among_them(self, tmp_path: Path, data: Path) -> None:
+    def test_columns_without_a_required_one_are_refused(self, tmp_path: Path, data: Path) -> None:
         with pytest.raises(DataError, match="has for 'actions' the columns none, but the space"):
             train(self.resource(tmp_path, data, "obs", "rewards"))
 
-    def test_a_name_that_is_not_there_is_refused(self, tmp_path: Path, data: Path) -> None:
+    def test_unknown_column_is_refused(self, tmp_path: Path, data: Path) -> None:
         with pytest.raises(DataError, match="has no column logp, which `columns` names: it has obs"):
             plan(self.resource(tmp_path, data, "obs", "actions", "logp"), [])

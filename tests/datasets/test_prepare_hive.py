@@ -27,8 +27,10 @@ def cache(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
-def partitioned(folder: Path, block: Block, key: str = "eps_id", drop: Sequence[str] = ("eps_id",)) -> Path:
-    """A folder for each episode, whose later rows stand in the file that is listed first."""
+def write_partitioned(
+    folder: Path, block: Block, key: str = "eps_id", drop: Sequence[str] = ("eps_id",)
+) -> Path:
+    """Write a folder for each episode, with its later rows in the file that is listed first."""
     table = kit.table_of(block, folder.parent / "flat")
     for name in block.eps_id.tolist():
         rows = table.filter(pc.equal(table["eps_id"], name)).drop_columns(list(drop))
@@ -39,85 +41,85 @@ def partitioned(folder: Path, block: Block, key: str = "eps_id", drop: Sequence[
     return folder
 
 
-def test_a_folder_for_each_episode_names_it(tmp_path):
+def test_folder_per_episode_names_the_episode(tmp_path):
     block = kit.make_block([5, 5, 6])
-    folder = partitioned(tmp_path / "hive", block)
+    folder = write_partitioned(tmp_path / "hive", block)
     assert episode_hashes(kit.read_block(open_data(folder))) == episode_hashes(block)
     assert episode_hashes(kit.read_block(open_data(f"{folder}/*"))) == episode_hashes(block)
     summary = inspect_data(Reading((str(folder),)))
     assert (summary.episodes, summary.timesteps) == (3, 16)
 
 
-def test_schema_names_a_key(tmp_path):
+def test_schema_may_name_a_key(tmp_path):
     block = kit.make_block([5, 5])
-    folder = partitioned(tmp_path / "hive", block, key="customer")
+    folder = write_partitioned(tmp_path / "hive", block, key="customer")
     reading = Reading((str(folder),), options=ReadOptions(schema={"eps_id": "customer"}))
-    found = kit.read_block(open_data(reading))
-    assert sorted(found.eps_id) == ["e0", "e1"]
-    assert "customer" not in found.columns
+    episodes = kit.read_block(open_data(reading))
+    assert sorted(episodes.eps_id) == ["e0", "e1"]
+    assert "customer" not in episodes.columns
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [(("2", "10"), [2, 10]), (("01", "2"), ["01", "2"]), (("a%2Fb", "c"), ["a/b", "c"])],
 )
-def test_other_keys_are_columns(tmp_path, values, expected):
+def test_other_keys_become_columns(tmp_path, values, expected):
     table = kit.table_of(kit.make_block([4, 4]), tmp_path / "flat")
     for number, value in enumerate(values):
         kit.write_files(tmp_path / "hive" / f"day={value}", table.slice(4 * number, 4))
-    found = kit.read_block(open_data(tmp_path / "hive"))
-    days = dict(zip(found.eps_id, found.columns["day"][::4].tolist(), strict=True))
+    episodes = kit.read_block(open_data(tmp_path / "hive"))
+    days = dict(zip(episodes.eps_id, episodes.columns["day"][::4].tolist(), strict=True))
     assert days == {"e0": expected[0], "e1": expected[1]}
 
 
-def test_a_filter_compares_keys(tmp_path):
+def test_filter_compares_keys(tmp_path):
     table = kit.table_of(kit.make_block([4, 4]), tmp_path / "flat")
     for number in range(2):
         kit.write_files(tmp_path / "hive" / f"day={number}", table.slice(4 * number, 4))
     options = ReadOptions(filter=[FilterTerm(column="day", op="==", value=1)])
-    found = kit.read_block(open_data(Reading((str(tmp_path / "hive"),), options=options)))
-    assert found.eps_id.tolist() == ["e1"]
+    episodes = kit.read_block(open_data(Reading((str(tmp_path / "hive"),), options=options)))
+    assert episodes.eps_id.tolist() == ["e1"]
 
 
-def test_text_tables_have_keys_too(tmp_path):
+def test_text_tables_have_keys(tmp_path):
     table = kit.table_of(kit.make_block([4, 3]), tmp_path / "flat")
-    kept = table.select(["t", "actions", "rewards", "terminateds", "truncateds"])
+    part = table.select(["t", "actions", "rewards", "terminateds", "truncateds"])
     for name in ("obs", "new_obs"):
         numbers = pc.list_element(table[name], 0)
-        kept = kept.append_column(name, numbers)
-    for name, rows in (("e0", kept.slice(0, 4)), ("e1", kept.slice(4))):
+        part = part.append_column(name, numbers)
+    for name, rows in (("e0", part.slice(0, 4)), ("e1", part.slice(4))):
         below = tmp_path / "hive" / f"episode={name}"
         below.mkdir(parents=True)
         pacsv.write_csv(rows, below / "rows.csv")
-    found = kit.read_block(open_data(tmp_path / "hive"))
-    assert dict(zip(found.eps_id, found.length.tolist(), strict=True)) == {"e0": 4, "e1": 3}
+    episodes = kit.read_block(open_data(tmp_path / "hive"))
+    assert dict(zip(episodes.eps_id, episodes.length.tolist(), strict=True)) == {"e0": 4, "e1": 3}
 
 
-def test_a_column_of_the_file_counts_before_a_key(tmp_path):
+def test_column_of_the_file_takes_precedence_over_a_key(tmp_path):
     block = kit.make_block([5, 5])
-    folder = partitioned(tmp_path / "hive", block, drop=())
+    folder = write_partitioned(tmp_path / "hive", block, drop=())
     assert episode_hashes(kit.read_block(open_data(folder))) == episode_hashes(block)
 
 
-def test_a_key_that_is_null_is_refused_by_name(tmp_path):
+def test_null_key_is_refused_by_name(tmp_path):
     table = kit.table_of(kit.make_block([4]), tmp_path / "flat").drop_columns(["eps_id"])
     kit.write_files(tmp_path / "hive" / "eps_id=__HIVE_DEFAULT_PARTITION__", table)
     with pytest.raises(DataError, match=r"part-0.parquet, row 0: 'eps_id' is null"):
         open_data(tmp_path / "hive")
 
 
-def test_rows_of_files_whose_observations_contradict_do_not_join(tmp_path):
-    """Without an id, timesteps that go on by chance are not enough."""
+def test_contradicting_observations_between_files_are_refused(tmp_path):
+    """Without an id, consecutive timesteps do not suffice."""
     table: pa.Table = kit.table_of(kit.make_block([2, 5]), tmp_path / "flat").drop_columns(["eps_id"])
     folder = tmp_path / "rows"
     folder.mkdir()
-    unended = table.slice(0, 2).drop_columns(["terminateds", "truncateds"])
+    open_rows = table.slice(0, 2).drop_columns(["terminateds", "truncateds"])
     flags = [pa.array([False, False])] * 2
-    first = unended.append_column("terminateds", flags[0]).append_column("truncateds", flags[1])
+    first = open_rows.append_column("terminateds", flags[0]).append_column("truncateds", flags[1])
     pq.write_table(first, folder / "a.parquet")
     pq.write_table(table.slice(4), folder / "b.parquet")
     with pytest.raises(
-        DataError, match=r"b.parquet: row 0 .*not the next observation of .*a.parquet's last row"
+        DataError, match=r"b.parquet: row 0 .*differs from the next observation of .*a.parquet's last row"
     ):
         open_data(folder)
     split = kit.read_block(open_data(Reading((str(folder),), prepare=PrepareSpec(gaps="Split"))))

@@ -1,4 +1,4 @@
-"""Looking at foreign data of which some are wrong: what is wrong is listed, and the rest is shown."""
+"""Inspecting foreign data with bad files, which are listed while the rest is inspected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def errors(summary):
     return [(problem.kind, problem.path) for problem in summary.problems if problem.severity == "error"]
 
 
-def test_a_bad_file_is_listed_and_the_others_are_shown(tmp_path):
+def test_bad_file_is_listed_and_the_others_inspected(tmp_path):
     folder = tmp_path / "data"
     lines(folder / "a.json", 0)
     lines(folder / "b.json", 3)
@@ -66,13 +66,13 @@ def test_a_bad_file_is_listed_and_the_others_are_shown(tmp_path):
     assert "it is not JSON" in summary.problems[0].message
 
 
-def test_a_damaged_hdf5_file_is_listed_and_the_others_are_shown(tmp_path):
+def test_damaged_hdf5_file_is_listed_and_the_others_inspected(tmp_path):
     folder = tmp_path / "data"
     d4rl(folder / "a.hdf5")
     d4rl(folder / "b.hdf5", rewards=97)
     d4rl(folder / "c.hdf5")
-    whole = (folder / "c.hdf5").read_bytes()
-    (folder / "c.hdf5").write_bytes(whole[: len(whole) // 2])
+    content = (folder / "c.hdf5").read_bytes()
+    (folder / "c.hdf5").write_bytes(content[: len(content) // 2])
     summary = look(folder)
     assert (summary.episodes, summary.timesteps) == (2, 100)
     assert errors(summary) == [
@@ -81,7 +81,7 @@ def test_a_damaged_hdf5_file_is_listed_and_the_others_are_shown(tmp_path):
     ]
 
 
-def test_files_that_drift_are_left_to_those_with_the_most_timesteps(tmp_path):
+def test_drifting_files_are_listed_in_favour_of_most_timesteps(tmp_path):
     folder = tmp_path / "data"
     lines(folder / "a.json", 0, width=3)
     lines(folder / "b.json", 3, episodes=4)
@@ -92,7 +92,7 @@ def test_files_that_drift_are_left_to_those_with_the_most_timesteps(tmp_path):
     assert "its 15 timesteps are not counted" in summary.problems[0].message
 
 
-def test_files_of_other_shapes_are_told_with_the_dtypes_that_they_have(tmp_path):
+def test_files_of_other_shapes_are_listed_with_their_dtypes(tmp_path):
     folder = tmp_path / "data"
     d4rl(folder / "a.hdf5")
     d4rl(folder / "b.hdf5", width=4)
@@ -100,7 +100,7 @@ def test_files_of_other_shapes_are_told_with_the_dtypes_that_they_have(tmp_path)
     assert "'new_obs' is float32 [3] in one and float32 [4] in the other" in problem.message
 
 
-def test_where_all_are_bad_each_is_listed(tmp_path):
+def test_bad_files_are_each_listed_if_all_are_bad(tmp_path):
     folder = tmp_path / "data"
     for name in ("a.json", "b.json"):
         lines(folder / name, 0, text='{"eps_id": "e9"')
@@ -112,13 +112,13 @@ def test_where_all_are_bad_each_is_listed(tmp_path):
     ]
 
 
-def test_one_bad_file_alone_is_a_sentence(tmp_path):
+def test_single_bad_file_is_an_error(tmp_path):
     lines(tmp_path / "a.json", 0, text='{"eps_id": "e9"')
     with pytest.raises(DataError, match=r"a\.json, row 0: it is not JSON"):
         look(tmp_path / "a.json")
 
 
-def test_files_that_are_readable_and_break_a_rule_together_are_a_sentence(tmp_path):
+def test_readable_files_that_break_a_rule_together_are_an_error(tmp_path):
     folder = tmp_path / "data"
     lines(folder / "a.json", 0)
     (folder / "b.json").write_text((folder / "a.json").read_text().replace('"t": 2', '"t": 3'))
@@ -126,12 +126,12 @@ def test_files_that_are_readable_and_break_a_rule_together_are_a_sentence(tmp_pa
         look(folder)
 
 
-def test_a_wrong_value_is_in_the_data_that_were_given_and_not_in_what_was_prepared(tmp_path):
+def test_invalid_value_names_the_source_and_not_the_prepared_copy(tmp_path):
     table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
     rewards = table["rewards"].to_numpy().copy()
     rewards[5] = np.inf
     rows = table.set_column(table.schema.get_field_index("rewards"), "rewards", [rewards])
-    path = kit.write_files(tmp_path / "data", kit.scrambled(rows))
+    path = kit.write_files(tmp_path / "data", kit.scramble_rows(rows))
     (problem,) = [one for one in look(path).problems if one.severity == "error"]
     assert problem.message == f"{path} (episode e1), t = 1: 'rewards' has inf, expected a finite number"
     assert (problem.path, problem.row) == (path, None)

@@ -1,4 +1,4 @@
-"""Links in folders of data: each real file counts once, and a link to nothing is said."""
+"""Links in folders of data: each real file counts once, and broken links are reported."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def data(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-def test_each_file_counts_once_whatever_leads_to_it(tmp_path, data):
+def test_each_file_counts_once_however_many_links_lead_to_it(tmp_path, data):
     one = sorted(data.glob("*.parquet"))[0]
-    linked = tmp_path / "linked"
-    linked.mkdir()
-    (linked / "a.parquet").symlink_to(one)
-    (linked / "b.parquet").symlink_to(one)
-    (linked / "sub").symlink_to(data)
-    assert open_dataset(linked).num_episodes == 10
-    assert open_dataset(f"{linked}/**/*.parquet").num_episodes == 10
+    link_folder = tmp_path / "linked"
+    link_folder.mkdir()
+    (link_folder / "a.parquet").symlink_to(one)
+    (link_folder / "b.parquet").symlink_to(one)
+    (link_folder / "sub").symlink_to(data)
+    assert open_dataset(link_folder).num_episodes == 10
+    assert open_dataset(f"{link_folder}/**/*.parquet").num_episodes == 10
 
 
-def test_links_in_a_circle_end(data):
+def test_circular_links_terminate(data):
     (data / "self").symlink_to(data)
     (data / "below").mkdir()
     (data / "below/up").symlink_to(data)
@@ -44,7 +44,7 @@ def test_links_in_a_circle_end(data):
     assert len(names) == len(set(names)) == 3
 
 
-def test_a_link_to_nothing_is_refused_by_name(data):
+def test_broken_link_is_refused_by_name(data):
     (data / "broken.parquet").symlink_to("nowhere")
     sentence = r"broken.parquet is a link to nowhere, which does not exist: fix the link, or delete it"
     with pytest.raises(DataError, match=sentence):
@@ -56,7 +56,7 @@ def test_a_link_to_nothing_is_refused_by_name(data):
     assert any("a link to nowhere" in problem.message for problem in summary.problems)
 
 
-def test_a_link_to_nothing_among_tables_is_refused(tmp_path):
+def test_broken_link_among_tables_is_refused(tmp_path):
     rows = tmp_path / "rows"
     rows.mkdir()
     pacsv.write_csv(pa.table({"obs": [0.0]}), rows / "a.csv")
@@ -65,7 +65,7 @@ def test_a_link_to_nothing_among_tables_is_refused(tmp_path):
         open_data(rows, cache=tmp_path / "cache")
 
 
-def test_a_file_and_a_link_to_it_are_named_twice(tmp_path, data):
+def test_file_and_link_to_it_are_refused_as_named_twice(tmp_path, data):
     one = sorted(data.glob("*.parquet"))[0]
     (tmp_path / "link.parquet").symlink_to(one)
     with pytest.raises(DataError, match="named twice"):

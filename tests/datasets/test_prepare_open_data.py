@@ -1,4 +1,4 @@
-"""Opening data of any kind: what is done to rows that are out of order, and what is said of it."""
+"""Opening data of any kind: rows out of order, and the notes on them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_whole_episodes_are_left_where_they_are(tmp_path, cache):
+def test_complete_episodes_are_opened_directly(tmp_path, cache):
     record(recording(tmp_path / "data"))
-    found = open_reading(Reading((str(tmp_path / "data"),)), cache=cache)
-    assert found.paths == [str(tmp_path / "data")]
+    opened_data = open_reading(Reading((str(tmp_path / "data"),)), cache=cache)
+    assert opened_data.paths == [str(tmp_path / "data")]
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("kind", ["recording", "plain", "scrambled"])
-def test_an_unknown_read_option_is_refused_wherever_parquet_is_read(tmp_path, cache, kind):
+def test_unknown_read_option_of_parquet_is_refused(tmp_path, cache, kind):
     path = tmp_path / "data"
     if kind == "recording":
         record(recording(path))
     else:
         table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
-        kit.write_files(path, kit.scrambled(table) if kind == "scrambled" else table)
-    with pytest.raises(DataError, match="Parquet takes no read options; got 'include_paths'"):
+        kit.write_files(path, kit.scramble_rows(table) if kind == "scrambled" else table)
+    with pytest.raises(DataError, match="Parquet has no read options; got 'include_paths'"):
         open_reading(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
 
 
-def test_scrambled_columns_become_the_original_episodes(tmp_path, cache):
+def test_scrambled_rows_become_the_original_episodes(tmp_path, cache):
     record(
         recording(
             tmp_path / "data", environment=CARTPOLE, duration={"episodes": 500}, output={"format": "Columns"}
@@ -48,17 +48,17 @@ def test_scrambled_columns_become_the_original_episodes(tmp_path, cache):
     )
     original = kit.without_empty_infos(kit.read_block(open_data(tmp_path / "data", cache=cache)))
     table = kit.table_of(original, tmp_path / "table")
-    for name, rows, said in (
+    for name, rows, note in (
         ("t", table, "500 by t"),
         ("no t", table.drop_columns(["t"]), "500 by chaining new_obs to obs"),
     ):
-        path = kit.write_files(tmp_path / name, kit.scrambled(rows), files=7)
+        path = kit.write_files(tmp_path / name, kit.scramble_rows(rows), files=7)
         dataset = open_data(path, cache=cache)
         assert episode_hashes(kit.read_block(dataset)) == episode_hashes(original)
-        assert said in dataset.notes[0]
+        assert note in dataset.notes[0]
 
 
-def test_stored_order_is_said(tmp_path, cache):
+def test_stored_order_is_noted(tmp_path, cache):
     block = kit.make_block([4, 7, 3])
     table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
     rounds = table.take(np.argsort(np.concatenate([np.arange(n) for n in block.length]), kind="stable"))
@@ -67,7 +67,7 @@ def test_stored_order_is_said(tmp_path, cache):
     assert "3 as stored" in dataset.notes[0]
 
 
-def test_missing_step_names_episode_and_timestep(tmp_path, cache):
+def test_missing_timestep_is_named(tmp_path, cache):
     table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))
     with pytest.raises(
@@ -76,9 +76,9 @@ def test_missing_step_names_episode_and_timestep(tmp_path, cache):
         open_data(path, cache=cache)
     split = Reading((path,), prepare=PrepareSpec(gaps="Split"))
     dataset = open_data(split, cache=cache)
-    found = kit.read_block(dataset)
-    assert found.num_steps == 13
-    assert sorted(zip(found.eps_id, found.t_started, found.length, strict=True)) == [
+    block = kit.read_block(dataset)
+    assert block.num_steps == 13
+    assert sorted(zip(block.eps_id, block.t_started, block.length, strict=True)) == [
         ("e0", 0, 4),
         ("e1", 0, 2),
         ("e1", 3, 4),

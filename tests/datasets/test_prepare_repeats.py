@@ -1,4 +1,4 @@
-"""Episodes that were stored several times, as recorders leave them that write their buffer again, without timesteps."""
+"""Episodes stored several times, as by recorders that write their buffer again, without timesteps."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ def block():
 
 @pytest.fixture
 def table(tmp_path: Path, block) -> pa.Table:
-    """Rows with a name of one's own, so that they are a table, and without `t`."""
+    """Rows without `t` and with a column of another name, so that they are a table."""
     table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
     return table.rename_columns(["next_obs" if name == "new_obs" else name for name in table.column_names])
 
 
-def opened(tmp_path: Path, table: pa.Table, **prepare: Any):
+def open_table(tmp_path: Path, table: pa.Table, **prepare: Any):
     path = kit.write_files(tmp_path / "rows", table, files=2)
     return open_data(Reading((path,), prepare=PrepareSpec(**prepare)), cache=tmp_path / "cache")
 
 
-def test_whole_episodes_count_once_and_are_said(tmp_path: Path, table: pa.Table, block) -> None:
-    again = pa.concat_tables([table, table, table.slice(4, 7)])
-    dataset = opened(tmp_path, again)
+def test_repeated_episodes_count_once_and_are_noted(tmp_path: Path, table: pa.Table, block) -> None:
+    repeated_table = pa.concat_tables([table, table, table.slice(4, 7)])
+    dataset = open_table(tmp_path, repeated_table)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert "rows were put in order: 3 as stored" in dataset.notes[0]
-    (said,) = (note for note in dataset.notes if "repeat" in note)
-    assert said.startswith(
+    (note,) = (note for note in dataset.notes if "repeat" in note)
+    assert note.startswith(
         "4 stored episodes repeat others (the same id and the same content), and count once"
     )
-    assert "part-0.parquet: row 14 (episode e0)" in said
+    assert "part-0.parquet: row 14 (episode e0)" in note
 
 
-def test_without_next_observations_too(tmp_path: Path, table: pa.Table) -> None:
+def test_repeated_episodes_without_next_observations_count_once(tmp_path: Path, table: pa.Table) -> None:
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([table, table]).drop_columns(["next_obs"]))
     options = ReadOptions(ignore_final_observation=True)
     dataset = open_data(Reading((path,), options=options), cache=tmp_path / "cache")
@@ -59,49 +59,47 @@ def test_without_next_observations_too(tmp_path: Path, table: pa.Table) -> None:
 def test_scrambled_rows_of_repeated_episodes_are_chained_once(
     tmp_path: Path, table: pa.Table, block, order: str
 ) -> None:
-    dataset = opened(tmp_path, kit.scrambled(pa.concat_tables([table, table])), order=order)
+    dataset = open_table(tmp_path, kit.scramble_rows(pa.concat_tables([table, table])), order=order)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("14 rows repeat others, and count once" in note for note in dataset.notes)
 
 
-def test_a_prefix_that_was_written_before_the_rest_counts_once(
-    tmp_path: Path, table: pa.Table, block
-) -> None:
-    dataset = opened(tmp_path, pa.concat_tables([table.slice(0, 4), table.slice(4, 3), table.slice(4)]))
+def test_episode_stored_again_after_its_prefix_counts_once(tmp_path: Path, table: pa.Table, block) -> None:
+    dataset = open_table(tmp_path, pa.concat_tables([table.slice(0, 4), table.slice(4, 3), table.slice(4)]))
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("3 rows repeat others" in note for note in dataset.notes)
 
 
 @pytest.mark.parametrize("order", ["Stored", "Chain"])
-def test_they_are_refused_on_demand(tmp_path: Path, table: pa.Table, order: str) -> None:
+def test_repeated_episodes_are_refused_on_request(tmp_path: Path, table: pa.Table, order: str) -> None:
     with pytest.raises(DataError, match=r"row \d+ \(episode e\d\): .*and prepare.duplicates is Refuse"):
-        opened(tmp_path, pa.concat_tables([table, table]), duplicates="Refuse", order=order)
+        open_table(tmp_path, pa.concat_tables([table, table]), duplicates="Refuse", order=order)
 
 
-def test_another_episode_of_the_same_id_is_kept(tmp_path: Path, table: pa.Table) -> None:
+def test_different_episode_with_the_same_id_is_kept(tmp_path: Path, table: pa.Table) -> None:
     place = table.schema.get_field_index("rewards")
-    other = table.set_column(place, table.schema.field(place), pa.array(np.zeros(14)))
-    dataset = opened(tmp_path, pa.concat_tables([table, other]), order="Stored")
+    other_table = table.set_column(place, table.schema.field(place), pa.array(np.zeros(14)))
+    dataset = open_table(tmp_path, pa.concat_tables([table, other_table]), order="Stored")
     assert (dataset.num_episodes, dataset.num_steps) == (6, 28)
     assert any("3 times an episode continues after its end" in note for note in dataset.notes)
 
 
 def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:
-    """A walker that pushes against a wall does the same again and again."""
+    """A walker that pushes against a wall repeats a timestep."""
     block = kit.make_block([6])
     block.columns["obs"][:] = 0
     block.columns["actions"][:] = 1
     block.columns["rewards"][:] = 0
     table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
-    dataset = opened(tmp_path, pa.concat_tables([table, table]))
+    dataset = open_table(tmp_path, pa.concat_tables([table, table]))
     assert (dataset.num_episodes, dataset.num_steps) == (1, 6)
 
 
 @pytest.mark.parametrize("order", ["Stored", "Chain", "Time"])
-def test_infos_in_another_order_and_another_nan_are_the_same_content(
+def test_infos_in_another_order_and_another_nan_are_equal(
     tmp_path: Path, table: pa.Table, order: str
 ) -> None:
-    """As for episodes that are opened or merged: what differs in bytes only is the same."""
+    """As for opened or merged episodes, content that differs only in bytes is equal."""
     nan = np.array([0x7FF8000000000000, 0xFFF8000000000000], dtype=np.uint64).view(np.float64)
     infos = ['{"x": 1, "y": 2}', '{"y":2,"x":1}']
     alike = [
@@ -110,5 +108,5 @@ def test_infos_in_another_order_and_another_nan_are_the_same_content(
         .append_column("t", pa.array([*range(4), *range(7), *range(3)]))
         for i in range(2)
     ]
-    dataset = opened(tmp_path, pa.concat_tables(alike), order=order)
+    dataset = open_table(tmp_path, pa.concat_tables(alike), order=order)
     assert (dataset.num_episodes, dataset.num_steps) == (3, 14)

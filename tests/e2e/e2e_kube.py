@@ -1,4 +1,4 @@
-"""The cluster for tests: kubectl where users type it, requests where tests look, and waiting that says what it saw."""
+"""The cluster for tests: kubectl where users type it, requests where tests look, and waits that describe a failure."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def run(
         KubeError: it failed, with its standard error.
     """
     environment = {**os.environ, **(variables or {})}
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=stdin, capture_output=True, text=True, timeout=timeout, env=environment, check=False
     )
-    if done.returncode:
-        raise KubeError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
+    if process.returncode:
+        raise KubeError(f"{' '.join(command)}: {process.stderr.strip()}")
+    return process.stdout
 
 
-LONG = 600.0
+LONG_SECONDS = 600.0
 """Seconds for work to be done: enough for a busy machine, since only a failure waits so long."""
 
 VERSIONS = {
@@ -98,8 +98,8 @@ class Kube:
 
     def status(self, kind: str, name: str) -> Object:
         """The status of a resource."""
-        found = self.get(kind, name)
-        return found["status"] if found else {}
+        resource = self.get(kind, name)
+        return resource["status"] if resource else {}
 
     def _path(self, kinds: str) -> str:
         return collection(VERSIONS[kinds], kinds, self.namespace)
@@ -111,20 +111,20 @@ class Kube:
 
     def events(self, name: str) -> list[tuple[str, str]]:
         """Reason and message of the events on a resource, oldest first."""
-        found = [event for event in self.list("events") if event["involvedObject"]["name"] == name]
-        found.sort(key=lambda event: event["metadata"]["creationTimestamp"])
-        return [(event["reason"], event.get("message", "")) for event in found]
+        events = [event for event in self.list("events") if event["involvedObject"]["name"] == name]
+        events.sort(key=lambda event: event["metadata"]["creationTimestamp"])
+        return [(event["reason"], event.get("message", "")) for event in events]
 
-    def wait(self, what: str, check: Callable[[], Any], seconds: float = LONG) -> Any:
+    def wait(self, description: str, check: Callable[[], Any], seconds: float = LONG_SECONDS) -> Any:
         """The first truthy value of `check`; fails with `what`, and what the namespace looks like."""
         deadline = time.monotonic() + seconds
-        while not (found := check()):
+        while not (value := check()):
             if time.monotonic() > deadline:
-                raise KubeError(f"after {seconds:g} s still not: {what}\n{self.picture()}")
+                raise KubeError(f"after {seconds:g} s still not: {description}\n{self.describe()}")
             time.sleep(0.25)
-        return found
+        return value
 
-    def wait_state(self, kind: str, name: str, *states: str, seconds: float = LONG) -> Object:
+    def wait_for_state(self, kind: str, name: str, *states: str, seconds: float = LONG_SECONDS) -> Object:
         """The status of a resource once it is in one of the states.
 
         Fails early where it has ended otherwise.
@@ -134,37 +134,40 @@ class Kube:
             status = self.status(kind, name)
             state = status.get("state")
             if state in ("Succeeded", "Failed") and state not in states:
-                raise KubeError(f"{kind}/{name} is {state}: {status.get('message')}\n{self.picture()}")
+                raise KubeError(f"{kind}/{name} is {state}: {status.get('message')}\n{self.describe()}")
             return status if state in states else None
 
         return self.wait(f"{kind}/{name} in {' or '.join(states)}", check, seconds)
 
-    def wait_said(self, name: str, word: str, kind: str = "OfflineTraining", seconds: float = 60) -> None:
-        """The word is in a condition's message and in an event."""
+    def wait_for_message(
+        self, name: str, word: str, kind: str = "OfflineTraining", seconds: float = 60
+    ) -> None:
+        """Wait until a word is in a condition's message and in an event."""
 
         def check() -> bool:
-            said = [found["message"] for found in self.status(kind, name).get("conditions", [])]
-            posted = [message for _, message in self.events(name)]
-            return all(any(word in text for text in texts) for texts in (said, posted))
+            conditions = self.status(kind, name).get("conditions", [])
+            condition_messages = [condition["message"] for condition in conditions]
+            event_messages = [message for _, message in self.events(name)]
+            return all(any(word in text for text in texts) for texts in (condition_messages, event_messages))
 
         self.wait(f"{word!r} in a condition and an event of {name}", check, seconds)
 
     def episodes(self, recording: str) -> int:
-        """What a recording reports to have recorded so far."""
+        """Return the number of episodes that a recording has reported."""
         return int(self.status("OfflineRecording", recording).get("progress", {}).get("episodes", 0))
 
-    def wait_iteration(self, name: str, iteration: int) -> int:
-        """The iteration that the training reports, once it is this one."""
+    def wait_for_iteration(self, name: str, iteration: int) -> int:
+        """Wait until the training reports this iteration or a later one, and return it."""
 
         def check() -> int | None:
-            found = self.status("OfflineTraining", name).get("progress", {}).get("iteration", 0)
-            return found if found >= iteration else None
+            iteration_now = self.status("OfflineTraining", name).get("progress", {}).get("iteration", 0)
+            return iteration_now if iteration_now >= iteration else None
 
         return int(self.wait(f"iteration {iteration} of {name}", check))
 
-    def picture(self) -> str:
-        """What a person would look at: resources, pods, events, logs of drivers."""
-        parts = []
+    def describe(self) -> str:
+        """Describe the namespace for people: resources, pods, events, logs of drivers."""
+        outputs = []
         for arguments in (
             ("get", "orec,otr", "--output", "yaml"),
             ("get", "rayjobs,rayclusters,jobs,pods", "--output", "wide"),
@@ -173,22 +176,22 @@ class Kube:
             ("logs", "--selector", "hindcast.dev/pool=submitter", "--tail", "60"),
         ):
             try:
-                parts.append(f"$ kubectl {' '.join(arguments)}\n{self.kubectl(*arguments)}")
+                outputs.append(f"$ kubectl {' '.join(arguments)}\n{self.kubectl(*arguments)}")
             except KubeError as error:
-                parts.append(str(error))
-        return "\n".join(parts)
+                outputs.append(str(error))
+        return "\n".join(outputs)
 
 
-def condition(status: Object, kind: str) -> Object:
-    """A condition of a status; {} where it is not there."""
+def find_condition(status: Object, kind: str) -> Object:
+    """Return a condition of a status, or {}."""
     return next((found for found in status.get("conditions", []) if found["type"] == kind), {})
 
 
-def documents(text: str) -> list[Object]:
+def parse_documents(text: str) -> list[Object]:
     """The objects of a YAML text."""
     return [document for document in YAML(typ="safe", pure=True).load_all(text) if document]
 
 
-def documents_of(path: Path) -> list[Object]:
+def load_documents(path: Path) -> list[Object]:
     """The objects of a YAML file."""
-    return documents(path.read_text())
+    return parse_documents(path.read_text())

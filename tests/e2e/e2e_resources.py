@@ -46,16 +46,16 @@ def training(name: str, data: str | None = None, **spec: Any) -> Object:
     return _resource("OfflineTraining", name, {**defaults, **spec})
 
 
-def code(**modules: str) -> Object:
+def code_config_map(**modules: str) -> Object:
     """The ConfigMap `code` with modules of a user's, and `IN_PODS` brings it to the pods."""
     files = {f"{name}.py": text for name, text in modules.items()}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": files}
 
 
-IN_PODS: Object = {"code": {"configMap": {"name": "code"}}}
+CODE_CLUSTER: Object = {"code": {"configMap": {"name": "code"}}}
 
 
-def slow(seconds: float) -> str:
+def slow_environment(seconds: float) -> str:
     """A module with CartPole as `Slow`, whose episodes begin so late: time goes by, and no processor is busy."""
     return f"""\
 import time
@@ -71,5 +71,5 @@ class Slow(CartPoleEnv):
 
 
 def _resource(kind: str, name: str, spec: Object) -> Object:
-    given = {field: value for field, value in spec.items() if value is not None}
-    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": given}
+    fields = {field: value for field, value in spec.items() if value is not None}
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": fields}

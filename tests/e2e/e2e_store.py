@@ -67,7 +67,7 @@ class Bucket:
     def names(self, folder: str) -> list[str]:
         """All objects below a folder."""
         selector = pafs.FileSelector(f"{self.name}/{folder}", recursive=True, allow_not_found=True)
-        return sorted(found.path for found in self.files.get_file_info(selector) if found.is_file)
+        return sorted(info.path for info in self.files.get_file_info(selector) if info.is_file)
 
 
 @contextmanager
@@ -84,18 +84,18 @@ def bucket(folder: Path, *faults: Fault) -> Iterator[Bucket]:
             allow_bucket_creation=True,
         )
         files.create_dir("lake")
-        with proxy(server.port, "0.0.0.0") as before:
-            before.begin(*faults)
-            yield Bucket("lake", files, before)
+        with proxy(server.port, "0.0.0.0") as faults_of_proxy:
+            faults_of_proxy.begin(*faults)
+            yield Bucket("lake", files, faults_of_proxy)
     finally:
         server.kill()
 
 
 def _host() -> str:
-    named = os.environ.get("E2E_HOST")
-    if named:
-        return named
+    host = os.environ.get("E2E_HOST")
+    if host:
+        return host
     (node,) = json.loads(run("kubectl", "get", "nodes", "--output", "json"))["items"]
     return next(
-        str(found["address"]) for found in node["status"]["addresses"] if found["type"] == "InternalIP"
+        str(address["address"]) for address in node["status"]["addresses"] if address["type"] == "InternalIP"
     )

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import pytest
 from e2e_cluster import DATA, copy_out, put_in, reader
-from e2e_kube import Kube, condition
-from e2e_resources import IN_PODS, code, slow, training
+from e2e_kube import Kube, find_condition
+from e2e_resources import CODE_CLUSTER, code_config_map, slow_environment, training
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.pipeline.offline_data import Source
@@ -21,7 +21,7 @@ from support import MemoryReporter, record
 from support import recording as local_recording
 
 ITERATIONS, UPDATES = 80, 20
-OWN = """\
+USER_MODULE = """\
 from hindcast import Callbacks, RLModule
 from torch import nn
 
@@ -50,7 +50,7 @@ WORK: dict[str, Any] = {
 }
 
 
-def test_suspended_resumed_and_its_head_deleted(
+def test_training_resumes_after_suspend_and_deleted_head(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each iteration ends with an evaluation that takes its time, so that no attempt ends early.
@@ -59,32 +59,37 @@ def test_suspended_resumed_and_its_head_deleted(
     """
     record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
     put_in(kube, tmp_path / "data", "data")
-    evaluated = {
+    evaluation_spec = {
         "environment": {"id": "slow:Slow", "maxEpisodeSteps": 10},
         "evaluation": {"interval": 1, "duration": 1},
-        "cluster": IN_PODS,
+        "cluster": CODE_CLUSTER,
         "checkpoint": {"path": "runs", "every": 3},
     }
     shorter = {**WORK, "stop": {"iterations": ITERATIONS - 20}}
-    kube.apply(code(slow=slow(1.0), own=OWN), training("clone", "data", **shorter, **evaluated))
-    kube.wait_iteration("clone", 5)
+    kube.apply(
+        code_config_map(slow=slow_environment(1.0), own=USER_MODULE),
+        training("clone", "data", **shorter, **evaluation_spec),
+    )
+    kube.wait_for_iteration("clone", 5)
     suspended_at = suspend(kube)
     assert suspended_at >= 5
 
-    kube.apply(code(slow=slow(3.0), own=OWN))
+    kube.apply(code_config_map(slow=slow_environment(3.0), own=USER_MODULE))
     kube.patch("OfflineTraining", "clone", suspend=False, stop=WORK["stop"])
-    kube.wait_state("OfflineTraining", "clone", "Running")
-    kube.wait_iteration("clone", suspended_at + 5)
+    kube.wait_for_state("OfflineTraining", "clone", "Running")
+    kube.wait_for_iteration("clone", suspended_at + 5)
     status = kube.status("OfflineTraining", "clone")
     assert [(run["revision"], run["attempt"]) for run in status["runs"]] == [(1, 2), (1, 1)]
     assert status["runs"][1]["outcome"] == "Suspended"
     log = f"{DATA}/{kube.namespace}/runs/clone/r1/logs/clone-t1-2.log"  # written every 15 seconds
-    kube.wait("the second attempt's log", lambda: "resuming at update" in read(kube, log))
+    kube.wait("the second attempt's log", lambda: "resuming at update" in read_file(kube, log))
     for pod in kube.pods("head", "clone"):
         kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
-    kube.apply(code(slow=slow(0.0), own=OWN))  # the third attempt has no reason to take its time
-    kube.wait_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
-    status = kube.wait_state("OfflineTraining", "clone", "Succeeded")
+    kube.apply(
+        code_config_map(slow=slow_environment(0.0), own=USER_MODULE)
+    )  # the third attempt has no reason to take its time
+    kube.wait_for_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
+    status = kube.wait_for_state("OfflineTraining", "clone", "Succeeded")
 
     attempts = [(run["attempt"], run["outcome"]) for run in status["runs"]]
     assert attempts == [(3, "Succeeded"), (2, "Lost"), (1, "Suspended")]
@@ -98,30 +103,30 @@ def test_suspended_resumed_and_its_head_deleted(
     assert [result["training_iteration"] for result in results] == numbers
     assert [result["num_updates_lifetime"] for result in results] == [UPDATES * number for number in numbers]
     assert [result["told"] for result in results] == numbers
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(USER_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    alone = uninterrupted(tmp_path)
-    assert losses(results) == pytest.approx(losses(alone), rel=1e-3)
+    alone = train_uninterrupted(tmp_path)
+    assert read_losses(results) == pytest.approx(read_losses(alone), rel=1e-3)
 
 
-def read(kube: Kube, path: str) -> str:
-    """A file of the pods' volume; empty where it is not there."""
+def read_file(kube: Kube, path: str) -> str:
+    """Read a file of the pods' volume; empty if it does not exist."""
     return reader(kube, "sh", "-c", f"cat {path} || true", stdout=subprocess.PIPE).stdout.decode()
 
 
 def suspend(kube: Kube) -> int:
     """Suspend the training: the nodes are freed. The iteration of its checkpoint."""
     kube.patch("OfflineTraining", "clone", suspend=True)
-    status = kube.wait_state("OfflineTraining", "clone", "Suspended")
-    assert condition(status, "Ready")["status"] == "True"
-    assert condition(status, "Ready")["reason"] == "Suspended"
-    assert condition(status, "Suspended")["status"] == "True"
+    status = kube.wait_for_state("OfflineTraining", "clone", "Suspended")
+    assert find_condition(status, "Ready")["status"] == "True"
+    assert find_condition(status, "Ready")["reason"] == "Suspended"
+    assert find_condition(status, "Suspended")["status"] == "True"
     assert kube.list("rayjobs") == []
     kube.wait("no pods", lambda: not kube.list("pods", "hindcast.dev/name=clone"))
     return int(status["checkpoint"]["iteration"])
 
 
-def uninterrupted(folder: Path) -> list[dict[str, Any]]:
+def train_uninterrupted(folder: Path) -> list[dict[str, Any]]:
     """Results of the same training on this machine, in one go."""
     from hindcast.api.loading import validate_resource
     from hindcast.run.interruption import Interruption
@@ -134,6 +139,6 @@ def uninterrupted(folder: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in lines]
 
 
-def losses(results: list[dict[str, Any]]) -> list[float]:
+def read_losses(results: list[dict[str, Any]]) -> list[float]:
     """The loss of each iteration."""
     return [result["learners"]["default_policy"]["total_loss"] for result in results]

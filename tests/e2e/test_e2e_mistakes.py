@@ -1,12 +1,12 @@
-"""What users get wrong in their code and sizes, and how clearly it is reported."""
+"""Mistakes of users in their code and sizes, and their clear reports."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from e2e_cluster import put_in
-from e2e_kube import Kube, condition
-from e2e_resources import IN_PODS, code, recording, training
+from e2e_kube import Kube, find_condition
+from e2e_resources import CODE_CLUSTER, code_config_map, recording, training
 
 from support import record
 from support import recording as local_recording
@@ -41,13 +41,13 @@ class Hungry(OfflinePreLearner):
 """
 
 
-def test_out_of_memory_in_a_data_worker_and_in_a_learner(kube: Kube, tmp_path: Path) -> None:
+def test_out_of_memory_names_pool_of_data_worker_and_learner(kube: Kube, tmp_path: Path) -> None:
     """The data worker's memory fills slowly enough for Ray to kill it, before the kernel does."""
     record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
     put_in(kube, tmp_path / "data", "data")
     pools = {"data-worker": ("dataWorker", "slowly_hungry"), "learner": ("learner", "hungry")}
     kube.apply(
-        code(hungry=HUNGRY.format(pause=0), slowly_hungry=HUNGRY.format(pause=0.1)),
+        code_config_map(hungry=HUNGRY.format(pause=0), slowly_hungry=HUNGRY.format(pause=0.1)),
         *(
             training(
                 name,
@@ -57,25 +57,28 @@ def test_out_of_memory_in_a_data_worker_and_in_a_learner(kube: Kube, tmp_path: P
                     "preLearner": f"{module}:Hungry",
                 },
                 runPolicy={"backoffLimit": 0},
-                cluster=IN_PODS,
+                cluster=CODE_CLUSTER,
             )
             for name, (pool, module) in pools.items()
         ),
     )
     for name, (pool, _) in pools.items():
-        status = kube.wait_state("OfflineTraining", name, "Failed")
+        status = kube.wait_for_state("OfflineTraining", name, "Failed")
         assert "(OutOfMemory)" in status["message"], status["message"]
         assert f"spec.cluster.resources.{pool}.memory" in status["message"]
         assert "2.0 GiB" in status["message"]
 
 
-def test_a_users_exception_in_their_environment(kube: Kube) -> None:
-    kube.apply(code(broken=BROKEN), recording("broken", environment={"id": "broken:Broken"}, cluster=IN_PODS))
-    status = kube.wait_state("OfflineRecording", "broken", "Failed")
+def test_exception_in_user_environment_fails_run(kube: Kube) -> None:
+    kube.apply(
+        code_config_map(broken=BROKEN),
+        recording("broken", environment={"id": "broken:Broken"}, cluster=CODE_CLUSTER),
+    )
+    status = kube.wait_for_state("OfflineRecording", "broken", "Failed")
 
     assert "the simulator lost its licence" in status["message"]
     assert "broken.py:13" in status["message"]
     assert "Traceback" not in status["message"]
-    assert condition(status, "Failed")["reason"] == "UserCodeFailed"
+    assert find_condition(status, "Failed")["reason"] == "UserCodeFailed"
     assert [run["attempt"] for run in status["runs"]] == [1]
     assert len(kube.list("rayjobs")) == 1

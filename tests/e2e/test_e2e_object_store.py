@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from e2e_kube import Kube, run
-from e2e_resources import IN_PODS, code, training
+from e2e_resources import CODE_CLUSTER, code_config_map, training
 from e2e_store import KEY, SECRET, Bucket, bucket
 
 from faulty_proxy import Fault
 from hindcast.onnx_policy import OnnxPolicy
 
 EPISODES, LENGTH, WIDTH, FILES = 4_500, 50, 160, 7
-OWN = """\
+USER_MODULE = """\
 from hindcast.algorithms.bc import BC
 
 
@@ -28,12 +28,12 @@ class Own(BC):
 """
 
 
-def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Kube, tmp_path: Path) -> None:
+def test_table_in_bucket_is_prepared_and_trained_on(kube: Kube, tmp_path: Path) -> None:
     with bucket(tmp_path, Fault(every=3, status=503)) as lake:
         _put_scrambled_rows(lake)
         lake.put_secret(kube)
         kube.apply(
-            code(own=OWN),
+            code_config_map(own=USER_MODULE),
             training(
                 "lake",
                 f"{lake.uri}/table",
@@ -42,26 +42,26 @@ def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Ku
                 algorithm="own:Own",
                 config=None,
                 customConfig={"lr": 1e-3, "trainBatchSizePerLearner": 64},
-                cluster={**lake.cluster(), **IN_PODS},
+                cluster={**lake.cluster(), **CODE_CLUSTER},
                 pipeline={"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": 5},
                 checkpoint={"path": f"{lake.uri}/runs", "every": 2},
                 stop={"iterations": 4},
             ),
         )
-        trained = kube.wait_state("OfflineTraining", "lake", "Succeeded")
-        assert trained["runs"][0]["attempt"] == 1
+        status = kube.wait_for_state("OfflineTraining", "lake", "Succeeded")
+        assert status["runs"][0]["attempt"] == 1
         (manifest,) = [name for name in lake.names("runs/.cache/prepared") if name.endswith("/manifest.json")]
         files = json.loads(lake.read(manifest))["files"]
         assert len(files) > 1  # partitions
         assert sum(file["rows"] for file in files) == EPISODES
         assert sum(file["timesteps"] for file in files) == EPISODES * LENGTH
         assert any("/module/" in name for name in lake.names("runs/lake/r1"))
-        shown = kube.kubectl("get", "otr,rayjobs,rayclusters,pods,events", "--output", "yaml")
-        assert SECRET not in shown
-        assert _exported(kube, lake, tmp_path / "exported")(np.zeros(WIDTH, np.float32)) in (0, 1)
+        log_text = kube.kubectl("get", "otr,rayjobs,rayclusters,pods,events", "--output", "yaml")
+        assert SECRET not in log_text
+        assert _export_policy(kube, lake, tmp_path / "exported")(np.zeros(WIDTH, np.float32)) in (0, 1)
 
 
-def _exported(kube: Kube, lake: Bucket, folder: Path) -> OnnxPolicy:
+def _export_policy(kube: Kube, lake: Bucket, folder: Path) -> OnnxPolicy:
     """The run's policy, exported by the training's name on this machine."""
     run(
         *(sys.executable, "-m", "hindcast.cli.main", "export", "training/lake", str(folder)),

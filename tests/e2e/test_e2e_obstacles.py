@@ -1,4 +1,4 @@
-"""What a cluster can put in the way of pods: each is named in condition and event within 60 seconds."""
+"""Obstacles that keep pods from starting: each is named in a condition and an event within 60 seconds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ WAITING: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-def test_what_pods_wait_for(kube: Kube) -> None:
+def test_cause_of_waiting_pods_is_reported(kube: Kube) -> None:
     kube.apply(*(training(name, "data", **spec) for name, (spec, _) in WAITING.items()))
     for name, (_, words) in WAITING.items():
         for word in words:
-            kube.wait_said(name, word)
+            kube.wait_for_message(name, word)
         status = kube.status("OfflineTraining", name)
         assert status["state"] == "Starting"
         assert [run["attempt"] for run in status["runs"]] == [1]
 
 
-def test_a_quota_that_blocks_only_the_submitter(kube: Kube) -> None:
+def test_quota_that_blocks_submitter_is_reported(kube: Kube) -> None:
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -32,4 +32,4 @@ def test_a_quota_that_blocks_only_the_submitter(kube: Kube) -> None:
     }
     kube.apply(quota, recording("squeezed"))
     kube.wait("KubeRay has made the submitter's Job", lambda: kube.list("jobs"))
-    kube.wait_said("squeezed", "exceeded quota", "OfflineRecording")
+    kube.wait_for_message("squeezed", "exceeded quota", "OfflineRecording")

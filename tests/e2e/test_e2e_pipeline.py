@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from e2e_cluster import copy_out
-from e2e_kube import Kube, Object, condition
+from e2e_kube import Kube, Object, find_condition
 from e2e_resources import EXPERT, recording, training
 
 
-def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Path) -> None:
+def test_recording_and_training_in_one_file_succeed(kube: Kube, tmp_path: Path) -> None:
     expert = recording(
         "expert", policy=EXPERT, duration={"episodes": 40}, runners={"replicas": 2, "envsPerRunner": 4}
     )
@@ -30,41 +30,41 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
     )
     kube.apply(expert, clone)
 
-    kube.wait_state("OfflineTraining", "clone", "Waiting", seconds=30)
-    kube.wait_state("OfflineRecording", "expert", "Running")
+    kube.wait_for_state("OfflineTraining", "clone", "Waiting", seconds=30)
+    kube.wait_for_state("OfflineRecording", "expert", "Running")
     waiting = kube.status("OfflineTraining", "clone")
-    assert condition(waiting, "DataReady")["status"] == "False"
+    assert find_condition(waiting, "DataReady")["status"] == "False"
     assert "expert" in waiting["message"]
     recorders = kube.pods("runner", "expert")
     assert len(recorders) == 2
     assert kube.list("pods", "hindcast.dev/name=clone") == []
-    recorded = kube.wait_state("OfflineRecording", "expert", "Succeeded")
-    assert recorded["output"]["episodes"] == 40
+    recording_status = kube.wait_for_state("OfflineRecording", "expert", "Succeeded")
+    assert recording_status["output"]["episodes"] == 40
 
-    kube.wait_state("OfflineTraining", "clone", "Running")
+    kube.wait_for_state("OfflineTraining", "clone", "Running")
     pools = {pool: kube.pods(pool, "clone") for pool in ("head", "data", "learner")}
     assert {pool: bool(pods) for pool, pods in pools.items()} == {"head": True, "data": True, "learner": True}
     assert gpus(pools["learner"]) == 2
     assert gpus(pools["head"]) == gpus(pools["data"]) == 0
     assert ray_cpus(kube, "clone") == {"head": 0.0}
-    kube.wait_iteration("clone", 2)
+    kube.wait_for_iteration("clone", 2)
     kube.delete("pod", pools["learner"][0]["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
-    trained = kube.wait_state("OfflineTraining", "clone", "Succeeded")
+    training_status = kube.wait_for_state("OfflineTraining", "clone", "Succeeded")
 
-    assert condition(trained, "Complete")["status"] == "True"
-    assert condition(trained, "Finished")["status"] == "True"
-    assert condition(trained, "Ready")["status"] == "True"
-    assert condition(trained, "Failed").get("status") != "True"
-    assert float(trained["progress"]["episodeReturn"]) >= 150
-    assert trained["runs"][0]["outcome"] == "Succeeded"
-    assert trained["runs"][0]["attempt"] == 1
+    assert find_condition(training_status, "Complete")["status"] == "True"
+    assert find_condition(training_status, "Finished")["status"] == "True"
+    assert find_condition(training_status, "Ready")["status"] == "True"
+    assert find_condition(training_status, "Failed").get("status") != "True"
+    assert float(training_status["progress"]["episodeReturn"]) >= 150
+    assert training_status["runs"][0]["outcome"] == "Succeeded"
+    assert training_status["runs"][0]["attempt"] == 1
     assert len(kube.list("rayjobs")) == 2
     kube.kubectl("wait", "--for=condition=Finished", "offlinetraining/clone", "--timeout=5s")
     kube.wait("the event", lambda: {reason for reason, _ in kube.events("clone")} >= {"Succeeded"}, 60)
 
     run = copy_out(kube, "runs/clone/r1", tmp_path)
     assert "resuming at update" in (run / "logs" / "clone-t1-1.log").read_text()
-    assert evaluated(run)["episode_return_mean"] >= 100
+    assert evaluate_checkpoint(run)["episode_return_mean"] >= 100
 
 
 def gpus(pods: list[Object]) -> int:
@@ -82,10 +82,10 @@ def ray_cpus(kube: Kube, name: str) -> dict[str, float]:
     return {"head": float(cluster["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"])}
 
 
-def evaluated(run: Path) -> Object:
-    """What `hindcast evaluate` says of the policy, on this machine."""
+def evaluate_checkpoint(run: Path) -> Object:
+    """Evaluate the policy with `hindcast evaluate` on this machine."""
     command = [sys.executable, "-m", "hindcast.cli.main", "--json", "evaluate", str(run / "module")]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--env", "CartPole-v1", "--episodes", "10"], capture_output=True, text=True, check=True
     )
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(process.stdout))

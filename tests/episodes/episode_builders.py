@@ -31,18 +31,18 @@ def make_episode(steps: int = 6, numpy: bool = False, **changes) -> SingleAgentE
 
 
 def add_step(episode: SingleAgentEpisode, t: int, **changes) -> None:
-    """The step from observation t to t + 1."""
+    """Add the step from observation t to t + 1."""
     arguments = {"infos": {"i": t + 1}, "extra_model_outputs": {"logp": t / 4}, **changes}
     episode.add_env_step(observation(t + 1), t, float(t), **arguments)
 
 
 def firsts(observations) -> list[float]:
-    """The first entry of each observation."""
+    """Return the first entry of each observation."""
     return [float(item[0]) for item in observations]
 
 
 def contents(episode: SingleAgentEpisode) -> dict:
-    """All that an episode holds, lookback included, as plain values."""
+    """Return all data of an episode, lookback included, as plain values."""
     buffers = {
         "actions": episode.actions,
         "rewards": episode.rewards,

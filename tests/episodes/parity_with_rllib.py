@@ -1,8 +1,8 @@
-"""Random episodes through RLlib's classes and ours, side by side; answers and states must be equal.
+"""Compare random episodes in RLlib's classes and in Hindcast's; results and states must be equal.
 
 Run by hand where RLlib can be imported: `python tests/episodes/parity_with_rllib.py [cases]`. It leaves
-out what differs on purpose: NumPy indices before the lookback (RLlib wraps around), empty slices with
-`fill` (it answers fills), slices beyond both ends, episodes that are lookback only, and the rewards' space
+out deliberate differences: NumPy indices before the lookback (RLlib wraps around), empty slices with
+`fill` (it returns fill values), slices beyond both ends, episodes that are lookback only, and the rewards' space
 (which its slices lose).
 """
 
@@ -29,7 +29,7 @@ SPACES = [
 
 
 def plain(value):
-    """Values with their dtypes and shapes; tuples and lists are one thing, as after MessagePack."""
+    """Return values with their dtypes and shapes; tuples equal lists, as after MessagePack."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -40,23 +40,23 @@ def plain(value):
 
 
 def outcome(function):
-    """What a call answers, or that it refuses."""
+    """Return the result of a call, or a marker if it raises."""
     try:
         return plain(function())
     except Exception:
         return "refused"
 
 
-def compare(seen, name, case, function, pair):
-    """Both answers to one question."""
-    theirs, mine = (outcome(lambda thing=thing: function(thing)) for thing in pair)
-    seen[name] += 1
-    if repr(theirs) != repr(mine):
-        raise SystemExit(f"{name}, case {case}:\nreference {theirs}\nours      {mine}")
+def compare(counts, name, case, function, pair):
+    """Compare both results of one call."""
+    reference_outcome, own_outcome = (outcome(lambda thing=thing: function(thing)) for thing in pair)
+    counts[name] += 1
+    if repr(reference_outcome) != repr(own_outcome):
+        raise SystemExit(f"{name}, case {case}:\nreference {reference_outcome}\nours      {own_outcome}")
 
 
 def indices(rng, length, lookback, neg, fill):
-    """A random index, list or slice of the kind that both answer alike."""
+    """Return a random index, list or slice that both classes handle alike."""
     lowest = -lookback if neg else -lookback - length
     one = rng.randrange(lowest - 3 * (fill is not None and not neg), length + 3)
     if rng.random() < 0.4:
@@ -70,8 +70,8 @@ def indices(rng, length, lookback, neg, fill):
     return rng.choice([slice(start, stop), slice(None, stop), slice(start, None), beyond])
 
 
-def compare_buffers(seen, case, reference_class):
-    """Getters of a random buffer, its state in bytes, and back."""
+def compare_buffers(counts, case, reference_class):
+    """Compare getters and packed state of a random buffer."""
     rng = random.Random(case)
     space = rng.choice(SPACES)
     space.seed(case)
@@ -88,17 +88,19 @@ def compare_buffers(seen, case, reference_class):
         neg, fill, one_hot = rng.random() < 0.5, rng.choice([None, 0.0, 2]), rng.random() < 0.2
         at = indices(rng, len(samples) - lookback, lookback, neg, fill)
         options = {"neg_index_as_lookback": neg, "fill": fill, "one_hot_discrete": one_hot}
-        compare(seen, "get", (case, at, options), lambda buffer, a=at, o=options: buffer.get(a, **o), buffers)
+        compare(
+            counts, "get", (case, at, options), lambda buffer, a=at, o=options: buffer.get(a, **o), buffers
+        )
 
 
-def packed(episode):
-    """One row of an episode file."""
+def pack_state(episode):
+    """Pack one row of an episode file."""
     return msgpack.packb(episode.get_state(), default=msgpack_numpy.encode)
 
 
 def everything(episode):
-    """All that can be asked of an episode."""
-    rows = msgpack.unpackb(packed(episode), object_hook=msgpack_numpy.decode, strict_map_key=False)
+    """Return all public data of an episode."""
+    rows = msgpack.unpackb(pack_state(episode), object_hook=msgpack_numpy.decode, strict_map_key=False)
     for time in ("_start_time", "_last_step_time"):
         del rows[time]
     del rows["rewards"]["space"]
@@ -111,8 +113,8 @@ def everything(episode):
     )
 
 
-def compare_episodes(seen, case, reference_class):
-    """A random episode: as given, sliced, cut, gone on, put together, packed and unpacked."""
+def compare_episodes(counts, case, reference_class):
+    """Compare a random episode: as made, sliced, cut, continued, concatenated, packed and unpacked."""
     rng = random.Random(case)
     space, action_space = rng.choice(SPACES), rng.choice(SPACES)
     space.seed(case)
@@ -120,7 +122,7 @@ def compare_episodes(seen, case, reference_class):
     steps = rng.randrange(1, 7)
     names = ["action_logp", "dist"][: rng.randrange(3)]
     outputs = {"action_logp": 0.25, "dist": np.array([1, 2], np.float32)}
-    given = {
+    arguments = {
         "id_": "e",
         "observations": [space.sample() for _ in range(steps + 1)],
         "actions": [action_space.sample() for _ in range(steps)],
@@ -133,12 +135,12 @@ def compare_episodes(seen, case, reference_class):
         "t_started": rng.choice([None, 3]),
         "terminated": rng.random() < 0.3,
     }
-    pair = [cls(**given) for cls in (reference_class, SingleAgentEpisode)]
+    pair = [cls(**arguments) for cls in (reference_class, SingleAgentEpisode)]
     if numpy := rng.random() < 0.5:
         for episode in pair:
             episode.to_numpy()
-    compare(seen, "episode", case, everything, pair)
-    compare(seen, "bytes", case, packed, pair)
+    compare(counts, "episode", case, everything, pair)
+    compare(counts, "bytes", case, pack_state, pair)
     length = len(pair[0])
     start = rng.randrange(0, length)
     stop = rng.randrange(start + 1, length + 1)
@@ -146,11 +148,11 @@ def compare_episodes(seen, case, reference_class):
     if numpy and any(isinstance(part, spaces.Dict) for part in (space, action_space)):
         keep = 0  # slices of nested arrays with lookback fail in RLlib
     part = [episode.slice(slice(start, stop), len_lookback_buffer=keep) for episode in pair]
-    compare(seen, "slice", (case, start, stop, keep), everything, part)
-    row = msgpack.unpackb(packed(pair[1]), object_hook=msgpack_numpy.decode, strict_map_key=False)
+    compare(counts, "slice", (case, start, stop, keep), everything, part)
+    row = msgpack.unpackb(pack_state(pair[1]), object_hook=msgpack_numpy.decode, strict_map_key=False)
     read = [cls.from_state(row) for cls in (reference_class, SingleAgentEpisode)]
-    compare(seen, "from_state", case, everything, read)
-    if given["terminated"]:
+    compare(counts, "from_state", case, everything, read)
+    if arguments["terminated"]:
         return
     rest = [episode.cut(keep or 0) for episode in pair]
     step = (space.sample(), action_space.sample(), 1.0, {"z": 1})
@@ -158,14 +160,14 @@ def compare_episodes(seen, case, reference_class):
         episode.add_env_step(*step, extra_model_outputs={name: outputs[name] for name in names})
         if numpy:
             episode.to_numpy()
-    compare(seen, "cut and step", (case, keep), lambda e: everything(e)[0]["rewards"]["data"], rest)
+    compare(counts, "cut and step", (case, keep), lambda e: everything(e)[0]["rewards"]["data"], rest)
     for episode, follows in zip(pair, rest, strict=True):
         episode.concat_episode(follows)
-    compare(seen, "concat_episode", case, everything, pair)
+    compare(counts, "concat_episode", case, everything, pair)
 
 
 def main() -> None:
-    """Compares as many random cases as the command line says."""
+    """Compare the number of random cases given on the command line."""
     if importlib.util.find_spec("ray") is None or importlib.util.find_spec("tree") is None:
         print("skipped: RLlib is not installed beside Hindcast, nothing was compared")
         return
@@ -173,11 +175,11 @@ def main() -> None:
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode as ReferenceEpisode
     from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer as ReferenceBuffer
 
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for case in range(int(sys.argv[1]) if len(sys.argv) > 1 else 2000):
-        compare_buffers(seen, case, ReferenceBuffer)
-        compare_episodes(seen, case, ReferenceEpisode)
-    print("equal:", dict(seen))
+        compare_buffers(counts, case, ReferenceBuffer)
+        compare_episodes(counts, case, ReferenceEpisode)
+    print("equal:", dict(counts))
 
 
 if __name__ == "__main__":

@@ -34,46 +34,46 @@ def test_rows_of_steps_and_observations():
     assert b.nbytes == 8 * 8 + 5 * 4
 
 
-def test_flags_stand_on_last_steps_and_skip_empty_episodes():
+def test_step_flags_are_on_last_steps_and_skip_empty_episodes():
     b = block([2, 0, 3])
     assert b.step_flags(b.terminated).tolist() == [False, True, False, False, True]
     assert b.step_flags(b.truncated).tolist() == [False] * 5
 
 
-def test_take_copies_episodes_in_the_order_asked_for():
+def test_take_copies_episodes_in_given_order():
     b = block([2, 1, 3])
-    taken = b.take([2, 0, 2])
-    assert taken.length.tolist() == [3, 2, 3]
-    assert taken.columns["obs"].tolist() == [5, 6, 7, 8, 0, 1, 2, 5, 6, 7, 8]
-    assert taken.columns["rewards"].tolist() == [3, 4, 5, 0, 1, 3, 4, 5]
-    assert taken.eps_id.tolist() == ["e2", "e0", "e2"] and taken.t_started.tolist() == [2, 0, 2]
-    assert not np.shares_memory(taken.columns["obs"], b.columns["obs"])
+    selection = b.take([2, 0, 2])
+    assert selection.length.tolist() == [3, 2, 3]
+    assert selection.columns["obs"].tolist() == [5, 6, 7, 8, 0, 1, 2, 5, 6, 7, 8]
+    assert selection.columns["rewards"].tolist() == [3, 4, 5, 0, 1, 3, 4, 5]
+    assert selection.eps_id.tolist() == ["e2", "e0", "e2"] and selection.t_started.tolist() == [2, 0, 2]
+    assert not np.shares_memory(selection.columns["obs"], b.columns["obs"])
     assert b.take([]).num_steps == 0
 
 
-def test_concat_lays_blocks_end_to_end():
+def test_concat_joins_blocks_in_order():
     one, two = block([2]), block([1, 2], first_id=1)
-    both = Block.concat([one, two])
-    assert both.length.tolist() == [2, 1, 2] and both.eps_id.tolist() == ["e0", "e1", "e2"]
-    assert both.columns["obs"].tolist() == [0, 1, 2, 100, 101, 102, 103, 104]
+    union = Block.concat([one, two])
+    assert union.length.tolist() == [2, 1, 2] and union.eps_id.tolist() == ["e0", "e1", "e2"]
+    assert union.columns["obs"].tolist() == [0, 1, 2, 100, 101, 102, 103, 104]
     assert Block.concat([one]) is one
-    assert [both.take([i]).columns["obs"].tolist() for i in (0, 1)] == [[0, 1, 2], [100, 101]]
+    assert [union.take([i]).columns["obs"].tolist() for i in (0, 1)] == [[0, 1, 2], [100, 101]]
 
 
 def test_concat_fills_infos_that_only_some_blocks_have():
     infos = np.array(['{"a":1}', "{}"], dtype=object)
-    both = Block.concat([block([2]), block([1], infos=infos)])
-    assert both.columns["infos"].tolist() == ["{}", "{}", "{}", '{"a":1}', "{}"]
+    union = Block.concat([block([2]), block([1], infos=infos)])
+    assert union.columns["infos"].tolist() == ["{}", "{}", "{}", '{"a":1}', "{}"]
 
 
-def test_concat_refuses_what_does_not_fit():
+def test_concat_different_columns_raises():
     with pytest.raises(ValueError, match="at least one block"):
         Block.concat([])
     with pytest.raises(ValueError, match="differ in columns"):
         Block.concat([block([1]), block([1], action_logp=np.zeros(1))])
 
 
-def test_with_columns_leaves_the_episodes_as_they_are():
+def test_with_columns_keeps_episodes():
     b = block([1, 2])
-    other = b.with_columns({"advantages": np.zeros(3)})
-    assert list(other.columns) == ["advantages"] and other.length is b.length
+    changed_block = b.with_columns({"advantages": np.zeros(3)})
+    assert list(changed_block.columns) == ["advantages"] and changed_block.length is b.length

@@ -15,7 +15,7 @@ def make(numpy: bool, space: spaces.Space | None = None) -> InfiniteLookbackBuff
 
 
 def plain(value):
-    """Lists and numbers, whatever the mode."""
+    """Return lists and numbers in either mode."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -80,11 +80,11 @@ def numpy(request):
         (slice(1, -4, -1), True, [4, 3, 2, 1, 0]),
     ],
 )
-def test_get_answers_timesteps_and_lookback(numpy, indices, neg_index_as_lookback, expected):
-    found = make(numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
-    assert plain(found) == expected
+def test_get_returns_timesteps_and_lookback(numpy, indices, neg_index_as_lookback, expected):
+    samples = make(numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
+    assert plain(samples) == expected
     if not isinstance(indices, int | np.integer):
-        assert isinstance(found, np.ndarray if numpy else list)
+        assert isinstance(samples, np.ndarray if numpy else list)
 
 
 @pytest.mark.parametrize(
@@ -113,27 +113,27 @@ def test_get_answers_timesteps_and_lookback(numpy, indices, neg_index_as_lookbac
         (slice(-2, -6, -2), True, [1, 9]),
     ],
 )
-def test_fill_stands_for_what_is_out_of_range(numpy, indices, neg_index_as_lookback, expected):
+def test_get_fills_indices_out_of_range(numpy, indices, neg_index_as_lookback, expected):
     for space in (None, spaces.Discrete(10)):
-        found = make(numpy, space).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=9)
-        assert plain(found) == expected
+        samples = make(numpy, space).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=9)
+        assert plain(samples) == expected
 
 
 @pytest.mark.parametrize(
     ("indices", "neg_index_as_lookback"),
     [(5, False), (-9, False), (-4, True), (-8, True), ([0, 5], False), ([-4], True)],
 )
-def test_an_index_out_of_range_is_an_error_without_fill(numpy, indices, neg_index_as_lookback):
+def test_get_out_of_range_without_fill_raises(numpy, indices, neg_index_as_lookback):
     with pytest.raises(IndexError, match="out of range: there are 5 timesteps and 3 of lookback"):
         make(numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
 
 
-def test_the_step_of_a_slice_cannot_be_zero(numpy):
+def test_slice_with_step_zero_raises(numpy):
     with pytest.raises(ValueError, match="step of a slice cannot be 0"):
         make(numpy).get(slice(0, 2, 0))
 
 
-def test_fill_has_the_shape_and_dtype_of_the_space(numpy):
+def test_fill_has_shape_and_dtype_of_space(numpy):
     space = spaces.Dict(
         camera=spaces.Box(0, 255, (2, 2), np.uint8),
         pose=spaces.Tuple((spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))),
@@ -148,20 +148,20 @@ def test_fill_has_the_shape_and_dtype_of_the_space(numpy):
     blank = buffer.get(5, fill=0)
     assert blank["camera"].shape == (2, 2) and blank["camera"].dtype == np.uint8
     assert blank["pose"][0].dtype == np.float32 and blank["pose"][1].dtype == np.int64
-    several = buffer.get(slice(1, 4), fill=0)
-    first = several["pose"][0] if numpy else [item["pose"][0] for item in several]
+    values = buffer.get(slice(1, 4), fill=0)
+    first = values["pose"][0] if numpy else [item["pose"][0] for item in values]
     assert plain(list(first)) == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
 
 
-def test_fill_without_a_space_has_the_shape_of_the_arrays():
+def test_fill_without_space_has_shape_of_arrays():
     buffer = InfiniteLookbackBuffer(np.ones((2, 3), np.float32))
     assert buffer.get(5, fill=0).shape == (3,)
-    filled = buffer.get(slice(1, 4), fill=0)
-    assert filled.shape == (3, 3) and filled.dtype == np.float32
+    samples = buffer.get(slice(1, 4), fill=0)
+    assert samples.shape == (3, 3) and samples.dtype == np.float32
     assert buffer.get([0, 7], fill=0.5).tolist() == [[1, 1, 1], [0.5, 0.5, 0.5]]
 
 
-def test_a_fill_that_does_not_fit_is_refused():
+def test_fill_that_does_not_fit_raises():
     buffer = InfiniteLookbackBuffer([np.zeros(2)], space=spaces.Box(-1, 1, (2,)))
     with pytest.raises(ValueError, match=r"does not fit data of shape \(2,\)"):
         buffer.get(3, fill=[1, 2, 3])
@@ -178,13 +178,13 @@ def test_one_hot_encodes_discrete_leaves_and_fill(numpy):
     one = buffer.get(-1, one_hot_discrete=True)
     assert plain(one) == [[0, 0, 1], [1, 0, 0, 1], [2]]
     assert one[0].dtype == one[1].dtype == np.float32
-    several = buffer.get(slice(-1, 3), neg_index_as_lookback=True, fill=0, one_hot_discrete=True)
-    first = several[0] if numpy else [item[0] for item in several]
+    values = buffer.get(slice(-1, 3), neg_index_as_lookback=True, fill=0, one_hot_discrete=True)
+    first = values[0] if numpy else [item[0] for item in values]
     assert plain(list(first)) == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
 
 
-def test_one_hot_needs_a_space_and_values_within_it(numpy):
-    with pytest.raises(ValueError, match="needs the space"):
+def test_one_hot_without_space_or_outside_it_raises(numpy):
+    with pytest.raises(ValueError, match="requires the space"):
         make(numpy).get(0, one_hot_discrete=True)
     with pytest.raises(ValueError, match=r"outside Discrete\(4\)"):
         make(numpy, spaces.Discrete(4)).get(-1, one_hot_discrete=True)
@@ -223,22 +223,22 @@ def test_set_overwrites_at_the_same_indices(numpy, new, indices, neg_index_as_lo
         ([1], slice(3, 99), "1 new samples were given for 2 timesteps"),
     ],
 )
-def test_set_refuses_and_writes_nothing(numpy, new, indices, match):
+def test_invalid_set_raises_and_writes_nothing(numpy, new, indices, match):
     buffer = make(numpy)
     with pytest.raises(IndexError, match=match):
         buffer.set(new, at_indices=indices)
     assert plain(buffer.data) == DATA
 
 
-def test_set_in_numpy_mode_refuses_another_shape():
+def test_set_other_shape_in_numpy_mode_raises():
     buffer = InfiniteLookbackBuffer(np.zeros((3, 2)))
-    with pytest.raises(ValueError, match=r"shape \(3,\) were given where \(2,\) is needed"):
+    with pytest.raises(ValueError, match=r"shape \(3,\), expected \(2,\)"):
         buffer.set(np.zeros(3), at_indices=0)
     with pytest.raises(ValueError, match="structure"):
         buffer.set({"a": np.zeros(2)}, at_indices=0)
 
 
-def test_set_keeps_the_dtype_that_holds_the_values_and_changes_one_that_does_not():
+def test_set_widens_dtype_only_when_needed():
     pixels = InfiniteLookbackBuffer(np.zeros(3, np.uint8))
     pixels.set(200, at_indices=0)
     assert pixels.data.dtype == np.uint8
@@ -249,26 +249,26 @@ def test_set_keeps_the_dtype_that_holds_the_values_and_changes_one_that_does_not
     assert pixels.data.tolist() == [-300, 0, 0]
 
 
-def test_writing_never_reaches_the_arrays_that_were_given():
-    given = np.arange(4.0)
-    given.flags.writeable = False
-    buffer = InfiniteLookbackBuffer(given)
+def test_set_does_not_change_passed_arrays():
+    data = np.arange(4.0)
+    data.flags.writeable = False
+    buffer = InfiniteLookbackBuffer(data)
     part = buffer.section(1, 3, 1, 0)
-    assert np.shares_memory(buffer.data, given) and np.shares_memory(part.data, given)
+    assert np.shares_memory(buffer.data, data) and np.shares_memory(part.data, data)
     part.set(9.0, at_indices=0)
     buffer.set(7.0, at_indices=1)
-    assert given.tolist() == [0, 1, 2, 3]
+    assert data.tolist() == [0, 1, 2, 3]
     assert part.data.tolist() == [9, 2] and buffer.data.tolist() == [0, 7, 2, 3]
 
 
-def test_a_list_that_was_given_is_copied():
-    given = [1, 2]
-    buffer = InfiniteLookbackBuffer(given)
-    given.append(3)
+def test_passed_list_is_copied():
+    data = [1, 2]
+    buffer = InfiniteLookbackBuffer(data)
+    data.append(3)
     assert buffer.data == [1, 2]
 
 
-def test_append_extend_pop_and_concat(numpy):
+def test_append_extend_pop_and_concat_change_items(numpy):
     buffer = make(numpy)
     buffer.append(8)
     buffer.extend([9, 10])
@@ -277,14 +277,17 @@ def test_append_extend_pop_and_concat(numpy):
     buffer.pop()
     buffer.pop(0)
     assert plain(buffer.data) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] and buffer.lookback == 3
-    for other in (InfiniteLookbackBuffer([0, 20], lookback=1), InfiniteLookbackBuffer(np.array([0, 21]), 1)):
-        buffer.concat(other)
+    for buffer_added in (
+        InfiniteLookbackBuffer([0, 20], lookback=1),
+        InfiniteLookbackBuffer(np.array([0, 21]), 1),
+    ):
+        buffer.concat(buffer_added)
     assert plain(buffer.get(slice(-2, None))) == [20, 21]
     with pytest.raises(IndexError, match="pop"):
         buffer.pop(99)
 
 
-def test_an_empty_buffer_takes_its_first_sample_in_either_mode():
+def test_append_to_empty_buffer_in_either_mode():
     for space in (None, spaces.Box(-1, 1, (2,), np.float32)):
         buffer = InfiniteLookbackBuffer(space=space)
         buffer.finalize()
@@ -293,17 +296,17 @@ def test_an_empty_buffer_takes_its_first_sample_in_either_mode():
         assert buffer.data.tolist() == [[1, 1]] and buffer.data.dtype == np.float32
 
 
-def test_appending_keeps_the_dtype():
+def test_append_keeps_dtype():
     rewards = InfiniteLookbackBuffer(np.zeros(2, np.float32))
     rewards.append(0.5)
     actions = InfiniteLookbackBuffer(np.zeros(2, np.int32))
     actions.append(3)
     assert rewards.data.dtype == np.float32 and actions.data.dtype == np.int32
-    with pytest.raises(ValueError, match=r"new data have the shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"new data have shape \(2,\)"):
         actions.append(np.array([1, 2]))
 
 
-def test_text_is_never_cut_short():
+def test_text_is_never_truncated():
     buffer = InfiniteLookbackBuffer(["a", "bb"], space=spaces.Text(20))
     buffer.finalize()
     buffer.set("a long sentence", at_indices=0)
@@ -313,7 +316,7 @@ def test_text_is_never_cut_short():
     assert InfiniteLookbackBuffer.from_state(buffer.get_state()) == buffer
 
 
-def test_samples_that_differ_in_shape_cannot_become_an_array():
+def test_finalize_samples_of_different_shapes_raises():
     buffer = InfiniteLookbackBuffer([np.zeros(2), np.zeros(2), np.zeros(3)])
     with pytest.raises(ValueError, match=r"\(2,\) at index 0, \(3,\) at index 2"):
         buffer.finalize()
@@ -321,7 +324,7 @@ def test_samples_that_differ_in_shape_cannot_become_an_array():
         InfiniteLookbackBuffer([{"a": 1}, {"b": 1}]).finalize()
 
 
-def test_lookback_is_at_most_all_and_not_negative():
+def test_lookback_is_clipped_and_negative_raises():
     assert InfiniteLookbackBuffer([1, 2], lookback=5).lookback == 2
     assert len(InfiniteLookbackBuffer([1, 2], lookback=5)) == 0
     with pytest.raises(ValueError, match="lookback is -1"):
@@ -330,7 +333,7 @@ def test_lookback_is_at_most_all_and_not_negative():
         InfiniteLookbackBuffer({"a": np.zeros(2), "b": np.zeros(3)})
 
 
-def test_adding_numbers_sequences_and_buffers(numpy):
+def test_add_number_sequence_or_buffer_returns_new_buffer(numpy):
     buffer = make(numpy)
     assert plain((buffer + 1).data) == [1, 2, 3, 4, 5, 6, 7, 8]
     more = [8, 9]
@@ -339,14 +342,14 @@ def test_adding_numbers_sequences_and_buffers(numpy):
     assert plain(buffer.data) == DATA
 
 
-def test_equality_and_representation(numpy):
+def test_equality_and_repr(numpy):
     assert make(numpy) == make(numpy)
     assert make(True) != make(False)
     assert make(numpy) != make(numpy, spaces.Discrete(9))
     assert InfiniteLookbackBuffer([1]) != InfiniteLookbackBuffer([2])
     assert "<- lookback(3) |" in repr(make(numpy))
     assert make(numpy)[-2:] is not None and plain(make(numpy)[0]) == 3
-    changed = make(numpy)
-    changed[0] = 30
-    assert plain(changed.get(0)) == 30
+    second = make(numpy)
+    second[0] = 30
+    assert plain(second.get(0)) == 30
     assert make(numpy, spaces.Discrete(9)).space_struct == spaces.Discrete(9)

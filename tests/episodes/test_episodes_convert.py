@@ -31,7 +31,7 @@ def some_block(**columns) -> Block:
 
 
 @pytest.mark.parametrize("numpy", [False, True])
-def test_episodes_become_columns(numpy):
+def test_episodes_to_block_makes_columns(numpy):
     one = make_episode(3, numpy=numpy, terminated=True)
     two = make_episode(2, numpy=numpy, id_="f", t_started=40, truncated=True)
     block = episodes_to_block([one, two])
@@ -45,7 +45,7 @@ def test_episodes_become_columns(numpy):
     assert block.columns["infos"][3] == '{"i":3}' and block.columns["infos"].dtype == object
 
 
-def test_the_lookback_stays_behind_and_empty_infos_make_no_column():
+def test_episodes_to_block_drops_lookback_and_empty_infos():
     block = episodes_to_block([make_episode(6, len_lookback_buffer=4, t_started=10, infos=None)])
     assert block.columns["rewards"].tolist() == [4, 5] and block.t_started.tolist() == [10]
     assert block.columns["obs"][:, 0].tolist() == [4, 5, 6]
@@ -54,7 +54,7 @@ def test_the_lookback_stays_behind_and_empty_infos_make_no_column():
     assert with_one.columns["infos"].tolist() == ["{}", "{}", "{}", '{"x":1}']
 
 
-def test_columns_become_numpy_episodes_of_views():
+def test_block_to_episodes_returns_views():
     block = some_block()
     a, b = block_to_episodes(block, action_space=spaces.Discrete(9))
     assert (a.id_, a.is_terminated, a.is_truncated, a.t_started, a.t) == ("a", True, False, 0, 3)
@@ -62,17 +62,17 @@ def test_columns_become_numpy_episodes_of_views():
     assert b.is_numpy and b.rewards.lookback == 0
     assert b.get_observations().tolist() == [[8, 9], [10, 11], [12, 13]]
     assert b.get_actions().tolist() == [3, 4] and b.get_actions(0, one_hot_discrete=True)[3] == 1
-    for found, column in (
+    for array, column in (
         (b.get_observations(), "obs"),
         (b.get_actions(), "actions"),
         (b.get_rewards(), "rewards"),
         (b.get_extra_model_outputs("action_logp"), "action_logp"),
     ):
-        assert np.shares_memory(found, block.columns[column])
+        assert np.shares_memory(array, block.columns[column])
     assert b.get_infos() == [{}, {}, {}]
 
 
-def test_writing_to_an_episode_leaves_the_block_alone():
+def test_set_on_episode_does_not_change_block():
     block = some_block()
     for column in block.columns.values():
         column.flags.writeable = False
@@ -84,7 +84,7 @@ def test_writing_to_an_episode_leaves_the_block_alone():
     assert block.columns["rewards"].tolist() == [1, 1, 1, 1, 1]
 
 
-def test_infos_are_read_from_their_text():
+def test_block_to_episodes_decodes_infos():
     texts = np.array(
         ["{}", '{"lives": 3, "pos": [1.5, 2]}', "", "{}", "{}", "{}", '{"done": true}'], dtype=object
     )
@@ -93,7 +93,7 @@ def test_infos_are_read_from_their_text():
     assert b[1:2].get_infos() == [{}, {"done": True}]
 
 
-def test_infos_as_text():
+def test_info_json_round_trip():
     info = {"a": np.float32(1.5), "b": np.arange(2), "c": {"d": None}, "e": float("nan"), 3: "x", "s": {1}}
     assert info_from_json(info_to_json(info)) == {
         "a": 1.5,
@@ -106,7 +106,7 @@ def test_infos_as_text():
     assert info_to_json({}) == "{}" and info_from_json("") == {}
 
 
-def test_nested_values_become_a_column_per_leaf():
+def test_nested_values_become_one_column_per_leaf():
     observation_space = spaces.Dict(
         camera=spaces.Box(0, 255, (2, 2), np.uint8),
         pose=spaces.Tuple((spaces.Box(-1, 1, (3,)), spaces.Text(20))),
@@ -134,14 +134,17 @@ def test_nested_values_become_a_column_per_leaf():
         "state_out/c/1": ((2,), "i"),
     }
     for spaces_given in ({}, {"observation_space": observation_space, "action_space": action_space}):
-        (again,) = block_to_episodes(block, **spaces_given)
-        assert again.get_observations(1)["pose"][1] == "" and again.get_observations(0)["pose"][1] == "start"
-        assert again.get_actions(1)[0] == 1
-        assert again.get_extra_model_outputs("state_out", 0)["c"] == (1, 2)
-        assert again.get_observations(0).keys() == {"camera", "pose"}
+        (episode_read,) = block_to_episodes(block, **spaces_given)
+        assert (
+            episode_read.get_observations(1)["pose"][1] == ""
+            and episode_read.get_observations(0)["pose"][1] == "start"
+        )
+        assert episode_read.get_actions(1)[0] == 1
+        assert episode_read.get_extra_model_outputs("state_out", 0)["c"] == (1, 2)
+        assert episode_read.get_observations(0).keys() == {"camera", "pose"}
 
 
-def test_an_episode_without_steps_brings_its_observation_only():
+def test_episode_without_steps_adds_only_its_observation():
     block = episodes_to_block([make_episode(0, id_="z", extra_model_outputs=None), make_episode(2)])
     assert block.length.tolist() == [0, 2] and block.columns["obs"][:, 0].tolist() == [0, 0, 1, 2]
     empty, full = block_to_episodes(block)
@@ -174,23 +177,23 @@ def test_an_episode_without_steps_brings_its_observation_only():
         ),
     ],
 )
-def test_episodes_that_make_no_block(episodes, match):
+def test_invalid_episodes_to_block_raises(episodes, match):
     with pytest.raises(ValueError, match=match):
         episodes_to_block(episodes)
 
 
-def test_a_block_without_actions_makes_no_episodes():
+def test_block_without_actions_to_episodes_raises():
     block = some_block()
     columns = {name: column for name, column in block.columns.items() if name != "actions"}
     with pytest.raises(ValueError, match="no leaf 'actions' among"):
         block_to_episodes(block.with_columns(columns))
 
 
-def test_a_block_taken_apart_by_slices_is_whole_again():
-    whole = make_episode(6, terminated=True)
-    head, tail = whole[:4], whole[4:]
+def test_slices_of_episodes_make_the_same_block():
+    complete_episode = make_episode(6, terminated=True)
+    head, tail = complete_episode[:4], complete_episode[4:]
     block = episodes_to_block([head, tail])
     first, second = block_to_episodes(block)
     first.concat_episode(second)
-    assert contents(first) == contents(whole)
+    assert contents(first) == contents(complete_episode)
     assert first.get_observations(-1).tolist() == observation(6).tolist()

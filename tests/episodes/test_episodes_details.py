@@ -1,4 +1,4 @@
-"""What episodes hold in addition to their steps: ids, times and the user's own data, as text and back."""
+"""Details of episodes (ids, times and the user's own data) as text and back."""
 
 from __future__ import annotations
 
@@ -29,32 +29,36 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("custom_data", VALUES)
-def test_values_come_back_as_they_were(custom_data):
-    told = from_text(to_text(agent_id=0, module_id="m", custom_data=custom_data))
-    assert told == {"agent_id": 0, "module_id": "m", "custom_data": custom_data}
-    assert list(told["custom_data"]) == list(custom_data)
+def test_details_round_trip(custom_data):
+    fields = from_text(to_text(agent_id=0, module_id="m", custom_data=custom_data))
+    assert fields == {"agent_id": 0, "module_id": "m", "custom_data": custom_data}
+    assert list(fields["custom_data"]) == list(custom_data)
 
 
 @pytest.mark.parametrize("array", ARRAYS)
-def test_arrays_come_back_bit_by_bit(array):
-    found = from_text(to_text(custom_data={"x": [array]}))["custom_data"]["x"][0]
-    assert type(found) is type(array)
-    assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+def test_arrays_round_trip_is_bit_exact(array):
+    array_read = from_text(to_text(custom_data={"x": [array]}))["custom_data"]["x"][0]
+    assert type(array_read) is type(array)
+    assert (array_read.dtype, array_read.shape, array_read.tobytes()) == (
+        array.dtype,
+        array.shape,
+        array.tobytes(),
+    )
 
 
-def test_floats_that_are_no_numbers_come_back():
-    found = from_text(to_text(custom_data={"x": [math.nan, math.inf, -math.inf]}))["custom_data"]["x"]
-    assert math.isnan(found[0])
-    assert found[1:] == [math.inf, -math.inf]
+def test_nan_and_infinities_round_trip():
+    values = from_text(to_text(custom_data={"x": [math.nan, math.inf, -math.inf]}))["custom_data"]["x"]
+    assert math.isnan(values[0])
+    assert values[1:] == [math.inf, -math.inf]
 
 
-def test_nothing_is_no_text():
+def test_empty_fields_give_empty_text():
     assert to_text(agent_id=None, custom_data={}) == ""
     assert from_text("") == {}
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([None]), np.datetime64("2026-01-01")])
-def test_what_has_no_form_is_refused(value):
+def test_value_without_text_form_raises(value):
     with pytest.raises(ValueError, match="allowed are"):
         to_text(custom_data={"x": value})
 
@@ -62,7 +66,7 @@ def test_what_has_no_form_is_refused(value):
 @pytest.mark.parametrize(
     "text", ['["a"]', '{"custom_data":{"$array":"AA=="}}', "no json", '{"x":{"$int":[]}}']
 )
-def test_text_of_others_is_a_mistake(text):
+def test_from_text_of_other_text_raises(text):
     with pytest.raises(ValueError):
         from_text(text)
 
@@ -73,36 +77,36 @@ def episode(**ids) -> SingleAgentEpisode:
     )
 
 
-def test_episodes_keep_them_in_a_block():
-    one, other = episode(agent_id=("left", 1), module_id="m", multi_agent_episode_id="many"), episode()
+def test_details_of_episodes_survive_block():
+    one, second = episode(agent_id=("left", 1), module_id="m", multi_agent_episode_id="many"), episode()
     one.custom_data["seed"] = np.arange(3)
     one.add_env_step(2.0, 0, 1.0)
-    block = episodes_to_block([other, one])
+    block = episodes_to_block([second, one])
     assert block.details is not None
     assert block.details[0] == ""
-    for found, told in zip(block_to_episodes(block), (other, one), strict=True):
+    for episode_read, original in zip(block_to_episodes(block), (second, one), strict=True):
         for name in ("agent_id", "module_id", "multi_agent_episode_id", "_start_time", "_last_step_time"):
-            assert getattr(found, name) == getattr(told, name), name
-        assert repr(found.custom_data) == repr(told.custom_data)
+            assert getattr(episode_read, name) == getattr(original, name), name
+        assert repr(episode_read.custom_data) == repr(original.custom_data)
 
 
-def test_a_block_of_episodes_that_carry_nothing_has_none():
+def test_block_of_episodes_without_details_has_none():
     assert episodes_to_block([episode(), episode()]).details is None
 
 
-def test_custom_data_that_have_no_form_are_refused_with_the_episode():
+def test_custom_data_without_text_form_raises_with_episode():
     wrong = episode()
     wrong.custom_data["x"] = object()
     with pytest.raises(ValueError, match="custom data or ids of episode e hold a object"):
         episodes_to_block([wrong])
 
 
-def test_blocks_keep_them_when_they_are_taken_apart_and_joined():
+def test_take_and_concat_keep_details():
     plain = episodes_to_block([episode(), episode()])
-    told = episodes_to_block([episode(agent_id=1), episode(agent_id=2)])
-    both = Block.concat([plain, told, plain])
-    assert [from_text(text).get("agent_id") for text in both.details] == [None, None, 1, 2, None, None]
-    assert from_text(both.take([3]).details[0]) == {"agent_id": 2}
-    assert told.with_columns({}).details is told.details
-    assert told.without_details().details is None
+    detailed = episodes_to_block([episode(agent_id=1), episode(agent_id=2)])
+    union = Block.concat([plain, detailed, plain])
+    assert [from_text(text).get("agent_id") for text in union.details] == [None, None, 1, 2, None, None]
+    assert from_text(union.take([3]).details[0]) == {"agent_id": 2}
+    assert detailed.with_columns({}).details is detailed.details
+    assert detailed.without_details().details is None
     assert Block.concat([plain, plain]).details is None

@@ -11,7 +11,7 @@ def numpy(request):
     return request.param
 
 
-def stepped(**changes) -> SingleAgentEpisode:
+def make_stepped_episode(**changes) -> SingleAgentEpisode:
     episode = SingleAgentEpisode(observation_space=OBSERVATIONS, action_space=ACTIONS, **changes)
     episode.add_env_reset(observation(0), {"i": 0})
     for t in range(3):
@@ -19,7 +19,7 @@ def stepped(**changes) -> SingleAgentEpisode:
     return episode
 
 
-def test_a_new_episode_is_empty():
+def test_new_episode_is_empty():
     episode = SingleAgentEpisode()
     assert len(episode.id_) == 32 and episode.id_ != SingleAgentEpisode().id_
     assert (len(episode), episode.t_started, episode.t) == (0, 0, 0)
@@ -30,8 +30,8 @@ def test_a_new_episode_is_empty():
     episode.validate()
 
 
-def test_steps_added_one_by_one():
-    episode = stepped(t_started=10, agent_id="a", module_id="m", multi_agent_episode_id="E")
+def test_add_env_step_appends_to_columns():
+    episode = make_stepped_episode(t_started=10, agent_id="a", module_id="m", multi_agent_episode_id="E")
     assert (len(episode), episode.t_started, episode.t) == (3, 10, 13)
     assert episode.env_steps() == episode.agent_steps() == 3
     assert firsts(episode.get_observations()) == [0, 1, 2, 3]
@@ -47,8 +47,8 @@ def test_steps_added_one_by_one():
     assert repr(episode) == f"SAEps(len=4 done=True R=6.0 id_={episode.id_})"
 
 
-def test_steps_can_be_added_in_numpy_mode():
-    episode = stepped().to_numpy()
+def test_add_env_step_in_numpy_mode():
+    episode = make_stepped_episode().to_numpy()
     add_step(episode, 3, truncated=True)
     assert episode.is_truncated and episode.is_numpy
     assert episode.get_actions().tolist() == [0, 1, 2, 3]
@@ -57,7 +57,7 @@ def test_steps_can_be_added_in_numpy_mode():
     assert episode.get_infos(-1) == {"i": 4}
 
 
-def test_an_episode_can_turn_to_numpy_before_its_first_step():
+def test_to_numpy_before_first_step():
     episode = SingleAgentEpisode(observation_space=OBSERVATIONS, action_space=spaces.Box(-1, 1, (3,)))
     episode.add_env_reset(observation(0))
     episode.to_numpy()
@@ -70,11 +70,11 @@ def test_an_episode_can_turn_to_numpy_before_its_first_step():
     episode.validate()
 
 
-def test_steps_that_cannot_be_added():
+def test_invalid_add_env_step_raises():
     with pytest.raises(ValueError, match="call add_env_reset before add_env_step"):
         SingleAgentEpisode().add_env_step(observation(1), 0, 0.0)
-    episode = stepped(id_="e")
-    with pytest.raises(ValueError, match="episode e was reset already"):
+    episode = make_stepped_episode(id_="e")
+    with pytest.raises(ValueError, match="episode e has already been reset"):
         episode.add_env_reset(observation(0))
     with pytest.raises(
         ValueError, match=r"step 3 of episode e has the extra model outputs \[\], .*\['logp'\]"
@@ -91,7 +91,7 @@ def test_steps_that_cannot_be_added():
     ("len_lookback_buffer", "lookback", "length", "the_return"),
     [("auto", 6, 0, 0.0), (0, 0, 6, 15.0), (1, 1, 5, 15.0), (2, 2, 4, 14.0), (6, 6, 0, 0.0), (10, 6, 0, 0.0)],
 )
-def test_given_data_are_lookback_as_far_as_asked(numpy, len_lookback_buffer, lookback, length, the_return):
+def test_len_lookback_buffer_splits_given_data(numpy, len_lookback_buffer, lookback, length, the_return):
     episode = make_episode(numpy=numpy, len_lookback_buffer=len_lookback_buffer, t_started=100)
     assert (len(episode), episode.t_started, episode.t) == (length, 100, 100 + length)
     buffers = [episode.observations, episode.actions, episode.rewards, episode.infos]
@@ -115,12 +115,12 @@ def test_given_data_are_lookback_as_far_as_asked(numpy, len_lookback_buffer, loo
         ({"actions": {"a": np.zeros(6), "b": np.zeros(5)}}, "differ in length"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(changes, match):
+def test_inconsistent_columns_raise(changes, match):
     with pytest.raises(ValueError, match=match):
         make_episode(**changes)
 
 
-def test_arrays_make_a_numpy_episode_of_views():
+def test_episode_from_arrays_has_views():
     observations, rewards = np.zeros((4, 2), np.float32), np.ones(3)
     episode = SingleAgentEpisode(
         observations=observations, actions=np.arange(3), rewards=rewards, len_lookback_buffer=0
@@ -129,13 +129,13 @@ def test_arrays_make_a_numpy_episode_of_views():
     assert np.shares_memory(episode.get_observations(), observations)
     episode.set_rewards(new_data=5.0, at_indices=0)
     assert rewards.tolist() == [1, 1, 1] and episode.get_return() == 7.0
-    mixed = SingleAgentEpisode(
+    list_episode = SingleAgentEpisode(
         observations=list(observations), actions=[0, 1, 2], rewards=rewards, len_lookback_buffer=0
     )
-    assert not mixed.is_numpy and mixed.to_numpy().is_numpy
+    assert not list_episode.is_numpy and list_episode.to_numpy().is_numpy
 
 
-def test_infos_are_empty_dicts_of_their_own_by_default():
+def test_default_infos_are_separate_empty_dicts():
     episode = make_episode(infos=None)
     episode.get_infos(0)["mine"] = 1
     assert episode.get_infos() == [{"mine": 1}] + [{}] * 6
@@ -162,13 +162,15 @@ def test_infos_are_empty_dicts_of_their_own_by_default():
         (slice(-1, 2), False, [], []),
     ],
 )
-def test_getters(numpy, indices, neg_index_as_lookback, per_observation, per_step):
+def test_getters_return_timesteps_and_lookback(
+    numpy, indices, neg_index_as_lookback, per_observation, per_step
+):
     episode = make_episode(numpy=numpy, len_lookback_buffer=2)
-    one = isinstance(indices, int)
+    is_single = isinstance(indices, int)
     options = {"neg_index_as_lookback": neg_index_as_lookback}
 
-    def values(found, of=float):
-        return of(found) if one else [of(item) for item in found]
+    def values(result, convert=float):
+        return convert(result) if is_single else [convert(item) for item in result]
 
     def first(item):
         return float(item[0])
@@ -181,7 +183,7 @@ def test_getters(numpy, indices, neg_index_as_lookback, per_observation, per_ste
     assert logp == per_step
 
 
-def test_getters_fill_and_one_hot(numpy):
+def test_getters_fill_and_encode_one_hot(numpy):
     episode = make_episode(numpy=numpy, len_lookback_buffer=2)
     rewards = episode.get_rewards(slice(-4, 5), neg_index_as_lookback=True, fill=0.5)
     assert [float(reward) for reward in rewards] == [0.5, 0.5, 0, 1, 2, 3, 4, 5, 0.5]
@@ -192,7 +194,7 @@ def test_getters_fill_and_one_hot(numpy):
     assert episode.get_observations(-1, one_hot_discrete=True).tolist() == [6, 6]
 
 
-def test_getters_refuse_what_is_not_there(numpy):
+def test_getters_of_missing_data_raise(numpy):
     episode = make_episode(numpy=numpy)
     with pytest.raises(IndexError, match=r"index 6 .* 6 timesteps and 0 of lookback"):
         episode.get_actions(6)
@@ -205,7 +207,7 @@ def test_getters_refuse_what_is_not_there(numpy):
         make_episode(numpy=numpy, action_space=None).get_actions(0, one_hot_discrete=True)
 
 
-def test_setters(numpy):
+def test_setters_overwrite_timesteps(numpy):
     episode = make_episode(numpy=numpy, len_lookback_buffer=1)
     episode.set_observations(new_data=observation(50), at_indices=-1)
     episode.set_actions(new_data=[8, 9], at_indices=slice(0, 2))
@@ -217,14 +219,14 @@ def test_setters(numpy):
     assert episode.get_extra_model_outputs("logp", -6) == 7.0
 
 
-def test_a_space_can_be_given_later():
+def test_space_can_be_set_later():
     episode = make_episode(action_space=None, observation_space=None)
     episode.action_space, episode.observation_space = ACTIONS, OBSERVATIONS
     assert episode.get_actions(1, one_hot_discrete=True)[1] == 1
     assert episode.observation_space is episode.observations.space is OBSERVATIONS
 
 
-def test_data_dict_has_columns_of_equal_length(numpy):
+def test_get_data_dict_has_columns_of_equal_length(numpy):
     data = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10, terminated=True).get_data_dict()
     assert list(data["terminateds"]) == [False, False, False, True]
     assert list(data["truncateds"]) == [False] * 4
@@ -235,7 +237,7 @@ def test_data_dict_has_columns_of_equal_length(numpy):
     assert {len(column) for column in SingleAgentEpisode().get_data_dict().values()} == {0}
 
 
-def test_nested_observations_and_actions():
+def test_nested_observations_and_actions_are_supported():
     space = spaces.Dict(camera=spaces.Box(0, 255, (2,), np.uint8), id=spaces.Discrete(9))
     episode = SingleAgentEpisode(
         observation_space=space, action_space=spaces.Tuple((spaces.Discrete(3), spaces.Discrete(3)))
@@ -253,7 +255,7 @@ def test_nested_observations_and_actions():
     assert episode.get_actions(0) == (2, 2)
 
 
-def test_to_numpy_says_what_differs():
+def test_to_numpy_of_different_shapes_raises():
     episode = make_episode(observations=[np.zeros(2)] * 6 + [np.zeros(3)])
     with pytest.raises(ValueError, match=r"\(2,\) at index 0, \(3,\) at index 6"):
         episode.to_numpy()

@@ -18,7 +18,7 @@ def test_flatten_names_leaves_by_path():
         nested.flatten({"a": {"b": 1}, "a/b": 2}, "obs")
 
 
-def test_unflatten_follows_the_space():
+def test_unflatten_uses_structure_of_space():
     space = spaces.Dict({"0": spaces.Discrete(2), "1": spaces.Dict({"x/y": spaces.Discrete(2)})})
     value = {"0": 1, "1": {"x/y": 0}}
     flat = nested.flatten(value, "actions")
@@ -30,11 +30,11 @@ def test_unflatten_follows_the_space():
         nested.unflatten({"observation": 1}, "obs")
 
 
-def test_map_leaves_refuses_values_of_another_structure():
+def test_map_leaves_of_other_structure_raises():
     assert nested.map_leaves(lambda a, b: a + b, {"x": (1, 2)}, {"x": (3, 4)}) == {"x": (4, 6)}
-    for other in ({"y": (1, 2)}, {"x": (1,)}, {"x": 1}, 1):
+    for second in ({"y": (1, 2)}, {"x": (1,)}, {"x": 1}, 1):
         with pytest.raises(ValueError, match=r"differ in structure: .*\(int, int\)"):
-            nested.map_leaves(lambda a, b: a, {"x": (1, 2)}, other)
+            nested.map_leaves(lambda a, b: a, {"x": (1, 2)}, second)
     with pytest.raises(ValueError, match="differ in structure"):
         nested.map_leaves(lambda a, b: a, 1, (1, 2))
 
@@ -46,11 +46,11 @@ def test_equal_compares_structure_dtype_kinds_and_nan():
     assert not nested.equal(np.zeros(2), np.zeros(3))
 
 
-def test_stack_and_unstack():
-    stacked = batched.stack([VALUE, VALUE])
-    assert stacked["pose"][0].shape == (2, 2) and stacked["camera"].shape == (2, 2, 2)
-    assert nested.equal(batched.unstack(stacked)[1], VALUE)
-    assert batched.batch_length(stacked) == 2 and batched.batch_length({}) == 0
+def test_stack_and_unstack_round_trip():
+    batch = batched.stack([VALUE, VALUE])
+    assert batch["pose"][0].shape == (2, 2) and batch["camera"].shape == (2, 2, 2)
+    assert nested.equal(batched.unstack(batch)[1], VALUE)
+    assert batched.batch_length(batch) == 2 and batched.batch_length({}) == 0
     with pytest.raises(ValueError, match="at least one sample"):
         batched.stack([])
     with pytest.raises(ValueError, match="leading time dimension"):

@@ -16,7 +16,7 @@ def numpy(request):
 @pytest.mark.parametrize(
     ("lookback", "rewards"), [(0, []), (1, [5]), (3, [3, 4, 5]), (99, [0, 1, 2, 3, 4, 5])]
 )
-def test_cut_goes_on_at_the_last_observation(numpy, lookback, rewards):
+def test_cut_continues_at_last_observation(numpy, lookback, rewards):
     episode = make_episode(numpy=numpy, t_started=10, agent_id="a", module_id="m", multi_agent_episode_id="E")
     episode.custom_data["note"] = 1
     rest = episode.cut(lookback)
@@ -43,7 +43,7 @@ def test_cut_reaches_into_the_lookback(numpy):
     assert contents(rest)["rewards"] == [1, 2, 3, 4, 5] and (rest.t_started, len(rest)) == (3, 0)
 
 
-def test_cut_right_after_the_reset():
+def test_cut_directly_after_reset():
     episode = SingleAgentEpisode()
     episode.add_env_reset(observation(0))
     rest = episode.cut(3)
@@ -53,7 +53,7 @@ def test_cut_right_after_the_reset():
     assert len(SingleAgentEpisode().cut()) == 0
 
 
-def test_what_cannot_be_cut():
+def test_cut_done_episode_or_negative_lookback_raises():
     with pytest.raises(ValueError, match="episode e is done"):
         make_episode(terminated=True).cut()
     with pytest.raises(ValueError, match="len_lookback_buffer is -1"):
@@ -62,7 +62,7 @@ def test_what_cannot_be_cut():
 
 @pytest.mark.parametrize("left", [False, True], ids=["list", "numpy"])
 @pytest.mark.parametrize("right", [False, True], ids=["list", "numpy"])
-def test_concat_adds_what_follows(left, right):
+def test_concat_adds_next_fragment(left, right):
     episode = make_episode()
     episode.custom_data.update(x=1, y=1)
     rest = episode.cut(2)
@@ -79,7 +79,7 @@ def test_concat_adds_what_follows(left, right):
     episode.validate()
 
 
-def test_concat_takes_a_part_without_steps():
+def test_concat_fragment_without_steps():
     episode = make_episode(extra_model_outputs=None)
     rest = episode.cut()
     rest.is_truncated = True
@@ -94,11 +94,11 @@ def test_concat_takes_a_part_without_steps():
         ({"terminated": True}, {}, "episode e is done"),
         ({}, {"t_started": 9}, "ends at timestep 6, the other part starts at 9"),
         ({}, {"observations": [observation(t) for t in range(7)]}, "does not start with this part's last"),
-        ({}, {"extra_model_outputs": None}, r"extra model outputs \[\], those before have \['logp'\]"),
-        ({"extra_model_outputs": None}, {}, r"extra model outputs \['logp'\], those before have \[\]"),
+        ({}, {"extra_model_outputs": None}, r"extra model outputs \[\], earlier steps have \['logp'\]"),
+        ({"extra_model_outputs": None}, {}, r"extra model outputs \['logp'\], earlier steps have \[\]"),
     ],
 )
-def test_what_cannot_be_concatenated(left, right, match):
+def test_concat_other_fragment_raises(left, right, match):
     episode = make_episode(**left)
     follows = {"t_started": 6, "observations": [observation(6 + t) for t in range(7)], **right}
     before = contents(episode)
@@ -130,20 +130,20 @@ def test_what_cannot_be_concatenated(left, right, match):
         (slice(-99, -99), 0, (8, [], 0)),
     ],
 )
-def test_slice(numpy, steps, len_lookback_buffer, expected):
+def test_slice_returns_steps_and_lookback(numpy, steps, len_lookback_buffer, expected):
     t_started, rewards, lookback = expected
     episode = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10)
     part = episode.slice(steps, len_lookback_buffer=len_lookback_buffer)
-    found = contents(part)
-    assert found["rewards"] == found["actions"] == rewards
-    assert found["logp"] == [t / 4 for t in rewards]
-    assert found["t"] == (t_started, t_started + len(rewards) - lookback)
-    assert found["lookback"] == lookback and part.is_numpy == numpy
-    assert len(found["observations"]) == len(rewards) + 1
-    assert [info["i"] for info in found["infos"]] == found["observations"]
-    # observation t of the original stands before reward t
-    assert found["observations"][: len(rewards)] == rewards
-    assert found["observations"][lookback] == t_started - 10 + 2
+    columns = contents(part)
+    assert columns["rewards"] == columns["actions"] == rewards
+    assert columns["logp"] == [t / 4 for t in rewards]
+    assert columns["t"] == (t_started, t_started + len(rewards) - lookback)
+    assert columns["lookback"] == lookback and part.is_numpy == numpy
+    assert len(columns["observations"]) == len(rewards) + 1
+    assert [info["i"] for info in columns["infos"]] == columns["observations"]
+    # observation t of the original precedes reward t
+    assert columns["observations"][: len(rewards)] == rewards
+    assert columns["observations"][lookback] == t_started - 10 + 2
     part.validate()
 
 
@@ -162,31 +162,31 @@ def test_slice(numpy, steps, len_lookback_buffer, expected):
         (slice(0, 4, 2), False),
     ],
 )
-def test_a_slice_is_done_when_it_has_the_last_step(numpy, steps, ends):
+def test_slice_with_last_step_is_done(numpy, steps, ends):
     terminated = make_episode(numpy=numpy, terminated=True)[steps]
     truncated = make_episode(numpy=numpy, truncated=True)[steps]
     assert (terminated.is_terminated, terminated.is_truncated) == (ends, False)
     assert (truncated.is_terminated, truncated.is_truncated) == (False, ends)
 
 
-def test_a_slice_with_a_step_thins_the_episode(numpy):
+def test_slice_with_step_selects_every_kth(numpy):
     part = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10)[0:4:2]
-    found = contents(part)
-    assert found["observations"] == [2, 4, 6] and found["rewards"] == [2, 4] and found["lookback"] == 0
+    columns = contents(part)
+    assert columns["observations"] == [2, 4, 6] and columns["rewards"] == [2, 4] and columns["lookback"] == 0
     with pytest.raises(ValueError, match="leads beyond its end"):
         make_episode(5)[0:5:2]
     with pytest.raises(ValueError, match="has the step -1"):
         make_episode()[::-1]
 
 
-def test_only_slices_are_episodes():
+def test_index_that_is_not_a_slice_raises():
     with pytest.raises(TypeError, match=r"episode\[0\]: only slices"):
         make_episode()[0]
     with pytest.raises(ValueError, match="len_lookback_buffer is -2"):
         make_episode().slice(slice(0, 2), len_lookback_buffer=-2)
 
 
-def test_a_slice_is_safe_to_write_to(numpy):
+def test_set_on_slice_does_not_change_episode(numpy):
     episode = make_episode(numpy=numpy)
     part = episode[1:4]
     if numpy:
@@ -196,16 +196,16 @@ def test_a_slice_is_safe_to_write_to(numpy):
     assert list(episode.get_rewards()) == [0, 1, 70, 3, 4, 5] and list(part.get_rewards()) == [50, 2, 3]
 
 
-def test_slices_keep_infos_that_were_not_asked_for_yet():
+def test_slice_keeps_lazy_infos():
     episode = make_episode(infos=lambda: [{"i": t} for t in range(7)])
     assert [info["i"] for info in episode[2:4].get_infos()] == [2, 3, 4]
     assert [info["i"] for info in episode.cut(2).infos.data] == [4, 5, 6]
     assert make_episode(infos=None)[2:4].get_infos() == [{}] * 3
 
 
-def test_episodes_can_be_copied_and_sent(numpy):
+def test_episode_can_be_copied_and_pickled(numpy):
     episode = make_episode(numpy=numpy, infos=None)
-    for twin in (copy.deepcopy(episode), pickle.loads(pickle.dumps(episode[0:6]))):
-        add_step(twin, 6)
-        assert contents(twin)["rewards"] == [0, 1, 2, 3, 4, 5, 6] and len(twin.get_infos()) == 8
+    for copied in (copy.deepcopy(episode), pickle.loads(pickle.dumps(episode[0:6]))):
+        add_step(copied, 6)
+        assert contents(copied)["rewards"] == [0, 1, 2, 3, 4, 5, 6] and len(copied.get_infos()) == 8
     assert len(episode) == 6 and firsts(episode.get_observations()) == [0, 1, 2, 3, 4, 5, 6]

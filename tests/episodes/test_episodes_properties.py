@@ -77,7 +77,7 @@ def lists_of_episodes(draw):
 
 
 def assert_same(one: SingleAgentEpisode, other: SingleAgentEpisode, lookback: bool = True) -> None:
-    """Equal in all but mode and dtype; without `lookback`, from the first timestep on."""
+    """Assert equality except for mode and dtype; without `lookback`, from the first timestep on."""
     assert (one.id_, one.t_started, one.t) == (other.id_, other.t_started, other.t)
     assert (one.is_terminated, one.is_truncated) == (other.is_terminated, other.is_truncated)
     assert one.extra_model_outputs.keys() == other.extra_model_outputs.keys()
@@ -87,45 +87,45 @@ def assert_same(one: SingleAgentEpisode, other: SingleAgentEpisode, lookback: bo
         (getattr(one, name), getattr(other, name)) for name in ("observations", "actions", "rewards", "infos")
     ]
     pairs += [(buffer, other.extra_model_outputs[key]) for key, buffer in one.extra_model_outputs.items()]
-    for mine, theirs in pairs:
-        assert len(mine) == len(theirs)
-        for t in range(first, len(mine)):
-            values = [buffer.get(t, neg_index_as_lookback=True) for buffer in (mine, theirs)]
+    for own_buffer, other_buffer in pairs:
+        assert len(own_buffer) == len(other_buffer)
+        for t in range(first, len(own_buffer)):
+            values = [buffer.get(t, neg_index_as_lookback=True) for buffer in (own_buffer, other_buffer)]
             assert nested.equal(*values), f"timestep {t}: {values}"
 
 
 @examples(40)
 @given(lists_of_episodes())
-def test_episodes_to_block_and_back(given_episodes):
+def test_episodes_to_block_round_trip(given_episodes):
     block = episodes_to_block(given_episodes)
     spaces_given = (given_episodes[0].observation_space, given_episodes[0].action_space)
-    for original, again in zip(given_episodes, block_to_episodes(block, *spaces_given), strict=True):
-        assert_same(original, again, lookback=False)
-        again.validate()
+    for original, copy_read in zip(given_episodes, block_to_episodes(block, *spaces_given), strict=True):
+        assert_same(original, copy_read, lookback=False)
+        copy_read.validate()
 
 
 @examples(40)
 @given(lists_of_episodes())
-def test_block_to_episodes_and_back(given_episodes):
+def test_block_to_episodes_round_trip(given_episodes):
     block = episodes_to_block(given_episodes)
-    again = episodes_to_block(block_to_episodes(block, given_episodes[0].observation_space))
-    assert again.columns.keys() == block.columns.keys()
+    copy_read = episodes_to_block(block_to_episodes(block, given_episodes[0].observation_space))
+    assert copy_read.columns.keys() == block.columns.keys()
     for name, column in block.columns.items():
-        assert again.columns[name].dtype == column.dtype
-        assert np.array_equal(again.columns[name], column)
+        assert copy_read.columns[name].dtype == column.dtype
+        assert np.array_equal(copy_read.columns[name], column)
     for name in ("length", "eps_id", "t_started", "terminated", "truncated"):
-        assert np.array_equal(getattr(again, name), getattr(block, name))
+        assert np.array_equal(getattr(copy_read, name), getattr(block, name))
 
 
 @examples(40)
 @given(lists_of_episodes(), st.data())
-def test_a_block_of_parts_is_the_block_of_the_whole(given_episodes, data):
+def test_block_of_fragments_equals_block_of_episode(given_episodes, data):
     block = episodes_to_block(given_episodes)
-    cut = data.draw(st.integers(0, block.num_episodes))
-    parts = [block.take(list(range(cut))), block.take(list(range(cut, block.num_episodes)))]
-    whole = Block.concat(parts)
-    assert all(np.array_equal(whole.columns[name], column) for name, column in block.columns.items())
-    assert np.array_equal(whole.length, block.length)
+    split = data.draw(st.integers(0, block.num_episodes))
+    parts = [block.take(list(range(split))), block.take(list(range(split, block.num_episodes)))]
+    union = Block.concat(parts)
+    assert all(np.array_equal(union.columns[name], column) for name, column in block.columns.items())
+    assert np.array_equal(union.length, block.length)
 
 
 @examples(40)
@@ -134,15 +134,18 @@ def test_state_round_trip_through_messagepack(episode):
     episode.custom_data["note"] = [1, "x"]
     data = msgpack.packb(episode.get_state(), default=msgpack_numpy.encode)
     state = msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
-    again = SingleAgentEpisode.from_state(state)
-    assert_same(episode, again)
-    assert again.is_numpy == episode.is_numpy and again.custom_data == {"note": [1, "x"]}
-    assert (again.observation_space, again.action_space) == (episode.observation_space, episode.action_space)
+    copy_read = SingleAgentEpisode.from_state(state)
+    assert_same(episode, copy_read)
+    assert copy_read.is_numpy == episode.is_numpy and copy_read.custom_data == {"note": [1, "x"]}
+    assert (copy_read.observation_space, copy_read.action_space) == (
+        episode.observation_space,
+        episode.action_space,
+    )
 
 
 @examples(40)
 @given(episodes(), st.data())
-def test_slices_put_together_are_the_episode(episode, data):
+def test_concatenated_slices_equal_episode(episode, data):
     at = data.draw(st.integers(0, len(episode)))
     head, tail = episode[:at], episode[at:]
     assert len(head) + len(tail) == len(episode)
@@ -155,10 +158,10 @@ def test_slices_put_together_are_the_episode(episode, data):
 
 @examples(40)
 @given(episodes(), st.data())
-def test_steps_added_to_a_cut_and_concatenated_are_steps_added_to_the_episode(episode, data):
+def test_steps_added_to_cut_fragment_equal_steps_added_to_episode(episode, data):
     episode.is_terminated = episode.is_truncated = False
-    twin = episode[:]
-    rest = twin.cut(data.draw(st.integers(0, 5)))
+    copied = episode[:]
+    rest = copied.cut(data.draw(st.integers(0, 5)))
     if data.draw(st.booleans()):
         rest.to_numpy()
     for _ in range(data.draw(st.integers(0, 3))):
@@ -166,20 +169,20 @@ def test_steps_added_to_a_cut_and_concatenated_are_steps_added_to_the_episode(ep
         outputs = {key: buffer.get(-1) for key, buffer in episode.extra_model_outputs.items()}
         for target in (episode, rest):
             target.add_env_step(*step, {"x": 1}, extra_model_outputs=outputs)
-    twin.concat_episode(rest)
-    assert_same(twin, episode)
+    copied.concat_episode(rest)
+    assert_same(copied, episode)
 
 
 @examples(40)
 @given(episodes(), st.integers(-12, 12), st.integers(-12, 12), st.integers(0, 4))
-def test_a_slice_holds_what_the_getters_answer(episode, start, stop, lookback):
+def test_slice_equals_getters(episode, start, stop, lookback):
     part = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
     assert nested.equal(list(part.get_rewards()), list(episode.get_rewards(slice(start, stop))))
     assert part.rewards.lookback <= lookback and part.t - part.t_started == len(part)
     offset = part.t_started - episode.t_started
     for t in range(-part.rewards.lookback, len(part) + 1):
-        mine = part.get_observations(t, neg_index_as_lookback=True)
-        assert nested.equal(mine, episode.get_observations(t + offset, neg_index_as_lookback=True))
+        observation = part.get_observations(t, neg_index_as_lookback=True)
+        assert nested.equal(observation, episode.get_observations(t + offset, neg_index_as_lookback=True))
     assert part.is_done == (episode.is_done and part.t == episode.t)
 
 
@@ -194,12 +197,12 @@ BOUND = st.none() | st.integers(-12, 12)
     st.booleans(),
     st.booleans(),
 )
-def test_a_slice_is_the_list_of_its_indices(data, lookback, indices, numpy, as_lookback):
+def test_slice_equals_list_of_its_indices(data, lookback, indices, numpy, as_lookback):
     buffer = InfiniteLookbackBuffer(data, lookback)
     n, before = len(buffer), buffer.lookback
     if numpy:
         buffer.finalize()
-    found = buffer.get(indices, neg_index_as_lookback=as_lookback, fill=-1)
+    items = buffer.get(indices, neg_index_as_lookback=as_lookback, fill=-1)
 
     def timestep(index, default):
         if index is None:
@@ -210,6 +213,6 @@ def test_a_slice_is_the_list_of_its_indices(data, lookback, indices, numpy, as_l
     first = timestep(indices.start, 0 if step > 0 else n - 1)
     last = timestep(indices.stop, n if step > 0 else -1)
     expected = [data[before + t] if -before <= t < n else -1 for t in range(first, last, step)]
-    assert list(found) == expected
+    assert list(items) == expected
     present = buffer.get(indices, neg_index_as_lookback=as_lookback)
     assert list(present) == [value for value in expected if value != -1]

@@ -76,7 +76,7 @@ def any_spaces() -> st.SearchStrategy[gym.Space]:
 
 @examples(100)
 @given(any_spaces())
-def test_every_space_survives_both_forms(space):
+def test_space_round_trip_in_both_forms(space):
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
     assert space_from_state(json.loads(json.dumps(space_to_state(space)))) == space
     assert space_from_struct(space_struct(space)) == space
@@ -85,13 +85,13 @@ def test_every_space_survives_both_forms(space):
 @examples(100)
 @given(any_spaces())
 @example(spaces.Discrete(3, dtype=np.int32))
-def test_every_space_can_stand_in_a_resource(space):
-    """As the builder writes the space that it is given."""
+def test_space_json_is_valid_in_resource(space):
+    """The builder writes a space in this form."""
     model = TypeAdapter(SpaceSpec).validate_python(space_to_json(space))
     assert space_from_json(model.model_dump(mode="json", by_alias=True, exclude_none=True)) == space
 
 
-def test_every_kind_can_stand_in_a_resource():
+def test_every_kind_has_a_model_in_api():
     models = get_args(get_args(SpaceSpec)[0])
     assert [get_args(model.model_fields["type"].annotation) for model in models] == [
         (kind.name,) for kind in KINDS
@@ -100,7 +100,7 @@ def test_every_kind_can_stand_in_a_resource():
 
 @examples(100)
 @given(any_spaces(), st.integers(0, 9))
-def test_a_sample_survives_being_flattened(space, seed):
+def test_flatten_sample_round_trip(space, seed):
     space.seed(seed)
     value = space.sample()
     leaves = flatten(value, "obs")
@@ -108,12 +108,12 @@ def test_a_sample_survives_being_flattened(space, seed):
     assert leaves.keys() == leaf_spaces.keys()
     for name, leaf in leaves.items():
         assert leaf_spaces[name].contains(leaf if isinstance(leaf, str) else np.asarray(leaf)), name
-    again = flatten(unflatten(leaves, "obs", space_struct(space)), "obs")
-    assert again.keys() == leaves.keys()
-    assert all(again[name] is leaf for name, leaf in leaves.items())
+    leaves_read = flatten(unflatten(leaves, "obs", space_struct(space)), "obs")
+    assert leaves_read.keys() == leaves.keys()
+    assert all(leaves_read[name] is leaf for name, leaf in leaves.items())
 
 
-def test_the_json_is_the_one_of_the_resources():
+def test_space_json_has_documented_form():
     assert space_to_json(spaces.Box(-np.inf, 1, (2,), np.float32)) == {
         "type": "Box",
         "low": "-inf",
@@ -136,7 +136,7 @@ def test_the_json_is_the_one_of_the_resources():
     }
 
 
-def test_hand_written_json_with_numbers_lists_and_defaults():
+def test_handwritten_json_with_numbers_lists_and_defaults_is_read():
     box = space_from_json({"type": "Box", "low": ["-inf", 0], "high": "inf", "shape": [2]})
     assert box == spaces.Box(np.array([-np.inf, 0], np.float32), np.array([np.inf, np.inf], np.float32))
     assert space_from_json(
@@ -145,7 +145,7 @@ def test_hand_written_json_with_numbers_lists_and_defaults():
     assert space_from_json({"type": "Text", "maxLength": 3}) == spaces.Text(3)
 
 
-def test_leaf_names():
+def test_flatten_space_names_leaves_by_path():
     space = spaces.Dict(
         {"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}
     )
@@ -157,7 +157,7 @@ def test_leaf_names():
     assert unflatten(leaves, "obs", space_struct(space))["a"][1] is batch["a"][1]
 
 
-def test_two_parts_with_one_leaf_name_are_refused():
+def test_duplicate_leaf_name_raises():
     space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)}), "a/b": spaces.Discrete(2)})
     with pytest.raises(DataError, match="share the leaf name 'obs/a/b'"):
         flatten_space(space, "obs")
@@ -175,22 +175,22 @@ def test_two_parts_with_one_leaf_name_are_refused():
         ({"type": "Tuple", "spaces": "ab"}, "the Tuple space .* cannot be read"),
     ],
 )
-def test_wrong_json_is_a_sentence(data, sentence):
+def test_invalid_json_raises(data, sentence):
     with pytest.raises(DataError, match=sentence):
         space_from_json(data)
 
 
-def test_a_kind_that_cannot_be_recorded_is_named():
+def test_unsupported_kind_raises_with_its_name():
     with pytest.raises(DataError, match=r"Sequence, which cannot be recorded: allowed are Box"):
         space_to_json(spaces.Sequence(spaces.Discrete(2)))
 
 
-def test_threads_parse_one_header_at_a_time(monkeypatch):
+def test_threads_parse_headers_one_at_a_time(monkeypatch):
     inside = []
-    met = []
+    num_active = []
 
     def load(*args, **kwargs):
-        met.extend(inside)
+        num_active.extend(inside)
         inside.append(threading.get_ident())
         time.sleep(0.01)
         inside.pop()
@@ -200,4 +200,4 @@ def test_threads_parse_one_header_at_a_time(monkeypatch):
     monkeypatch.setattr(np, "load", load)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(space_from_state, [state] * 8))
-    assert met == []
+    assert num_active == []

@@ -28,24 +28,24 @@ KEYS = [
     "_last_step_time",
     "custom_data",
 ]
-# zlib of the .npy file of float32 -inf without dimension: these bytes stand in files
+# zlib of the .npy file of float32 -inf without dimension: files contain these bytes
 MINUS_INFINITY = (
     "eJyb7BfqGxDJyFDGUK2eklqcXKRupaBuk2airqOgnpZfVFKUmBefX5SSChJ3S8wpTgWKF2ckFqQC+RqaOgq1ChQBLgaGhv8AupYcug=="
 )
-NESTED = spaces.Dict(
+NESTED_SPACE = spaces.Dict(
     camera=spaces.Box(0, 255, (2, 2), np.uint8),
     pose=spaces.Tuple((spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))),
 )
 
 
-def packed(state):
-    """Through MessagePack and back, as episode files do it: tuples come back as lists."""
+def pack_and_unpack(state):
+    """Pack and unpack a state with MessagePack, as episode files do; tuples become lists."""
     data = msgpack.packb(state, default=msgpack_numpy.encode)
     return msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
 
 
 @pytest.mark.parametrize("numpy", [False, True])
-def test_state_has_the_eighteen_keys_of_episode_files(numpy):
+def test_state_has_keys_of_rllib_episode_files(numpy):
     episode = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10, truncated=True, agent_id="a")
     episode.custom_data["note"] = 1
     state = episode.get_state()
@@ -65,14 +65,18 @@ def test_state_has_the_eighteen_keys_of_episode_files(numpy):
     assert state["infos"]["finalized"] is False and state["infos"]["space"] is None
     assert state["observations"]["space"] == state["_observation_space"]
 
-    again = SingleAgentEpisode.from_state(packed(state))
-    assert contents(again) == contents(episode)
-    assert again.is_numpy == numpy and again.custom_data == {"note": 1} and again.agent_id == "a"
-    assert (again.observation_space, again.action_space) == (OBSERVATIONS, ACTIONS)
-    assert again.observations == episode.observations
+    episode_read = SingleAgentEpisode.from_state(pack_and_unpack(state))
+    assert contents(episode_read) == contents(episode)
+    assert (
+        episode_read.is_numpy == numpy
+        and episode_read.custom_data == {"note": 1}
+        and episode_read.agent_id == "a"
+    )
+    assert (episode_read.observation_space, episode_read.action_space) == (OBSERVATIONS, ACTIONS)
+    assert episode_read.observations == episode.observations
 
 
-def test_an_empty_episode_has_no_extra_outputs_and_no_spaces():
+def test_state_of_empty_episode_has_no_outputs_and_spaces():
     state = SingleAgentEpisode().get_state()
     assert state["extra_model_outputs"] is None and state["_observation_space"] is None
     assert len(SingleAgentEpisode.from_state(state)) == 0
@@ -82,41 +86,43 @@ def test_an_empty_episode_has_no_extra_outputs_and_no_spaces():
 
 
 @pytest.mark.parametrize("numpy", [False, True])
-def test_tuples_come_back_as_tuples(numpy):
+def test_tuples_round_trip(numpy):
     sample = {"camera": np.ones((2, 2), np.uint8), "pose": (np.zeros(3, np.float32), 2)}
     episode = SingleAgentEpisode(
         observations=[sample] * 3,
         actions=[(0, 1)] * 2,
         rewards=[1.0] * 2,
-        observation_space=NESTED,
+        observation_space=NESTED_SPACE,
         action_space=spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))),
         len_lookback_buffer=0,
     )
     if numpy:
         episode.to_numpy()
-    again = SingleAgentEpisode.from_state(packed(episode.get_state()))
-    assert again.observations == episode.observations and again.actions == episode.actions
-    assert isinstance(again.get_observations(0)["pose"], tuple) and isinstance(again.get_actions(0), tuple)
+    episode_read = SingleAgentEpisode.from_state(pack_and_unpack(episode.get_state()))
+    assert episode_read.observations == episode.observations and episode_read.actions == episode.actions
+    assert isinstance(episode_read.get_observations(0)["pose"], tuple) and isinstance(
+        episode_read.get_actions(0), tuple
+    )
 
 
-def test_a_read_episode_can_be_written_to():
-    episode = SingleAgentEpisode.from_state(packed(make_episode(numpy=True).get_state()))
+def test_episode_from_state_is_writable():
+    episode = SingleAgentEpisode.from_state(pack_and_unpack(make_episode(numpy=True).get_state()))
     episode.set_rewards(new_data=9.0, at_indices=0)
     assert episode.get_rewards(0) == 9.0
 
 
-def test_flags_may_be_numpy_scalars_and_custom_data_may_be_absent():
+def test_from_state_accepts_numpy_flags_and_missing_custom_data():
     state = {**make_episode().get_state(), "is_terminated": np.bool_(True)}
     del state["custom_data"]
-    episode = SingleAgentEpisode.from_state(packed(state))
+    episode = SingleAgentEpisode.from_state(pack_and_unpack(state))
     assert episode.is_terminated is True and episode.custom_data == {}
 
 
-def test_states_that_cannot_be_read():
+def test_from_invalid_state_raises():
     state = make_episode().get_state()
     with pytest.raises(ValueError, match="lacks actions, t;"):
         SingleAgentEpisode.from_state({k: v for k, v in state.items() if k not in ("actions", "t")})
-    with pytest.raises(ValueError, match="ends at timestep 9, but its steps end at 6"):
+    with pytest.raises(ValueError, match="has its end at timestep 9, but its steps end at 6"):
         SingleAgentEpisode.from_state({**state, "t": 9})
     with pytest.raises(ValueError, match="column lacks 'lookback'"):
         SingleAgentEpisode.from_state({**state, "actions": {"data": []}})
@@ -139,15 +145,15 @@ def test_states_that_cannot_be_read():
         spaces.MultiDiscrete([[2, 3], [4, 5]]),
         spaces.MultiDiscrete([2, 3], start=[1, -1]),
         spaces.Text(5, min_length=0, charset="ab"),
-        NESTED,
+        NESTED_SPACE,
     ],
     ids=str,
 )
-def test_spaces_round_trip(space):
-    assert space_from_state(packed(space_to_state(space))) == space
+def test_space_state_round_trip(space):
+    assert space_from_state(pack_and_unpack(space_to_state(space))) == space
 
 
-def test_a_space_that_files_cannot_hold_is_refused():
+def test_space_without_state_raises():
     with pytest.raises(ValueError, match=r"Sequence.* cannot be part of an episode's state"):
         space_to_state(spaces.Sequence(spaces.Discrete(2)))
     assert space_from_state(None) is None

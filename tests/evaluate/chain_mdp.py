@@ -9,7 +9,7 @@ from hindcast.evaluate.estimators import Evidence, Values
 
 
 class Chain:
-    """A random MDP of S states, two actions and 8 steps; behaviour and target, and the target's exact values."""
+    """A random MDP with 4 states, two actions and 8 steps; a behaviour and a target with exact values."""
 
     states, steps, gamma = 4, 8, 0.95
 
@@ -25,12 +25,12 @@ class Chain:
 
     @property
     def truth(self) -> float:
-        """Of the target's discounted return."""
+        """Expected discounted return of the target."""
         return float(self.v[0].mean())
 
     @property
     def truth_of_behaviour(self) -> float:
-        """Of the behaviour's."""
+        """Expected discounted return of the behaviour."""
         return float(self._values(self.behaviour)[1][0].mean())
 
     def _values(self, policy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -44,7 +44,7 @@ class Chain:
     def play(
         self, episodes: int, seed: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """`[N, T]` states, actions and rewards of the behaviour."""
+        """Play the behaviour; return states, actions and rewards, each `[N, T]`."""
         rng = np.random.default_rng(seed)
         states, actions = (np.zeros((episodes, self.steps), dtype=np.int64) for _ in range(2))
         rewards = np.zeros((episodes, self.steps))
@@ -53,11 +53,11 @@ class Chain:
             states[:, t] = state
             actions[:, t] = rng.random(episodes) < self.behaviour[state]
             rewards[:, t] = self.reward[state, actions[:, t]] + rng.normal(scale=0.1, size=episodes)
-            state = _drawn(rng, self.following[state, actions[:, t]])
+            state = _draw(rng, self.following[state, actions[:, t]])
         return states, actions, rewards
 
-    def recorded(self, episodes: int, seed: int, bias: float = 0.3) -> Evidence:
-        """What was played, with values that are off by `bias` in Q and V alike."""
+    def record(self, episodes: int, seed: int, bias: float = 0.3) -> Evidence:
+        """Play the behaviour; return the evidence, with an error of `bias` in both Q and V."""
         states, actions, rewards = self.play(episodes, seed)
         target, behaviour = (
             np.where(actions, chance[states], 1 - chance[states]) for chance in (self.target, self.behaviour)
@@ -72,5 +72,5 @@ class Chain:
         return Evidence(np.full(episodes, self.steps), rewards.ravel(), self.gamma, ratios.ravel(), values)
 
 
-def _drawn(rng: np.random.Generator, chances: NDArray[np.float64]) -> NDArray[np.int64]:
+def _draw(rng: np.random.Generator, chances: NDArray[np.float64]) -> NDArray[np.int64]:
     return (chances.cumsum(-1) < rng.random(len(chances))[:, None]).sum(-1)

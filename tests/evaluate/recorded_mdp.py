@@ -1,4 +1,4 @@
-"""Datasets of small MDPs, and policies of which the worth is known exactly."""
+"""Datasets of small MDPs, and policies with exactly known returns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 def dataset_of(
     folder: Path, columns: dict[str, Array], spaces: tuple[gym.Space, gym.Space], *, terminated: bool = True
 ) -> Dataset:
-    """Episodes of equal length, which end in one way: columns are `[N, T, ...]`, observations `[N, T + 1, ...]`."""
+    """Write episodes of equal length and end: columns are `[N, T, ...]`, observations `[N, T + 1, ...]`."""
     episodes, steps = columns["rewards"].shape
     block = Block(
         columns={name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()},
@@ -46,27 +46,27 @@ def dataset_of(
 
 
 def linear_policy(spaces: tuple[gym.Space, gym.Space], weights: Array) -> Policy:
-    """A policy whose outputs are the weights `[P, states]` of the state that its observation names."""
+    """Return a policy whose outputs are the column of `[P, states]` weights that its one-hot observation selects."""
     model = ModelSpec.model_validate({"fcnetHiddens": []})
     preprocessing = Preprocessing.from_specs(
         *spaces, model, EnvironmentSpec(id="Chain-v0", normalize_actions=False)
     )
     module = build_module(preprocessing.observation_space, preprocessing.action_space, model, value=False)
-    layer = next(each for each in module.modules() if isinstance(each, torch.nn.Linear))
+    layer = next(submodule for submodule in module.modules() if isinstance(submodule, torch.nn.Linear))
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weights))
         layer.bias.zero_()
     return Policy(module.eval(), preprocessing, *spaces)
 
 
-def one_hot(places: Array, size: int) -> Array:
-    """`[N, T + 1, size]` float32 observations of places `[N, T]`; the final ones are zero."""
-    seen = np.eye(size, dtype=np.float32)[places]
-    return np.concatenate([seen, np.zeros_like(seen[:, :1])], 1)
+def one_hot(indices: Array, size: int) -> Array:
+    """Return one-hot observations `[N, T + 1, size]` (float32) of indices `[N, T]`; the final ones are zero."""
+    observations = np.eye(size, dtype=np.float32)[indices]
+    return np.concatenate([observations, np.zeros_like(observations[:, :1])], 1)
 
 
 class Tabular:
-    """`Chain` with states and timesteps one-hot, and its target as a policy that samples."""
+    """`Chain` with one-hot states and timesteps, and its target as a policy that samples."""
 
     def __init__(self, seed: int) -> None:
         self.chain = Chain(seed)
@@ -81,24 +81,24 @@ class Tabular:
         chances = np.stack([1 - self.chain.target, self.chain.target])
         return linear_policy(self.spaces, np.log(np.tile(chances, self.chain.steps)))
 
-    def recorded(self, folder: Path, episodes: int, seed: int, *, logp: bool) -> Dataset:
+    def record(self, folder: Path, episodes: int, seed: int, *, logp: bool) -> Dataset:
         columns = self.columns(episodes, seed)
         if not logp:
             del columns["action_logp"]
         return dataset_of(folder, columns, self.spaces)
 
     def columns(self, episodes: int, seed: int) -> dict[str, Array]:
-        """What is recorded, `[N, T, ...]` each."""
+        """Play the behaviour; return the recorded columns, each `[N, T, ...]`."""
         states, actions, rewards = self.chain.play(episodes, seed)
-        places = self.chain.states * self.chain.steps
-        obs = one_hot(states + self.chain.states * np.arange(self.chain.steps), places)
+        num_indices = self.chain.states * self.chain.steps
+        obs = one_hot(states + self.chain.states * np.arange(self.chain.steps), num_indices)
         chance = self.chain.behaviour[states]
         logp = np.log(np.where(actions, chance, 1 - chance)).astype(np.float32)
         return {"obs": obs, "actions": actions, "rewards": rewards, "action_logp": logp}
 
 
 class Continuous:
-    """Three states in each of six steps, an action on the real line: its reward is how near the state's goal it is."""
+    """An MDP of six steps with three states and a real action, whose reward grows with its closeness to a goal."""
 
     states, steps, gamma, deviation = 3, 6, 0.9, 0.5
     spaces = (gym.spaces.Box(0, 1, (18,)), gym.spaces.Box(-np.inf, np.inf, (1,)))
@@ -111,14 +111,14 @@ class Continuous:
 
     @property
     def truth(self) -> float:
-        of_step = 3.0 - (np.square(self.target - self.goal).mean() + self.deviation**2)
-        return float(sum(self.gamma**t for t in range(self.steps)) * of_step)
+        step_reward = 3.0 - (np.square(self.target - self.goal).mean() + self.deviation**2)
+        return float(sum(self.gamma**t for t in range(self.steps)) * step_reward)
 
     def policy(self) -> Policy:
         spread = np.full(self.states, math.log(self.deviation))
         return linear_policy(self.spaces, np.tile(np.stack([self.target, spread]), self.steps))
 
-    def recorded(self, folder: Path, episodes: int, seed: int, *, logp: bool) -> Dataset:
+    def record(self, folder: Path, episodes: int, seed: int, *, logp: bool) -> Dataset:
         rng = np.random.default_rng(seed)
         states = rng.integers(0, self.states, (episodes, self.steps))
         obs = one_hot(states + self.states * np.arange(self.steps), self.states * self.steps)

@@ -1,4 +1,4 @@
-"""Evaluation in an environment: seeded, unbiased, the same for any number of workers."""
+"""Evaluation in an environment: seeded, unbiased, independent of the number of workers."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def policy() -> Policy:
 
 @pytest.fixture
 def workers() -> Iterator[list[EvaluationWorkers]]:
-    made: list[EvaluationWorkers] = []
-    yield made
-    for pool in made:
+    pools: list[EvaluationWorkers] = []
+    yield pools
+    for pool in pools:
         pool.close()
 
 
-def workers_of(evaluator: EnvEvaluator, count: int) -> EvaluationWorkers:
+def make_workers(evaluator: EnvEvaluator, count: int) -> EvaluationWorkers:
     return EvaluationWorkers(evaluator, WorkerProcesses(count, evaluator))
 
 
 class TestReport:
-    def test_summary(self) -> None:
+    def test_summary_has_statistics_under_rllib_names(self) -> None:
         summary = EnvReport([1.0, 2.0, 6.0], [4, 5, 6]).summary()
         assert summary == {
             "episode_return_mean": 3.0,
@@ -55,7 +55,7 @@ class TestReport:
             "num_env_steps": 15,
         }
 
-    def test_the_middle_half_and_the_interval_of_the_mean(self) -> None:
+    def test_summary_has_interquartile_mean_and_interval(self) -> None:
         returns = np.random.default_rng(0).normal(50, 10, 400)
         summary = EnvReport([*returns, 1e4], [1] * 401).summary()
         assert summary["episode_return_iqm"] == pytest.approx(50, abs=1)
@@ -63,12 +63,15 @@ class TestReport:
         low, high = EnvReport([*returns], [1] * 400).summary()["episode_return_interval"]
         assert high - low == pytest.approx(2 * 1.645 * returns.std() / 20, rel=0.1)
 
-    def test_a_score_is_0_for_a_random_policy_and_100_for_an_expert(self) -> None:
+    def test_normalised_score_is_0_for_random_and_100_for_expert(self) -> None:
         reference = ReferenceReturns(random=-10, expert=30)
-        scores = [EnvReport([each], [1]).summary(reference)["normalised_score"] for each in (-10, 0, 30)]
+        scores = [
+            EnvReport([episode_return], [1]).summary(reference)["normalised_score"]
+            for episode_return in (-10, 0, 30)
+        ]
         assert scores == [0, 25, 100]
 
-    def test_is_seeded(self, policy: Policy) -> None:
+    def test_same_seed_gives_same_report(self, policy: Policy) -> None:
         for explore in (False, True):
             reports = [evaluate_policy(policy, ENVIRONMENT, seed=seed, explore=explore) for seed in (0, 0, 1)]
             assert reports[0] == reports[1]
@@ -81,22 +84,22 @@ class TestReport:
         assert greedy.lengths == exploring.lengths
         assert greedy.returns != exploring.returns
 
-    def test_does_not_change_the_policy(self, policy: Policy) -> None:
+    def test_evaluation_leaves_policy_unchanged(self, policy: Policy) -> None:
         before = policy.digest
         evaluate_policy(policy, ENVIRONMENT)
         assert policy.digest == before
 
     @pytest.mark.parametrize("duration", [1, 3, 8, 20])
-    def test_has_as_many_episodes_as_asked_for(self, policy: Policy, duration: int) -> None:
+    def test_report_has_requested_number_of_episodes(self, policy: Policy, duration: int) -> None:
         report = evaluate_policy(policy, ENVIRONMENT, duration=duration)
         assert len(report.returns) == len(report.lengths) == duration
 
     @pytest.mark.parametrize("duration", [1, 40, 400])
-    def test_of_timesteps_is_the_shortest_prefix(self, policy: Policy, duration: int) -> None:
+    def test_duration_in_timesteps_plays_shortest_prefix(self, policy: Policy, duration: int) -> None:
         report = evaluate_policy(policy, ENVIRONMENT, duration=duration, unit="timesteps", num_envs=4)
         assert sum(report.lengths) >= duration > sum(report.lengths[:-1])
 
-    def test_of_timesteps_is_not_biased_to_short_episodes(self) -> None:
+    def test_duration_in_timesteps_is_not_biased_to_short_episodes(self) -> None:
         policy = add_position_dependence(make_policy(WALK))
         by_steps = evaluate_policy(policy, ENVIRONMENT, duration=300, unit="timesteps", num_envs=4)
         count = len(by_steps.lengths)
@@ -116,59 +119,59 @@ class TestWorkers:
         ],
         ids=["greedy", "exploring", "one episode", "timesteps"],
     )
-    def test_report_what_one_process_reports(
+    def test_report_equals_that_of_one_process(
         self, policy: Policy, workers: list[EvaluationWorkers], evaluator: EnvEvaluator
     ) -> None:
         expected = evaluator(policy, seed=5)
         for count in (1, 3):
-            workers.append(workers_of(evaluator, count))
+            workers.append(make_workers(evaluator, count))
             assert workers[-1].gather(workers[-1].submit(policy, 5)) == expected
 
-    def test_evaluate_the_weights_of_the_moment(
+    def test_submit_evaluates_weights_of_that_moment(
         self, workers: list[EvaluationWorkers], tmp_path: Path
     ) -> None:
-        evaluator, changing = EnvEvaluator(ENVIRONMENT, 30), make_policy(WALK)
-        expected = evaluator(changing, seed=0)
-        workers.append(workers_of(evaluator, 1))
-        playing = workers[-1].submit(changing, 0)
-        for parameter in changing.module.parameters():
+        evaluator, policy = EnvEvaluator(ENVIRONMENT, 30), make_policy(WALK)
+        expected = evaluator(policy, seed=0)
+        workers.append(make_workers(evaluator, 1))
+        evaluation = workers[-1].submit(policy, 0)
+        for parameter in policy.module.parameters():
             parameter.data.neg_()
-        assert workers[-1].gather(playing) == expected
-        assert evaluator(changing, seed=0) != expected
+        assert workers[-1].gather(evaluation) == expected
+        assert evaluator(policy, seed=0) != expected
 
-    def test_report_the_same_where_kernels_round_by_position(self) -> None:
-        """Each share is played by itself, as a process does that plays no other."""
+    def test_report_is_equal_when_kernels_round_by_position(self) -> None:
+        """Play each range by itself, as a worker process does."""
         policy = add_position_dependence(make_policy(WALK))
         evaluator = EnvEvaluator(ENVIRONMENT, 21, num_envs=4, explore=True)
         expected = evaluator(policy, seed=5)
         for count in (1, 2, 3, 21):
-            reports = [evaluator(policy, 5, share) for share in evaluator.episode_ranges(count)]
+            reports = [evaluator(policy, 5, episodes) for episodes in evaluator.episode_ranges(count)]
             assert [value for report in reports for value in report.returns] == expected.returns
 
-    def test_shares_are_consecutive_and_whole(self) -> None:
+    def test_episode_ranges_are_consecutive_and_complete(self) -> None:
         for duration in (1, 2, 7, 50):
             for count in (1, 2, 3, 8):
-                shares = EnvEvaluator(ENVIRONMENT, duration).episode_ranges(count)
-                assert [index for share in shares for index in share or ()] == list(range(duration))
-                assert 1 <= len(shares) <= count
+                ranges = EnvEvaluator(ENVIRONMENT, duration).episode_ranges(count)
+                assert [index for episodes in ranges for index in episodes or ()] == list(range(duration))
+                assert 1 <= len(ranges) <= count
 
-    def test_open_ended_ones_play_whole_rounds_and_at_least_one(
+    def test_open_ended_evaluation_plays_at_least_one_whole_round(
         self, policy: Policy, workers: list[EvaluationWorkers]
     ) -> None:
         evaluator = EnvEvaluator(ENVIRONMENT, "auto", num_envs=4)
-        workers.append(workers_of(evaluator, 2))
+        workers.append(make_workers(evaluator, 2))
         report = workers[-1].gather(workers[-1].submit(policy, 5))
         assert len(report.returns) % 4 == 0
         assert len(report.returns) >= 4
         count = len(report.returns)
         assert report == EnvEvaluator(ENVIRONMENT, count, num_envs=4)(policy, 5)
 
-    def test_that_keep_dying_are_one_sentence(
+    def test_workers_that_keep_dying_raise_worker_lost(
         self, workers: list[EvaluationWorkers], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         policy = make_policy(WALK)
         evaluator = EnvEvaluator(EnvironmentSpec(id="test_evaluate_environment:Crashing"), 4)
-        workers.append(workers_of(evaluator, 1))
+        workers.append(make_workers(evaluator, 1))
         with pytest.raises(WorkerLost, match="evaluation runners died 3 times"):
             workers[-1].gather(workers[-1].submit(policy, 0))
 

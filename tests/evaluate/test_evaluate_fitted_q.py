@@ -16,46 +16,47 @@ from hindcast.evaluate.recorded_episodes import load_window
 from hindcast.evaluate.target_policy import TargetPolicy
 
 
-def test_values_equal_those_of_a_linear_solve(tmp_path: Path) -> None:
-    """V = (I - gamma·P)⁻¹·r of the target, for each state in each of the eight steps."""
+def test_values_equal_linear_solution(tmp_path: Path) -> None:
+    """The exact values are V = (I - gamma·P)⁻¹·r of the target, for each state in each of the eight steps."""
     mdp = Tabular(3)
     chain, policy = mdp.chain, mdp.policy()
     size, steps = chain.states, chain.steps
     chances = np.stack([1 - chain.target, chain.target], -1)
-    moves = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", chances, chain.following))
+    transitions = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", chances, chain.following))
     rewards = np.tile((chances * chain.reward).sum(-1), steps)
-    exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * moves, rewards)
-    window = load_window(mdp.recorded(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
+    exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * transitions, rewards)
+    window = load_window(mdp.record(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
     fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
-    found = cross_fit(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.v
-    place = window.columns["obs"][window.obs_row].argmax(-1).numpy()
-    fitted = np.array([found[place == each].mean() for each in range(size * steps)])
-    assert np.abs(fitted - exact).mean() < 0.1 * np.abs(exact).mean()
-    assert np.corrcoef(fitted, exact)[0, 1] > 0.98
+    v = cross_fit(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.v
+    state = window.columns["obs"][window.obs_row].argmax(-1).numpy()
+    estimates = np.array([v[state == index].mean() for index in range(size * steps)])
+    assert np.abs(estimates - exact).mean() < 0.1 * np.abs(exact).mean()
+    assert np.corrcoef(estimates, exact)[0, 1] > 0.98
 
 
-def test_weights_and_batches_have_seeds_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From one, what a batch holds would depend on the weights that it meets."""
-    of_weights: list[int] = []
+def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a single seed, the content of a batch would correlate with the initial weights."""
+    weight_seeds: list[int] = []
     seed_all = torch.manual_seed
-    monkeypatch.setattr(torch, "manual_seed", lambda seed: of_weights.append(seed) or seed_all(seed))
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: weight_seeds.append(seed) or seed_all(seed))
     mdp = Tabular(3)
     policy = mdp.policy()
-    window = load_window(mdp.recorded(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
-    everything, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
-    fitted = FittedQ(
-        TargetPolicy(policy, explore=True), window, everything, fit, seed=0, check=lambda _: None
+    window = load_window(mdp.record(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
+    all_episodes, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
+    model = FittedQ(
+        TargetPolicy(policy, explore=True), window, all_episodes, fit, seed=0, check=lambda _: None
     )
     clone = Clone(policy, window, CloneFit(updates=1), seed=0)
-    of_batches = {fitted._generator.initial_seed(), clone._generator.initial_seed()}
-    assert len(of_weights) == 3
-    assert not of_batches & {*of_weights}
+    batch_seeds = {model._generator.initial_seed(), clone._generator.initial_seed()}
+    assert len(weight_seeds) == 3
+    assert not batch_seeds & {*weight_seeds}
 
 
-def test_values_stay_within_what_rewards_can_add_up_to(tmp_path: Path) -> None:
-    """Of one step from 1 to 2, which nothing is known of: a linear model that takes it for twice the value diverges.
+def test_values_stay_within_bounds_of_rewards(tmp_path: Path) -> None:
+    """The example of Tsitsiklis and Van Roy (1996) does not diverge.
 
-    The example is that of Tsitsiklis and Van Roy (1996).
+    All episodes are one step from 1 to 2, and no step starts at 2: a linear model, whose value at 2 is twice that at
+    1, diverges without bounds.
     """
     spaces = (gym.spaces.Box(0, 2, (1,)), gym.spaces.Discrete(2))
     columns = {
@@ -67,5 +68,5 @@ def test_values_stay_within_what_rewards_can_add_up_to(tmp_path: Path) -> None:
     policy = linear_policy(spaces, np.array([[1.0], [-1.0]]))
     window = load_window(data, policy, 0.99, "data")
     fit = Fit(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
-    found = cross_fit(TargetPolicy(policy, explore=False), window, fit, 0, lambda _: None).values.q
-    assert found.max() == pytest.approx(100, rel=0.05)
+    q = cross_fit(TargetPolicy(policy, explore=False), window, fit, 0, lambda _: None).values.q
+    assert q.max() == pytest.approx(100, rel=0.05)

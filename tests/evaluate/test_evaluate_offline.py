@@ -1,4 +1,4 @@
-"""Judging policies by recorded episodes: near the truth, with its reasons, and by one sentence where it cannot."""
+"""Offline evaluation: estimates near the truth, reasons for missing estimates, errors of one sentence."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from layers import repeats
 
 FIT = Fit(updates=repeats(200, soak=800), members=8, hiddens=(64, 64), lr=5e-3, samples=4)
 CLONE = CloneFit(updates=repeats(300, soak=2000), patience=1000, lr=1e-2, hiddens=(32,))
-EVERY = (*RATIO_ESTIMATES, "dm", *DOUBLY_ROBUST_ESTIMATES)
+ALL_ESTIMATES = (*RATIO_ESTIMATES, "dm", *DOUBLY_ROBUST_ESTIMATES)
 MDPS = {"tabular": Tabular, "continuous": Continuous}
 
 
 def options(mdp: Tabular | Continuous, seed: int = 0, **changes: object) -> OfflineOptions:
     gamma = mdp.chain.gamma if isinstance(mdp, Tabular) else mdp.gamma
-    known = {"gamma": gamma, "explore": True, "resamples": 200, "seed": seed, "fit": FIT, "clone": CLONE}
-    return OfflineOptions(**known | changes)  # type: ignore[arg-type]
+    defaults = {"gamma": gamma, "explore": True, "resamples": 200, "seed": seed, "fit": FIT, "clone": CLONE}
+    return OfflineOptions(**defaults | changes)  # type: ignore[arg-type]
 
 
-def judged(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) -> OfflineReport:
-    data = mdp.recorded(folder, 300, seed, logp=logp)
+def evaluate_recording(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) -> OfflineReport:
+    data = mdp.record(folder, 300, seed, logp=logp)
     return evaluate_offline(mdp.policy(), data, "data", options(mdp, seed))
 
 
@@ -45,8 +45,8 @@ def judged(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) ->
 @pytest.mark.parametrize("logp", [True, False], ids=["recorded", "cloned"])
 def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> None:
     mdp = MDPS[kind](3)
-    report = judged(mdp, tmp_path / "data", 0, logp=logp)
-    assert set(report.estimates) == set(EVERY)
+    report = evaluate_recording(mdp, tmp_path / "data", 0, logp=logp)
+    assert set(report.estimates) == set(ALL_ESTIMATES)
     assert report.refused == {}
     for name, estimate in report.estimates.items():
         low, high = estimate.interval or (math.nan, math.nan)
@@ -64,23 +64,23 @@ def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> 
 @pytest.mark.soak
 @pytest.mark.minutes
 @pytest.mark.parametrize("kind", MDPS)
-def test_intervals_hold_the_truth_as_often_as_they_say(
+def test_intervals_contain_truth_as_often_as_stated(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """90 % intervals: in 88 % of 100 recordings or more. What is refused, seldom, is not counted."""
+    """At least 88 % of the 90 % intervals of 100 recordings contain the truth; the few refused ones do not count."""
     seeds, mdp = 100, MDPS[kind](3)
-    monkeypatch.setattr(offline, "cross_fit", once_for_each_seed())
-    held: dict[tuple[bool, str], list[bool]] = {}
+    monkeypatch.setattr(offline, "cross_fit", cross_fit_once_per_seed())
+    is_covered: dict[tuple[bool, str], list[bool]] = {}
     errors: dict[tuple[bool, str], list[float]] = {}
     for seed in range(seeds):
         for logp in (True, False):
-            report = judged(mdp, tmp_path / f"{seed}-{logp}", seed, logp=logp)
+            report = evaluate_recording(mdp, tmp_path / f"{seed}-{logp}", seed, logp=logp)
             for name, estimate in report.estimates.items():
                 low, high = estimate.interval or (math.nan, math.nan)
-                held.setdefault((logp, name), []).append(low <= mdp.truth <= high)
+                is_covered.setdefault((logp, name), []).append(low <= mdp.truth <= high)
                 errors.setdefault((logp, name), []).append((estimate.value - mdp.truth) ** 2)
-    shares = {of: np.mean(each) for of, each in held.items()}
-    assert all(len(held[logp, name]) >= 0.9 * seeds for logp in (True, False) for name in EVERY)
+    shares = {key: np.mean(flags) for key, flags in is_covered.items()}
+    assert all(len(is_covered[logp, name]) >= 0.9 * seeds for logp in (True, False) for name in ALL_ESTIMATES)
     assert all(share >= 0.88 for share in shares.values()), str(shares)  # all of them: it takes an hour
     assert np.mean(errors[True, "wis"]) < np.mean(
         errors[True, "is"]
@@ -89,22 +89,22 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
         assert np.mean(errors[logp, "dr"]) < np.mean(errors[logp, "is"])
 
 
-def once_for_each_seed() -> Any:
-    """`cross_fitted`, which depends on the recorded actions but not on whether their probabilities are known."""
+def cross_fit_once_per_seed() -> Any:
+    """Return a `cross_fit` that fits once per seed: its result does not depend on recorded probabilities."""
     fits: dict[int, CrossFitResult] = {}
 
-    def fitted(target: TargetPolicy, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitResult:
+    def fit_once(target: TargetPolicy, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitResult:
         if seed not in fits:
             fits[seed] = cross_fit(target, window, fit, seed, check)
         return fits[seed]
 
-    return fitted
+    return fit_once
 
 
-def test_is_the_same_each_time(tmp_path: Path) -> None:
+def test_report_is_deterministic(tmp_path: Path) -> None:
     fit, clone = replace(FIT, updates=20), replace(CLONE, updates=20)
     mdp = Tabular(1)
-    data = mdp.recorded(tmp_path, 30, 0, logp=False)
+    data = mdp.record(tmp_path, 30, 0, logp=False)
     reports = [
         evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=fit, clone=clone)).to_json()
         for _ in range(2)
@@ -112,65 +112,67 @@ def test_is_the_same_each_time(tmp_path: Path) -> None:
     assert reports[0] == reports[1]
 
 
-def test_ratios_are_one_where_the_policy_is_the_behaviour(tmp_path: Path) -> None:
+def test_ratios_are_one_when_policy_is_behaviour(tmp_path: Path) -> None:
     mdp = Tabular(5)
     mdp.chain.target = mdp.chain.behaviour
     report = evaluate_offline(
-        mdp.policy(), mdp.recorded(tmp_path, 50, 0, logp=True), "data", options(mdp, fit=None)
+        mdp.policy(), mdp.record(tmp_path, 50, 0, logp=True), "data", options(mdp, fit=None)
     )
     assert report.effective_episodes == pytest.approx(50, rel=1e-5)
     for name in RATIO_ESTIMATES:
         assert report.estimates[name].value == pytest.approx(report.behaviour.value, rel=1e-5)
     assert report.verdict.answer == "unknown"
-    assert report.refused == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), "no model was asked for")
+    assert report.refused == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), "no model was requested")
 
 
-def test_too_few_episodes_are_not_blamed_on_the_policy(tmp_path: Path) -> None:
+def test_too_few_episodes_does_not_blame_policy(tmp_path: Path) -> None:
     mdp = Tabular(5)
     mdp.chain.target = mdp.chain.behaviour
-    data = mdp.recorded(tmp_path, 6, 0, logp=True)
+    data = mdp.record(tmp_path, 6, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
-    assert report.refused["is"] == "6 episodes weigh as much as 6 equally weighted ones, and 10 are needed"
+    assert report.refused["is"] == "too few episodes: 6 episodes are worth 6 (10 needed)"
 
 
-def test_no_overlap_refuses_ratios_and_leaves_the_model(tmp_path: Path) -> None:
+def test_no_overlap_refuses_ratios_and_keeps_model(tmp_path: Path) -> None:
     mdp = Tabular(5)
     mdp.chain.behaviour = np.full(4, 0.02)
     mdp.chain.target = np.full(4, 0.98)
-    data = mdp.recorded(tmp_path, 100, 0, logp=True)
+    data = mdp.record(tmp_path, 100, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
     assert set(report.estimates) == {"dm"}
     assert set(report.refused) == {*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES}
-    assert report.refused["is"].startswith("100 episodes weigh as much as ")
-    assert report.refused["is"].endswith("10 are needed; the policy rarely does what the behaviour did")
+    assert report.refused["is"].startswith("too little overlap: 100 episodes are worth ")
+    assert report.refused["is"].endswith("(10 needed), because the policy rarely takes the recorded action")
     assert report.verdict.by == "dm"
-    assert "by the model alone: 100 episodes weigh as much as" in report.verdict.sentence
+    assert "by the model alone: too little overlap: 100 episodes are worth" in report.verdict.sentence
 
 
-def test_a_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
+def test_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
     mdp = Continuous(1)
-    data = mdp.recorded(tmp_path, 40, 0, logp=True)
+    data = mdp.record(tmp_path, 40, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
     assert report.estimates == {}
     assert (
         report.refused["wis"]
         == "the policy's actions have no density; evaluate it with sampled actions (explore)"
     )
-    assert report.verdict.sentence.startswith("nothing can be said: the policy's actions have no density")
+    assert report.verdict.sentence.startswith("no verdict: the policy's actions have no density")
 
 
-def test_a_greedy_discrete_policy_counts_the_episodes_in_which_it_would_have_done_the_same(
+def test_greedy_discrete_policy_counts_episodes_of_its_own_actions(
     tmp_path: Path,
 ) -> None:
     mdp = Tabular(5)
     mdp.chain.behaviour, mdp.chain.target = np.full(4, 0.9), np.full(4, 0.8)
-    data = mdp.recorded(tmp_path, 200, 0, logp=True)
+    data = mdp.record(tmp_path, 200, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
-    whole = sum((data.read(unit).columns["actions"].reshape(-1, 8) == 1).all(1).sum() for unit in data.units)
-    assert report.effective_episodes == pytest.approx(float(whole))
+    num_matching = sum(
+        (data.read(unit).columns["actions"].reshape(-1, 8) == 1).all(1).sum() for unit in data.units
+    )
+    assert report.effective_episodes == pytest.approx(float(num_matching))
 
 
-def test_a_log_probability_that_is_none_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_invalid_log_probability_is_refused_with_location(tmp_path: Path) -> None:
     mdp = Tabular(0)
     columns = mdp.columns(20, 0)
     columns["action_logp"][7, 3] = math.nan
@@ -181,13 +183,13 @@ def test_a_log_probability_that_is_none_is_refused_with_its_place(tmp_path: Path
         evaluate_offline(mdp.policy(), data, "lake", options(mdp))
 
 
-def test_one_episode_is_refused(tmp_path: Path) -> None:
+def test_single_episode_is_refused(tmp_path: Path) -> None:
     mdp = Tabular(0)
-    with pytest.raises(DataError, match=r"^lake holds one episode: estimates need at least two"):
-        evaluate_offline(mdp.policy(), mdp.recorded(tmp_path, 1, 0, logp=True), "lake", options(mdp))
+    with pytest.raises(DataError, match=r"^lake contains one episode: estimates need at least two"):
+        evaluate_offline(mdp.policy(), mdp.record(tmp_path, 1, 0, logp=True), "lake", options(mdp))
 
 
-def test_data_of_other_spaces_are_refused(tmp_path: Path) -> None:
-    other = linear_policy((Tabular(0).spaces[0], Continuous.spaces[1]), np.zeros((2, 32)))
+def test_data_with_other_spaces_are_refused(tmp_path: Path) -> None:
+    policy = linear_policy((Tabular(0).spaces[0], Continuous.spaces[1]), np.zeros((2, 32)))
     with pytest.raises(DataError, match="action"):
-        evaluate_offline(other, Tabular(0).recorded(tmp_path, 4, 0, logp=True), "lake")
+        evaluate_offline(policy, Tabular(0).record(tmp_path, 4, 0, logp=True), "lake")

@@ -1,4 +1,4 @@
-"""A policy with a memory is judged by what it remembers of each recorded episode."""
+"""Offline evaluation of recurrent policies, which carry their state through each recorded episode."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from hindcast.storage.location import resolve
 from support import WALK, make_policy, record, recording
 
 SPACES = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
-GAMMA, BEHAVED, WANTED = 0.9, 0.6, 0.8
-"""Discount, and how often behaviour and target name the cue."""
+GAMMA, BEHAVIOUR_CHANCE, TARGET_CHANCE = 0.9, 0.6, 0.8
+"""Discount, and the probabilities that behaviour and target name the cue."""
 
 
-class Remembering(RLModule):
-    """Names the cue of the first observation, 0 or 1 as -1 or 1, with the probability `WANTED`; later ones are 0."""
+class CueModule(RLModule):
+    """Names the cue of the first observation (-1 or 1) with `TARGET_CHANCE`; later observations are 0."""
 
     def setup(self) -> None:
-        self.sure = nn.Parameter(torch.tensor(math.log(WANTED / (1 - WANTED)) / 2))
+        self.sure = nn.Parameter(torch.tensor(math.log(TARGET_CHANCE / (1 - TARGET_CHANCE)) / 2))
 
     def get_initial_state(self) -> dict[str, Tensor]:
         return {"cue": torch.zeros(1)}
@@ -49,26 +49,28 @@ class Remembering(RLModule):
         return {"action_dist_inputs": self.sure * torch.cat([-cue, cue], -1), "state_out/cue": cue}
 
 
-def remembering() -> Policy:
+def cue_policy() -> Policy:
     model = ModelSpec()
     preprocessing = Preprocessing.from_specs(*SPACES, model, EnvironmentSpec(id="Cue-v0"))
-    return Policy(Remembering(*SPACES, model).eval(), preprocessing, *SPACES)
+    return Policy(CueModule(*SPACES, model).eval(), preprocessing, *SPACES)
 
 
-def recorded(folder: Path, episodes: int, *, logp: bool = True) -> Dataset:
-    """Episodes of 1 to 5 steps; each step that names the cue earns 1."""
+def record_cues(folder: Path, episodes: int, *, logp: bool = True) -> Dataset:
+    """Write episodes of 1 to 5 steps; each step that names the cue earns 1."""
     rng = np.random.default_rng(0)
     length = rng.integers(1, 6, episodes)
     cue, t = rng.integers(0, 2, episodes), np.concatenate([np.arange(steps + 1) for steps in length])
     obs = np.where(t == 0, 2.0 * np.repeat(cue, length + 1) - 1, 0.0).astype(np.float32)[:, None]
-    named = rng.random(length.sum()) < BEHAVED
+    is_named = rng.random(length.sum()) < BEHAVIOUR_CHANCE
     columns = {
         "obs": obs,
-        "actions": np.where(named, np.repeat(cue, length), 1 - np.repeat(cue, length)),
-        "rewards": named.astype(np.float64),
+        "actions": np.where(is_named, np.repeat(cue, length), 1 - np.repeat(cue, length)),
+        "rewards": is_named.astype(np.float64),
     }
     if logp:
-        columns["action_logp"] = np.log(np.where(named, BEHAVED, 1 - BEHAVED)).astype(np.float32)
+        columns["action_logp"] = np.log(np.where(is_named, BEHAVIOUR_CHANCE, 1 - BEHAVIOUR_CHANCE)).astype(
+            np.float32
+        )
     block = Block(
         columns=columns,
         length=length,
@@ -86,76 +88,78 @@ def options(explore: bool = True, fit: Fit | None = None) -> OfflineOptions:
     return OfflineOptions(gamma=GAMMA, explore=explore, resamples=200, fit=fit)
 
 
-def test_estimates_are_near_the_truth_and_the_verdict_is_right(tmp_path: Path) -> None:
-    report = evaluate_offline(remembering(), recorded(tmp_path, 1000), "cues", options())
-    worth = np.mean([WANTED * sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)])
+def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
+    report = evaluate_offline(cue_policy(), record_cues(tmp_path, 1000), "cues", options())
+    true_return = np.mean([TARGET_CHANCE * sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)])
     assert set(report.estimates) == set(RATIO_ESTIMATES)
     for name in RATIO_ESTIMATES:
         low, high = report.estimates[name].interval or (math.nan, math.nan)
         assert low <= report.estimates[name].value <= high
-        assert abs(report.estimates[name].value - worth) < high - low < 0.5, name
+        assert abs(report.estimates[name].value - true_return) < high - low < 0.5, name
     assert report.estimates["pdwis"].value > report.behaviour.value
     assert report.verdict.answer == "better"
-    named = report.signals["action_agreement"]
-    assert named == pytest.approx(BEHAVED, abs=0.03)  # its likeliest action names the cue
-    of_named, of_others = -math.log(WANTED), -math.log(1 - WANTED)
+    agreement = report.signals["action_agreement"]
+    assert agreement == pytest.approx(BEHAVIOUR_CHANCE, abs=0.03)  # its likeliest action names the cue
+    named_loss, other_loss = -math.log(TARGET_CHANCE), -math.log(1 - TARGET_CHANCE)
     assert report.signals["imitation_loss"] == pytest.approx(
-        named * of_named + (1 - named) * of_others, rel=1e-4
+        agreement * named_loss + (1 - agreement) * other_loss, rel=1e-4
     )
 
 
-def test_ratios_are_those_of_a_policy_that_remembers(tmp_path: Path) -> None:
-    """Each step's is known, whatever the order of the episodes and their lengths."""
-    data = recorded(tmp_path, 200)
+def test_ratios_use_the_recurrent_state(tmp_path: Path) -> None:
+    """The ratio of each step is known, for any order of episodes and lengths."""
+    data = record_cues(tmp_path, 200)
     block = Block.concat([data.read(unit) for unit in data.units])
-    named = block.columns["rewards"].astype(bool)
-    ratios = np.where(named, WANTED / BEHAVED, (1 - WANTED) / (1 - BEHAVED))
+    is_named = block.columns["rewards"].astype(bool)
+    ratios = np.where(
+        is_named, TARGET_CHANCE / BEHAVIOUR_CHANCE, (1 - TARGET_CHANCE) / (1 - BEHAVIOUR_CHANCE)
+    )
     first = np.cumsum(block.length) - block.length
     weights = np.multiply.reduceat(ratios, first)
     returns = np.array(
         [
-            sum(GAMMA**t * named[start + t] for t in range(steps))
+            sum(GAMMA**t * is_named[start + t] for t in range(steps))
             for start, steps in zip(first, block.length, strict=True)
         ]
     )
-    report = evaluate_offline(remembering(), data, "cues", options())
+    report = evaluate_offline(cue_policy(), data, "cues", options())
     assert report.estimates["is"].value == pytest.approx(np.mean(weights * returns), rel=1e-5)
     assert report.estimates["wis"].value == pytest.approx(np.average(returns, weights=weights), rel=1e-5)
 
 
-def test_what_takes_a_model_is_refused_by_name(tmp_path: Path) -> None:
-    report = evaluate_offline(remembering(), recorded(tmp_path, 50), "cues", options(fit=Fit(updates=5)))
-    why = "the policy has a recurrent state, and a model's values are of observations alone"
+def test_estimates_by_model_are_refused(tmp_path: Path) -> None:
+    report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50), "cues", options(fit=Fit(updates=5)))
+    why = "the policy has a recurrent state, but a model's values depend on observations alone"
     assert report.refused == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), why)
     assert report.verdict.by == "pdwis"
 
 
-def test_a_behaviour_that_may_remember_is_not_cloned(tmp_path: Path) -> None:
-    report = evaluate_offline(remembering(), recorded(tmp_path, 50, logp=False), "cues", options())
+def test_behaviour_of_recurrent_policy_is_not_cloned(tmp_path: Path) -> None:
+    report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50, logp=False), "cues", options())
     assert report.estimates == {}
-    assert "the behaviour is not cloned, since it may have a state too" in report.refused["wis"]
-    assert report.verdict.sentence.startswith("nothing can be said: the data have no action_logp")
+    assert "the recorded policy is not cloned, since it may be recurrent too" in report.refused["wis"]
+    assert report.verdict.sentence.startswith("no verdict: the data have no action_logp")
     assert report.signals["action_agreement"] > 0.5
 
 
-def test_acting_greedily_the_episodes_count_in_which_it_would_have_done_the_same(tmp_path: Path) -> None:
-    data = recorded(tmp_path, 300)
-    report = evaluate_offline(remembering(), data, "cues", options(explore=False))
+def test_greedy_recurrent_policy_counts_episodes_of_its_own_actions(tmp_path: Path) -> None:
+    data = record_cues(tmp_path, 300)
+    report = evaluate_offline(cue_policy(), data, "cues", options(explore=False))
     assert report.estimates["wis"].value == pytest.approx(
         np.average([sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)]), abs=0.25
     )
 
 
 @pytest.mark.parametrize("kind", ["lstm", "DecisionTransformer"])
-def test_ratios_are_one_of_what_the_policy_itself_recorded(tmp_path: Path, kind: str) -> None:
+def test_ratios_are_one_when_policy_recorded_the_data(tmp_path: Path, kind: str) -> None:
     """A decision transformer also sees rewards and its own actions."""
     policy = make_policy(WALK, recurrent="LSTM", cellSize=8)
     if kind != "lstm":
         config = {"contextLength": 4, "embedSize": 8, "targetReturn": 9.0}
-        seen = policy.preprocessing
-        inputs = ModelInputs(seen.observation_space, seen.action_space, ModelSpec())
+        preprocessing = policy.preprocessing
+        inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, ModelSpec())
         module = build(kind, config).networks(inputs)["policy"].eval()
-        policy = Policy(module, seen, policy.observation_space, policy.action_space)
+        policy = Policy(module, preprocessing, policy.observation_space, policy.action_space)
     policy.save(tmp_path / "module")
     checkpoint = {"checkpoint": {"path": str(tmp_path / "module")}}
     record(recording(tmp_path / "data", policy=checkpoint, duration={"episodes": 20}))

@@ -1,10 +1,10 @@
-"""Runs RLlib's code blocks, those of `examples/reference/`, one after the other in one process.
+"""Runs RLlib's code blocks in `examples/reference/`, one after the other in one process.
 
     python run_reference.py FOLDER whole|shorter
 
-A line of standard input is a file, and one of FOLDER/outcomes.jsonl what became of it: null, or a traceback. `/tmp/` in
-a block is FOLDER, as if the machine were the example's own, and what a block imports of one before it is what that one
-has made. `shorter` trains and records less (SHORTER).
+Each line of standard input is a file; the same line of FOLDER/outcomes.jsonl is its outcome: null, or a traceback.
+`/tmp/` in a block is replaced by FOLDER, and a block can import the blocks before it as modules. `shorter` trains and
+records less (SHORTER).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SHORTER = {
     '"timesteps_total": 20000': '"timesteps_total": 2000',
     "metric: 450.0": "metric: 250.0",
 }
-"""What blocks say that record or train for long, and what is done instead."""
+"""Code of blocks that record or train for long -> replacement."""
 
-REFUSED = "\nRefused: "
-"""A block whose docstring has such a line is one that cannot work; it says with which sentence it is refused."""
+REFUSAL_MARK = "\nRefused: "
+"""Starts the line of a block's docstring that contains the sentence with which the block is refused."""
 
 
 def main(folder: Path, shorter: bool) -> None:
@@ -43,8 +43,8 @@ def main(folder: Path, shorter: bool) -> None:
 
 def outcome(file: Path, folder: Path, shorter: bool) -> str | None:
     source = file.read_text().replace("/tmp/", f"{folder}/")
-    for written, instead in SHORTER.items() if shorter else ():
-        source = source.replace(written, instead)
+    for code, replacement in SHORTER.items() if shorter else ():
+        source = source.replace(code, replacement)
     try:
         if file.suffix == ".sh":
             subprocess.run(["bash", "-euo", "pipefail", "-c", source], check=True)
@@ -62,14 +62,14 @@ def run(name: str, source: str) -> ModuleType:
 
 
 def check(module: ModuleType) -> None:
-    """A config that a block makes has to be one that can be built; options alone go to BC's for that."""
+    """Check that the config of a block can be built; options without an algorithm are merged into BC's config."""
     config = getattr(module, "config", None)
     if not isinstance(config, AlgorithmConfig):
         return
     if config.algorithm is None:
         config = AlgorithmConfig("BC").offline_data(input_="data").update_from_dict(config.to_dict())
         config.environment("CartPole-v1")
-    sentence = (module.__doc__ or "").partition(REFUSED)[2].partition("\n")[0]
+    sentence = (module.__doc__ or "").partition(REFUSAL_MARK)[2].partition("\n")[0]
     try:
         config.validate()
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Every code block of RLlib's pages, one after the other, as their reader would run them."""
+"""Runs every code block of RLlib's pages, one after the other, as a reader would."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
 EPISODES = repeats(50, soak=500)
 RETURN = repeats(200, soak=400)
-"""Of the expert and its clone, which train until 250 by an evaluation, and 450 in a soak."""
+"""Minimum return of the expert and its clone, which train until an evaluation reaches 250, or 450 in a soak."""
 SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 class Pages:
-    """A process that runs the blocks in the order of the pages, each when its outcome is first asked for.
+    """A process that runs the blocks in the order of the pages, each when its outcome is first requested.
 
     Attributes:
         folder: where they run, with `ray_results` of the expert's and the clone's.
@@ -48,14 +48,14 @@ class Pages:
         self._lines = folder / "outcomes.jsonl"
 
     def outcome(self, file: Path) -> str | None:
-        """None, or the traceback of a block that has failed."""
-        place = FILES.index(file)
-        while len(found := self._outcomes()) <= place:
-            print(FILES[len(found)], file=self._process.stdin, flush=True)
-            while len(self._outcomes()) == len(found):
+        """Return the traceback of a block, or None if it succeeded."""
+        index = FILES.index(file)
+        while len(outcomes := self._outcomes()) <= index:
+            print(FILES[len(outcomes)], file=self._process.stdin, flush=True)
+            while len(self._outcomes()) == len(outcomes):
                 assert self._process.poll() is None, (self.folder / "log.txt").read_text()[-3000:]
                 time.sleep(0.05)
-        return found[place]
+        return outcomes[index]
 
     def _outcomes(self) -> list[str | None]:
         if not self._lines.exists():
@@ -92,7 +92,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterato
 
 @pytest.fixture(scope="module")
 def folder(pages: Pages) -> Path:
-    """Where all of them have run."""
+    """Return the folder after all blocks have run."""
     pages.outcome(FILES[-1])
     return pages.folder
 
@@ -102,14 +102,14 @@ def test_block_runs(pages: Pages, file: Path) -> None:
     assert pages.outcome(file) is None, pages.outcome(file)
 
 
-def test_what_is_done_shorter_is_on_the_pages() -> None:
-    written = "".join(file.read_text() for file in FILES)
-    assert [each for each in SHORTER if each not in written] == []
+def test_shortened_code_occurs_in_examples() -> None:
+    text = "".join(file.read_text() for file in FILES)
+    assert [code for code in SHORTER if code not in text] == []
 
 
 @pytest.mark.docs
 @pytest.mark.ray
-def test_expert_is_trained_recorded_and_cloned(folder: Path) -> None:
+def test_examples_train_record_and_clone_expert(folder: Path) -> None:
     expert = Policy.load(checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
     assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= RETURN
 
@@ -127,8 +127,8 @@ def test_expert_is_trained_recorded_and_cloned(folder: Path) -> None:
 
 @pytest.mark.docs
 @pytest.mark.ray
-def test_recipe_for_tables_keeps_every_timestep(folder: Path) -> None:
-    """As the page prints it, it loses each episode's last one, and mixes episodes where Ray mixes pieces of files."""
+def test_table_recipe_keeps_every_timestep(folder: Path) -> None:
+    """RLlib's own recipe loses each episode's last timestep, and mixes episodes if Ray mixes blocks of files."""
     table, episodes = (
         read_all(folder / name) for name in ("tmp/docs_rllib_offline_recording_tabular", "test_converting")
     )
@@ -138,13 +138,13 @@ def test_recipe_for_tables_keeps_every_timestep(folder: Path) -> None:
 
 
 def checkpoint(folder: Path, experiment: str) -> Path:
-    """The last one of an experiment of Tune's."""
+    """Return the last checkpoint of a Tune experiment."""
     return max((folder / "ray_results" / experiment).glob("*/checkpoint_*"))
 
 
-def test_yaml_is_the_demo() -> None:
-    packaged = (ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml").read_text()
-    expected = packaged.replace("FOLDER/cartpole.yaml", "examples/cartpole.yaml").replace("FOLDER", "demo")
+def test_example_yaml_equals_demo() -> None:
+    demo = (ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml").read_text()
+    expected = demo.replace("FOLDER/cartpole.yaml", "examples/cartpole.yaml").replace("FOLDER", "demo")
     assert (ROOT / "examples" / "cartpole.yaml").read_text() == expected
     assert [entry.resource.kind for entry in load_resources(ROOT / "examples" / "cartpole.yaml")] == [
         "OfflineRecording",

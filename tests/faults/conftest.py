@@ -17,7 +17,7 @@ def _start_at_once(warm: WarmPython) -> None:
 
 @pytest.fixture(autouse=True)
 def orphans() -> Iterator[None]:
-    """What killed processes leave running (Ray's own, for a while) ends with the test."""
+    """End processes that killed ones leave running, such as Ray's, with the test."""
     before = descendants(os.getpid())
     adopt_orphans(True)
     yield

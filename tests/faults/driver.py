@@ -1,11 +1,11 @@
-"""Carries out one resource in a process of its own, for tests that kill it.
+"""Execute one resource in a separate process, for tests that kill it.
 
     python driver.py RESOURCE.yaml [KILL_POINT | MOMENT CALL]
     python driver.py --learner RANK SIZE STORE RESOURCE.yaml [MOMENT CALL]
 
-KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL how often it is come to.
-Prints a line when it begins, at every progress and at the end. The second form is one of several learners of a
-training, over gloo; STORE is the file by which they find each other.
+KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL the number of its
+occurrence. It prints a line at the start, at every progress and at the end. The second form is one of several learners
+of a training, over gloo; STORE is the file through which they find each other.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun, follow_first_learner
 
 
-class Spoken:
-    """A reporter that prints."""
+class PrintingReporter:
+    """A reporter that prints its calls."""
 
     def progress(self, progress: Progress) -> None:
         print("progress", progress.stage, progress.done, flush=True)
@@ -43,31 +43,31 @@ class Spoken:
 
 def main(arguments: list[str]) -> int:
     if arguments[0] == "--learner":
-        group: Group = joined(*arguments[1:4])
+        group: Group = join_ranks(*arguments[1:4])
         arguments = arguments[4:]
     else:
         group = Group()
-    loaded = load_resources(arguments[0])[0].resource
+    resource = load_resources(arguments[0])[0].resource
     kill_at = arguments[1] if len(arguments) == 2 else None
     if len(arguments) > 2:
         die(arguments[1], int(arguments[2]))
-    reporter = Spoken()
+    reporter = PrintingReporter()
     print("begun", flush=True)
     try:
         with catch_signals() as interruption:
-            if isinstance(loaded, OfflineRecording):
-                die_at(kill_at, loaded.spec.output.path)
-                outcome = RecordingRun(loaded, reporter, interruption).execute()
+            if isinstance(resource, OfflineRecording):
+                die_at(kill_at, resource.spec.output.path)
+                outcome = RecordingRun(resource, reporter, interruption).execute()
             else:
-                die_at(kill_at, loaded.spec.checkpoint.path)
+                die_at(kill_at, resource.spec.checkpoint.path)
                 data = [
                     Source(str(source.path), open_dataset(str(source.path)), source.weight or 1.0)
-                    for source in loaded.spec.recorded
+                    for source in resource.spec.recorded
                 ]
                 if isinstance(group, Ranks) and not group.is_leader:
-                    follow_first_learner(loaded, data, LOCAL, group)
+                    follow_first_learner(resource, data, LOCAL, group)
                     return 0
-                outcome = TrainingRun(loaded, data, reporter, interruption, group=group).execute()
+                outcome = TrainingRun(resource, data, reporter, interruption, group=group).execute()
                 group.broadcast(["end"])
     except UserError as error:
         print(f"error {type(error).__name__}: {error}", flush=True)
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def joined(rank: str, size: str, store: str) -> Ranks:
+def join_ranks(rank: str, size: str, store: str) -> Ranks:
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""The `hindcast` command as a script that is killed."""
+"""The `hindcast` command as a script, for tests that kill it."""
 
 from hindcast.cli.main import main
 

@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 
-_WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
-_NUMBER = re.compile(
-    r"(?<=\.)[0-9a-f]{8}(?=\.tmp)|[0-9a-f]*[0-9][0-9a-f]*"
-)  # a random name may have no digit
+_EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
+# A random temporary name may have no digit, so it is matched by its place in the file name.
+_NUMBER = re.compile(r"(?<=\.)[0-9a-f]{8}(?=\.tmp)|[0-9a-f]*[0-9][0-9a-f]*")
 _LINE = "file operations:"
 
 
 def die_at(point: str | None, folder: str) -> None:
-    """Kill this process at a point; with None, print at its end how many operations of each kind there were."""
+    """Kill this process at a point; if None, print the number of operations of each kind at its end."""
     counts = Counter[str]()
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _WATCHED or not str(arguments[0]).startswith(folder):
+        if event not in _EVENTS or not str(arguments[0]).startswith(folder):
             return
         kind = f"{event} .{_NUMBER.sub('#', str(arguments[0]).removeprefix(folder))}"
         counts[kind] += 1
@@ -36,23 +35,24 @@ def die_at(point: str | None, folder: str) -> None:
         atexit.register(lambda: [print(_LINE, count, kind, flush=True) for kind, count in counts.items()])
 
 
-def points(said: str, rng: np.random.Generator, each: int = 1) -> list[str]:
-    """Of what a process without a point printed: `each` of every kind of operation, in random order."""
-    counts = _counts(said)
-    found = [f"{kind} {rng.integers(1, count + 1)}" for kind, count in counts * each]
-    return [found[i] for i in rng.permutation(len(found))]
+def points(output: str, rng: np.random.Generator, num_repeats: int = 1) -> list[str]:
+    """Choose `num_repeats` points of every kind of operation in a process's output, in random order."""
+    counts = _counts(output)
+    chosen_points = [f"{kind} {rng.integers(1, count + 1)}" for kind, count in counts * num_repeats]
+    return [chosen_points[i] for i in rng.permutation(len(chosen_points))]
 
 
-def points_on_the_way(said: str, rng: np.random.Generator, each: int = 1) -> list[str]:
-    """The same for a process that goes on where the one before it was killed: it comes to all of the first round.
+def points_on_the_way(output: str, rng: np.random.Generator, num_repeats: int = 1) -> list[str]:
+    """Choose points for processes that each resume where the previous one was killed.
 
-    That is one of the first times of every kind, in the order in which they begin; the other rounds are as `points`.
+    The first round has one of the first three occurrences of every kind, in the order in which the kinds first occur,
+    so that every point of it is reached; the other rounds are as in `points`.
     """
-    first = [f"{kind} {rng.integers(1, min(count, 3) + 1)}" for kind, count in _counts(said)]
-    return first + points(said, rng, each - 1)
+    first = [f"{kind} {rng.integers(1, min(count, 3) + 1)}" for kind, count in _counts(output)]
+    return first + points(output, rng, num_repeats - 1)
 
 
-def _counts(said: str) -> list[tuple[str, int]]:
-    """The kinds of operation, in the order in which they began, and how many of each there were."""
-    found = re.findall(rf"^{_LINE} (\d+) (.*)$", said, re.MULTILINE)
-    return [(kind, int(count)) for count, kind in found]
+def _counts(output: str) -> list[tuple[str, int]]:
+    """Parse the kinds of operation, in order of first occurrence, with their counts."""
+    matches = re.findall(rf"^{_LINE} (\d+) (.*)$", output, re.MULTILINE)
+    return [(kind, int(count)) for count, kind in matches]

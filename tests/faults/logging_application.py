@@ -1,4 +1,4 @@
-"""An application that logs short episodes, and says on stdout each step that is logged: `<episode> <t>`.
+"""An application that logs short episodes and prints each logged step as `<episode> <t>`.
 
 python logging_application.py LOG NAME
 """

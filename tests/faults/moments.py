@@ -25,26 +25,26 @@ MOMENTS = {
 
 
 def die(moment: str, call: int) -> None:
-    """Kill this process at the n-th time that it comes to a moment."""
+    """Kill this process at the given occurrence of a moment."""
     when, _, path = MOMENTS[moment].partition(" ")
     owner, name = _owner(path)
     function = getattr(owner, name)
-    setattr(owner, name, _dying(function, when == "before", call))
+    setattr(owner, name, _make_dying(function, when == "before", call))
 
 
 def _owner(path: str) -> tuple[Any, str]:
     module, _, names = path.partition(":")
     *classes, name = names.split(".")
     owner: Any = importlib.import_module(module)
-    for each in classes:
-        owner = getattr(owner, each)
+    for cls in classes:
+        owner = getattr(owner, cls)
     return owner, name
 
 
-def _dying(function: Callable[..., Any], before: bool, call: int) -> Callable[..., Any]:
+def _make_dying(function: Callable[..., Any], before: bool, call: int) -> Callable[..., Any]:
     calls = 0
 
-    def wrapped(*arguments: Any, **named: Any) -> Any:
+    def wrapper(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if before and calls == call:
@@ -54,4 +54,4 @@ def _dying(function: Callable[..., Any], before: bool, call: int) -> Callable[..
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    return wrapped
+    return wrapper

@@ -1,8 +1,8 @@
-"""Prepares rows in a process of its own, for tests that kill it.
+"""Prepare rows in a separate process, for tests that kill it.
 
     python preparing.py ROWS here|ray [KILL_POINT]
 
-What is prepared lies in `$HINDCAST_CACHE`. KILL_POINT is one of kill_points.py there. Prints a line when it begins, at
+Prepared data are in `$HINDCAST_CACHE`. KILL_POINT is one of kill_points.py there. It prints a line at the start, at
 every progress and at the end.
 """
 
@@ -24,12 +24,12 @@ def main() -> int:
     rows, where, *kill_at = sys.argv[1:]
     job.PARTITION_BYTES = PARTITION_BYTES
     if where == "ray":
-        preparer._HERE_BYTES = 0
+        preparer._MAX_LOCAL_BYTES = 0
     die_at(kill_at[0] if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
     watch = Hooks(lambda _, *done: print("progress", *done, flush=True))
-    found = opening.open_reading(Reading((rows,)), hooks=watch)
-    print("outcome", found.paths[0], flush=True)
+    opened_data = opening.open_reading(Reading((rows,)), hooks=watch)
+    print("outcome", opened_data.paths[0], flush=True)
     return 0
 
 

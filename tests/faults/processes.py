@@ -1,4 +1,4 @@
-"""Drivers in processes of their own: started, listened to, killed."""
+"""Scripts in separate processes, which tests start, listen to and kill."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Script:
     """A script of this folder in another process.
 
     Args:
-        name: its file.
-        arguments: what it is given.
+        name: file name of the script.
+        arguments: its command-line arguments.
     """
 
     warm: ClassVar[WarmPython]
@@ -34,7 +34,7 @@ class Script:
         self.process = self.warm.start([str(_FAULTS / name), *map(str, arguments)], environment)
 
     def listen(self, beginning: str, times: int = 1) -> bool:
-        """Read lines until so many have begun thus; False if the process ended before."""
+        """Read lines until `times` of them start with `beginning`; return False if the process ends first."""
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
             times -= line.startswith(beginning)
@@ -43,7 +43,7 @@ class Script:
         return False
 
     def finish(self) -> str:
-        """Wait for the end; all that was printed."""
+        """Wait for the end, and return the output."""
         if not self.process.stdout.closed:
             self.listen("\0")
             self.process.wait()
@@ -51,64 +51,64 @@ class Script:
         return "\n".join(self.lines)
 
     def kill(self) -> None:
-        """SIGKILL; processes that it started may outlive it by a moment."""
+        """Kill the process; its children may outlive it by a moment."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.process.stdout.close()
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Send the signal of Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
 
     def descendants(self) -> list[int]:
-        """The processes below it."""
+        """Return the ids of its descendants."""
         return descendants(self.process.pid)
 
 
 class Driver(Script):
-    """A resource being carried out in another process.
+    """A process that executes a resource.
 
     Args:
-        resource: what to carry out.
-        folder: where its YAML is put.
-        kill_at: where it kills itself: a point in the output folder (kill_points.py), or a moment and the number of
-            times that it is come to (moments.py).
+        resource: the resource.
+        folder: folder for its YAML file.
+        kill_at: when it kills itself: a point in the output folder (kill_points.py), or a moment and the number of its
+            occurrence (moments.py).
     """
 
     def __init__(self, resource: OfflineRecording | OfflineTraining, folder: Path, *kill_at: object) -> None:
-        given = (each for each in kill_at if each is not None)
-        super().__init__("driver.py", written(resource, folder), *given)
+        points = (point for point in kill_at if point is not None)
+        super().__init__("driver.py", write_resource(resource, folder), *points)
 
 
 class Learner(Script):
-    """One of two learners of a training, in another process; it may kill itself at a moment.
+    """A process that is one of two learners of a training; it may kill itself at a moment.
 
     Args:
-        resource: what to train.
-        folder: where its YAML and the file are by which the learners find each other.
+        resource: the training.
+        folder: folder for its YAML file and for the file through which the learners find each other.
         rank: 0 or 1.
-        kill_at: a moment and the number of times that it is come to (moments.py).
+        kill_at: a moment and the number of its occurrence (moments.py).
     """
 
     def __init__(self, resource: OfflineTraining, folder: Path, rank: int, *kill_at: object) -> None:
         store = folder / "store"
-        super().__init__("driver.py", "--learner", rank, 2, store, written(resource, folder), *kill_at)
+        super().__init__("driver.py", "--learner", rank, 2, store, write_resource(resource, folder), *kill_at)
 
 
-def written(resource: OfflineRecording | OfflineTraining, folder: Path) -> Path:
-    """The resource's file in the folder."""
+def write_resource(resource: OfflineRecording | OfflineTraining, folder: Path) -> Path:
+    """Write the resource to a file in the folder, and return its path."""
     file = folder / "resource.yaml"  # JSON is YAML
     file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
     return file
 
 
 def adopt_orphans(adopt: bool) -> None:
-    """Whether this process becomes the parent of what its killed children leave, as a session manager does."""
+    """Make this process adopt the children of its killed children, as a session manager does, or stop doing so."""
     ctypes.CDLL(None).prctl(36, int(adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def end_orphans(before: list[int]) -> None:
-    """Kill and reap the processes below this one that were not there `before`."""
+    """Kill and reap the descendants of this process that did not exist `before`."""
     for process in descendants(os.getpid()):
         if process not in before:
             with suppress(ProcessLookupError):
@@ -117,8 +117,8 @@ def end_orphans(before: list[int]) -> None:
                 os.waitpid(process, 0)
 
 
-def ends(process: int, within: float = 60.0) -> bool:
-    """Wait for a process that may be nobody's child to end, at most so many seconds."""
+def wait_for_end(process: int, within: float = 60.0) -> bool:
+    """Wait until a process, which need not be a child, ends; return False after `within` seconds."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:

@@ -1,8 +1,8 @@
-"""An application in a process of its own: threads that ask for actions, and tell on stdout what was acknowledged.
+"""An application whose threads request actions from a server and print the acknowledged ones.
 
     python application.py ADDRESS TOKEN NAME THREADS SEED
 
-A line is `<episode> <t>` for each action that was answered, `<episode> end <steps>` for each end.
+It prints `<episode> <t>` for each answered action, and `<episode> end <steps>` for each end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TELLING = threading.Lock()
 
 
 def tell(line: str) -> None:
-    """A whole line, which a kill does not cut."""
+    """Print a line in one write, so that a kill does not cut it."""
     with _TELLING:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -55,8 +55,8 @@ def main() -> None:
     address, token, name, threads, seed = sys.argv[1:]
     sys.setswitchinterval(0.0005)
     for number in range(int(threads)):
-        own = f"{name}-{number}"
-        threading.Thread(target=play, args=(address, token, own, int(seed) + number)).start()
+        episode_id = f"{name}-{number}"
+        threading.Thread(target=play, args=(address, token, episode_id, int(seed) + number)).start()
 
 
 if __name__ == "__main__":

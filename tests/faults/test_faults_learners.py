@@ -1,4 +1,4 @@
-"""One of two learners is killed: both started again come to the same end, bit for bit."""
+"""If one of two learners is killed, both resume to the same result, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.soak
 KILLS = repeats(3, soak=30)
 
 
-def of_two(folder: Path, data: Path) -> OfflineTraining:
-    """48 updates with noise of each learner's own: dropout, and MARWIL's targets in every window."""
+def two_learner_training(folder: Path, data: Path) -> OfflineTraining:
+    """48 updates with noise that differs by learner: dropout, and MARWIL's targets in every window."""
     return training(
         folder,
         data,
@@ -35,33 +35,36 @@ def of_two(folder: Path, data: Path) -> OfflineTraining:
     )
 
 
-def killed(resource: OfflineTraining, folder: Path, *kill_at: object, rank: int = 0) -> bool:
-    """Train with two learners; whether the one of that rank was killed, which ends the other one."""
+def run_and_kill(resource: OfflineTraining, folder: Path, *kill_at: object, rank: int = 0) -> bool:
+    """Train with two learners; return True if the one of that rank was killed, which ends the other."""
     (folder / "store").unlink(missing_ok=True)
-    learners = [Learner(resource, folder, each, *(kill_at if each == rank else ())) for each in range(2)]
-    said = [learner.finish() for learner in learners]
+    learners = [
+        Learner(resource, folder, learner_rank, *(kill_at if learner_rank == rank else ()))
+        for learner_rank in range(2)
+    ]
+    outputs = [learner.finish() for learner in learners]
     codes = [learner.process.wait() for learner in learners]
     if codes == [0, 0]:
-        assert "outcome Succeeded" in said[0], said
+        assert "outcome Succeeded" in outputs[0], outputs
         return False
-    assert codes[rank] == -signal.SIGKILL, said
+    assert codes[rank] == -signal.SIGKILL, outputs
     assert codes[1 - rank] > 0
     return True
 
 
-def test_killed_at_named_moments(tmp_path: Path, walks: Path) -> None:
-    assert not killed(of_two(tmp_path / "whole", walks), tmp_path)
-    whole = contents(tmp_path / "whole")
+def test_learners_killed_at_named_moments_resume_exactly(tmp_path: Path, walks: Path) -> None:
+    assert not run_and_kill(two_learner_training(tmp_path / "whole", walks), tmp_path)
+    expected = contents(tmp_path / "whole")
     rng = np.random.default_rng(5)
     run, kills = tmp_path / "killed", 0
     moments = sorted(MOMENTS)
     for number, moment in enumerate(rng.choice(moments, KILLS)):
         kill_at = (moment, int(rng.integers(1, 4)))
-        if killed(of_two(run, walks), tmp_path, *kill_at, rank=int(rng.integers(2))):
+        if run_and_kill(two_learner_training(run, walks), tmp_path, *kill_at, rank=int(rng.integers(2))):
             kills += 1
         else:
             run = tmp_path / f"killed{number}"  # the moment did not come, and the training came to its end
-    killed(of_two(run, walks), tmp_path)
+    run_and_kill(two_learner_training(run, walks), tmp_path)
     assert kills >= KILLS // 3
     for folder in tmp_path.glob("killed*"):
-        assert contents(folder) == whole
+        assert contents(folder) == expected

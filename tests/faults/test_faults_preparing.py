@@ -1,4 +1,4 @@
-"""Preparations killed at any moment, and two at once: the same episodes, and no half of them is taken for whole."""
+"""Preparations killed at any moment, and two at once, give the same episodes."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ LENGTH, EPISODES = 9, 60
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scrambled rows in 4 files; rewards are whole numbers in half of them, so that partitions differ in dtype."""
+    """Scrambled rows in 4 files; rewards are integers in half of them, so that partitions differ in dtype."""
     rng = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("rows")
     obs = rng.normal(size=(EPISODES, LENGTH + 1, 4)).astype(np.float32)
     for part in range(4):
-        own = range(part * EPISODES // 4, (part + 1) * EPISODES // 4)
-        count = len(own) * LENGTH
+        episodes = range(part * EPISODES // 4, (part + 1) * EPISODES // 4)
+        count = len(episodes) * LENGTH
         rewards = rng.integers(0, 9, count) if part % 2 else rng.random(count)
         table = pa.table(
             {
-                "eps_id": np.repeat([f"e{i}" for i in own], LENGTH),
-                "t": np.tile(np.arange(LENGTH), len(own)),
-                "obs": list(obs[own, :-1].reshape(count, 4)),
-                "new_obs": list(obs[own, 1:].reshape(count, 4)),
+                "eps_id": np.repeat([f"e{i}" for i in episodes], LENGTH),
+                "t": np.tile(np.arange(LENGTH), len(episodes)),
+                "obs": list(obs[episodes, :-1].reshape(count, 4)),
+                "new_obs": list(obs[episodes, 1:].reshape(count, 4)),
                 "actions": rng.integers(0, 2, count),
                 "rewards": rewards,
-                "terminateds": np.tile(np.arange(LENGTH) == LENGTH - 1, len(own)),
+                "terminateds": np.tile(np.arange(LENGTH) == LENGTH - 1, len(episodes)),
             }
         )
         pq.write_table(table.take(rng.permutation(count)), folder / f"{part}.parquet")
@@ -64,17 +64,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """What is prepared when nothing happens, and what was said on the way."""
+def reference(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The result and the output of an uninterrupted preparation."""
     cache = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_CACHE", str(cache))
-        said = Script("preparing.py", rows, "here").finish()
-    return contents(cache), said
+        output = Script("preparing.py", rows, "here").finish()
+    return contents(cache), output
 
 
 def contents(cache: Path) -> dict[str, Any]:
-    """All that must not depend on what happened on the way."""
+    """Read everything in the cache that must not depend on interruptions."""
     (folder,) = (cache / "prepared").iterdir()
     dataset = open_dataset(folder, verify=True)
     return {
@@ -86,16 +86,16 @@ def contents(cache: Path) -> dict[str, Any]:
     }
 
 
-def is_whole(cache: Path) -> bool:
+def is_complete(cache: Path) -> bool:
     return any(read_notes(resolve(folder)) is not None for folder in (cache / "prepared").glob("*"))
 
 
-def committed(cache: Path) -> int:
+def num_committed(cache: Path) -> int:
     return len(list(cache.glob("prepared/*/_hindcast/commits/*.json")))
 
 
 def prepare(rows: Path, cache: Path, kill_at: str | None = None) -> int | None:
-    """Prepare in a fork of this process; its exit code."""
+    """Prepare in a fork of this process, and return its exit code."""
     child = multiprocessing.get_context("fork").Process(target=_prepare, args=(rows, cache, kill_at))
     child.start()
     child.join()
@@ -108,40 +108,42 @@ def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
     open_reading(Reading((str(rows),)), cache=cache)
 
 
-def test_killed_at_every_kind_of_moment(rows: Path, tmp_path: Path, undisturbed: Any) -> None:
-    """Once, then a second time on the way to the end."""
-    expected, said = undisturbed
+def test_preparation_killed_at_every_kind_of_moment_resumes_exactly(
+    rows: Path, tmp_path: Path, reference: Any
+) -> None:
+    """Kill it once, then again while it resumes."""
+    expected, output = reference
     assert len(expected["episodes"]) == EPISODES
     rng = np.random.default_rng(5)
-    for number, first in enumerate(points(said, rng, each=KILLS)):
+    for number, first in enumerate(points(output, rng, num_repeats=KILLS)):
         cache = tmp_path / str(number)
         cache.mkdir()
         assert prepare(rows, cache, first) == -signal.SIGKILL, first
-        assert not is_whole(cache) or contents(cache) == expected
-        prepare(rows, cache, points(said, rng)[0])
+        assert not is_complete(cache) or contents(cache) == expected
+        prepare(rows, cache, points(output, rng)[0])
         assert prepare(rows, cache) == 0
         assert contents(cache) == expected
 
 
 @pytest.mark.ray
-def test_killed_on_ray(rows: Path, cache: Path, undisturbed: Any) -> None:
-    """By the driver's end; what its tasks still write does no harm to the next one."""
-    expected, _ = undisturbed
+def test_preparation_killed_on_ray_resumes_exactly(rows: Path, cache: Path, reference: Any) -> None:
+    """Kill the driver; files that its tasks still write do not harm the next preparation."""
+    expected, _ = reference
     rng = np.random.default_rng(2)
     kills = 0
     while kills < RAY_KILLS:
         script = Script("preparing.py", rows, "ray")
-        before = committed(cache)
+        before = num_committed(cache)
         after = before + int(rng.integers(1, 6))
-        while script.process.poll() is None and committed(cache) < after:
+        while script.process.poll() is None and num_committed(cache) < after:
             time.sleep(0.005)
         if script.process.poll() is not None:
             break
         script.kill()
         kills += 1
-        assert not is_whole(cache) or contents(cache) == expected
-    said = Script("preparing.py", rows, "ray").finish()
-    assert "outcome" in said, said
+        assert not is_complete(cache) or contents(cache) == expected
+    output = Script("preparing.py", rows, "ray").finish()
+    assert "outcome" in output, output
     assert kills
     assert contents(cache) == expected
 
@@ -149,16 +151,18 @@ def test_killed_on_ray(rows: Path, cache: Path, undisturbed: Any) -> None:
 @pytest.mark.parametrize(
     "where", [("here", "here"), pytest.param(("here", "ray"), marks=pytest.mark.ray)], ids=" and ".join
 )
-def test_two_at_once(rows: Path, cache: Path, undisturbed: Any, where: tuple[str, str]) -> None:
-    both = [Script("preparing.py", rows, one) for one in where]
-    outcomes = {script.finish().rpartition("outcome ")[2].split("\n")[0] for script in both}
+def test_two_preparations_at_once_agree(
+    rows: Path, cache: Path, reference: Any, where: tuple[str, str]
+) -> None:
+    scripts = [Script("preparing.py", rows, one) for one in where]
+    outcomes = {script.finish().rpartition("outcome ")[2].split("\n")[0] for script in scripts}
     assert len(outcomes) == 1
-    assert contents(cache) == undisturbed[0]
+    assert contents(cache) == reference[0]
 
 
-def test_one_of_two_is_killed(rows: Path, cache: Path, undisturbed: Any) -> None:
-    middle = points(undisturbed[1], np.random.default_rng(0))[0]
+def test_preparation_continues_after_the_other_is_killed(rows: Path, cache: Path, reference: Any) -> None:
+    middle = points(reference[1], np.random.default_rng(0))[0]
     first, second = (Script("preparing.py", rows, "here", *kill) for kill in ((middle,), ()))
     first.finish()
     assert "outcome" in second.finish()
-    assert contents(cache) == undisturbed[0]
+    assert contents(cache) == reference[0]

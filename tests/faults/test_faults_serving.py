@@ -1,4 +1,4 @@
-"""A policy served over HTTP: server and applications are killed at random, and the log holds all that was answered."""
+"""A policy served over HTTP, with server and applications killed at random: every answered step is logged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 DECISIONS = repeats(2_000, soak=100_000)
 BETWEEN_KILLS = repeats(300, soak=3_000)
-"""Decisions from one kill to the next, on average."""
+"""Average number of decisions between kills."""
 APPLICATIONS, THREADS = 2, 2
 TOKEN = "a token"
 
@@ -40,7 +40,7 @@ class Application(Script):
         self._reading.start()
 
     def end(self) -> list[str]:
-        """SIGKILL; the whole lines that it printed."""
+        """Kill the process and return the complete lines that it printed."""
         self.process.send_signal(9)
         self.process.wait()
         self._reading.join()
@@ -49,47 +49,49 @@ class Application(Script):
 
 
 def serve(folder: Path, port: int = 0) -> tuple[Script, str]:
-    """`hindcast serve`, and its address."""
+    """Start `hindcast serve` and return it with its address."""
     where = ("--log", folder / "log", "--token-file", folder / "token", "--port", port)
     server = Script("hindcast_command.py", "serve", folder / "policy", "--json", *where)
     assert server.listen("{"), server.lines
     return server, json.loads(server.lines[-1])["address"]
 
 
-def played(folder: Path, rng: random.Random) -> list[str]:
-    """What applications were told, over many kills of them and of the server."""
-    told: list[str] = []
+def play_with_kills(folder: Path, rng: random.Random) -> list[str]:
+    """Run applications, killing them and the server many times, and return the answers that they received."""
+    answers: list[str] = []
     server, address = serve(folder)
     port = int(address.rpartition(":")[2])
-    started = 0
+    num_started = 0
 
     def application() -> Application:
-        nonlocal started
-        started += 1
-        return Application("serving_application.py", address, TOKEN, started, THREADS, started * THREADS)
+        nonlocal num_started
+        num_started += 1
+        return Application(
+            "serving_application.py", address, TOKEN, num_started, THREADS, num_started * THREADS
+        )
 
     running = [application() for _ in range(APPLICATIONS)]
     kills = 0
-    while len(told) < DECISIONS:
-        wanted = sum(len(each.lines) for each in running) + rng.randint(1, 2 * BETWEEN_KILLS)
-        while sum(len(each.lines) for each in running) < wanted:
+    while len(answers) < DECISIONS:
+        num_lines = sum(len(app.lines) for app in running) + rng.randint(1, 2 * BETWEEN_KILLS)
+        while sum(len(app.lines) for app in running) < num_lines:
             time.sleep(0.002)
         kills += 1
         if kills % 2:
             victim = running.pop(rng.randrange(len(running)))
-            told += victim.end()
+            answers += victim.end()
         else:
             server.kill()
             server, _ = serve(folder, port)
         running += [application() for _ in range(APPLICATIONS - len(running))]
     server.kill()
-    for each in running:
-        told += each.end()
-    return told
+    for app in running:
+        answers += app.end()
+    return answers
 
 
-def logged(folder: Path) -> Block:
-    """All that is in the log, once a writer has found what killed ones left."""
+def read_log(folder: Path) -> Block:
+    """Read the log after a writer has recovered the journals of killed ones."""
     EpisodeWriter(folder).close()
     data = open_dataset(str(folder))
     block = Block.concat([data.read(unit) for unit in data.units])
@@ -97,41 +99,41 @@ def logged(folder: Path) -> Block:
     return block
 
 
-def test_an_application_that_is_killed_while_its_log_fills_files(tmp_path: Path) -> None:
-    rng, told = random.Random(0), set()
+def test_application_killed_while_writing_files_loses_no_flushed_episode(tmp_path: Path) -> None:
+    rng, answers = random.Random(0), set()
     for number in range(repeats(3, soak=100)):
         application = Application("logging_application.py", tmp_path / "log", number)
-        wanted = rng.randint(1, 600)
-        while len(application.lines) < wanted:
+        num_lines = rng.randint(1, 600)
+        while len(application.lines) < num_lines:
             time.sleep(0.002)
-        told |= set(application.end())
-    block = logged(tmp_path / "log")
+        answers |= set(application.end())
+    block = read_log(tmp_path / "log")
     steps = zip(block.eps_id, block.length, strict=True)
-    found = {f"{episode} {t}" for episode, length in steps for t in range(length)}
-    assert told <= found
-    assert len(found - told) <= number + 1  # of each process one that it had no time to tell
+    logged_steps = {f"{episode} {t}" for episode, length in steps for t in range(length)}
+    assert answers <= logged_steps
+    assert len(logged_steps - answers) <= number + 1  # of each process one that it had no time to tell
 
 
-def test_nothing_that_was_answered_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
+def test_answered_episodes_are_logged_exactly_once(tmp_path: Path) -> None:
     policy = make_policy(WALK)
     policy.save(tmp_path / "policy")
     (tmp_path / "token").write_text(TOKEN)
-    told = played(tmp_path, random.Random(0))
-    block = logged(tmp_path / "log")
+    answers = play_with_kills(tmp_path, random.Random(0))
+    block = read_log(tmp_path / "log")
     length = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
-    ended = dict(zip(block.eps_id.tolist(), block.terminated.tolist(), strict=True))
-    answered: dict[str, int] = defaultdict(int)
-    for line in told:
+    is_terminated = dict(zip(block.eps_id.tolist(), block.terminated.tolist(), strict=True))
+    num_answered: dict[str, int] = defaultdict(int)
+    for line in answers:
         episode, *what = line.split()
         if what[0] == "end":
-            assert (length[episode], ended[episode]) == (int(what[1]), True)
+            assert (length[episode], is_terminated[episode]) == (int(what[1]), True)
         else:
-            assert int(what[0]) == answered[episode]
-            answered[episode] += 1
-    assert sum(answered.values()) > DECISIONS / 2
-    for episode, steps in answered.items():
+            assert int(what[0]) == num_answered[episode]
+            num_answered[episode] += 1
+    assert sum(num_answered.values()) > DECISIONS / 2
+    for episode, steps in num_answered.items():
         assert steps <= length[episode] <= steps + 1, episode  # one was decided and its answer cut off
-    assert all(length[episode] == 1 for episode in length.keys() - answered.keys())
+    assert all(length[episode] == 1 for episode in length.keys() - num_answered.keys())
 
     logp = policy.module.distribution(torch.from_numpy(block.columns["action_dist_inputs"])).logp(
         torch.from_numpy(block.columns["actions"])
@@ -139,8 +141,8 @@ def test_nothing_that_was_answered_is_lost_and_nothing_is_there_twice(tmp_path: 
     np.testing.assert_allclose(block.columns["action_logp"], logp.numpy(), rtol=1e-4, atol=1e-6)
 
     assert train(training(tmp_path / "run", tmp_path / "log", stop={"updates": 20})).state == "Succeeded"
-    judged = evaluate_checkpoint_offline(
+    evaluation = evaluate_checkpoint_offline(
         tmp_path / "policy", [str(tmp_path / "log")], options=OfflineOptions(explore=True, fit=None)
     )
-    assert (judged.report.episodes, judged.report.calibration) == (block.num_episodes, None)
-    assert judged.report.effective_episodes > 0.9 * block.num_episodes  # the policy itself played
+    assert (evaluation.report.episodes, evaluation.report.calibration) == (block.num_episodes, None)
+    assert evaluation.report.effective_episodes > 0.9 * block.num_episodes  # the policy itself played

@@ -1,4 +1,4 @@
-"""Trainings killed and interrupted: in new processes they come to the same end, bit for bit."""
+"""Killed and interrupted trainings resume in new processes to the same result, bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from kill_points import points_on_the_way
 from moments import MOMENTS
-from processes import Driver, ends
+from processes import Driver, wait_for_end
 
 from hindcast.api import OfflineTraining
 from layers import repeats
@@ -40,8 +40,8 @@ def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
     )
 
 
-def evaluated(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
-    """12 iterations of 2 updates, evaluated every 2."""
+def evaluated_training(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
+    """12 iterations of 2 updates, evaluated every 2 iterations."""
     return training(
         folder,
         data,
@@ -55,7 +55,7 @@ def evaluated(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All of a run that must not depend on what happened on the way."""
+    """Read everything in a run folder that must not depend on interruptions."""
     run = folder / "test/r1"
     lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     last = sorted((run / "checkpoints").glob("checkpoint-*"))[-1]
@@ -73,81 +73,83 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
-    """What `evaluated` gives in turn, when nothing happens to it."""
+def reference(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
+    """The contents of an uninterrupted run of `evaluated_training`."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    said = Driver(evaluated(folder / "runs", walks, parallel=False), folder).finish()
-    assert "outcome Succeeded" in said, said
-    return {**contents(folder / "runs"), "said": said}
+    output = Driver(evaluated_training(folder / "runs", walks, parallel=False), folder).finish()
+    assert "outcome Succeeded" in output, output
+    return {**contents(folder / "runs"), "output": output}
 
 
 def assert_clean(folder: Path) -> None:
     assert [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
 
 
-def test_a_hundred_updates_are_fifty_a_new_process_and_fifty(
+def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights, optimiser, randomness, metrics and every batch, the next one after resuming included."""
+    """Compare weights, optimiser, random state, metrics and every batch, including the first after resuming."""
     monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "whole.txt"))
-    said = Driver(hundred_updates(tmp_path / "whole", walks), tmp_path).finish()
-    assert "outcome Succeeded" in said, said
+    output = Driver(hundred_updates(tmp_path / "whole", walks), tmp_path).finish()
+    assert "outcome Succeeded" in output, output
 
     monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "parts.txt"))
     monkeypatch.setenv("TOY_STOP_AT", "50")
     driver = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path)
-    said = driver.finish()
-    assert "interrupted at update 50; run the same command again" in said, said
+    output = driver.finish()
+    assert "interrupted at update 50; run the same command again" in output, output
     assert driver.process.returncode == 130
     monkeypatch.delenv("TOY_STOP_AT")
-    said = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path).finish()
-    assert "resuming at update 50 (iteration 1)" in said, said
-    assert "outcome Succeeded" in said, said
+    output = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path).finish()
+    assert "resuming at update 50 (iteration 1)" in output, output
+    assert "outcome Succeeded" in output, output
 
     batches = (tmp_path / "whole.txt").read_text().split()
     assert len(batches) == len(set(batches)) == 100
     assert (tmp_path / "parts.txt").read_text().split() == batches
-    whole, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
-    assert parts.pop("checkpoints") == ["checkpoint-000000050", *whole.pop("checkpoints")]
-    assert parts == whole
+    expected, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
+    assert parts.pop("checkpoints") == ["checkpoint-000000050", *expected.pop("checkpoints")]
+    assert parts == expected
 
 
-def test_killed_at_every_kind_of_moment(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
-    """Again and again on the way to one end; what a finished run no longer does is killed in a fresh one."""
+def test_training_killed_at_every_kind_of_moment_resumes_exactly(
+    tmp_path: Path, walks: Path, reference: dict[str, Any]
+) -> None:
+    """Kill one run repeatedly; operations of a finished run are killed in a new one."""
     run = tmp_path / "0"
-    for point in points_on_the_way(uninterrupted["said"], np.random.default_rng(7), each=KILLS):
-        if carry_out(run, walks, kill_at=point) == 0:
-            assert_whole(run / "runs", uninterrupted)
+    for point in points_on_the_way(reference["output"], np.random.default_rng(7), num_repeats=KILLS):
+        if execute(run, walks, kill_at=point) == 0:
+            assert_complete(run / "runs", reference)
             run = tmp_path / str(int(run.name) + 1)
-            assert carry_out(run, walks, kill_at=point), point
-    assert carry_out(run, walks) == 0
-    assert_whole(run / "runs", uninterrupted)
+            assert execute(run, walks, kill_at=point), point
+    assert execute(run, walks) == 0
+    assert_complete(run / "runs", reference)
 
 
-def test_killed_beside_its_evaluation(tmp_path: Path, walks: Path) -> None:
-    """Whose processes end with it."""
-    resource = evaluated(tmp_path / "whole", walks, parallel=True)
+def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, walks: Path) -> None:
+    """The evaluation's processes end with the training."""
+    resource = evaluated_training(tmp_path / "whole", walks, parallel=True)
     assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
     run, workers = tmp_path / "0", list[int]()
     for kill in range(PARALLEL_KILLS):
-        driver = Driver(evaluated(run, walks, parallel=True), tmp_path)
+        driver = Driver(evaluated_training(run, walks, parallel=True), tmp_path)
         if driver.listen("progress", times=3 + kill % 3):
             workers += driver.descendants()
             driver.kill()
         else:
             assert "outcome" in driver.finish()
             run = tmp_path / str(int(run.name) + 1)
-    said = Driver(evaluated(run, walks, parallel=True), tmp_path).finish()
-    assert "outcome Succeeded" in said, said
+    output = Driver(evaluated_training(run, walks, parallel=True), tmp_path).finish()
+    assert "outcome Succeeded" in output, output
     assert workers
-    assert [worker for worker in workers if not ends(worker)] == []
+    assert [worker for worker in workers if not wait_for_end(worker)] == []
     for folder in tmp_path.glob("[0-9]*"):
         assert contents(folder) == contents(tmp_path / "whole")
         assert_clean(folder)
 
 
-def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
-    """48 updates in iterations of 6, four windows of data, targets every 4 updates where the algorithm has any."""
+def item_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
+    """48 updates in iterations of 6, four windows of data, and targets every 4 updates if the algorithm has any."""
     residency = (
         "Resident" if algorithm.endswith("DQN") else "Streaming"
     )  # which draws by priority from all data
@@ -164,8 +166,8 @@ def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     )
 
 
-def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
-    """24 updates in iterations of 6; half of each batch is of what the algorithm plays."""
+def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
+    """24 updates in iterations of 6; half of each batch comes from episodes that the policy plays."""
     return training(
         folder,
         "",
@@ -185,109 +187,113 @@ def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
 @pytest.mark.parametrize(
     ("algorithm", "described"),
     [
-        ("learn_marwil:MARWIL", of_items),
-        ("SAC", that_plays),
-        ("learn_dqn:DQN", of_items),
-        ("learn_lstm_bc:LSTMBC", of_items),
+        ("learn_marwil:MARWIL", item_training),
+        ("SAC", playing_training),
+        ("learn_dqn:DQN", item_training),
+        ("learn_lstm_bc:LSTMBC", item_training),
     ],
     ids=["MARWIL", "SAC", "DQN", "LSTMBC"],
 )
-def test_killed_at_named_moments(
+def test_training_killed_at_named_moments_resumes_exactly(
     tmp_path: Path, walks: Path, algorithm: str, described: Callable[[Path, Path, str], OfflineTraining]
 ) -> None:
-    """Targets, several optimisers, n steps, sequences, samples: killed wherever it is, a training is the same."""
+    """Cover targets, several optimisers, n steps, sequences and sampling."""
     data = walks
-    if described is that_plays:
+    if described is playing_training:
         data = tmp_path / "steered"
         record(recording(data, environment={"id": "toy_environments:Steered"}))
     assert "outcome Succeeded" in Driver(described(tmp_path / "whole", data, algorithm), tmp_path).finish()
-    whole = contents(tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
     for number in range(MOMENT_ROUNDS):
         run = tmp_path / f"killed{number}"
         for moment in rng.permutation(moments):
             time = int(rng.integers(1, 4))
-            if killed(described(run, data, algorithm), tmp_path, moment, time):
+            if kill_at_moment(described(run, data, algorithm), tmp_path, moment, time):
                 continue
             run = run.with_name(
                 f"{run.name}-{moment}"
             )  # the one before had come to its end without the moment
-            assert killed(described(run, data, algorithm), tmp_path, moment, time), moment
-        said = Driver(described(run, data, algorithm), tmp_path).finish()
-        assert "outcome Succeeded" in said, said
+            assert kill_at_moment(described(run, data, algorithm), tmp_path, moment, time), moment
+        output = Driver(described(run, data, algorithm), tmp_path).finish()
+        assert "outcome Succeeded" in output, output
     for folder in tmp_path.glob("killed*"):
-        assert contents(folder) == whole
+        assert contents(folder) == expected
 
 
-def killed(resource: OfflineTraining, folder: Path, moment: str, time: int) -> bool:
-    """Whether the moment came that often, and the training was killed there."""
+def kill_at_moment(resource: OfflineTraining, folder: Path, moment: str, time: int) -> bool:
+    """Train; return True if the training was killed at the given occurrence of the moment."""
     driver = Driver(resource, folder, moment, time)
-    said = driver.finish()
+    output = driver.finish()
     status = driver.process.wait()
-    assert status == -signal.SIGKILL or "outcome Succeeded" in said, (moment, said)
+    assert status == -signal.SIGKILL or "outcome Succeeded" in output, (moment, output)
     return status == -signal.SIGKILL
 
 
-def carry_out(folder: Path, data: Path, kill_at: str | None = None) -> int:
-    """Train until the end, or a kill; the exit code."""
+def execute(folder: Path, data: Path, kill_at: str | None = None) -> int:
+    """Train until the end or a kill, and return the exit code."""
     folder.mkdir(exist_ok=True)
-    driver = Driver(evaluated(folder / "runs", data, parallel=False), folder, kill_at)
-    said = driver.finish()
+    driver = Driver(evaluated_training(folder / "runs", data, parallel=False), folder, kill_at)
+    output = driver.finish()
     status = driver.process.wait()
-    assert "outcome" in said or status == -signal.SIGKILL, said
+    assert "outcome" in output or status == -signal.SIGKILL, output
     return status
 
 
-def assert_whole(runs: Path, expected: dict[str, Any]) -> None:
-    """What a training gives when nothing happens to it, and nothing besides."""
-    found = contents(runs)
-    assert {key: expected[key] for key in found} == found
+def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
+    """Check that the folder contains exactly the result of an uninterrupted training."""
+    actual = contents(runs)
+    assert {key: expected[key] for key in actual} == actual
     assert_clean(runs)
 
 
-def test_ctrl_c(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
-    """At whatever moment it comes."""
-    resource = evaluated(tmp_path / "parts", walks, parallel=False)
+def test_ctrl_c_ends_the_training_which_resumes(
+    tmp_path: Path, walks: Path, reference: dict[str, Any]
+) -> None:
+    """Interrupt at random moments."""
+    resource = evaluated_training(tmp_path / "parts", walks, parallel=False)
     for _ in range(2):
         driver = Driver(resource, tmp_path)
         assert driver.listen("progress", times=2)
         driver.interrupt()
-        said = driver.finish()
-        assert driver.process.returncode in (0, 130), said
-        assert "Traceback" not in said
-    said = Driver(resource, tmp_path).finish()
-    assert "outcome" in said, said
+        output = driver.finish()
+        assert driver.process.returncode in (0, 130), output
+        assert "Traceback" not in output
+    output = Driver(resource, tmp_path).finish()
+    assert "outcome" in output, output
     parts = contents(tmp_path / "parts")
     del parts["checkpoints"]
-    assert parts.items() <= uninterrupted.items()
+    assert parts.items() <= reference.items()
 
 
 class TestStorage:
     @pytest.mark.parametrize("size", ["8k", "40k"])
-    def test_a_full_disk(
+    def test_full_disk_is_reported(
         self,
         tmp_path: Path,
         small_disk: Callable[..., Path],
         walks: Path,
-        uninterrupted: dict[str, Any],
+        reference: dict[str, Any],
         size: str,
     ) -> None:
         disk = small_disk(f"size={size}")
-        resource = evaluated(disk / "runs", walks, parallel=False)
-        said = Driver(resource, tmp_path).finish()
-        assert "error StorageError" in said, said
-        assert "the disk is full" in said
-        assert str(disk / "runs/test/r1") in said
-        assert "Traceback" not in said, said
+        resource = evaluated_training(disk / "runs", walks, parallel=False)
+        output = Driver(resource, tmp_path).finish()
+        assert "error StorageError" in output, output
+        assert "the disk is full" in output
+        assert str(disk / "runs/test/r1") in output
+        assert "Traceback" not in output, output
         small_disk("remount,size=16m")
-        said = Driver(resource, tmp_path).finish()
-        assert "outcome Succeeded" in said, said
-        assert_whole(disk / "runs", uninterrupted)
+        output = Driver(resource, tmp_path).finish()
+        assert "outcome Succeeded" in output, output
+        assert_complete(disk / "runs", reference)
 
-    def test_a_read_only_folder(self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path) -> None:
+    def test_read_only_folder_is_reported(
+        self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path
+    ) -> None:
         disk = small_disk("size=1m,ro")
-        said = Driver(evaluated(disk / "runs", walks, parallel=False), tmp_path).finish()
-        assert "error StorageError" in said
-        assert "read-only" in said
+        output = Driver(evaluated_training(disk / "runs", walks, parallel=False), tmp_path).finish()
+        assert "error StorageError" in output
+        assert "read-only" in output
         assert list(disk.iterdir()) == []

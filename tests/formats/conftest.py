@@ -16,22 +16,22 @@ _RAYS_TYPES = (
 
 @pytest.fixture(autouse=True)
 def without_rays_types() -> Iterator[None]:
-    """Arrow as it is where Ray Data was never imported; other tests of the process may have done so."""
-    known = []
+    """Unregister Ray's Arrow types, which other tests of the process may have registered by importing Ray Data."""
+    extension_names = []
     for name in _RAYS_TYPES:
         with contextlib.suppress(pa.ArrowKeyError):
             pa.unregister_extension_type(name)
-            known.append(name)
+            extension_names.append(name)
     yield
-    if known:
+    if extension_names:
         from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
         from ray.data._internal.tensor_extensions import arrow
 
-        for made in (
+        for extension_type in (
             arrow.ArrowTensorType((0,), pa.int64()),
             arrow.ArrowTensorTypeV2((0,), pa.int64()),
             arrow.ArrowVariableShapedTensorType(pa.int64(), 0),
             ArrowPythonObjectType(),
         ):
             with contextlib.suppress(pa.ArrowKeyError):
-                pa.register_extension_type(made)
+                pa.register_extension_type(extension_type)

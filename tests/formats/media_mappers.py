@@ -1,4 +1,4 @@
-"""A user's own pre-learners for files that hold no timesteps, named in resources as "media_mappers:Name"."""
+"""Custom pre-learners for files without timesteps, named in resources as "media_mappers:Name"."""
 
 import uuid
 from typing import Any
@@ -9,7 +9,7 @@ from hindcast import SCHEMA, OfflinePreLearner, SingleAgentEpisode
 
 
 class Words(OfflinePreLearner):
-    """As RLlib's documentation has it: a line is an episode, which says the next word."""
+    """The example of RLlib's documentation: a line is an episode with the next words as actions."""
 
     @staticmethod
     def _map_to_episodes(  # noqa: PLR0917
@@ -28,7 +28,7 @@ class Words(OfflinePreLearner):
         episodes = []
         for text in batch["text"]:
             tokens = text.split(" ")
-            encoded = [vocabulary[token] for token in tokens]
+            token_ids = [vocabulary[token] for token in tokens]
             one_hot = np.zeros((len(tokens), len(vocabulary)), dtype=np.float32)
             for i, token in enumerate(tokens):
                 one_hot[i][vocabulary[token] - 1] = 1.0
@@ -36,9 +36,9 @@ class Words(OfflinePreLearner):
                 id_=uuid.uuid4().hex,
                 observations=list(one_hot),
                 observation_space=observation_space,
-                actions=encoded[1:],
+                actions=token_ids[1:],
                 action_space=action_space,
-                rewards=[0.0 for _ in range(len(encoded) - 2)] + [1.0],
+                rewards=[0.0 for _ in range(len(token_ids) - 2)] + [1.0],
                 terminated=True,
                 truncated=False,
                 len_lookback_buffer=0,
@@ -87,11 +87,11 @@ class Bytes(OfflinePreLearner):
         ]
 
 
-class Nothing(OfflinePreLearner):
+class NoRowMapper(OfflinePreLearner):
     """Maps blocks only."""
 
 
-class Wrong(OfflinePreLearner):
+class ArrayMapper(OfflinePreLearner):
     @classmethod
     def map_rows(cls, rows):
         return rows["text"]

@@ -1,4 +1,4 @@
-"""Reading a user's table whole, as the tests of tables do."""
+"""Reading complete tables of users for tests."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from hindcast.storage.location import resolve
 
 
 def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
-    """All rows of a file, through pieces that were pickled, as those that travel to workers are."""
+    """Read all rows of a file through pickled pieces, as workers do."""
     location = resolve(path)
-    known = detect_format(location) if format is None else FORMATS[format]
-    assert known is not None, f"no format recognises {path}"
+    file_format = detect_format(location) if format is None else FORMATS[format]
+    assert file_format is not None, f"no format recognises {path}"
     options["filter"] = [FilterTerm(column=c, op=op, value=v) for c, op, v in options.get("filter", ())]
-    given = ReadOptions(**options)
-    pieces = pickle.loads(pickle.dumps(known.pieces(location, given)))
-    parts = [rows for piece in pieces for rows in known.read(piece, given)]
-    return joined(parts)
+    read_options = ReadOptions(**options)
+    pieces = pickle.loads(pickle.dumps(file_format.pieces(location, read_options)))
+    parts = [rows for piece in pieces for rows in file_format.read(piece, read_options)]
+    return concat_rows(parts)
 
 
-def joined(parts: list[Any]) -> Rows:
-    """`Rows` one after the other."""
+def concat_rows(parts: list[Any]) -> Rows:
+    """Concatenate `Rows`."""
     assert parts, "there are no rows"
     names = dict.fromkeys(name for part in parts for name in part.columns)
 
     def column(name: str) -> np.ndarray:
-        found = [part.columns.get(name, np.full(len(part), "", dtype=object)) for part in parts]
-        assert len({(array.dtype, array.shape[1:]) for array in found}) == 1, f"{name} changes"
-        return np.concatenate(found)
+        columns = [part.columns.get(name, np.full(len(part), "", dtype=object)) for part in parts]
+        assert len({(array.dtype, array.shape[1:]) for array in columns}) == 1, f"{name} changes"
+        return np.concatenate(columns)
 
     def every(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
@@ -56,12 +56,12 @@ def joined(parts: list[Any]) -> Rows:
 
 
 def lz4_cell(value: Any) -> str:
-    """A cell as RLlib packs it."""
+    """Pack a cell as RLlib does."""
     return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(value), asbytes=True)).decode()
 
 
 class Evil:
-    """Unpickled, it makes the file `executed`."""
+    """An object that creates the file `executed` when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return (exec, ("open('executed', 'w').close()",))

@@ -1,4 +1,4 @@
-"""Columns: one row per timestep, written for everybody to read."""
+"""The layout "Columns": one row per timestep, for other tools to read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def write(folder, spec, *blocks, **options):
     return writer.close()
 
 
-def test_what_stands_in_the_file(kit, tmp_path):
-    """RLlib's names and `t`; lists that any tool reads; flags on the last row only; nulls nowhere in data."""
+def test_columns_file_has_schema_and_rows_of_the_layout(kit, tmp_path):
+    """RLlib's names and `t`; lists that any tool reads; flags on the last row only; no nulls in data."""
     block = kit.block([2, 3])
     block = block.with_columns({**block.columns, "action_logp": np.zeros(5, np.float32)})
     (entry,) = write(tmp_path, kit.spec(block), block)
@@ -53,7 +53,7 @@ def test_what_stands_in_the_file(kit, tmp_path):
     assert (entry.rows, entry.timesteps, entry.row_groups[0].lengths) == (2, 5, (2, 3))
 
 
-def test_frames_are_flat_lists_whose_shape_ray_knows(kit, tmp_path):
+def test_frames_are_written_as_flat_lists_with_rays_shape(kit, tmp_path):
     block = kit.block([2])
     frames = np.arange(3 * 24, dtype=np.uint8).reshape(3, 2, 4, 3)
     block = block.with_columns({**block.columns, "obs": frames})
@@ -68,7 +68,7 @@ def test_frames_are_flat_lists_whose_shape_ray_knows(kit, tmp_path):
 
 
 class TestInfos:
-    def test_are_left_out_when_none_says_anything(self, kit, tmp_path):
+    def test_column_is_left_out_when_all_infos_are_empty(self, kit, tmp_path):
         block = kit.block([2, 1])
         for text in ("", "{}"):
             infos = np.full(5, text, dtype=object)
@@ -77,12 +77,12 @@ class TestInfos:
             assert "infos" not in pq.read_schema(tmp_path / entry.path).names
             assert read_all(tmp_path).columns["infos"].tolist() == [""] * 5
 
-    def test_a_file_begins_where_the_first_says_something(self, kit, tmp_path):
+    def test_new_file_starts_at_first_block_with_infos(self, kit, tmp_path):
         blocks = [kit.block([2], first=i) for i in range(4)]
         texts = [["", "", ""], ["", '{"a":1}', ""], ["", "", ""], ['{"r":1}', "", '{"b":2}']]
         blocks = [
-            block.with_columns({**block.columns, "infos": np.array(own, dtype=object)})
-            for block, own in zip(blocks, texts, strict=True)
+            block.with_columns({**block.columns, "infos": np.array(block_texts, dtype=object)})
+            for block, block_texts in zip(blocks, texts, strict=True)
         ]
         entries = write(tmp_path, DataSpec.from_block(blocks[0]), *blocks, row_group_bytes=1)
         assert [entry.rows for entry in entries] == [1, 3]
@@ -92,17 +92,17 @@ class TestInfos:
         )
 
     @pytest.mark.parametrize(
-        "own", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
+        "cell_text", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
     )
     @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
-    def test_that_of_reset_stands_in_the_first_step(self, own, reset):
-        cell = prepend_entry(RESET, reset, own)
-        assert split_entry(RESET, cell) == (reset, own)
-        if reset and "reset_info" not in own:
+    def test_reset_info_is_stored_in_first_step(self, cell_text, reset):
+        cell = prepend_entry(RESET, reset, cell_text)
+        assert split_entry(RESET, cell) == (reset, cell_text)
+        if reset and "reset_info" not in cell_text:
             assert json.loads(cell)["reset_info"] == json.loads(reset)
 
 
-def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
+def test_long_episodes_are_split_on_disk_and_joined_when_read(kit, tmp_path, monkeypatch):
     monkeypatch.setattr("hindcast.formats.columns.layout.ColumnsEncoder.max_episode_bytes", 4_000)
     block = kit.block([5, 100, 5])
     infos = np.array([f'{{"i":{i}}}' for i in range(113)], dtype=object)
@@ -113,14 +113,14 @@ def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
     kit.assert_same(read_all(tmp_path), block)
 
 
-def test_rows_per_file_are_timesteps_of_whole_episodes(kit, tmp_path):
+def test_max_rows_per_file_counts_timesteps_of_whole_episodes(kit, tmp_path):
     blocks = [kit.block([4, 4, 4, 30, 4, 4], first=6 * i) for i in range(3)]
     entries = write(tmp_path, kit.spec(blocks[0]), *blocks, max_rows_per_file=10)
     assert [entry.timesteps for entry in entries] == [8, 4, 30, 8, 8, 4, 30, 8, 8, 4, 30, 8]
     kit.assert_same(read_all(tmp_path), Block.concat(blocks))
 
 
-def test_bytes_per_file(kit, tmp_path):
+def test_max_file_size_limits_files(kit, tmp_path):
     blocks = [kit.block([50] * 10, first=10 * i) for i in range(10)]
     limits = {"row_group_bytes": 20_000, "max_file_bytes": 150_000, "compression": "none"}
     entries = write(tmp_path, kit.spec(blocks[0]), *blocks, **limits)
@@ -129,20 +129,20 @@ def test_bytes_per_file(kit, tmp_path):
     kit.assert_same(read_all(tmp_path), Block.concat(blocks))
 
 
-def test_an_episode_without_timesteps_is_refused(kit, tmp_path):
+def test_encode_episode_without_timesteps_raises(kit, tmp_path):
     block = kit.block([3, 0, 2])
     with pytest.raises(DataError, match="episode e1 has no timesteps, so it has no row in Columns"):
         write(tmp_path, kit.spec(block), block)
 
 
-def test_names_that_the_layout_needs_itself(kit, tmp_path):
+def test_model_output_named_like_a_layout_column_raises(kit, tmp_path):
     block = kit.block([3])
     block = block.with_columns({**block.columns, "t": np.zeros(3)})
     with pytest.raises(DataError, match="a model output is named 't'"):
         write(tmp_path, DataSpec.from_block(block), block)
 
 
-def test_other_columns_are_refused(kit):
+def test_encode_unknown_column_raises(kit):
     block = kit.block()
     encoder = ColumnsEncoder(kit.spec(block))
     with pytest.raises(DataError, match="'actions' is float32"):

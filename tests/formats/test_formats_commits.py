@@ -25,33 +25,33 @@ def folder(request, tmp_path, memory):
     return resolve(tmp_path / "d" if request.param == "local" else memory)
 
 
-def test_commits_are_read_by_range(folder):
+def test_read_commits_returns_commits_by_range(folder):
     assert read_commits(folder) == {}
     commits = [commit(number, file_entry(f"{number:06d}-a1-000.parquet")) for number in (11, 2, 0)]
     for one in commits:
         write_commit(folder, one)
-    found = read_commits(folder)
-    assert list(found) == [0, 2, 11]
-    assert found[11] == commits[0]
-    assert found[11].files[0].episodes == 1
+    commits_read = read_commits(folder)
+    assert list(commits_read) == [0, 2, 11]
+    assert commits_read[11] == commits[0]
+    assert commits_read[11].files[0].episodes == 1
     text = json.loads(folder.child("_hindcast/commits/000011.json").read_bytes())
     assert text["files"][0]["rowGroups"][0]["lengths"] == [3, 4]
 
 
-def test_the_last_commit_of_a_range_stays(folder):
+def test_write_commit_twice_keeps_the_last(folder):
     write_commit(folder, commit(3, file_entry("000003-a1-000.parquet")))
     write_commit(folder, commit(3, file_entry("000003-b2-000.parquet")))
     assert read_commits(folder)[3].files[0].path == "000003-b2-000.parquet"
 
 
-def test_a_broken_commit_is_named(folder):
+def test_read_commits_names_damaged_commit(folder):
     write_commit(folder, commit(0))
     folder.child("_hindcast/commits/000001.json").write_bytes(b'{"range": 1, "fi')
     with pytest.raises(DataError, match=r"000001\.json cannot be read .* delete it and record again"):
         read_commits(folder)
 
 
-def test_a_commit_that_cannot_be_written_does_not_count(small_disk):
+def test_write_commit_on_full_disk_leaves_range_uncommitted(small_disk):
     folder = resolve(small_disk("size=64k"))
     write_commit(folder, commit(0))
     small_disk("remount,ro")
@@ -60,8 +60,8 @@ def test_a_commit_that_cannot_be_written_does_not_count(small_disk):
     assert list(read_commits(folder)) == [0]
 
 
-def test_orphans_are_removed_and_nothing_else(folder):
-    kept = ["000000-a1-000.parquet", "mine.parquet", "notes.txt", "000000-a1.parquet", ".mine.tmp"]
+def test_remove_orphans_deletes_only_orphans(folder):
+    kept_names = ["000000-a1-000.parquet", "mine.parquet", "notes.txt", "000000-a1.parquet", ".mine.tmp"]
     orphans = [
         "000000-zz-000.parquet",
         "000012-0a1b2c3d-001.parquet",
@@ -69,20 +69,20 @@ def test_orphans_are_removed_and_nothing_else(folder):
         "_hindcast/.manifest.json.0123abcd.tmp",
         "_hindcast/commits/.000001.json.0123abcd.tmp",
     ]
-    for name in [*kept, *orphans, "deep/000000-zz-000.parquet"]:
+    for name in [*kept_names, *orphans, "deep/000000-zz-000.parquet"]:
         folder.child(name).write_bytes(b"x")
     write_commit(folder, commit(0))
-    remove_orphans(folder, [commit(0, file_entry(kept[0]))])
-    left = {entry.relative for entry in folder.files(recursive=True)}
-    assert left == {*kept, "deep/000000-zz-000.parquet", "_hindcast/commits/000000.json"}
+    remove_orphans(folder, [commit(0, file_entry(kept_names[0]))])
+    remaining_names = {entry.relative_path for entry in folder.files(recursive=True)}
+    assert remaining_names == {*kept_names, "deep/000000-zz-000.parquet", "_hindcast/commits/000000.json"}
 
 
-def test_removing_orphans_where_nothing_is(folder):
+def test_remove_orphans_in_missing_folder_does_nothing(folder):
     remove_orphans(folder, [])
     assert folder.list() == []
 
 
-def test_a_manifest_survives(kit, folder):
+def test_manifest_round_trip(kit, folder):
     assert read_manifest(folder) is None
     manifest = Manifest(
         spec_hash="abc",
@@ -95,14 +95,14 @@ def test_a_manifest_survives(kit, folder):
         files=(file_entry(),),
     )
     write_manifest(folder, manifest)
-    found = read_manifest(folder)
-    assert found == manifest
-    assert found is not None
-    assert found.data_spec == kit.spec(kit.block())
+    copy = read_manifest(folder)
+    assert copy == manifest
+    assert copy is not None
+    assert copy.data_spec == kit.spec(kit.block())
     assert json.loads(folder.child("_hindcast/manifest.json").read_bytes())["formatVersion"] == 1
 
 
-def test_the_digest_is_of_contents_in_order_not_of_names(kit):
+def test_digest_depends_on_contents_and_order_but_not_on_names(kit):
     def digest(*files: FileEntry) -> str:
         return Manifest(spec=kit.spec(kit.block()).to_json(), files=files).digest
 

@@ -1,5 +1,5 @@
 """D4RL's files, in the layout of the published ones: hopper-medium-v2 (next observations, timeouts, the policy's
-weights beside), maze2d (no next observations, no terminals), kitchen (no timeouts)."""
+weights), maze2d (no next observations, no terminals), kitchen (no timeouts)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ D4RL = d4rl.D4RL()
 
 
 def arrays() -> dict[str, np.ndarray]:
-    """The steps of four episodes, end to end."""
+    """Return the steps of four episodes, end to end."""
     rng = np.random.default_rng(0)
     rows = sum(LENGTHS)
     last = np.cumsum(LENGTHS) - 1
@@ -66,12 +66,12 @@ def one(path: Path, options: ReadOptions | None = None) -> Rows:
     return rows
 
 
-def test_hopper_is_recognised_and_read(tmp_path: Path) -> None:
+def test_hopper_file_is_recognised_and_read(tmp_path: Path) -> None:
     data = arrays()
     path = write(tmp_path / "hopper_medium-v2.hdf5", data)
     assert detect_format(resolve(path)) is FORMATS["D4RL"]
     rows = one(path)
-    for name, own in {
+    for name, column in {
         "obs": "observations",
         "new_obs": "next_observations",
         "actions": "actions",
@@ -79,8 +79,8 @@ def test_hopper_is_recognised_and_read(tmp_path: Path) -> None:
         "qpos": "infos/qpos",
         "action_logp": "infos/action_log_probs",
     }.items():
-        assert rows.columns[name].dtype == data[own].dtype
-        np.testing.assert_array_equal(rows.columns[name], data[own])
+        assert rows.columns[name].dtype == data[column].dtype
+        np.testing.assert_array_equal(rows.columns[name], data[column])
     assert set(rows.columns) == {"obs", "new_obs", "actions", "rewards", "qpos", "action_logp"}
     np.testing.assert_array_equal(rows.terminated, data["terminals"])
     np.testing.assert_array_equal(rows.truncated, data["timeouts"])
@@ -89,20 +89,21 @@ def test_hopper_is_recognised_and_read(tmp_path: Path) -> None:
     assert [list(rows.eps_id).count(name) for name in dict.fromkeys(rows.eps_id)] == list(LENGTHS)
 
 
-def test_pieces_are_whole_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_contain_whole_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.hdf5", arrays())
-    whole = one(path)
+    all_rows = one(path)
     monkeypatch.setattr(d4rl, "PIECE_BYTES", 400)
     parts = read(path)
     assert len(parts) > 1
     for name in ("eps_id", "t", "row", "terminated"):
         assert (
-            np.concatenate([getattr(part, name) for part in parts]).tolist() == getattr(whole, name).tolist()
+            np.concatenate([getattr(part, name) for part in parts]).tolist()
+            == getattr(all_rows, name).tolist()
         )
     assert all((part.terminated | part.truncated)[-1] for part in parts)
 
 
-def test_columns_of_one_number_are_flat(tmp_path: Path) -> None:
+def test_columns_of_one_number_are_read_flat(tmp_path: Path) -> None:
     data = arrays()
     columns = {name: data[name][:, None] for name in ("rewards", "terminals", "timeouts")}
     rows = one(
@@ -112,7 +113,7 @@ def test_columns_of_one_number_are_flat(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.terminated, data["terminals"])
 
 
-def test_without_next_observations_the_rows_have_none(tmp_path: Path) -> None:
+def test_file_without_next_observations_gives_rows_without_new_obs(tmp_path: Path) -> None:
     data = arrays()
     del data["next_observations"]
     rows = one(write(tmp_path / "a.hdf5", data))
@@ -120,22 +121,22 @@ def test_without_next_observations_the_rows_have_none(tmp_path: Path) -> None:
     assert len(rows) == sum(LENGTHS)
 
 
-def test_without_timeouts_the_limit_is_told(tmp_path: Path) -> None:
+def test_file_without_timeouts_requires_step_limit(tmp_path: Path) -> None:
     data = arrays()
     del data["timeouts"]
     path = write(tmp_path / "kitchen.hdf5", data)
     with pytest.raises(DataError, match=r"no 'timeouts'.*max_episode_steps"):
         read(path)
-    limited = one(path, ReadOptions(options={"max_episode_steps": 4}))
-    ends = (np.flatnonzero(limited.terminated).tolist(), np.flatnonzero(limited.truncated).tolist())
+    limited_rows = one(path, ReadOptions(options={"max_episode_steps": 4}))
+    ends = (np.flatnonzero(limited_rows.terminated).tolist(), np.flatnonzero(limited_rows.truncated).tolist())
     assert ends == ([4, 14], [3, 8, 12, 18])
-    unlimited = one(path, ReadOptions(options={"max_episode_steps": 0}))
-    assert not unlimited.truncated.any()
-    with pytest.raises(DataError, match="its own timeouts"):
+    unlimited_rows = one(path, ReadOptions(options={"max_episode_steps": 0}))
+    assert not unlimited_rows.truncated.any()
+    with pytest.raises(DataError, match="its own 'timeouts'"):
         read(write(tmp_path / "b.hdf5", arrays()), ReadOptions(options={"max_episode_steps": 4}))
 
 
-def test_columns_schema_and_filter(tmp_path: Path) -> None:
+def test_schema_columns_and_filter_select_datasets(tmp_path: Path) -> None:
     data = arrays()
     path = write(tmp_path / "a.hdf5", data)
     options = ReadOptions(
@@ -144,9 +145,9 @@ def test_columns_schema_and_filter(tmp_path: Path) -> None:
         filter=[FilterTerm(column="rewards", op=">", value=0.0)],
     )
     rows = one(path, options)
-    kept = np.flatnonzero(data["rewards"] > 0)
-    np.testing.assert_array_equal(rows.row, kept)
-    np.testing.assert_array_equal(rows.columns["vf_preds"], data["infos/qpos"][kept])
+    passing_rows = np.flatnonzero(data["rewards"] > 0)
+    np.testing.assert_array_equal(rows.row, passing_rows)
+    np.testing.assert_array_equal(rows.columns["vf_preds"], data["infos/qpos"][passing_rows])
     assert set(rows.columns) == {"obs", "new_obs", "actions", "rewards", "vf_preds"}
 
 
@@ -155,7 +156,7 @@ def test_columns_schema_and_filter(tmp_path: Path) -> None:
     [
         ({"rewards": np.zeros(3)}, "3 rows at /rewards, and 19 elsewhere"),
         ({"terminals": np.full(19, 2)}, "row 0: /terminals is 2"),
-        ({"terminals": np.zeros((19, 2))}, "where flags are expected"),
+        ({"terminals": np.zeros((19, 2))}, "expected flags"),
         ({"observations": None}, "neither|no column 'obs'"),
         ({"terminals": None}, "no 'terminals'"),
         (
@@ -164,7 +165,7 @@ def test_columns_schema_and_filter(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+def test_invalid_file_raises(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     data = {name: value for name, value in {**arrays(), **change}.items() if value is not None}
     if "observations" not in data:
         del data["next_observations"]
@@ -172,7 +173,7 @@ def test_mistakes_are_named(tmp_path: Path, change: dict[str, Any], sentence: st
         read(write(tmp_path / "a.hdf5", data))
 
 
-def test_unknown_options_are_refused(tmp_path: Path) -> None:
+def test_unknown_option_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", arrays())
     with pytest.raises(DataError, match="D4RL has no read option 'limit'"):
         read(path, ReadOptions(options={"limit": 3}))

@@ -1,4 +1,4 @@
-"""What episodes hold in addition to their steps, in every layout."""
+"""Details of episodes in every layout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.storage.location import resolve
 
 NAMES = tuple(LAYOUTS)
-TOLD = (
+DETAILS_TEXTS = (
     "",
     to_text(
         agent_id="left", module_id="m", multi_agent_episode_id="many", start_time=1.5, last_step_time=2.25
@@ -40,7 +40,7 @@ TOLD = (
 )
 
 
-def told(block: Block, texts=TOLD) -> Block:
+def with_details(block: Block, texts=DETAILS_TEXTS) -> Block:
     return replace(block, details=np.array(texts, dtype=object))
 
 
@@ -55,23 +55,23 @@ def with_infos(block: Block) -> Block:
 
 @pytest.mark.parametrize("has_infos", [False, True])
 @pytest.mark.parametrize("layout", NAMES)
-def test_every_layout_keeps_them(kit, tmp_path, layout, has_infos):
-    block = told(with_infos(kit.block()) if has_infos else kit.block())
-    other = kit.block(first=3)
-    other = with_infos(other) if has_infos else other
-    kit.write(tmp_path, block, other, layout=layout)
-    found = read_all(open_dataset(tmp_path))
-    kit.assert_same(found, Block.concat([block, other]))
-    assert found.details.tolist() == [*TOLD, "", "", ""]
-    for path in tmp_path.glob("*.parquet"):  # its metadata lost, or rewritten by another tool
+def test_details_round_trip_in_every_layout(kit, tmp_path, layout, has_infos):
+    block = with_details(with_infos(kit.block()) if has_infos else kit.block())
+    second = kit.block(first=3)
+    second = with_infos(second) if has_infos else second
+    kit.write(tmp_path, block, second, layout=layout)
+    block_read = read_all(open_dataset(tmp_path))
+    kit.assert_same(block_read, Block.concat([block, second]))
+    assert block_read.details.tolist() == [*DETAILS_TEXTS, "", "", ""]
+    for path in tmp_path.glob("*.parquet"):  # metadata lost, or rewritten by another tool
         pq.write_table(pq.read_table(path), path)
-    assert read_all(open_dataset(tmp_path)).details.tolist() == [*TOLD, "", "", ""]
+    assert read_all(open_dataset(tmp_path)).details.tolist() == [*DETAILS_TEXTS, "", "", ""]
 
 
 @pytest.mark.parametrize("layout", NAMES)
-def test_files_without_any_have_no_place_for_them(kit, tmp_path, layout):
+def test_files_without_details_have_no_details_column(kit, tmp_path, layout):
     kit.write(tmp_path / "none", kit.block(), layout=layout)
-    kit.write(tmp_path / "empty", told(kit.block(), ("", "", "")), layout=layout)
+    kit.write(tmp_path / "empty", with_details(kit.block(), ("", "", "")), layout=layout)
     assert (tmp_path / "none" / "000000-a1-000.parquet").read_bytes() == (
         tmp_path / "empty" / "000000-a1-000.parquet"
     ).read_bytes()
@@ -79,25 +79,25 @@ def test_files_without_any_have_no_place_for_them(kit, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", NAMES)
-def test_long_episodes_keep_them_in_fragments(kit, tmp_path, layout):
-    block = told(kit.block())
-    with mock.patch.object(type(make_encoder(layout, kit.spec(block))), "longest", 100):
+def test_details_of_long_episodes_survive_fragments(kit, tmp_path, layout):
+    block = with_details(kit.block())
+    with mock.patch.object(type(make_encoder(layout, kit.spec(block))), "max_episode_bytes", 100):
         kit.write(tmp_path, block, layout=layout)
     kit.assert_same(read_all(open_dataset(tmp_path)), block)
 
 
-def test_long_episodes_in_rows_keep_infos_that_come_late(kit, tmp_path):
+def test_late_infos_of_long_episodes_survive_fragments_in_rows(kit, tmp_path):
     block = kit.block([6])
     infos = np.array([*[""] * 6, '{"late":1}'], dtype=object)
-    block = told(block.with_columns({**block.columns, "infos": infos}), [TOLD[1]])
+    block = with_details(block.with_columns({**block.columns, "infos": infos}), [DETAILS_TEXTS[1]])
     with mock.patch.object(ColumnsEncoder, "max_episode_bytes", 100):
         kit.write(tmp_path / "data", block, layout="columns")
     kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
 
 
 def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
-    """Each said in its first row what came with its first observation, and the lengths stood in the footer."""
-    block = told(with_infos(kit.block([13 - 1])), [TOLD[1]])
+    """Their first rows repeated the info of their first observation, and the footer had the lengths."""
+    block = with_details(with_infos(kit.block([13 - 1])), [DETAILS_TEXTS[1]])
     with (
         mock.patch.object(ColumnsEncoder, "max_episode_bytes", 100),
         mock.patch.object(ColumnsEncoder, "has_index", True),
@@ -107,7 +107,7 @@ def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
     kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
 
 
-def test_actors_of_rows_of_others_are_kept(kit, tmp_path):
+def test_actors_in_foreign_rows_become_details(kit, tmp_path):
     block = kit.block()
     kit.write(tmp_path / "data", block, layout="columns")
     (path,) = (tmp_path / "data").glob("*.parquet")
@@ -116,18 +116,18 @@ def test_actors_of_rows_of_others_are_kept(kit, tmp_path):
         at = table.schema.get_field_index(name)
         table = table.set_column(at, name, pa.array(values, pa.string()))
     pq.write_table(table.replace_schema_metadata(None), path)
-    found = read_all(open_data(tmp_path / "data", cache=tmp_path / "cache"))
-    assert found.eps_id.tolist() == ["e0/a", "e1/a", "e2/b"]
-    assert found.details.tolist() == [to_text(agent_id=agent, module_id="m") for agent in "aab"]
+    block_read = read_all(open_data(tmp_path / "data", cache=tmp_path / "cache"))
+    assert block_read.eps_id.tolist() == ["e0/a", "e1/a", "e2/b"]
+    assert block_read.details.tolist() == [to_text(agent_id=agent, module_id="m") for agent in "aab"]
 
 
-def test_of_fragments_of_others_the_newest_details_win(kit, tmp_path):
-    whole, parts = kit.block([5]), []
-    for first, last, texts in ((0, 3, TOLD[1]), (3, 5, TOLD[2])):
+def test_join_foreign_fragments_keeps_newest_details(kit, tmp_path):
+    block, parts = kit.block([5]), []
+    for first, last, texts in ((0, 3, DETAILS_TEXTS[1]), (3, 5, DETAILS_TEXTS[2])):
         part = Block(
-            columns={name: column[first : last + (name == "obs")] for name, column in whole.columns.items()},
+            columns={name: column[first : last + (name == "obs")] for name, column in block.columns.items()},
             length=np.array([last - first]),
-            eps_id=whole.eps_id,
+            eps_id=block.eps_id,
             t_started=np.array([first]),
             terminated=np.array([last == 5]),
             truncated=np.array([False]),
@@ -138,22 +138,22 @@ def test_of_fragments_of_others_the_newest_details_win(kit, tmp_path):
         kit.write(tmp_path, part, stem=f"{number}", layout="episodes/messagepack")
     for path in tmp_path.glob("*.parquet"):
         pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
-    found = read_all(open_dataset(tmp_path))
-    kit.assert_same(found, replace(whole, details=np.array([TOLD[2]], dtype=object)))
-    assert found.details.tolist() == [TOLD[2]]
+    block_read = read_all(open_dataset(tmp_path))
+    kit.assert_same(block_read, replace(block, details=np.array([DETAILS_TEXTS[2]], dtype=object)))
+    assert block_read.details.tolist() == [DETAILS_TEXTS[2]]
 
 
-def test_episodes_that_differ_in_them_alone_are_no_repetition(kit, tmp_path):
-    for number, text in enumerate((TOLD[1], TOLD[2], TOLD[2])):
-        block = told(kit.block([3]), [text])
+def test_episodes_that_differ_only_in_details_are_not_duplicates(kit, tmp_path):
+    for number, text in enumerate((DETAILS_TEXTS[1], DETAILS_TEXTS[2], DETAILS_TEXTS[2])):
+        block = with_details(kit.block([3]), [text])
         kit.write(tmp_path, block, stem=f"{number}", layout="episodes/messagepack")
         (path,) = tmp_path.glob(f"{number}-*.parquet")
         pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
-    assert read_all(open_dataset(tmp_path)).details.tolist() == [TOLD[1], TOLD[2]]
+    assert read_all(open_dataset(tmp_path)).details.tolist() == [DETAILS_TEXTS[1], DETAILS_TEXTS[2]]
 
 
-def test_what_an_episode_holds_is_the_same_beside_others(kit):
-    block = told(with_infos(kit.block()))
+def test_episode_content_is_independent_of_other_episodes(kit):
+    block = with_details(with_infos(kit.block()))
     block.columns["infos"][block.rows_of("infos", 0)] = ""
     alone = [Content.from_block(block.take([i])) for i in range(3)]
     assert Content.per_episode(block) == alone
@@ -161,13 +161,13 @@ def test_what_an_episode_holds_is_the_same_beside_others(kit):
     assert sum(alone, Content()) == Content.from_block(block)
 
 
-def convert(source, folder, form, notes=None):
-    watch = Hooks(note=(notes if notes is not None else []).append)
-    return convert_data(Reading((str(source),)), Target(resolve(folder), form), watch)
+def convert(source, folder, layout_name, notes=None):
+    hooks = Hooks(note=(notes if notes is not None else []).append)
+    return convert_data(Reading((str(source),)), Target(resolve(folder), layout_name), hooks)
 
 
-def test_converting_keeps_them_and_its_checksum_knows(kit, tmp_path):
-    block = told(with_infos(kit.block()))
+def test_convert_keeps_details_and_checksum_covers_them(kit, tmp_path):
+    block = with_details(with_infos(kit.block()))
     kit.write(tmp_path / "source", block)
     source, checksums, notes = tmp_path / "source", set(), []
     for form in ("MessagePack", "Columns", "JSON", "Episodes"):
@@ -180,29 +180,31 @@ def test_converting_keeps_them_and_its_checksum_knows(kit, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["CSV", "SampleBatch"])
-def test_converting_says_what_has_no_place(kit, tmp_path, form):
-    kit.write(tmp_path / "source", told(with_infos(kit.block())))
+def test_convert_notes_details_that_format_cannot_store(kit, tmp_path, form):
+    kit.write(tmp_path / "source", with_details(with_infos(kit.block())))
     notes = []
-    written = convert(tmp_path / "source", tmp_path / "out", form, notes)
+    converted = convert(tmp_path / "source", tmp_path / "out", form, notes)
     assert [note for note in notes if note.startswith(f"{form} cannot store episode details")]
-    assert written.checksum == convert(tmp_path / "out", tmp_path / "back", "Episodes").checksum
+    assert converted.checksum == convert(tmp_path / "out", tmp_path / "back", "Episodes").checksum
     assert read_all(open_dataset(tmp_path / "back")).details is None
 
 
-def test_rows_out_of_order_keep_them(kit, tmp_path):
-    block = told(kit.block())
+def test_details_survive_rows_out_of_order(kit, tmp_path):
+    block = with_details(kit.block())
     kit.write(tmp_path / "source", block, layout="columns")
     table = pq.read_table(tmp_path / "source").replace_schema_metadata(None)
     (tmp_path / "scrambled").mkdir()
     order = np.random.default_rng(0).permutation(len(table))
     pq.write_table(table.take(pa.array(order)), tmp_path / "scrambled" / "rows.parquet")
-    found = read_all(open_data(str(tmp_path / "scrambled"), cache=tmp_path / "cache"))
-    named = {name.split("/")[0]: text for name, text in zip(found.eps_id, found.details, strict=True)}
-    assert named == dict(zip(block.eps_id, TOLD, strict=True))
+    block_read = read_all(open_data(str(tmp_path / "scrambled"), cache=tmp_path / "cache"))
+    details_by_id = {
+        name.split("/")[0]: text for name, text in zip(block_read.eps_id, block_read.details, strict=True)
+    }
+    assert details_by_id == dict(zip(block.eps_id, DETAILS_TEXTS, strict=True))
 
 
-def test_what_messagepack_cannot_hold_is_refused(kit, tmp_path):
-    block = told(kit.block([3]), [to_text(custom_data={"x": (1, 2)})])
+def test_encode_details_that_messagepack_cannot_represent_raises(kit, tmp_path):
+    block = with_details(kit.block([3]), [to_text(custom_data={"x": (1, 2)})])
     with pytest.raises(DataError, match=r"episode e0 has .* cannot represent \(a tuple"):
         kit.write(tmp_path, block, layout="episodes/messagepack")
     assert not list(tmp_path.glob("*"))
@@ -216,21 +218,21 @@ def test_what_messagepack_cannot_hold_is_refused(kit, tmp_path):
         (msgpack.ExtType(5, b""), "extension of type 5"),
     ],
 )
-def test_custom_data_that_cannot_be_kept_are_refused(kit, tmp_path, custom_data, sentence):
+def test_read_invalid_custom_data_raises(kit, tmp_path, custom_data, sentence):
     kit.write(tmp_path, kit.block([3]), layout="episodes/messagepack")
     (path,) = tmp_path.glob("*.parquet")
     table = pq.read_table(path)
     cell = table["item"][0].as_py()
     empty = pack("custom_data") + pack({})
     assert cell.endswith(empty)
-    changed = cell[: -len(empty)] + pack("custom_data") + msgpack.packb(custom_data)
-    pq.write_table(pa.table({"item": pa.array([changed], pa.binary())}), path)
+    damaged_cell = cell[: -len(empty)] + pack("custom_data") + msgpack.packb(custom_data)
+    pq.write_table(pa.table({"item": pa.array([damaged_cell], pa.binary())}), path)
     with pytest.raises(DataError, match=rf"000000-a1-000\.parquet.*row 0: it holds .*{sentence}"):
         open_dataset(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["episode_details", "length"])
-def test_a_model_output_with_the_name_of_a_column_is_refused(kit, name):
+def test_model_output_named_like_a_column_raises(kit, name):
     spec = kit.spec(kit.block())
     with pytest.raises(DataError, match=f"a model output is named '{name}'"):
         make_encoder("episodes/arrow", replace(spec, leaves={**spec.leaves, name: spec.leaves["rewards"]}))

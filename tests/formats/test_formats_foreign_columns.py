@@ -1,4 +1,4 @@
-"""Columns that others wrote: RLlib in each of its forms, users with their own tools, and what breaks."""
+"""Foreign columns: all forms of RLlib, tables of other tools, and damaged files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW, NEXT = OBS[[0, 1, 2, 4, 5]], OBS[[1, 2, 3, 5, 6]]
 
 
 def lz4_cell(value, protocol=pickle.DEFAULT_PROTOCOL, with_size=True) -> str:
-    """As `ray.rllib.utils.compression.pack` makes it."""
+    """Pack a cell as `ray.rllib.utils.compression.pack` does."""
     data = pickle.dumps(value, protocol=protocol)
     if with_size:
         block = pa.Codec("lz4_raw").compress(data, asbytes=True)
@@ -43,7 +43,7 @@ def lz4_cell(value, protocol=pickle.DEFAULT_PROTOCOL, with_size=True) -> str:
 
 
 def _xxh32(data: bytes) -> int:
-    """xxHash32 with seed 0 of less than 16 bytes (the checksum in an LZ4 frame's header)."""
+    """Return xxHash32 with seed 0 of less than 16 bytes (the checksum in an LZ4 frame's header)."""
     mask, h = 0xFFFFFFFF, (374761393 + len(data)) & 0xFFFFFFFF
     while len(data) >= 4:
         h = (h + int.from_bytes(data[:4], "little") * 3266489917) & mask
@@ -58,7 +58,7 @@ def _xxh32(data: bytes) -> int:
 
 
 def tensors(values, version="v2", metadata=None):
-    """A field and an array of Ray's extension type."""
+    """Return a field and an array of Ray's extension type."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     width = int(np.prod(values.shape[1:]))
     offsets = np.arange(len(values) + 1) * width
@@ -74,7 +74,7 @@ def tensors(values, version="v2", metadata=None):
 
 
 def table(**changes) -> pa.Table:
-    """What RLlib records of two episodes; a value may be (array, field metadata) or None for no column."""
+    """Make RLlib's table of two episodes; a value may be (array, field metadata), or None for no column."""
     columns = {
         "eps_id": ["a"] * 3 + ["b"] * 2,
         "agent_id": pa.nulls(5),
@@ -102,20 +102,20 @@ def table(**changes) -> pa.Table:
 
 
 def write(folder: Path, *tables: pa.Table, **options) -> Path:
-    """One file each, in a folder as RLlib makes it."""
-    place = folder / "cartpoleenv" / "run-000001-00001"
-    place.mkdir(parents=True, exist_ok=True)
-    for number, one in enumerate(tables):
-        pq.write_table(one, place / f"uid_{number:06d}-0.parquet", **options)
+    """Write one file per table, in a folder as RLlib makes it."""
+    run_folder = folder / "cartpoleenv" / "run-000001-00001"
+    run_folder.mkdir(parents=True, exist_ok=True)
+    for number, table_of_file in enumerate(tables):
+        pq.write_table(table_of_file, run_folder / f"uid_{number:06d}-0.parquet", **options)
     return folder
 
 
-def prepared(folder) -> Dataset:
+def prepare_folder(folder) -> Dataset:
     return open_data(folder, cache=Path(folder).with_name(f"{Path(folder).name}-cache"))
 
 
 def read_all(folder) -> Block:
-    dataset = prepared(folder)
+    dataset = prepare_folder(folder)
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
@@ -153,42 +153,42 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rows", [5, 2, 1])
-def test_each_form(tmp_path, form, rows):
-    whole = table(**FORMS[form])
-    check(read_all(write(tmp_path, *(whole.slice(i, rows) for i in range(0, 5, rows)))))
+def test_column_form_is_read(tmp_path, form, rows):
+    full_table = table(**FORMS[form])
+    check(read_all(write(tmp_path, *(full_table.slice(i, rows) for i in range(0, 5, rows)))))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["tensors v2", "tensors v1", "LZ4 cells"])
-def test_where_ray_is_imported_too(tmp_path, form):
-    """Ray teaches Arrow its extension types; a column is then no longer a list with metadata."""
+def test_column_form_is_read_with_ray_imported(tmp_path, form):
+    """Ray registers its Arrow extension types; a column is then no longer a list with metadata."""
     folder = write(tmp_path, table(**FORMS[form]))
     script = "import sys, ray.data, test_formats_foreign_columns as t; t.check(t.read_all(sys.argv[1]))"
     helpers = os.pathsep.join(map(str, Path(__file__).parents[:2]))
     environment = {**os.environ, "PYTHONPATH": helpers}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(folder)],
         capture_output=True,
         text=True,
         env=environment,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
-def test_row_groups_and_files_of_any_size(tmp_path):
+def test_row_groups_and_files_of_any_size_are_read(tmp_path):
     folder = write(tmp_path, table(), row_group_size=1)
     check(read_all(folder))
 
 
-def test_extra_columns_are_model_outputs_but_those_the_reference_leaves_out(tmp_path):
+def test_extra_columns_become_model_outputs_except_rllibs_own(tmp_path):
     extra = {"agent_index": [0] * 5, "unroll_id": [1] * 5, "type": ["SampleBatch"] * 5, "vf_preds": [0.5] * 5}
-    spec = prepared(write(tmp_path, table(**extra))).spec
-    recorded = {"action_dist_inputs", "action_logp", "actions", "obs", "rewards", "weights_seq_no"}
-    assert spec.leaves.keys() == recorded | {"vf_preds"}
+    spec = prepare_folder(write(tmp_path, table(**extra))).spec
+    expected_columns = {"action_dist_inputs", "action_logp", "actions", "obs", "rewards", "weights_seq_no"}
+    assert spec.leaves.keys() == expected_columns | {"vf_preds"}
 
 
-def test_one_flag_for_the_end_of_an_episode(tmp_path):
+def test_single_flag_ends_an_episode(tmp_path):
     for name in ("dones", "done"):
         changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
         block = read_all(write(tmp_path / name, table(**changes)))
@@ -196,7 +196,7 @@ def test_one_flag_for_the_end_of_an_episode(tmp_path):
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-def test_infos_say_of_one_flag_whether_a_time_limit_ended_the_episode(tmp_path, as_text):
+def test_single_flag_with_time_limit_in_infos_is_truncated(tmp_path, as_text):
     limit = [None, None, {"TimeLimit.truncated": True}, None, {"TimeLimit.truncated": False}]
     infos = [json.dumps(info or {}) for info in limit] if as_text else limit
     for name in ("dones", "done"):
@@ -206,26 +206,26 @@ def test_infos_say_of_one_flag_whether_a_time_limit_ended_the_episode(tmp_path, 
         assert (block.terminated.tolist(), block.truncated.tolist()) == ([False, True], [True, False])
 
 
-def test_composite_observations(tmp_path):
+def test_composite_observations_are_read_as_leaves(tmp_path):
     struct = [{"a": row.tolist(), "b": int(row[0])} for row in NOW]
-    following = [{"a": row.tolist(), "b": int(row[0])} for row in NEXT]
+    next_obs = [{"a": row.tolist(), "b": int(row[0])} for row in NEXT]
     kind = pa.struct([("a", pa.list_(pa.float32())), ("b", pa.int64())])
     block = read_all(
-        write(tmp_path / "dict", table(obs=pa.array(struct, kind), new_obs=pa.array(following, kind)))
+        write(tmp_path / "dict", table(obs=pa.array(struct, kind), new_obs=pa.array(next_obs, kind)))
     )
     assert block.columns["obs/a"].tolist() == OBS.tolist()
     assert block.columns["obs/b"].tolist() == OBS[:, 0].tolist()
 
-    def pickled(rows):
+    def pickle_rows(rows):
         cells = [pickle.dumps((row, np.int64(row[0]))) for row in rows]
         return pa.array(cells, pa.large_binary()), {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
 
-    block = read_all(write(tmp_path / "tuple", table(obs=pickled(NOW), new_obs=pickled(NEXT))))
+    block = read_all(write(tmp_path / "tuple", table(obs=pickle_rows(NOW), new_obs=pickle_rows(NEXT))))
     assert block.columns["obs/0"].tolist() == OBS.tolist()
     assert block.columns["obs/1"].dtype == np.int64
 
 
-def test_infos_as_text_or_as_structs(tmp_path):
+def test_infos_as_text_or_structs_are_read_as_json(tmp_path):
     for name, infos in (
         ("text", ['{"x":1}', None, "", None, '{"y":2}']),
         (
@@ -238,33 +238,34 @@ def test_infos_as_text_or_as_structs(tmp_path):
         block = read_all(write(tmp_path / name, table(infos=infos)))
         assert block.columns["infos"].tolist() == ["", '{"x":1}', "", "", "", "", '{"y":2}']
     assert (
-        "infos" not in prepared(write(tmp_path / "none", table(infos=pa.nulls(5, pa.string())))).spec.leaves
+        "infos"
+        not in prepare_folder(write(tmp_path / "none", table(infos=pa.nulls(5, pa.string())))).spec.leaves
     )
 
 
-class TestRepeated:
-    """RLlib writes its buffer again and again, in pieces that are cut anywhere."""
+class TestDuplicates:
+    """RLlib writes its buffer again and again, cut at any step."""
 
-    def test_count_once(self, tmp_path):
-        whole = table()
+    def test_duplicates_count_once(self, tmp_path):
+        full_table = table()
         pieces = [
-            whole.slice(0, 2),
-            whole.slice(2, 1),
-            whole.slice(0, 3),
-            whole.slice(3, 2),
-            whole.slice(0, 4),
-            whole.slice(4),
+            full_table.slice(0, 2),
+            full_table.slice(2, 1),
+            full_table.slice(0, 3),
+            full_table.slice(3, 2),
+            full_table.slice(0, 4),
+            full_table.slice(4),
         ]
-        dataset = prepared(write(tmp_path, *pieces))
+        dataset = prepare_folder(write(tmp_path, *pieces))
         check(Block.concat([dataset.read(unit) for unit in dataset.units]))
         assert dataset.num_steps == 5
         assert any(note.startswith("3 stored episodes repeat others") for note in dataset.notes)
 
-    def test_another_episode_with_the_same_id_stays(self, tmp_path):
-        assert prepared(write(tmp_path, table(), table(rewards=[9.0] * 5))).num_episodes == 4
+    def test_another_episode_with_the_same_id_is_kept(self, tmp_path):
+        assert prepare_folder(write(tmp_path, table(), table(rewards=[9.0] * 5))).num_episodes == 4
 
 
-def test_an_unfinished_episode_is_read_as_it_is(tmp_path):
+def test_unfinished_episode_is_read_unfinished(tmp_path):
     block = read_all(write(tmp_path, table(t=[0, 1, 2, 0, 1]).slice(0, 2)))
     assert (block.length.tolist(), block.terminated.tolist(), block.truncated.tolist()) == (
         [2],
@@ -273,7 +274,7 @@ def test_an_unfinished_episode_is_read_as_it_is(tmp_path):
     )
 
 
-def test_a_part_keeps_its_t(tmp_path):
+def test_partial_episode_keeps_its_timesteps(tmp_path):
     block = read_all(write(tmp_path, table(t=[0, 1, 2, 0, 1]).slice(1)))
     assert block.t_started.tolist() == [1, 0]
 
@@ -286,10 +287,10 @@ class _Bomb:
         return (Path.touch, (self.path,))
 
 
-class TestNothingRuns:
+class TestUntrustedPickles:
     @pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])
     @pytest.mark.parametrize("hidden", ["alone", "in an array", "after good ones"])
-    def test_a_pickle_that_calls_functions_is_refused_by_name(self, tmp_path, protocol, hidden):
+    def test_pickle_with_function_call_raises_with_function_name(self, tmp_path, protocol, hidden):
         bomb = tmp_path / "exploded"
         evil = np.empty(1, dtype=object)
         evil[0] = _Bomb(bomb)
@@ -301,20 +302,20 @@ class TestNothingRuns:
             DataError,
             match=rf"uid_000000-0\.parquet, row {row}: it holds (a pickle|an object array)",
         ) as caught:
-            prepared(write(tmp_path / "d", table(obs=cells)))
+            prepare_folder(write(tmp_path / "d", table(obs=cells)))
         if hidden != "in an array" and protocol >= 2:
             assert re.search(r"a pickle that calls (pathlib|__builtin__|builtins)", str(caught.value))
         assert not bomb.exists()
 
-    def test_pickled_objects_of_ray_too(self, tmp_path):
+    def test_rays_pickled_object_with_function_call_raises(self, tmp_path):
         bomb = tmp_path / "exploded"
         cells = pa.array([pickle.dumps(_Bomb(bomb))] * 5, pa.large_binary())
         metadata = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
         with pytest.raises(DataError, match="row 0: it holds a pickle that calls pathlib"):
-            prepared(write(tmp_path / "d", table(obs=(cells, metadata))))
+            prepare_folder(write(tmp_path / "d", table(obs=(cells, metadata))))
         evil = pickle.dumps(_Bomb(bomb))
-        with pytest.raises(DataError, match="'obs' is a tensor whose shape cannot be read"):
-            prepared(write(tmp_path / "e", table(obs=tensors(NOW, metadata=evil))))
+        with pytest.raises(DataError, match="the shape of the tensor cannot be read"):
+            prepare_folder(write(tmp_path / "e", table(obs=tensors(NOW, metadata=evil))))
         assert not bomb.exists()
 
     @pytest.mark.parametrize(
@@ -332,18 +333,18 @@ class TestNothingRuns:
             b"\x80\x02}q\x00K\x01h\x00s.",
         ],
     )
-    def test_pickles_by_hand(self, tmp_path, data):
+    def test_handwritten_pickle_raises(self, tmp_path, data):
         block = pa.Codec("lz4").compress(data, asbytes=True)
         cell = base64.b64encode(block).decode()
         with pytest.raises(DataError, match=r"row 0: it holds (a pickle|text that|an object|an array)"):
-            prepared(write(tmp_path, table(obs=[cell] * 5)))
+            prepare_folder(write(tmp_path, table(obs=[cell] * 5)))
 
-    def test_frames_that_claim_too_much(self, tmp_path):
+    def test_lz4_frame_with_excessive_size_raises(self, tmp_path):
         frame = bytearray(base64.b64decode(lz4_cell(NOW[0])))
         frame[6:14] = (1 << 40).to_bytes(8, "little")
         cell = base64.b64encode(bytes(frame)).decode()
         with pytest.raises(DataError, match="claims to hold 1099511627776"):
-            prepared(write(tmp_path, table(obs=[cell] * 5)))
+            prepare_folder(write(tmp_path, table(obs=[cell] * 5)))
 
 
 @pytest.mark.parametrize(
@@ -351,10 +352,10 @@ class TestNothingRuns:
     [
         ({"new_obs": None}, "there is no 'new_obs', so the observation after an episode's last row is not in the data"),
         ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be the same"),
-        ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row needs the id of its episode"),
+        ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row requires the id of its episode"),
         ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),
-        ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 number where the row before has 2"),
-        ({"obs": [[1.0, None]] * 5}, "'obs' holds a null where a number is expected"),
+        ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 number, but the row before has 2"),
+        ({"obs": [[1.0, None]] * 5}, "'obs' holds a null: expected a number"),
         ({"terminateds": [0, 0, 7, 0, 0]}, "row 2: 'terminateds' is 7: expected true or false"),
         ({"t": [0.0, 1.5, 2.0, 0.0, 1.0]}, "row 1: 't' is 1.5: expected a whole number"),
         ({"when": pa.array([0] * 5, pa.timestamp("us"))}, "'when' is a column of timestamp[us]"),
@@ -365,32 +366,32 @@ class TestNothingRuns:
         ({"infos": ["{}", "{'a': 1}", "{}", "{}", "{}"]}, "row 1: 'infos' is not the JSON of a dict"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_the_file(tmp_path, changes, sentence):
+def test_invalid_table_raises_with_file(tmp_path, changes, sentence):
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet") as caught:
         read_all(write(tmp_path, table(**changes)))
     assert sentence in str(caught.value)
 
 
 def test_numbers_of_several_widths_are_widened(tmp_path):
-    other = table(
+    second_table = table(
         eps_id=["c"] * 3 + ["d"] * 2,
         obs=tensors(NOW.astype(np.float64)),
         new_obs=tensors(NEXT.astype(np.float64)),
     )
-    block = read_all(write(tmp_path, table(), other))
+    block = read_all(write(tmp_path, table(), second_table))
     assert block.columns["obs"].dtype == np.float64
     assert block.columns["obs"].tolist() == [*OBS.tolist(), *OBS.tolist()]
 
 
-def test_no_rows(tmp_path):
+def test_table_without_rows_raises(tmp_path):
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet holds no rows"):
-        prepared(write(tmp_path, table().slice(0, 0)))
+        prepare_folder(write(tmp_path, table().slice(0, 0)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["tensors v2", "LZ4 cells", "t"])
-def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
-    """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""
+def test_flipped_byte_is_reported_or_harmless(tmp_path, form):
+    """Without checksums a changed number may go unnoticed, but no row is lost and nothing crashes."""
     folder = write(tmp_path, table(**FORMS[form]), compression="none", use_dictionary=False)
     path = next(folder.rglob("*.parquet"))
 
@@ -401,8 +402,8 @@ def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
     check_truncations(path, lambda: read_all(folder), every=97)
 
 
-def test_shapes_that_ray_data_would_not_read_either(tmp_path: Path) -> None:
-    """Where Ray Data is loaded, Arrow asks it for the shapes, and it refuses to unpickle them."""
+def test_pickled_tensor_shape_of_old_ray_raises(tmp_path: Path) -> None:
+    """If Ray Data is loaded, Arrow asks it for the shapes, and Ray Data refuses to unpickle them."""
     from ray.data._internal.tensor_extensions.arrow import ArrowTensorType
 
     shape = pickle.dumps((2,))
@@ -414,6 +415,8 @@ def test_shapes_that_ray_data_would_not_read_either(tmp_path: Path) -> None:
     pq.write_table(pa.table([pa.array([[0.0, 1.0]], field.type)], pa.schema([field])), tmp_path / "a.parquet")
     with contextlib.suppress(pa.ArrowKeyError):
         pa.register_extension_type(ArrowTensorType((0,), pa.int64()))
-    with pytest.raises(DataError, match=r"a\.parquet holds tensors whose shapes Ray 2\.49 to 2\.54 pickled"):
-        prepared(str(tmp_path))
+    with pytest.raises(
+        DataError, match=r"a\.parquet holds tensors with shapes that Ray 2\.49 to 2\.54 pickled"
+    ):
+        prepare_folder(str(tmp_path))
     pa.unregister_extension_type("ray.data.arrow_tensor")

@@ -1,4 +1,4 @@
-"""Episode files that RLlib wrote, in every form that it writes, and what somebody may have made of them."""
+"""Episode files in all forms that RLlib writes, and damaged ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pack(state) -> bytes:
 
 
 def state(eps_id="e", steps=3, lookback=0, first=0, space=OBS, **changes) -> dict:
-    """An episode's state as the recorder leaves it; observation t is [t, t + 0.5]."""
+    """Return an episode's state as RLlib's recorder makes it; observation t is [t, t + 0.5]."""
     values = range(first - lookback, first + steps + 1)
     episode = SingleAgentEpisode(
         eps_id,
@@ -56,7 +56,7 @@ def state(eps_id="e", steps=3, lookback=0, first=0, space=OBS, **changes) -> dic
 
 
 def with_infos(reward: np.float32, keys: list[str]) -> dict:
-    """An episode of one step, with a reward, and an info that has the keys in their order."""
+    """Return an episode of one step with an info that has the keys in this order."""
     episode = SingleAgentEpisode(
         "e",
         observations=[np.zeros(2, np.float32), np.ones(2, np.float32)],
@@ -72,7 +72,7 @@ def with_infos(reward: np.float32, keys: list[str]) -> dict:
 
 
 def write(path: Path, *states, rows_per_file: int | None = None) -> Path:
-    """Files as RLlib's recorder names them."""
+    """Write files with the names of RLlib's recorder."""
     rows = [one if isinstance(one, bytes | None) else pack(one) for one in states]
     size = rows_per_file or len(rows) or 1
     folder = path / "cartpoleenv" / "run-000001-00004"
@@ -88,17 +88,17 @@ def read_all(folder) -> Block:
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
-def observed(block: Block) -> list[float]:
+def first_values(block: Block) -> list[float]:
     return block.columns["obs"][:, 0].tolist()
 
 
-def test_as_recorded(tmp_path):
+def test_recorded_episodes_are_read(tmp_path):
     folder = write(tmp_path, state("a", 3), state("b", 5), state("c", 2), rows_per_file=2)
     dataset = open_dataset(folder)
     block = dataset.read(dataset.units[0])
     assert (dataset.num_episodes, dataset.num_steps, len(dataset.units), dataset.notes) == (3, 10, 1, ())
     assert block.eps_id.tolist() == ["a", "b", "c"]
-    assert observed(block) == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert first_values(block) == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0, 1, 2]
     assert block.columns["actions"].dtype == np.int32
     assert block.columns["rewards"].tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0, 1]
     assert block.columns["action_logp"].dtype == np.float32
@@ -112,7 +112,7 @@ def test_as_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_file_that_is_indexed_a_few_episodes_at_a_time(tmp_path, monkeypatch, rows):
+def test_index_in_small_tables_gives_same_episodes(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(parquet, "_READ_ROWS", rows)
     episodes = [state("a", 3), state("b", 5), state("c", 2)]
     block = read_all(write(tmp_path / "good", *episodes))
@@ -121,49 +121,49 @@ def test_a_file_that_is_indexed_a_few_episodes_at_a_time(tmp_path, monkeypatch, 
         open_dataset(write(tmp_path / "bad", *episodes, b"no state"))
 
 
-def test_lookback_is_no_part_of_the_episode(tmp_path):
+def test_lookback_is_dropped(tmp_path):
     block = read_all(write(tmp_path, state("a", 3, lookback=2, first=5), state("b", 4)))
-    assert observed(block) == [5, 6, 7, 8, 0, 1, 2, 3, 4]
+    assert first_values(block) == [5, 6, 7, 8, 0, 1, 2, 3, 4]
     assert block.t_started.tolist() == [5, 0]
     assert block.length.tolist() == [3, 4]
 
 
-def test_finalised_episodes_and_lists_in_one_file(tmp_path):
+def test_file_with_arrays_and_lists_is_read(tmp_path):
     plain = SingleAgentEpisode.from_state(state("a", 3, lookback=1, first=1))
-    finalised = state_of(SingleAgentEpisode.from_state(state("b", 3, lookback=1, first=1)).to_numpy())
-    assert finalised["observations"]["finalized"]
-    block = read_all(write(tmp_path, state_of(plain), finalised))
-    assert observed(block) == [1, 2, 3, 4, 1, 2, 3, 4]
+    array_state = state_of(SingleAgentEpisode.from_state(state("b", 3, lookback=1, first=1)).to_numpy())
+    assert array_state["observations"]["finalized"]
+    block = read_all(write(tmp_path, state_of(plain), array_state))
+    assert first_values(block) == [1, 2, 3, 4, 1, 2, 3, 4]
     assert block.columns["obs"].dtype == np.float32
     np.testing.assert_array_equal(block.columns["action_logp"][:3], block.columns["action_logp"][3:])
 
 
 @pytest.mark.parametrize("flag", [np.True_, True])
-def test_numpy_and_plain_bools(tmp_path, flag):
+def test_numpy_and_plain_flags_are_read(tmp_path, flag):
     block = read_all(
         write(tmp_path, state(is_terminated=~flag if flag is np.True_ else False, is_truncated=flag))
     )
     assert (block.terminated.tolist(), block.truncated.tolist()) == ([False], [True])
 
 
-def test_plain_lists_and_numbers(tmp_path):
-    """Observations as lists of Python's floats, integer actions and rewards as Python's too."""
+def test_plain_lists_and_numbers_are_read(tmp_path):
+    """Observations are lists of Python floats; actions and rewards are Python integers."""
     one = state("a", 3)
     one["observations"]["data"] = [[float(t), 0.5] for t in range(4)]
     one["actions"]["data"] = [0, 1, 300]
     one["rewards"]["data"] = [1, 2, 3]
-    other = state("b", 2)
-    other["observations"]["data"] = [[0.0, 1.0]] * 3
-    other["actions"]["data"] = [-5, 2]
-    other["rewards"]["data"] = [1.5, 2]
-    block = read_all(write(tmp_path, one, other))
+    second = state("b", 2)
+    second["observations"]["data"] = [[0.0, 1.0]] * 3
+    second["actions"]["data"] = [-5, 2]
+    second["rewards"]["data"] = [1.5, 2]
+    block = read_all(write(tmp_path, one, second))
     assert block.columns["obs"].tolist() == [[0, 0.5], [1, 0.5], [2, 0.5], [3, 0.5], [0, 1], [0, 1], [0, 1]]
     assert block.columns["actions"].tolist() == [0, 1, 300, -5, 2]
     assert block.columns["rewards"].tolist() == [1, 2, 3, 1.5, 2]
     assert (block.columns["actions"].dtype, block.columns["rewards"].dtype) == (np.int64, np.float64)
 
 
-def test_a_list_is_a_tuple_where_the_space_says_so(tmp_path):
+def test_list_is_read_as_tuple_when_space_is_tuple(tmp_path):
     space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(4)))
     one = state("a", 2)
     one["observations"]["data"] = [[0, 1], [1, 2], [2, 3]]
@@ -176,14 +176,14 @@ def test_a_list_is_a_tuple_where_the_space_says_so(tmp_path):
     assert dataset.read(dataset.units[0]).columns["obs/1"].tolist() == [1, 2, 3]
 
 
-def test_infos_become_json(tmp_path):
+def test_infos_are_read_as_json(tmp_path):
     one = state("a", 2)
     one["infos"]["data"] = [{}, {"x": np.float32(1.5), "v": np.arange(2)}, {"n": None}]
     block = read_all(write(tmp_path, one, state("b", 1)))
     assert block.columns["infos"].tolist() == ["", '{"x":1.5,"v":[0,1]}', '{"n":null}', "", ""]
 
 
-def test_spaces_that_only_the_reference_has_are_unknown(tmp_path):
+def test_space_that_only_rllib_has_is_unknown(tmp_path):
     one = state(
         "a", 2, _action_space={"space": "simplex", "shape": [2], "concentration": None, "dtype": "<f4"}
     )
@@ -213,25 +213,25 @@ def episodes(draw):
 
 @examples(80)
 @given(episodes())
-def test_any_space_finalised_or_not_with_lookback(tmp_path_factory, episode):
+def test_episode_of_any_space_and_mode_is_read(tmp_path_factory, episode):
     folder = tmp_path_factory.mktemp("f")
     block = read_all(write(folder, state_of(episode)))
-    (found,) = block_to_episodes(block, episode.observation_space)
-    mine = flatten(found.get_observations(), "obs")
+    (episode_read,) = block_to_episodes(block, episode.observation_space)
+    leaves = flatten(episode_read.get_observations(), "obs")
     for name, leaf in flatten(episode.to_numpy().get_observations(), "obs").items():
-        assert mine[name].tolist() == leaf.tolist()
-        assert leaf.dtype.kind in "OU" or mine[name].dtype == leaf.dtype
-    assert (found.t_started, len(found), found.is_truncated) == (
+        assert leaves[name].tolist() == leaf.tolist()
+        assert leaf.dtype.kind in "OU" or leaves[name].dtype == leaf.dtype
+    assert (episode_read.t_started, len(episode_read), episode_read.is_truncated) == (
         episode.t_started,
         len(episode),
         episode.is_truncated,
     )
 
 
-class TestRepeated:
-    """The recorder writes its buffer again with every write, unless it was told a number of rows."""
+class TestDuplicates:
+    """Without a number of rows per file the recorder writes its buffer again with every write."""
 
-    def test_count_once(self, tmp_path):
+    def test_duplicates_count_once(self, tmp_path):
         first = [state("a", 3), state("b", 2)]
         folder = write(tmp_path, *first, *first, state("c", 1), *first, rows_per_file=2)
         dataset = open_dataset(folder)
@@ -241,34 +241,34 @@ class TestRepeated:
         assert note.startswith("4 stored episodes repeat others (the same id and the same content)")
         assert [p.message for p in summarise(dataset).problems if p.message == note]
 
-    def test_another_episode_of_the_same_id_stays(self, tmp_path):
+    def test_another_episode_with_the_same_id_is_kept(self, tmp_path):
         dataset = open_dataset(write(tmp_path, state("a", 3), state("a", 4), state("a", 3)))
         assert [unit.lengths.tolist() for unit in dataset.units] == [[3, 4]]
         assert dataset.locate(dataset.units[0], 1)[1] == 1
 
-    def test_infos_in_another_order_and_another_nan_are_the_same_content(self, tmp_path):
-        """As `merge` has it: what differs in bytes only is the same."""
+    def test_infos_in_other_order_and_other_nan_are_duplicates(self, tmp_path):
+        """As in `merge`, a difference only in bytes does not count."""
         nan = np.array([0x7FC00000, 0xFFC00000], dtype=np.uint32).view(np.float32)
         folder = write(tmp_path, *(with_infos(nan[i], ["x", "y"][:: 1 - 2 * i]) for i in range(2)))
         dataset = open_dataset(folder)
         assert (dataset.num_episodes, dataset.num_repeated) == (1, 1)
 
-    def test_a_repeated_row_before_others(self, tmp_path):
+    def test_duplicate_row_before_others_counts_once(self, tmp_path):
         dataset = open_dataset(write(tmp_path, state("a", 3), state("a", 3), state("b", 1)))
         assert dataset.read(dataset.units[0]).eps_id.tolist() == ["a", "b"]
         assert dataset.locate(dataset.units[0], 1)[1] == 2
 
 
-def test_parts_of_an_episode_in_adjacent_files_are_one(tmp_path):
+def test_parts_in_adjacent_files_are_joined(tmp_path):
     parts = [state("a", 3, is_terminated=False), state("a", 2, first=3, lookback=1)]
     block = read_all(write(tmp_path, *parts, state("b", 1), rows_per_file=1))
-    assert observed(block) == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert first_values(block) == [0, 1, 2, 3, 4, 5, 0, 1]
     assert block.length.tolist() == [5, 1]
     assert block.terminated.tolist() == [True, True]
 
 
 class TestCache:
-    def test_files_are_decoded_once(self, tmp_path, monkeypatch):
+    def test_second_open_uses_cache(self, tmp_path, monkeypatch):
         folder = write(tmp_path, state("a", 3), state("b", 2), rows_per_file=1)
         digest = open_dataset(folder).digest
         monkeypatch.setattr(
@@ -277,13 +277,13 @@ class TestCache:
         dataset = open_dataset(folder)
         assert (dataset.digest, dataset.num_steps, dataset.spec.observation_space) == (digest, 5, OBS)
 
-    def test_a_changed_file_is_decoded_again(self, tmp_path):
+    def test_changed_file_is_decoded_again(self, tmp_path):
         folder = write(tmp_path, state("a", 3))
         open_dataset(folder)
         write(tmp_path, state("a", 4))
         assert open_dataset(folder).num_steps == 4
 
-    def test_a_broken_or_unwritable_cache_is_none(self, tmp_path, monkeypatch):
+    def test_damaged_or_unwritable_cache_is_ignored(self, tmp_path, monkeypatch):
         (tmp_path / "cache").write_text("a file, not a folder")
         monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
         folder = write(tmp_path / "d", state("a", 3))
@@ -296,7 +296,7 @@ class TestCache:
 
 
 class _Bomb:
-    """Unpickling it makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -305,8 +305,8 @@ class _Bomb:
         return (Path.touch, (self.path,))
 
 
-class TestNothingRuns:
-    def test_object_arrays_are_refused_by_name(self, tmp_path):
+class TestUntrustedValues:
+    def test_object_array_raises(self, tmp_path):
         bomb = tmp_path / "exploded"
         evil = np.empty(2, dtype=object)
         evil[:] = [_Bomb(bomb), _Bomb(bomb)]
@@ -329,7 +329,7 @@ class TestNothingRuns:
                 read_all(write(tmp_path / where, one))
         assert not bomb.exists()
 
-    def test_extension_types_are_refused_by_name(self, tmp_path):
+    def test_extension_type_raises(self, tmp_path):
         one = state("a", 1)
         one["infos"]["data"] = [{"x": msgpack.ExtType(42, b"abc")}, {}]
         with pytest.raises(DataError, match="a MessagePack extension of type 42 with 3 bytes"):
@@ -340,7 +340,7 @@ class TestNothingRuns:
             read_all(write(tmp_path / "y", one))
 
     @pytest.mark.parametrize("dtype", ["<M8[ns]", "|V8", "|S4", "f4, i8", "|O", [["a", "<f4"]], "garbage", 5])
-    def test_dtypes_without_a_binary_form(self, tmp_path, dtype):
+    def test_dtype_without_binary_form_raises(self, tmp_path, dtype):
         one = state("a", 1)
         one["actions"]["data"] = [
             {b"nd": True, b"type": dtype, b"kind": b"", b"shape": [1], b"data": bytes(8)}
@@ -357,11 +357,11 @@ class TestNothingRuns:
         ({"t_started": "x"}, "an episode from timestep 'x'"),
         ({"is_terminated": 3}, "terminated: 3"),
         ({"rewards": None}, "it is not the state of an episode"),
-        ({"observations": {"data": [], "lookback": 5}}, "of which 5 are lookback"),
+        ({"observations": {"data": [], "lookback": 5}}, "a lookback of 5"),
         ({"extra_model_outputs": {"obs": None}}, "an extra model output named 'obs'"),
     ],
 )
-def test_states_that_are_none(tmp_path, change, sentence):
+def test_invalid_state_raises(tmp_path, change, sentence):
     folder = write(tmp_path, state("a", 3), state("b", 3, **change))
     with pytest.raises(
         DataError, match=rf"uid_000000-0\.parquet is damaged \(row 1: .*{re.escape(sentence)}"
@@ -383,7 +383,7 @@ def test_states_that_are_none(tmp_path, change, sentence):
         (b"\x81\xacobservations\x81\xa4data\xdd\xff\xff\xff\xff", "row 1: it"),
     ],
 )
-def test_cells_that_are_no_state(tmp_path, cell, sentence):
+def test_cell_without_state_raises(tmp_path, cell, sentence):
     folder = write(tmp_path, state("a", 3), cell)
     with pytest.raises(
         DataError,
@@ -392,11 +392,11 @@ def test_cells_that_are_no_state(tmp_path, cell, sentence):
         open_dataset(folder)
 
 
-def test_episodes_that_differ_are_located(tmp_path):
-    odd = state("b", 3)
-    odd["observations"]["data"] = [np.zeros(3, dtype=np.float32)] * 4
+def test_episodes_that_differ_raise_with_row(tmp_path):
+    different = state("b", 3)
+    different["observations"]["data"] = [np.zeros(3, dtype=np.float32)] * 4
     with pytest.raises(DataError, match=r"row 2: 'obs' is float32 \[3\] here and float32 \[2\] in others"):
-        open_dataset(write(tmp_path / "shape", state("a"), state("c"), odd))
+        open_dataset(write(tmp_path / "shape", state("a"), state("c"), different))
     without = state("b", extra_model_outputs=None)
     with pytest.raises(DataError, match=r"row 1: episode b has no 'action_logp', which others have"):
         open_dataset(write(tmp_path / "outputs", state("a"), without))
@@ -407,7 +407,7 @@ def test_episodes_that_differ_are_located(tmp_path):
         open_dataset(write(tmp_path / "files", state("a"), another, rows_per_file=1))
 
 
-def test_no_rows_and_mixed_layouts(kit, tmp_path):
+def test_file_without_rows_or_mixed_layouts_raises(kit, tmp_path):
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet: it holds no episode with a timestep"):
         open_dataset(write(tmp_path / "none"))
     folder = write(tmp_path / "mixed", state("a"))
@@ -417,8 +417,8 @@ def test_no_rows_and_mixed_layouts(kit, tmp_path):
 
 
 @pytest.mark.slow
-def test_damage_anywhere_is_found_or_harmless(tmp_path):
-    """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""
+def test_flipped_byte_is_reported_or_harmless(tmp_path):
+    """Without checksums a changed number may go unnoticed, but no row is lost and nothing crashes."""
     states = [state(f"e{i}", 3 + i) for i in range(4)]
     folder = write(tmp_path, *states)
     path = next(folder.rglob("*.parquet"))

@@ -1,4 +1,4 @@
-"""HDF5 files that are damaged, or that would lead out of themselves: each is a sentence with the file in it."""
+"""HDF5 files that are damaged, or that refer to other files, raise errors that name the file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _record(file: h5py.File, outside: Path) -> None:
     file.create_dataset("rewards", (ROWS,), dtype=[("a", float), ("b", int)])
 
 
-def _ragged(file: h5py.File, outside: Path) -> None:
+def _put_ragged_array(file: h5py.File, outside: Path) -> None:
     file.create_dataset("rewards", (ROWS,), dtype=h5py.vlen_dtype(np.float64))
 
 
@@ -75,9 +75,12 @@ def _empty(file: h5py.File, outside: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "put", [_external_link, _soft_link, _virtual, _external_storage, _reference, _record, _ragged, _empty]
+    "put",
+    [_external_link, _soft_link, _virtual, _external_storage, _reference, _record, _put_ragged_array, _empty],
 )
-def test_what_is_no_plain_array_is_refused(tmp_path: Path, put: Callable[[h5py.File, Path], None]) -> None:
+def test_node_that_is_not_a_plain_array_raises(
+    tmp_path: Path, put: Callable[[h5py.File, Path], None]
+) -> None:
     outside, path = good(tmp_path / "outside.hdf5"), good(tmp_path / "in.hdf5")
     with h5py.File(path, "a") as file:
         del file["rewards"]
@@ -86,7 +89,7 @@ def test_what_is_no_plain_array_is_refused(tmp_path: Path, put: Callable[[h5py.F
         read_all(path)
 
 
-def test_groups_in_a_circle_end(tmp_path: Path) -> None:
+def test_cycle_of_groups_raises(tmp_path: Path) -> None:
     path = good(tmp_path / "in.hdf5")
     with h5py.File(path, "a") as file:
         file.create_group("infos/a")
@@ -95,34 +98,34 @@ def test_groups_in_a_circle_end(tmp_path: Path) -> None:
         read_all(path)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.999])
-def test_truncated_files_are_refused(tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.0, 0.001, 0.3, 0.7, 0.999])
+def test_truncated_file_raises(tmp_path: Path, fraction: float) -> None:
     path = good(tmp_path / "in.hdf5")
     data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
+    path.write_bytes(data[: int(len(data) * fraction)])
     with pytest.raises(DataError, match=r"in\.hdf5"):
         read_all(path)
 
 
-def test_flipped_bytes_are_refused_or_harmless(tmp_path: Path) -> None:
-    """Without checksums a changed number cannot be told from another; rows are never fewer."""
+def test_flipped_byte_is_reported_or_harmless(tmp_path: Path) -> None:
+    """Without checksums a changed number may go unnoticed, but no row is lost."""
     data = good(tmp_path / "in.hdf5").read_bytes()
     rng = np.random.default_rng(0)
-    refused = 0
+    num_refused = 0
     for number in range(60):
-        damaged = bytearray(data)
-        damaged[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        damaged_data = bytearray(data)
+        damaged_data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
         path = tmp_path / f"in{number}.hdf5"
-        path.write_bytes(damaged)
+        path.write_bytes(damaged_data)
         try:
             assert read_all(path) == ROWS
         except DataError as error:
-            refused += 1
+            num_refused += 1
             assert path.name in str(error)
-    assert refused
+    assert num_refused
 
 
-def test_other_hdf5_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_other_hdf5_file_raises_with_missing_column(tmp_path: Path) -> None:
     path = tmp_path / "robot.hdf5"
     with h5py.File(path, "w") as file:
         file["data/demo_0/obs/image"] = np.zeros((4, 2))
@@ -132,18 +135,18 @@ def test_other_hdf5_is_told_what_it_lacks(tmp_path: Path) -> None:
         read_all(path)
 
 
-def test_files_elsewhere_are_read_through_their_file_system(tmp_path: Path, memory_path: str) -> None:
+def test_remote_file_is_read_through_its_file_system(tmp_path: Path, memory_path: str) -> None:
     target = resolve(f"{memory_path}/a.hdf5")
     target.write_bytes(good(tmp_path / "a.hdf5").read_bytes())
     pieces = FORMATS["D4RL"].pieces(target, ReadOptions())
     assert sum(len(rows) for piece in pieces for rows in FORMATS["D4RL"].read(piece, ReadOptions())) == ROWS
 
 
-def test_h5py_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_h5py_raises_with_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = good(tmp_path / "in.hdf5")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with (
-        pytest.raises(DataError, match=r"takes h5py.*pip install 'hindcast-rl\[hdf5\]'"),
+        pytest.raises(DataError, match=r"requires h5py.*pip install 'hindcast-rl\[hdf5\]'"),
         hdf5.open_file(resolve(path)),
     ):
         pass

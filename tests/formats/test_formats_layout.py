@@ -40,7 +40,7 @@ def decode(table: pa.Table, spec: DataSpec, leaves: list[str] | None = None) -> 
 
 
 def block_of(lengths: list[int], leaves: dict[str, tuple[str, tuple[int, ...]]], seed: int) -> Block:
-    """Random bytes in each dtype, so NaNs and infinities too."""
+    """Make a block of random bytes in each dtype, which include NaNs and infinities."""
     rng = np.random.default_rng(seed)
     n, steps = len(lengths), sum(lengths)
     columns = {}
@@ -74,7 +74,7 @@ cases = st.tuples(
 
 @examples(200)
 @given(cases)
-def test_blocks_survive_bit_for_bit(kit, case):
+def test_block_round_trip_is_bit_exact(kit, case):
     block = block_of(*case)
     spec = DataSpec.from_block(block)
     kit.assert_same(decode(encode(block, spec), spec), block)
@@ -82,26 +82,26 @@ def test_blocks_survive_bit_for_bit(kit, case):
 
 @examples(100)
 @given(cases, st.data())
-def test_slices_and_chunks_survive(kit, case, data):
+def test_decode_slices_and_chunks(kit, case, data):
     block = block_of(*case)
     spec = DataSpec.from_block(block)
     table = encode(block, spec)
-    cut = data.draw(st.integers(0, block.num_episodes))
-    kit.assert_same(decode(table.slice(cut), spec), block.take(range(cut, block.num_episodes)))
-    chunked = pa.concat_tables([table.slice(cut), table.slice(0, cut)])
-    order = [*range(cut, block.num_episodes), *range(cut)]
-    kit.assert_same(decode(chunked, spec), block.take(order))
+    split = data.draw(st.integers(0, block.num_episodes))
+    kit.assert_same(decode(table.slice(split), spec), block.take(range(split, block.num_episodes)))
+    two_chunks = pa.concat_tables([table.slice(split), table.slice(0, split)])
+    order = [*range(split, block.num_episodes), *range(split)]
+    kit.assert_same(decode(two_chunks, spec), block.take(order))
 
 
-def test_nothing_is_copied_where_there_is_one_chunk(kit):
+def test_decode_one_chunk_copies_nothing(kit):
     block = kit.block([50, 60])
     spec = DataSpec.from_block(block)
-    decoded = decode(encode(block, spec), spec)
+    block_read = decode(encode(block, spec), spec)
     for name, column in block.columns.items():
-        assert np.shares_memory(decoded.columns[name], column), name
+        assert np.shares_memory(block_read.columns[name], column), name
 
 
-def test_the_cells_are_the_documented_bytes(kit):
+def test_cells_are_the_documented_bytes(kit):
     block = kit.block([2, 1])
     table = encode(block, DataSpec.from_block(block))
     assert table.column("obs")[0].as_py() == block.columns["obs"][:3].tobytes()
@@ -111,7 +111,7 @@ def test_the_cells_are_the_documented_bytes(kit):
     assert table.column("obs").type == pa.large_binary()
 
 
-def test_the_schema_carries_the_spec(kit, tmp_path):
+def test_schema_contains_spec(kit, tmp_path):
     block = kit.block()
     table = encode(block, kit.spec(block))
     assert read_description(table.schema).spec == kit.spec(block)
@@ -128,21 +128,23 @@ def test_the_schema_carries_the_spec(kit, tmp_path):
         ArrowEpisodes().read_contents(file)
 
 
-def test_only_the_asked_leaves_are_decoded(kit):
+def test_decode_returns_only_requested_leaves(kit):
     block = kit.block()
     spec = DataSpec.from_block(block)
     assert decode(encode(block, spec), spec, ["rewards"]).columns.keys() == {"rewards"}
 
 
-def test_json_that_is_absent_or_empty_takes_no_bytes(kit):
+def test_missing_or_empty_json_needs_no_bytes(kit):
     block = kit.block([2, 1])
     spec = DataSpec({**DataSpec.from_block(block).leaves, "infos": Leaf(None, (), "json")})
     for infos in ({}, {"infos": np.full(5, "", dtype=object)}):
         table = encode(block.with_columns({**block.columns, **infos}), spec)
         assert [len(cell.as_py()) for cell in table.column("infos")] == [0, 0]
         assert decode(table, spec).columns["infos"].tolist() == [""] * 5
-    mixed = block.with_columns({**block.columns, "infos": np.array(["", "{}", "", "", ""], dtype=object)})
-    table = encode(mixed, spec)
+    partly_empty = block.with_columns(
+        {**block.columns, "infos": np.array(["", "{}", "", "", ""], dtype=object)}
+    )
+    table = encode(partly_empty, spec)
     assert len(table.column("infos")[1].as_py()) == 0
     assert decode(table, spec).columns["infos"].tolist() == ["", "{}", "", "", ""]
 
@@ -156,14 +158,14 @@ def test_json_that_is_absent_or_empty_takes_no_bytes(kit):
         ({"rewards": None}, "'rewards' is missing"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(kit, change, sentence):
+def test_encode_column_that_does_not_fit_raises(kit, change, sentence):
     block = kit.block()
     columns = {name: column for name, column in {**block.columns, **change}.items() if column is not None}
     with pytest.raises(DataError, match=sentence):
         encode(block.with_columns(columns), DataSpec.from_block(block))
 
 
-def replaced(table: pa.Table, name: str, cells: list[bytes | None]) -> pa.Table:
+def replace_column(table: pa.Table, name: str, cells: list[bytes | None]) -> pa.Table:
     i = table.schema.get_field_index(name)
     return table.set_column(i, name, pa.array(cells, pa.large_binary()))
 
@@ -172,13 +174,13 @@ def replaced(table: pa.Table, name: str, cells: list[bytes | None]) -> pa.Table:
     ("cell", "message"),
     [(b"1234567", r"'obs' has 7 bytes: expected 48, which are 3 x float32 \[4\]"), (None, "'obs' is null")],
 )
-def test_a_wrong_cell_is_found_by_row(kit, cell, message):
+def test_decode_invalid_cell_raises_with_row(kit, cell, message):
     block = kit.block([1, 2, 3])
     spec = DataSpec.from_block(block)
     table = encode(block, spec)
     cells = [value.as_py() for value in table.column("obs")]
     with pytest.raises(CellError, match=message) as caught:
-        decode(replaced(table, "obs", [cells[0], cell, cells[2]]), spec)
+        decode(replace_column(table, "obs", [cells[0], cell, cells[2]]), spec)
     assert caught.value.row == 1
 
 
@@ -192,17 +194,17 @@ def test_a_wrong_cell_is_found_by_row(kit, cell, message):
         (np.array([0, 1, 2, 3], "<i8").tobytes() + b"a\xff\xfe", "not UTF-8"),
     ],
 )
-def test_a_wrong_cell_of_text_is_found_by_row(cell, message):
+def test_decode_invalid_text_cell_raises_with_row(cell, message):
     block = block_of([3, 3], {"prompt": ("str", ())}, 0)
     spec = DataSpec.from_block(block)
     table = encode(block, spec)
     good = table.column("prompt")[0].as_py()
     with pytest.raises(CellError, match=message) as caught:
-        decode(replaced(table, "prompt", [good, cell]), spec)
+        decode(replace_column(table, "prompt", [good, cell]), spec)
     assert caught.value.row == 1
 
 
-def test_a_negative_length_is_found(kit):
+def test_decode_negative_length_raises(kit):
     block = kit.block([1, 2])
     spec = DataSpec.from_block(block)
     table = encode(block, spec)
@@ -211,7 +213,7 @@ def test_a_negative_length_is_found(kit):
         decode(table, spec)
 
 
-def test_sizes_of_episodes(kit):
+def test_estimate_bytes_of_episodes(kit):
     block = kit.block([0, 2])
     assert ArrowEncoder(DataSpec.from_block(block)).estimate_bytes(block).tolist() == [
         16,

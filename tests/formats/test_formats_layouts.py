@@ -1,4 +1,4 @@
-"""What holds for every layout: fragments, commits, damage; and several layouts in one dataset."""
+"""Properties of every layout: fragments, commits, damage; and several layouts in one dataset."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def read_all(folder) -> Block:
 @pytest.mark.parametrize("layout", NAMES)
 @examples(30)
 @given(recording=recordings())
-def test_fragments_of_any_episode_are_put_together(kit, tmp_path_factory, layout, recording):
+def test_fragments_of_any_episode_are_joined(kit, tmp_path_factory, layout, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
     encoder = type(make_encoder(layout, spec))
-    longest = int(make_encoder(layout, spec).sizes(block).max() // 3)
-    with mock.patch.object(encoder, "max_episode_bytes", max(2, longest)):
+    limit = int(make_encoder(layout, spec).estimate_bytes(block).max() // 3)
+    with mock.patch.object(encoder, "max_episode_bytes", max(2, limit)):
         entries = write(folder, block, spec, layout)
     if block.length.max() > 6:
         assert sum(entry.rows for entry in entries) > block.num_episodes
@@ -54,7 +54,7 @@ def test_fragments_of_any_episode_are_put_together(kit, tmp_path_factory, layout
 
 @pytest.mark.parametrize("layout", NAMES)
 @pytest.mark.parametrize("manifest", [True, False])
-def test_a_recording_in_each_layout(kit, tmp_path, layout, manifest):
+def test_recording_in_each_layout_is_opened(kit, tmp_path, layout, manifest):
     block = kit.block([30, 50, 20])
     folder = resolve(tmp_path / "d")
     files = write(folder, block, kit.spec(block), layout, row_group_bytes=1_000)
@@ -65,7 +65,7 @@ def test_a_recording_in_each_layout(kit, tmp_path, layout, manifest):
     kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
 
 
-def test_layouts_side_by_side_are_one_dataset(kit, tmp_path):
+def test_folders_of_each_layout_are_one_dataset(kit, tmp_path):
     blocks = [kit.block([3, 4], first=2 * i) for i in range(len(NAMES))]
     for block, layout in zip(blocks, NAMES, strict=True):
         write(tmp_path / layout.replace("/", "-"), block, kit.spec(block), layout)
@@ -73,19 +73,19 @@ def test_layouts_side_by_side_are_one_dataset(kit, tmp_path):
     kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), Block.concat(blocks))
 
 
-def test_an_unknown_layout_is_named(kit, tmp_path):
+def test_open_unknown_layout_raises_with_its_name(kit, tmp_path):
     (entry,) = write(tmp_path, kit.block(), kit.spec(kit.block()), "columns")
     table = pq.read_table(tmp_path / entry.path)
-    changed = {b"hindcast": table.schema.metadata[b"hindcast"].replace(b'"columns"', b'"hypercubes"')}
-    pq.write_table(table.replace_schema_metadata(changed), tmp_path / entry.path)
+    metadata = {b"hindcast": table.schema.metadata[b"hindcast"].replace(b'"columns"', b'"hypercubes"')}
+    pq.write_table(table.replace_schema_metadata(metadata), tmp_path / entry.path)
     with pytest.raises(DataError, match=r"000000-a1-000\.parquet: it is written in the layout 'hypercubes'"):
         open_dataset(tmp_path)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "none"])
 @pytest.mark.parametrize("layout", NAMES[1:])  # Episodes / Arrow: test_datasets_corrupt
-def test_damage_anywhere_is_found_or_harmless(kit, tmp_path, layout, compression):
-    """Pages carry checksums, so what is read is right or refused."""
+def test_flipped_byte_is_reported_or_harmless(kit, tmp_path, layout, compression):
+    """Pages have checksums, so data are read correctly or refused."""
     block = kit.block([30, 50, 20])
     infos = np.array([f'{{"i":{i}}}' for i in range(103)], dtype=object)
     block = block.with_columns({**block.columns, "infos": infos})

@@ -1,4 +1,4 @@
-"""Text, images and binary files, made episodes by a class of the user's."""
+"""Text, images and binary files, mapped to episodes by a user's class."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def save_frames(folder: Path, count: int, size: tuple[int, int] = (6, 4)) -> Non
 
 
 def read(folder: Path, form: str, mapper: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Block:
-    own = ReadOptions(mapper=f"media_mappers:{mapper}", mapper_kwargs=kwargs or {}, options=options)
-    dataset = open_data(Reading((str(folder),), form, own))
+    read_options = ReadOptions(mapper=f"media_mappers:{mapper}", mapper_kwargs=kwargs or {}, options=options)
+    dataset = open_data(Reading((str(folder),), form, read_options))
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
-def test_the_reference_s_text_pre_learner_makes_episodes(sentences: Path) -> None:
+def test_rllib_text_pre_learner_makes_episodes(sentences: Path) -> None:
     block = read(sentences, "Text", "Words", {"vocabulary": VOCABULARY})
     assert sorted(block.length.tolist()) == [2, 2, 3]
     assert block.terminated.all()
@@ -62,14 +62,14 @@ def test_the_reference_s_text_pre_learner_makes_episodes(sentences: Path) -> Non
     assert block.columns["obs"].sum(axis=1).tolist() == [1.0] * (7 + 3)
 
 
-def test_it_can_be_called_as_in_the_reference_s_documentation() -> None:
+def test_pre_learner_is_callable_as_in_rllib_docs() -> None:
     episodes = Words._map_to_episodes(
         is_multi_agent=False, batch={"text": LINES}, to_numpy=True, vocabulary=VOCABULARY
     )["episodes"]
     assert [len(episode) for episode in episodes] == [2, 3, 2]
 
 
-def test_a_training_reads_text(tmp_path: Path, sentences: Path) -> None:
+def test_training_reads_text(tmp_path: Path, sentences: Path) -> None:
     size = len(VOCABULARY)
     resource = training(
         tmp_path / "run",
@@ -85,7 +85,7 @@ def test_a_training_reads_text(tmp_path: Path, sentences: Path) -> None:
     assert any("Text" in note for note in reporter.notes)
 
 
-def test_a_folder_of_images_is_mapped_at_once(tmp_path: Path) -> None:
+def test_folder_of_images_is_mapped_together(tmp_path: Path) -> None:
     save_frames(tmp_path / "images" / "a", 12)
     save_frames(tmp_path / "images" / "b", 3)
     block = read(tmp_path / "images", "Images", "Frames", {"name": "walk"})
@@ -104,14 +104,14 @@ def test_images_are_resized_and_batched(tmp_path: Path) -> None:
     assert block.num_episodes == 2
 
 
-def test_images_of_several_sizes_stay_apart(tmp_path: Path) -> None:
+def test_images_of_several_sizes_are_objects(tmp_path: Path) -> None:
     save_frames(tmp_path / "images", 2)
     Image.fromarray(np.zeros((3, 3), dtype=np.uint8)).save(tmp_path / "images" / "small.png")
     with pytest.raises(UserCodeError, match=r"Frames.map_rows, given .*images, raised ValueError.*shape"):
         read(tmp_path / "images", "Images", "Frames")
 
 
-def test_binary_files_are_bytes(tmp_path: Path) -> None:
+def test_binary_files_are_read_as_bytes(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / "data" / str(number)).mkdir(parents=True)
         (tmp_path / "data" / str(number) / "log.bin").write_bytes(bytes(range(number + 2)))
@@ -120,20 +120,20 @@ def test_binary_files_are_bytes(tmp_path: Path) -> None:
     assert block.columns["obs"].dtype == np.uint8
 
 
-def test_encodings_and_empty_lines(tmp_path: Path) -> None:
+def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("été là\n\nlà été\n".encode("latin-1"))
-    known = {"vocabulary": {"été": 1, "là": 2}}
+    vocabulary = {"vocabulary": {"été": 1, "là": 2}}
     with pytest.raises(DataError, match=r"a\.txt is not utf-8 \(at byte 0\).*readOptions\.encoding"):
-        read(tmp_path / "a.txt", "Text", "Words", known)
-    block = read(tmp_path / "a.txt", "Text", "Words", known, encoding="latin-1", drop_empty_lines=True)
+        read(tmp_path / "a.txt", "Text", "Words", vocabulary)
+    block = read(tmp_path / "a.txt", "Text", "Words", vocabulary, encoding="latin-1", drop_empty_lines=True)
     assert block.length.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
     ("mapper", "error", "sentence"),
     [
-        ("Nothing", SpecError, "Nothing does not override map_rows"),
-        ("Wrong", UserCodeError, "returned a ndarray; it must return a list"),
+        ("NoRowMapper", SpecError, "NoRowMapper does not override map_rows"),
+        ("ArrayMapper", UserCodeError, "returned a ndarray; it must return a list"),
         (
             "Words",
             UserCodeError,
@@ -143,19 +143,17 @@ def test_encodings_and_empty_lines(tmp_path: Path) -> None:
         ("Missing", SpecError, "has no 'Missing'"),
     ],
 )
-def test_mistakes_of_the_class_are_named(
-    sentences: Path, mapper: str, error: type[Exception], sentence: str
-) -> None:
+def test_invalid_mapper_raises(sentences: Path, mapper: str, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         read(sentences, "Text", mapper)
 
 
-def test_without_a_class_it_is_asked_for(sentences: Path) -> None:
+def test_text_without_mapper_raises(sentences: Path) -> None:
     with pytest.raises(SpecError, match=r"spec\.pipeline\.preLearner"):
         open_data(Reading((str(sentences),), "Text"))
 
 
-def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+def test_damaged_image_raises_with_its_name(tmp_path: Path) -> None:
     save_frames(tmp_path / "images", 2)
     path = tmp_path / "images" / "frame1.png"
     path.write_bytes(path.read_bytes()[:40])
@@ -174,8 +172,8 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
         ("Binary", {"size": 1}, "no read option 'size'"),
     ],
 )
-def test_wrong_options_are_named(tmp_path: Path, form: str, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_option_raises(tmp_path: Path, form: str, options: dict[str, Any], sentence: str) -> None:
     save_frames(tmp_path / "images", 2)
-    own = ReadOptions(mapper="media_mappers:Frames", options=options)
+    read_options = ReadOptions(mapper="media_mappers:Frames", options=options)
     with pytest.raises(DataError, match=sentence):
-        FORMATS[form].pieces(resolve(tmp_path / "images"), own)
+        FORMATS[form].pieces(resolve(tmp_path / "images"), read_options)

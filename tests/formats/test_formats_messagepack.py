@@ -1,4 +1,4 @@
-"""Episodes / MessagePack: the bytes of RLlib, there and back."""
+"""The layout "Episodes / MessagePack": RLlib's bytes, encoded and decoded."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def write(folder, block, spec, **options):
     return writer.close()
 
 
-def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpisode:
-    """The episode item by item, as RLlib's recorder has it before it packs it."""
+def make_recorded_episode(block: Block, spec: DataSpec, i: int) -> SingleAgentEpisode:
+    """Make an episode item by item, as in RLlib's recorder before packing."""
 
     def items(root, rows, space=None):
         return (
             [
-                unflatten({name: column[row] for name, column in own.items()}, root, space_struct(space))
+                unflatten({name: column[row] for name, column in leaves.items()}, root, space_struct(space))
                 for row in rows
             ]
-            if (own := {n: c for n, c in block.columns.items() if n.split("/")[0] == root})
+            if (leaves := {n: c for n, c in block.columns.items() if n.split("/")[0] == root})
             else None
         )
 
     def rows_of(name):
-        own = block.rows_of(name, i)
-        return range(own.start, own.stop)
+        rows = block.rows_of(name, i)
+        return range(rows.start, rows.stop)
 
     outputs = {name.split("/")[0] for name in block.columns} - {"obs", "actions", "rewards", "infos"}
     order = [name.split("/")[0] for name in spec.leaves if name.split("/")[0] in outputs]
@@ -83,17 +83,17 @@ def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpi
 
 @examples(150)
 @given(recordings())
-def test_each_cell_is_the_packed_state_of_the_episode(recording):
+def test_cell_equals_packed_state_of_episode(recording):
     block, spec = recording
     cells = MessagePackEncoder(spec).encode(block).table.column("item").to_pylist()
     for i, cell in enumerate(cells):
-        state = state_of(as_recorder_holds_it(block, spec, i))
+        state = state_of(make_recorded_episode(block, spec, i))
         assert cell == msgpack.packb(state, default=msgpack_numpy.encode)
 
 
 @examples(200)
 @given(recordings())
-def test_blocks_survive_bit_for_bit(kit, recording):
+def test_block_round_trip_is_bit_exact(kit, recording):
     block, spec = recording
     table = MessagePackEncoder(spec).encode(block).table
     kit.assert_same(LAYOUT.decode(table, spec, list(spec.leaves)), block)
@@ -101,21 +101,21 @@ def test_blocks_survive_bit_for_bit(kit, recording):
 
 @examples(60)
 @given(recordings())
-def test_slices_chunks_and_single_columns_survive(kit, recording):
+def test_decode_slices_chunks_and_single_columns(kit, recording):
     block, spec = recording
     table = MessagePackEncoder(spec).encode(block).table
-    cut = block.num_episodes // 2
-    chunked = pa.concat_tables([table.slice(cut), table.slice(0, cut)])
-    order = [*range(cut, block.num_episodes), *range(cut)]
+    split = block.num_episodes // 2
+    two_chunks = pa.concat_tables([table.slice(split), table.slice(0, split)])
+    order = [*range(split, block.num_episodes), *range(split)]
     expected = block.take(order)
     for name in spec.leaves:
-        found = LAYOUT.decode(chunked, spec, [name])
-        kit.assert_same(found, expected.with_columns({name: expected.columns[name]}))
+        decoded_block = LAYOUT.decode(two_chunks, spec, [name])
+        kit.assert_same(decoded_block, expected.with_columns({name: expected.columns[name]}))
 
 
 @examples(25)
 @given(recordings())
-def test_files_without_a_manifest_are_read_from_their_footers(kit, tmp_path_factory, recording):
+def test_file_without_manifest_is_read_by_its_footer(kit, tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("m")
     entries = write(folder, block, spec, max_rows_per_file=2)
@@ -125,7 +125,7 @@ def test_files_without_a_manifest_are_read_from_their_footers(kit, tmp_path_fact
     kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
 
 
-def test_the_file_has_the_references_only_column(kit, tmp_path):
+def test_file_has_only_rllibs_column(kit, tmp_path):
     block = kit.block([30, 50, 20])
     (entry,) = write(tmp_path, block, kit.spec(block))
     file = pq.ParquetFile(tmp_path / entry.path)
@@ -134,7 +134,7 @@ def test_the_file_has_the_references_only_column(kit, tmp_path):
     assert (entry.rows, entry.timesteps) == (3, 100)
 
 
-def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
+def test_long_episodes_are_split_on_disk_and_joined_when_read(kit, tmp_path, monkeypatch):
     monkeypatch.setattr("hindcast.formats.messagepack.layout.MessagePackEncoder.max_episode_bytes", 4_000)
     block = kit.block([5, 100, 5])
     (entry,) = write(tmp_path, block, kit.spec(block))
@@ -146,7 +146,7 @@ def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
     assert [state["is_truncated"] for state in fragments] == [False] * (len(fragments) - 1) + [True]
 
 
-def test_sizes_limits_are_honoured(kit, tmp_path):
+def test_file_size_limits_are_honoured(kit, tmp_path):
     blocks = [kit.block([50] * 10, first=10 * i) for i in range(10)]
     with BlockWriter(
         resolve(tmp_path), kit.spec(blocks[0]), "s", layout=MESSAGEPACK_EPISODES, compression="none",
@@ -160,20 +160,20 @@ def test_sizes_limits_are_honoured(kit, tmp_path):
     kit.assert_same(read_all(tmp_path), Block.concat(blocks))
 
 
-def test_episodes_without_steps_come_back(kit, tmp_path):
+def test_episode_without_steps_round_trip(kit, tmp_path):
     block = kit.block([0, 3, 0])
     write(tmp_path, block, kit.spec(block))
     kit.assert_same(read_all(tmp_path), block)
 
 
-def test_what_an_episode_cannot_be_without(kit):
+def test_encode_without_required_column_raises(kit):
     block = kit.block()
     spec = DataSpec({name: leaf for name, leaf in kit.spec(block).leaves.items() if name != "rewards"})
-    with pytest.raises(DataError, match="needs rewards: the data have none"):
+    with pytest.raises(DataError, match="requires rewards: the data have none"):
         MessagePackEncoder(spec)
 
 
-def test_other_columns_are_refused(kit):
+def test_encode_unknown_column_raises(kit):
     block = kit.block()
     encoder = MessagePackEncoder(kit.spec(block))
     with pytest.raises(DataError, match="'actions' is float32"):
@@ -182,8 +182,8 @@ def test_other_columns_are_refused(kit):
         encoder.encode(block.with_columns({**block.columns, "more": block.columns["rewards"]}))
 
 
-def test_numbers_keep_their_kind(kit):
-    """Scalars as NumPy's, except float64, which is Python's own float; composite parts by key and index."""
+def test_numbers_keep_their_type(kit):
+    """Scalars stay NumPy's, except float64, which becomes a Python float; parts are found by key and index."""
     space = spaces.Dict(a=spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (), np.float64))))
     columns = {
         "obs/a/0": np.array([1, 2]),
@@ -203,7 +203,7 @@ def test_numbers_keep_their_kind(kit):
     kit.assert_same(LAYOUT.decode(table, spec, list(spec.leaves)), block)
 
 
-def test_the_footer_tells_the_lengths(kit, tmp_path):
+def test_footer_contains_lengths(kit, tmp_path):
     block = kit.block([3, 5])
     (entry,) = write(tmp_path, block, kit.spec(block))
     metadata = pq.ParquetFile(tmp_path / entry.path).metadata.metadata

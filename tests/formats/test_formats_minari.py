@@ -1,4 +1,4 @@
-"""Minari's datasets as Minari itself writes them, against what Minari itself reads."""
+"""Datasets written by Minari, compared with what Minari reads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def samples(space: spaces.Space, count: int) -> Any:
-    """Samples as Minari buffers them: a list at each leaf."""
+    """Return samples as Minari buffers them: a list at each leaf."""
     if isinstance(space, spaces.Dict):
         return {key: samples(part, count) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -62,17 +62,17 @@ def samples(space: spaces.Space, count: int) -> Any:
 
 def make(
     kind: str,
-    known: tuple[spaces.Space, spaces.Space] = PLAIN,
+    dataset_spaces: tuple[spaces.Space, spaces.Space] = PLAIN,
     lengths: tuple[int, ...] = (3, 1, 5),
     with_infos: bool = False,
     **options: Any,
 ) -> minari.MinariDataset:
-    for space in known:
+    for space in dataset_spaces:
         space.seed(0)
     buffers = [
         EpisodeBuffer(
-            observations=samples(known[0], length + 1),
-            actions=samples(known[1], length),
+            observations=samples(dataset_spaces[0], length + 1),
+            actions=samples(dataset_spaces[1], length),
             rewards=[0] * length
             if kind == "hdf5" and not number
             else [float(step) for step in range(length)],
@@ -88,8 +88,8 @@ def make(
             f"toys/{kind}-v0",
             buffer=buffers,
             env=None,
-            observation_space=known[0],
-            action_space=known[1],
+            observation_space=dataset_spaces[0],
+            action_space=dataset_spaces[1],
             data_format=kind,
             algorithm_name="random",
             author="we",
@@ -107,10 +107,10 @@ def infos(count: int) -> dict[str, Any]:
     }
 
 
-def place(tmp_path: Path) -> Location:
-    """The one place that a folder with one dataset has."""
-    (found,) = find_locations(resolve(tmp_path / "datasets").list(recursive=True))
-    return found
+def find_dataset(tmp_path: Path) -> Location:
+    """Return the location of the only dataset in a folder."""
+    (location,) = find_locations(resolve(tmp_path / "datasets").list(recursive=True))
+    return location
 
 
 def read(location: Location, options: ReadOptions | None = None) -> Block:
@@ -130,61 +130,61 @@ def assert_same(block: Block, dataset: minari.MinariDataset) -> None:
         }
         assert expected.keys() == block.columns.keys() - {Columns.INFOS}
         for name, value in expected.items():
-            found = block.columns[name][block.rows_of(name, number)]
-            known = np.array(value, dtype=object) if isinstance(value, list) else value
-            np.testing.assert_array_equal(found, known)
-            assert found.dtype == known.dtype or name == Columns.REWARDS
+            column = block.columns[name][block.rows_of(name, number)]
+            expected_column = np.array(value, dtype=object) if isinstance(value, list) else value
+            np.testing.assert_array_equal(column, expected_column)
+            assert column.dtype == expected_column.dtype or name == Columns.REWARDS
         assert block.terminated[number] == episode.terminations[-1]
         assert block.truncated[number] == episode.truncations[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("known", [PLAIN, COMPOSITE], ids=["plain", "composite"])
-def test_what_minari_writes_is_read_as_minari_reads_it(tmp_path: Path, kind: str, known: Any) -> None:
-    dataset = make(kind, known)
-    location = place(tmp_path)
+@pytest.mark.parametrize("dataset_spaces", [PLAIN, COMPOSITE], ids=["plain", "composite"])
+def test_dataset_is_read_as_minari_reads_it(tmp_path: Path, kind: str, dataset_spaces: Any) -> None:
+    dataset = make(kind, dataset_spaces)
+    location = find_dataset(tmp_path)
     assert detect_format(location) is MINARI
     block, spec = read(location), MINARI.describe(location)
     assert_same(block, dataset)
-    assert (spec.observation_space, spec.action_space) == known
+    assert (spec.observation_space, spec.action_space) == dataset_spaces
     assert block.eps_id.tolist() == [f"toys/{kind}-v0/{number}" for number in range(3)]
     assert block.columns[Columns.REWARDS].dtype == np.float64
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_images_may_be_raw(tmp_path: Path, kind: str) -> None:
+def test_raw_images_are_read(tmp_path: Path, kind: str) -> None:
     dataset = make(kind, COMPOSITE, jpeg_encoding=False)
-    assert_same(read(place(tmp_path)), dataset)
+    assert_same(read(find_dataset(tmp_path)), dataset)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_infos_are_read_with_the_one_of_reset(tmp_path: Path, kind: str) -> None:
+def test_infos_are_read_with_reset_info(tmp_path: Path, kind: str) -> None:
     make(kind, with_infos=True)
-    block = read(place(tmp_path))
+    block = read(find_dataset(tmp_path))
     texts = block.columns[Columns.INFOS][block.rows_of(Columns.INFOS, 2)]
     assert [info_from_json(text) for text in texts] == [
         {"goal": [[float(step)] * 2] * 2, "deep": {"step": step, "word": f"w{step}"}} for step in range(6)
     ]
-    assert Columns.INFOS not in read(place(tmp_path), ReadOptions(columns=["obs"])).columns
+    assert Columns.INFOS not in read(find_dataset(tmp_path), ReadOptions(columns=["obs"])).columns
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pieces_hold_adjacent_episodes(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_contain_adjacent_episodes(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make(kind, lengths=(4,) * 6)
     monkeypatch.setattr(reader, "PIECE_BYTES", 100)
-    assert len(MINARI.pieces(place(tmp_path), ReadOptions())) > 2
-    assert_same(read(place(tmp_path)), dataset)
+    assert len(MINARI.pieces(find_dataset(tmp_path), ReadOptions())) > 2
+    assert_same(read(find_dataset(tmp_path)), dataset)
 
 
-def test_the_environment_is_known_by_its_id(tmp_path: Path) -> None:
+def test_environment_is_described_by_its_id(tmp_path: Path) -> None:
     dataset = make("hdf5")
     metadata = Path(dataset.storage.data_path) / "metadata.json"
     spec = gym.spec("CartPole-v1").to_json()
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "env_spec": spec}))
-    assert MINARI.describe(place(tmp_path)).environment == "CartPole-v1"
+    assert MINARI.describe(find_dataset(tmp_path)).environment == "CartPole-v1"
 
 
-def test_old_files_hold_their_metadata_themselves(tmp_path: Path) -> None:
+def test_old_file_with_metadata_in_attributes_is_read(tmp_path: Path) -> None:
     dataset = make("hdf5")
     folder = Path(dataset.storage.data_path)
     metadata = json.loads((folder / "metadata.json").read_text())
@@ -198,27 +198,27 @@ def test_old_files_hold_their_metadata_themselves(tmp_path: Path) -> None:
     assert MINARI.describe(location).action_space == PLAIN[1]
 
 
-def test_a_folder_of_several_datasets_has_a_place_for_each(tmp_path: Path) -> None:
+def test_folder_of_several_datasets_has_one_location_each(tmp_path: Path) -> None:
     for kind in KINDS:
         make(kind)
     (tmp_path / "datasets" / "toys" / "notes.json").write_text("{}")
     create_namespace("others")
-    found = find_locations(resolve(tmp_path / "datasets").list(recursive=True))
-    names = [location.name for location in found]
+    locations = find_locations(resolve(tmp_path / "datasets").list(recursive=True))
+    names = [location.name for location in locations]
     assert sorted(names) == ["main_data.hdf5", "metadata.json", "metadata.json", "notes.json"]
 
 
-def test_options_that_change_nothing_are_refused(tmp_path: Path) -> None:
+def test_option_without_effect_raises(tmp_path: Path) -> None:
     make("hdf5")
     with pytest.raises(DataError, match="`schema` names obs, but Minari defines its own columns"):
-        read(place(tmp_path), ReadOptions(schema={"obs": "state"}))
-    with pytest.raises(DataError, match="Minari takes no read options; got 'limit'"):
-        read(place(tmp_path), ReadOptions(options={"limit": 1}))
+        read(find_dataset(tmp_path), ReadOptions(schema={"obs": "state"}))
+    with pytest.raises(DataError, match="Minari has no read options; got 'limit'"):
+        read(find_dataset(tmp_path), ReadOptions(options={"limit": 1}))
 
 
 def hdf5_of(tmp_path: Path) -> Path:
     make("hdf5", COMPOSITE)
-    return Path(place(tmp_path).path)
+    return Path(find_dataset(tmp_path).path)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def hdf5_of(tmp_path: Path) -> Path:
         ("episode_1/rewards", h5py.ExternalLink("other.hdf5", "/rewards"), "a link at /episode_1/rewards"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, inside: str, value: Any, sentence: str) -> None:
+def test_invalid_hdf5_file_raises(tmp_path: Path, inside: str, value: Any, sentence: str) -> None:
     path = hdf5_of(tmp_path)
     with h5py.File(path, "a") as file:
         if inside in file:
@@ -265,23 +265,23 @@ def test_what_is_wrong_is_named(tmp_path: Path, inside: str, value: Any, sentenc
         read(resolve(path))
 
 
-def test_a_lost_episode_of_arrow_is_missed(tmp_path: Path) -> None:
+def test_missing_arrow_episode_raises(tmp_path: Path) -> None:
     dataset = make("arrow")
     shutil.rmtree(Path(dataset.storage.data_path) / "1")
     with pytest.raises(DataError, match="holds 2 episodes, but its metadata say 3"):
-        read(place(tmp_path))
+        read(find_dataset(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
-def test_a_truncated_file_of_arrow_is_refused(tmp_path: Path, kind: str) -> None:
+def test_truncated_arrow_file_raises(tmp_path: Path, kind: str) -> None:
     dataset = make(kind)
     (path,) = (Path(dataset.storage.data_path) / "1").glob("part-*")
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match=rf"data/1 is damaged.*{kind}-v0/data/1/part-0\.{kind}"):
-        read(place(tmp_path))
+        read(find_dataset(tmp_path))
 
 
-def test_nulls_of_arrow_are_refused(tmp_path: Path) -> None:
+def test_nulls_in_arrow_raise(tmp_path: Path) -> None:
     dataset = make("arrow")
     (path,) = (Path(dataset.storage.data_path) / "0").glob("part-*")
     with pa.ipc.open_file(pa.BufferReader(path.read_bytes())) as file:
@@ -291,21 +291,21 @@ def test_nulls_of_arrow_are_refused(tmp_path: Path) -> None:
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(DataError, match="data/0 in rewards holds nulls"):
-        read(place(tmp_path))
+        read(find_dataset(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
-def test_episodes_of_which_minari_reads_a_part_are_refused(tmp_path: Path, kind: str) -> None:
-    """Minari takes the first batch of an episode for all of it, without a word."""
+def test_episode_that_minari_reads_partially_raises(tmp_path: Path, kind: str) -> None:
+    """Minari silently reads only the first batch of an episode."""
     folder = Path(make(kind).storage.data_path) / "1"
     (path,) = folder.glob("part-*")
     shutil.copy(path, path.with_name(f"part-1.{kind}"))
     with pytest.raises(DataError, match="data/1 holds 4 rows, of which Minari reads 2"):
-        read(place(tmp_path))
+        read(find_dataset(tmp_path))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_datasets_elsewhere_are_copied(tmp_path: Path, kind: str, memory_path: str) -> None:
+def test_remote_dataset_is_copied(tmp_path: Path, kind: str, memory_path: str) -> None:
     dataset, folder = make(kind, COMPOSITE, with_infos=True), resolve(memory_path)
     for entry in resolve(tmp_path / "datasets").files(recursive=True):
         folder.child(entry.relative_path).write_bytes(entry.location.read_bytes())
@@ -314,7 +314,7 @@ def test_datasets_elsewhere_are_copied(tmp_path: Path, kind: str, memory_path: s
     assert read(location).eps_id[0] == f"toys/{kind}-v0/0"
 
 
-def test_what_is_wrong_elsewhere_is_named_as_the_user_wrote_it(tmp_path: Path, memory_path: str) -> None:
+def test_error_in_remote_dataset_names_the_users_path(tmp_path: Path, memory_path: str) -> None:
     path, location = hdf5_of(tmp_path), resolve(f"{memory_path}/main_data.hdf5")
     with h5py.File(path, "a") as file:
         del file["episode_1/terminations"]
@@ -324,31 +324,33 @@ def test_what_is_wrong_elsewhere_is_named_as_the_user_wrote_it(tmp_path: Path, m
         read(location)
 
 
-def test_a_main_file_alone_has_the_structure_that_is_stored(tmp_path: Path) -> None:
+def test_main_file_without_metadata_has_stored_structure(tmp_path: Path) -> None:
     dataset = make("hdf5", COMPOSITE, jpeg_encoding=False)
     block = read(resolve(shutil.copy(Path(dataset.storage.data_path) / "main_data.hdf5", tmp_path)))
     assert_same(block, dataset)
     assert block.eps_id[0] == f"{tmp_path.name}/0"
 
 
-def test_an_environment_that_metadata_name_is_not_made(tmp_path: Path) -> None:
-    """Minari would make it where a space is missing, and so import what a stranger names."""
+def test_environment_in_metadata_is_never_made(tmp_path: Path) -> None:
+    """Minari would make it if a space is missing, and so import untrusted code."""
     dataset = make("hdf5")
     metadata = Path(dataset.storage.data_path) / "metadata.json"
     document = json.loads(metadata.read_text())
     del document["observation_space"]
     spec = json.dumps({"id": "Stranger-v0", "entry_point": "not_there:Environment"})
     metadata.write_text(json.dumps({**document, "env_spec": spec}))
-    assert read(place(tmp_path)).num_episodes == 3
+    assert read(find_dataset(tmp_path)).num_episodes == 3
 
 
 @pytest.mark.parametrize("missing", ["minari", "PIL"])
-def test_the_package_may_be_missing(tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_raises_with_extra(
+    tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make("arrow")
-    location = place(tmp_path)
+    location = find_dataset(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, missing, None)
     assert detect_format(location) is MINARI
-    with pytest.raises(DataError, match=rf"takes {missing}.*pip install 'hindcast-rl\[minari\]'"):
+    with pytest.raises(DataError, match=rf"requires {missing}.*pip install 'hindcast-rl\[minari\]'"):
         read(location)
 
 
@@ -361,9 +363,9 @@ def test_the_package_may_be_missing(tmp_path: Path, missing: str, monkeypatch: p
         ({"total_steps": -1}, "total_steps is -1"),
     ],
 )
-def test_wrong_metadata_are_named(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+def test_invalid_metadata_raise(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     dataset = make("hdf5")
     metadata = Path(dataset.storage.data_path) / "metadata.json"
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **change}))
     with pytest.raises(DataError, match=sentence):
-        read(place(tmp_path))
+        read(find_dataset(tmp_path))

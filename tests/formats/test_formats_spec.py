@@ -22,28 +22,28 @@ SPEC = DataSpec(
 )
 
 
-def test_a_spec_survives_json():
+def test_spec_json_round_trip():
     assert DataSpec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
 
 
-def test_big_endian_is_the_same_as_little_endian():
+def test_leaf_ignores_byte_order():
     assert Leaf(np.dtype(">f4"), (2,)) == Leaf(np.dtype("<f4"), (2,))
     assert Leaf(np.dtype(">i2")).dtype == np.dtype("<i2")
 
 
-def test_the_size_of_an_element():
+def test_itemsize_counts_bytes_of_an_element():
     assert SPEC.leaves["obs"].itemsize == 84 * 84
     assert SPEC.leaves["rewards"].itemsize == 8
     assert SPEC.leaves["prompt"].itemsize == 0
 
 
 @pytest.mark.parametrize("dtype", [object, "U3", "S3", "datetime64[s]", [("a", "f4")]])
-def test_dtypes_without_a_fixed_binary_form_are_refused(dtype):
+def test_leaf_with_dtype_without_binary_form_raises(dtype):
     with pytest.raises(DataError, match="cannot be stored: allowed are booleans"):
         Leaf(np.dtype(dtype))
 
 
-def test_a_spec_of_a_block(kit):
+def test_from_block_describes_columns(kit):
     spec = DataSpec.from_block(kit.block())
     assert {name: str(leaf) for name, leaf in spec.leaves.items()} == {
         "obs": "float32 [4]",
@@ -52,7 +52,7 @@ def test_a_spec_of_a_block(kit):
     }
 
 
-def test_differences_are_named():
+def test_difference_describes_first_difference():
     leaves = {"obs": Leaf(np.dtype("float32"), (3,)), "actions": Leaf(np.dtype("int64"))}
     base = DataSpec(leaves, None, spaces.Discrete(2))
     assert base.difference(base) is None
@@ -63,18 +63,18 @@ def test_differences_are_named():
     assert "action space is Discrete(2)" in str(base.difference(DataSpec(leaves, None, spaces.Discrete(3))))
 
 
-def test_merging_keeps_what_either_knows():
+def test_merge_keeps_spaces_of_either_spec():
     leaves = {"obs": Leaf(np.dtype("float32"), (3,))}
     infos = {"infos": Leaf(None, (), "json")}
-    merged = DataSpec(leaves, None, spaces.Tuple([]), "A").merge(
+    union = DataSpec(leaves, None, spaces.Tuple([]), "A").merge(
         DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), "B")
     )
-    assert merged == DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), None)
+    assert union == DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), None)
 
 
 @pytest.mark.parametrize(
     "data", [{}, {"leaves": {"obs": {}}}, {"leaves": 3}, {"leaves": {"obs": {"dtype": "x"}}}]
 )
-def test_json_that_is_no_spec_is_a_sentence(data):
+def test_from_json_with_invalid_document_raises(data):
     with pytest.raises(DataError, match="the description of the data cannot be read"):
         DataSpec.from_json(data)

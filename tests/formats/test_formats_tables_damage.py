@@ -1,4 +1,4 @@
-"""Damage of any kind to tables is told with the file, or harmless: never a crash, and never rows that are missing."""
+"""Damage to tables raises an error that names the file, or is harmless: no crash, and no missing rows."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ def format_for(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_whole_file_is_recognised_and_read(tmp_path: Path, name: str) -> None:
+def test_intact_file_is_recognised_and_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(FILES[name])
-    known = detect_format(resolve(tmp_path / name))
-    assert known is not None
-    assert known.name == format_for(name)
+    file_format = detect_format(resolve(tmp_path / name))
+    assert file_format is not None
+    assert file_format.name == format_for(name)
     rows = read_table(tmp_path / name)
     assert rows.columns["obs"].tolist() == COLUMNS["obs"]
     assert rows.row.tolist() == list(range(ROWS))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_truncated_file_is_refused_or_ends_with_a_whole_row(tmp_path: Path, name: str) -> None:
+def test_truncated_file_raises_or_ends_with_complete_row(tmp_path: Path, name: str) -> None:
     data, path = FILES[name], tmp_path / name
     rng = random.Random(0)
     for size in [0, 1, 2, 5, len(data) - 1, len(data) - 2, *(rng.randrange(len(data)) for _ in range(40))]:
@@ -94,26 +94,26 @@ def test_a_truncated_file_is_refused_or_ends_with_a_whole_row(tmp_path: Path, na
         assert not name.endswith((".parquet", ".gz"))
         if name == "batches.json":
             assert len(rows) == 20 * len(text.splitlines())
-        else:  # a cut in a last number cannot be seen; a cut anywhere else can
+        else:  # only a cut in the last number cannot be detected
             assert len(rows) == len(text.splitlines()) - (name == "a.csv")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_flipped_bits_are_told_or_change_values_only(tmp_path: Path, name: str) -> None:
+def test_flipped_bit_raises_or_changes_only_values(tmp_path: Path, name: str) -> None:
     data, path = FILES[name], tmp_path / name
     rng = random.Random(1)
     for _ in range(60):
-        flipped = bytearray(data)
+        damaged_data = bytearray(data)
         for _ in range(rng.choice([1, 1, 4])):
-            flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
-        path.write_bytes(flipped)
+            damaged_data[rng.randrange(len(damaged_data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged_data)
         try:
             rows = read_table(path, format=format_for(name))
         except UserError as error:
             assert name in str(error)
             continue
         if name != "batches.json":
-            records = [line for line in bytes(flipped).split(b"\n") if line.strip(b"\r")]
+            records = [line for line in bytes(damaged_data).split(b"\n") if line.strip(b"\r")]
             assert (
                 name.endswith((".parquet", ".gz"))
                 or name == "array.json"
@@ -143,18 +143,18 @@ def test_flipped_bits_are_told_or_change_values_only(tmp_path: Path, name: str) 
         b"a,b\n\xff\xff,1\n",
     ],
 )
-def test_files_of_something_else(tmp_path: Path, format: str, data: bytes) -> None:
+def test_file_of_other_content_raises(tmp_path: Path, format: str, data: bytes) -> None:
     path = tmp_path / "some.file"
     path.write_bytes(data)
     with pytest.raises(UserError, match=r"some\.file"):
         read_table(path, format=format)
 
 
-def test_nothing_but_columns(tmp_path: Path) -> None:
+def test_parquet_without_rows_raises(tmp_path: Path) -> None:
     pq.write_table(pa.table({name: column[:0] for name, column in COLUMNS.items()}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet holds no rows"):
         read_table(tmp_path / "a.parquet")
 
 
-def test_every_format_is_known_by_its_name() -> None:
+def test_registry_has_every_format_by_name() -> None:
     assert {"Parquet", "JSON", "CSV", "SampleBatch"} <= FORMATS.keys()

@@ -1,4 +1,4 @@
-"""Users' tables whose rows are whole episodes."""
+"""Tables of users with whole episodes as rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(path: Path, columns: dict[str, list[Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_each_item_is_a_timestep(path: Path) -> None:
+def test_list_items_are_timesteps(path: Path) -> None:
     write(path, EPISODES)
     rows = read_table(path)
     assert rows.columns["obs"].tolist() == [[0.0], [1.0], [2.0], [3.0], [4.0]]
@@ -50,7 +50,7 @@ def test_each_item_is_a_timestep(path: Path) -> None:
     assert rows.truncated.tolist() == [False, False, False, False, True]
 
 
-def test_they_become_episodes(path: Path) -> None:
+def test_rows_of_lists_become_episodes(path: Path) -> None:
     write(path, EPISODES)
     dataset = open_data(Reading((str(path),), options=ReadOptions(ignore_final_observation=True)))
     block = dataset.read(dataset.units[0])
@@ -59,7 +59,7 @@ def test_they_become_episodes(path: Path) -> None:
     assert block.num_steps == 5
 
 
-def test_ids_join_the_rows_of_an_episode(path: Path) -> None:
+def test_rows_with_same_id_are_joined(path: Path) -> None:
     write(
         path,
         {
@@ -75,10 +75,10 @@ def test_ids_join_the_rows_of_an_episode(path: Path) -> None:
     assert block.columns["rewards"].tolist() == [1, 2, 3, 4, 5]
 
 
-def test_a_filter_compares_what_episodes_are_and_what_is_in_them(path: Path) -> None:
+def test_filter_compares_episode_and_timestep_columns(path: Path) -> None:
     write(path, EPISODES)
     assert read_table(path, filter=[("source", "==", "c")]).columns["rewards"].tolist() == [3, 4, 5]
-    if path.suffix == ".jsonl":  # of Parquet, statistics are compared, and lists have none
+    if path.suffix == ".jsonl":  # Parquet compares statistics, which lists do not have
         assert read_table(path, filter=[("rewards", ">", 3)]).row.tolist() == [2, 2]
 
 
@@ -93,7 +93,7 @@ def test_a_filter_compares_what_episodes_are_and_what_is_in_them(path: Path) -> 
         ({"rewards": [[1, 2], None, [3, 4, 5]]}, "row 1: 'rewards' is null: expected a list"),
     ],
 )
-def test_lists_that_do_not_fit_are_refused(path: Path, columns: dict[str, Any], sentence: str) -> None:
+def test_lists_of_different_lengths_raise(path: Path, columns: dict[str, Any], sentence: str) -> None:
     write(path, {**EPISODES, **columns})
     with pytest.raises(DataError, match=sentence):
         read_table(path)

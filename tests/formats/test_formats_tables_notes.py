@@ -1,4 +1,4 @@
-"""What formats say of how they take a user's data, where these leave it open."""
+"""Notes of formats on how they interpret ambiguous data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": 
 
 def notes_of(path: Path, **options: object) -> str:
     location = resolve(path)
-    known = detect_format(location)
-    assert known is not None
-    return "; ".join(known.notes(location, ReadOptions(**options)))
+    file_format = detect_format(location)
+    assert file_format is not None
+    return "; ".join(file_format.notes(location, ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.json", "array.json", "a.csv"])
-def test_a_done_that_stands_alone(tmp_path: Path, name: str) -> None:
+def test_single_done_column_is_noted(tmp_path: Path, name: str) -> None:
     path, step = tmp_path / name, {**STEP, "done": True, "info": "{}"}
     if name == "a.parquet":
         pq.write_table(pa.Table.from_pylist([{"observations": step.pop("obs"), **step}]), path)
@@ -35,13 +35,13 @@ def test_a_done_that_stands_alone(tmp_path: Path, name: str) -> None:
         path.write_text("obs[0],new_obs[0],actions,rewards,eps_id,t,done,info\n1.5,2.5,0,1,e,0,1,{}\n")
     else:
         path.write_text(json.dumps([step] if name == "array.json" else step))
-    assert "'done' says that an episode is over, but not why" in notes_of(path)
+    assert "'done' marks the end of an episode without a reason" in notes_of(path)
     assert "unless its 'info' reports a time limit" in notes_of(path)
-    assert "'done' says" not in notes_of(path, schema={"terminateds": "done"})
-    assert any("'done' says" in note for note in open_data(path).notes)
+    assert "'done' marks" not in notes_of(path, schema={"terminateds": "done"})
+    assert any("'done' marks" in note for note in open_data(path).notes)
 
 
-def test_columns_whose_place_others_have(tmp_path: Path) -> None:
+def test_replaced_columns_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(
         pa.Table.from_pylist([{**STEP, "features": [0.5], "terminateds": True, "done": True}]), path
@@ -49,23 +49,23 @@ def test_columns_whose_place_others_have(tmp_path: Path) -> None:
     assert "the columns ['obs', 'done'] are not read" in notes_of(path, schema={"obs": "features"})
 
 
-def test_text_does_not_tell_types(tmp_path: Path) -> None:
+def test_text_without_types_is_noted(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**STEP, "terminateds": True}))
     assert "JSON has no types" in notes_of(tmp_path / "a.json")
 
 
-def test_batches_without_flags(tmp_path: Path) -> None:
+def test_batch_without_flags_is_noted(tmp_path: Path) -> None:
     batch = {name: [value, value] for name, value in STEP.items()}
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"type": "SampleBatch", **batch}) + "\n")
-    assert "no flag says that an episode ended" in notes_of(path)
+    assert "no column has flags for the ends of episodes" in notes_of(path)
     path.write_text(json.dumps({"type": "SampleBatch", **batch, "dones": [False, True]}) + "\n")
-    assert "'dones' says that an episode is over" in notes_of(path)
+    assert "'dones' marks the end of an episode" in notes_of(path)
 
 
 @pytest.mark.parametrize("name", ["__index_level_0__", "", "Unnamed: 0"])
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
-def test_an_index_without_a_name_is_no_column(tmp_path: Path, name: str, suffix: str) -> None:
+def test_unnamed_pandas_index_is_not_read(tmp_path: Path, name: str, suffix: str) -> None:
     folder, steps = tmp_path / "rows", {"obs": [0.0, 1.0], "new_obs": [1.0, 2.0], "actions": [0, 1]}
     folder.mkdir()
     for number in range(2):
@@ -81,7 +81,7 @@ def test_an_index_without_a_name_is_no_column(tmp_path: Path, name: str, suffix:
     assert set(dataset.spec.leaves) == {"obs", "actions", "rewards"}
 
 
-def test_an_index_counts_where_schema_names_it(tmp_path: Path) -> None:
+def test_unnamed_pandas_index_is_read_when_schema_names_it(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(
         [{**STEP, "t": None, "__index_level_0__": 1}, {**STEP, "t": None, "__index_level_0__": 0}]
     ).drop_columns(["t"])

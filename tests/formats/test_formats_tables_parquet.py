@@ -1,4 +1,4 @@
-"""Users' Parquet tables of timesteps: names, vectors, cells, filters, and what is refused."""
+"""Parquet tables of timesteps: names, vectors, cells, filters, and refused data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.registry import FORMATS
 from hindcast.storage.location import resolve
 
-OWN: dict[str, Any] = {
+COLUMNS: dict[str, Any] = {
     "obs": [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]],
     "actions": [0, 1, 0],
     "rewards": [1.0, 2.0, 3.0],
@@ -34,16 +34,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "steps.parquet"
 
 
-def test_a_users_names_are_found(path: Path) -> None:
+def test_alias_names_are_recognised(path: Path) -> None:
     table(
         path,
         {
             "episode": [7, 7, 8],
             "step": [0, 1, 0],
-            "observations": OWN["obs"],
-            "next_observations": OWN["obs"],
-            "action": OWN["actions"],
-            "reward": OWN["rewards"],
+            "observations": COLUMNS["obs"],
+            "next_observations": COLUMNS["obs"],
+            "action": COLUMNS["actions"],
+            "reward": COLUMNS["rewards"],
             "terminals": [False, True, False],
             "timeouts": [0, 0, 1],
             "logp": [-0.5, -0.25, -1.0],
@@ -52,7 +52,7 @@ def test_a_users_names_are_found(path: Path) -> None:
     )
     rows = read_table(path)
     assert sorted(rows.columns) == ["actions", "logp", "new_obs", "note", "obs", "rewards"]
-    assert rows.columns["obs"].tolist() == OWN["obs"]
+    assert rows.columns["obs"].tolist() == COLUMNS["obs"]
     assert rows.eps_id.tolist() == ["7", "7", "8"]
     assert rows.t.tolist() == [0, 1, 0]
     assert rows.terminated.tolist() == [False, True, False]
@@ -60,11 +60,11 @@ def test_a_users_names_are_found(path: Path) -> None:
     assert rows.columns["note"].tolist() == ["a", "b", "c"]
 
 
-def test_a_schema_map_says_which_columns_are_which(path: Path) -> None:
+def test_schema_maps_columns(path: Path) -> None:
     table(
         path,
         {
-            "x": OWN["obs"],
+            "x": COLUMNS["obs"],
             "a": [0, 1, 0],
             "r": [1, 2, 3],
             "d": [0, 0, 1],
@@ -81,19 +81,19 @@ def test_a_schema_map_says_which_columns_are_which(path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["obs_0", "obs_1"], ["obs[0]", "obs[1]"], ["state_1", "state_2"]])
-def test_numbered_columns_are_a_vector(path: Path, names: list[str]) -> None:
+def test_numbered_columns_become_a_vector(path: Path, names: list[str]) -> None:
     table(path, {names[1]: [1, 2, 3], names[0]: [0.0, 1.0, 2.0], "actions": [0, 1, 0], "rewards": [1.0] * 3})
     assert read_table(path).columns["obs"].tolist() == [[0, 1], [1, 2], [2, 3]]
 
 
-def test_a_pattern_names_columns_in_natural_order(path: Path) -> None:
+def test_pattern_selects_columns_in_natural_order(path: Path) -> None:
     features = {f"f_{i}": [float(i)] for i in reversed(range(12))}
     table(path, {**features, "actions": [0], "rewards": [1.0]})
     rows = read_table(path, schema={"obs": "f_*"})
     assert rows.columns["obs"].tolist() == [[float(i) for i in range(12)]]
 
 
-def test_a_list_names_columns_in_its_order(path: Path) -> None:
+def test_list_selects_columns_in_its_order(path: Path) -> None:
     table(path, {"age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "actions": [0, 1, 0], "pay": [1.0] * 3})
     rows = read_table(path, schema={"obs": ["weight", "age"], "rewards": ["pay"]})
     assert rows.columns["obs"].tolist() == [[1.5, 40], [2.5, 41], [3.5, 42]]
@@ -106,49 +106,49 @@ def test_a_list_names_columns_in_its_order(path: Path) -> None:
             {"obs": ["obs", "wight"]},
             "no column 'wight', which `schema` names for 'obs': did you mean 'weight'",
         ),
-        ({"t": ["age", "weight"]}, "'t' is one column, and .'age', 'weight'. are several"),
-        ({"rewards": "*e*t"}, "'rewards' is one column"),
+        ({"t": ["age", "weight"]}, "'t' must be one column.*'age', 'weight'"),
+        ({"rewards": "*e*t"}, "'rewards' must be one column"),
     ],
 )
-def test_a_list_that_cannot_be_read_is_refused(path: Path, schema: dict[str, Any], sentence: str) -> None:
-    table(path, {**OWN, "age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "wet": [0, 0, 0]})
+def test_invalid_schema_list_raises(path: Path, schema: dict[str, Any], sentence: str) -> None:
+    table(path, {**COLUMNS, "age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "wet": [0, 0, 0]})
     with pytest.raises(DataError, match=sentence):
         read_table(path, schema=schema)
 
 
-def test_structs_and_tensors_have_leaves_and_shapes(path: Path) -> None:
+def test_structs_and_tensors_are_read_as_leaves(path: Path) -> None:
     frames = np.arange(3 * 6, dtype=np.uint8).reshape(3, 2, 3)
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(frames)
     obs = pa.StructArray.from_arrays([tensors, pa.array([[0.5], [1.5], [2.5]])], ["camera", "pose"])
-    table(path, {"obs": obs, "actions": OWN["actions"], "rewards": OWN["rewards"]})
+    table(path, {"obs": obs, "actions": COLUMNS["actions"], "rewards": COLUMNS["rewards"]})
     rows = read_table(path)
     assert rows.columns["obs/camera"].tolist() == frames.tolist()
     assert rows.columns["obs/pose"].tolist() == [[0.5], [1.5], [2.5]]
 
 
-def test_packed_cells_are_unpacked_and_only_where_they_may_be(path: Path) -> None:
-    cells = [lz4_cell(np.array(row, dtype=np.float32)) for row in OWN["obs"]]
-    table(path, {**OWN, "obs": cells, "extra": cells})
+def test_packed_cells_are_unpacked_only_in_compress_columns(path: Path) -> None:
+    cells = [lz4_cell(np.array(row, dtype=np.float32)) for row in COLUMNS["obs"]]
+    table(path, {**COLUMNS, "obs": cells, "extra": cells})
     rows = read_table(path, compress_columns=["obs"])
     assert rows.columns["obs"].dtype == np.float32
     assert rows.columns["extra"].tolist() == cells
 
 
-def test_json_cells_are_vectors(path: Path) -> None:
-    table(path, {**OWN, "obs": ["[0, 1]", " [1,\n2.5]", "[2, 3]"]})
+def test_json_cells_are_read_as_vectors(path: Path) -> None:
+    table(path, {**COLUMNS, "obs": ["[0, 1]", " [1,\n2.5]", "[2, 3]"]})
     assert read_table(path).columns["obs"].tolist() == [[0, 1], [1, 2.5], [2, 3]]
 
 
-def test_done_with_a_time_limit_is_truncated(path: Path) -> None:
+def test_done_with_time_limit_is_truncated(path: Path) -> None:
     infos = [{"TimeLimit.truncated": None}, {"TimeLimit.truncated": True}, {"TimeLimit.truncated": False}]
-    table(path, {**OWN, "done": [False, True, True], "info": infos})
+    table(path, {**COLUMNS, "done": [False, True, True], "info": infos})
     rows = read_table(path, columns=["obs"])
     assert rows.truncated.tolist() == [False, True, False]
     assert rows.terminated.tolist() == [False, False, True]
 
 
-def test_agents_have_episodes_of_their_own(path: Path) -> None:
-    table(path, {**OWN, "eps_id": ["e", "e", "e"], "agent_id": ["left", "right", "left"]})
+def test_agents_have_separate_episodes(path: Path) -> None:
+    table(path, {**COLUMNS, "eps_id": ["e", "e", "e"], "agent_id": ["left", "right", "left"]})
     assert read_table(path).eps_id.tolist() == ["e/left", "e/right", "e/left"]
 
 
@@ -162,7 +162,7 @@ def test_agents_have_episodes_of_their_own(path: Path) -> None:
         (("ok", "==", True), range(0, 50, 5)),
     ],
 )
-def test_rows_that_pass_keep_their_numbers(path: Path, term: tuple[str, str, Any], expected: Any) -> None:
+def test_filtered_rows_keep_their_numbers(path: Path, term: tuple[str, str, Any], expected: Any) -> None:
     columns = {
         "obs": [[float(i)] for i in range(50)],
         "action": [0] * 50,
@@ -175,7 +175,7 @@ def test_rows_that_pass_keep_their_numbers(path: Path, term: tuple[str, str, Any
     assert rows.columns["obs"][:, 0].tolist() == list(expected)
 
 
-def test_row_groups_in_which_no_row_can_pass_are_not_read(path: Path) -> None:
+def test_row_groups_excluded_by_statistics_are_not_read(path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = {"obs": rng.random(40_000), "action": np.zeros(40_000), "reward": np.arange(40_000)}
     table(path, columns, row_group_size=10_000)
@@ -184,7 +184,7 @@ def test_row_groups_in_which_no_row_can_pass_are_not_read(path: Path) -> None:
     assert [piece.extent.groups for piece in pieces] == [(3,)]
 
 
-def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {
         "obs": np.random.default_rng(0).random(1000),
         "action": np.arange(1000),
@@ -192,7 +192,7 @@ def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch)
     }
     table(path, columns, row_group_size=100)
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 5000)
-    monkeypatch.setattr("hindcast.formats.tables.parquet._LARGEST", 100)
+    monkeypatch.setattr("hindcast.formats.tables.parquet._MAX_TABLE_BYTES", 100)
     assert len(FORMATS["Parquet"].pieces(resolve(path), ReadOptions())) > 3
     rows = read_table(path)
     assert rows.row.tolist() == rows.columns["actions"].tolist() == list(range(1000))
@@ -202,41 +202,45 @@ def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch)
     ("columns", "options", "sentence"),
     [
         ({"a": [1]}, {}, r"no column 'obs'.*there are \['a'\]"),
-        ({**OWN, "obs": [[1.0], None, [2.0]]}, {}, "row 1: 'obs' is null"),
+        ({**COLUMNS, "obs": [[1.0], None, [2.0]]}, {}, "row 1: 'obs' is null"),
         (
-            {**OWN, "obs": [[1.0], [2.0], [2.0, 3.0]]},
+            {**COLUMNS, "obs": [[1.0], [2.0], [2.0, 3.0]]},
             {},
-            "row 2: 'obs' has 2 numbers where the row before has 1",
+            "row 2: 'obs' has 2 numbers, but the row before has 1",
         ),
-        ({**OWN, "new_obs": [1, 2, 3]}, {}, "'new_obs' is int64 .* and 'obs' is float64"),
-        ({**OWN, "done": [0, 1, 2]}, {}, "row 2: 'done' is 2: expected true or false"),
-        ({**OWN, "done": [[0, 1]] * 3}, {}, "a row is a whole episode, actions, rewards, .* are all lists"),
+        ({**COLUMNS, "new_obs": [1, 2, 3]}, {}, "'new_obs' is int64 .* and 'obs' is float64"),
+        ({**COLUMNS, "done": [0, 1, 2]}, {}, "row 2: 'done' is 2: expected true or false"),
         (
-            {**OWN, "done": [0, 1, 0], "terminal": [0, 1, 0]},
+            {**COLUMNS, "done": [[0, 1]] * 3},
+            {},
+            "a row is a whole episode, actions, rewards, .* must all be lists",
+        ),
+        (
+            {**COLUMNS, "done": [0, 1, 0], "terminal": [0, 1, 0]},
             {},
             "'done' and 'terminal' could both be 'terminateds'",
         ),
-        ({**OWN, "when": pa.array([1, 2, 3], pa.timestamp("s"))}, {}, "'when' is a column of timestamp"),
-        ({**OWN, "obs_0": [1, 2, 3], "eps_id": ["a", None, "b"]}, {}, "row 1: 'eps_id' is null"),
-        ({**OWN, "t": [0.0, 0.5, 1.0]}, {}, "row 1: 't' is 0.5: expected a whole number"),
-        (OWN, {"schema": {"obs": "observatons"}}, "no column 'observatons', which `schema` names"),
+        ({**COLUMNS, "when": pa.array([1, 2, 3], pa.timestamp("s"))}, {}, "'when' is a column of timestamp"),
+        ({**COLUMNS, "obs_0": [1, 2, 3], "eps_id": ["a", None, "b"]}, {}, "row 1: 'eps_id' is null"),
+        ({**COLUMNS, "t": [0.0, 0.5, 1.0]}, {}, "row 1: 't' is 0.5: expected a whole number"),
+        (COLUMNS, {"schema": {"obs": "observatons"}}, "no column 'observatons', which `schema` names"),
         (
-            OWN,
+            COLUMNS,
             {"filter": [("reward", ">", 1)]},
             "no column 'reward', which `filter` names: did you mean 'rewards'",
         ),
         (
-            OWN,
+            COLUMNS,
             {"filter": [("rewards", ">", "a")]},
             "`filter` compares 'rewards', a column of double, with 'a'",
         ),
-        (OWN, {"columns": ["ob"]}, "no column 'ob', which `columns` names: did you mean 'obs'"),
+        (COLUMNS, {"columns": ["ob"]}, "no column 'ob', which `columns` names: did you mean 'obs'"),
         (
-            {**OWN, "done": [0, 0, 1]},
+            {**COLUMNS, "done": [0, 0, 1]},
             {"columns": ["obs", "done"]},
-            "`columns` takes Hindcast's names: write 'terminateds' for 'done'",
+            "`columns` requires Hindcast's names: write 'terminateds' for 'done'",
         ),
-        (OWN, {"options": {"delimiter": ";"}}, "Parquet takes no read options; got 'delimiter'"),
+        (COLUMNS, {"options": {"delimiter": ";"}}, "Parquet has no read options; got 'delimiter'"),
         (
             {"obs_0": [1], "obs_2": [1], "actions": [0], "rewards": [1]},
             {},
@@ -244,23 +248,21 @@ def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_what_cannot_be_read_is_told(
-    path: Path, columns: dict[str, Any], options: Any, sentence: str
-) -> None:
+def test_invalid_table_raises(path: Path, columns: dict[str, Any], options: Any, sentence: str) -> None:
     table(path, columns)
     with pytest.raises(DataError, match=sentence):
         read_table(path, **options)
 
 
-def test_what_is_left_out_is_not_looked_at(path: Path) -> None:
-    table(path, {**OWN, "when": pa.array([1, 2, 3], pa.timestamp("s")), "broken": [[1], [1, 2], None]})
+def test_excluded_columns_are_not_checked(path: Path) -> None:
+    table(path, {**COLUMNS, "when": pa.array([1, 2, 3], pa.timestamp("s")), "broken": [[1], [1, 2], None]})
     rows = read_table(path, columns=["obs", "actions", "rewards"])
     assert sorted(rows.columns) == ["actions", "obs", "rewards"]
 
 
-def test_a_pickle_that_runs_code_is_refused_by_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickle_that_runs_code_raises_with_function_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
-    table(path, {**OWN, "obs": [lz4_cell(np.zeros(2)), lz4_cell(Evil()), lz4_cell(np.zeros(2))]})
+    table(path, {**COLUMNS, "obs": [lz4_cell(np.zeros(2)), lz4_cell(Evil()), lz4_cell(np.zeros(2))]})
     with pytest.raises(DataError, match=r"row 1: it holds a pickle that calls builtins.exec"):
         read_table(path)
     assert not Path("executed").exists()

@@ -1,4 +1,4 @@
-"""What Hindcast wrote as text is read back exactly: dtypes, shapes, NaN and infinities, over random spaces."""
+"""Text that Hindcast wrote is read back exactly: dtypes, shapes, NaN and infinities, over random spaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from table_reading import joined, read_table
+from table_reading import concat_rows, read_table
 
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -22,8 +22,8 @@ from layers import examples
 from random_data import recordings
 
 
-def written(folder: Path, block: Block, spec: DataSpec, layout: str) -> list[Path]:
-    """The files of a recording in the layout, with its manifest."""
+def write_files(folder: Path, block: Block, spec: DataSpec, layout: str) -> list[Path]:
+    """Write a recording in the layout, with its manifest, and return its files."""
     with BlockWriter(resolve(folder), spec, "r", max_rows_per_file=10, layout=layout) as writer:
         writer.write(block)
     files = writer.close()
@@ -32,7 +32,7 @@ def written(folder: Path, block: Block, spec: DataSpec, layout: str) -> list[Pat
 
 
 def check(rows: Rows, block: Block) -> None:
-    """That the rows are the block's timesteps."""
+    """Assert that the rows are the block's timesteps."""
     assert rows.eps_id is not None
     assert rows.eps_id.tolist() == block.eps_id[block.episode_of_step].tolist()
     assert rows.terminated.tolist() == block.step_flags(block.terminated).tolist()
@@ -48,16 +48,16 @@ def check(rows: Rows, block: Block) -> None:
             rows.columns[name], expected, equal_nan=True
         ), name
         if root(name) == "obs":
-            following = rows.columns[f"new_obs{name.removeprefix('obs')}"]
-            np.testing.assert_array_equal(following, column[block.obs_row + 1])
+            next_obs = rows.columns[f"new_obs{name.removeprefix('obs')}"]
+            np.testing.assert_array_equal(next_obs, column[block.obs_row + 1])
     if "infos" in block.columns and "infos" in rows.columns:
-        told = [info_from_json(text) for text in rows.columns["infos"].tolist()]
-        own = [info_from_json(text) for text in block.columns["infos"][block.obs_row + 1].tolist()]
-        assert [{k: v for k, v in info.items() if k != "reset_info"} for info in told] == own
+        infos = [info_from_json(text) for text in rows.columns["infos"].tolist()]
+        expected_infos = [info_from_json(text) for text in block.columns["infos"][block.obs_row + 1].tolist()]
+        assert [{k: v for k, v in info.items() if k != "reset_info"} for info in infos] == expected_infos
 
 
 def episode(steps: int, columns: dict[str, np.ndarray]) -> Block:
-    """A block of one episode, terminated by its last step."""
+    """Make a block of one episode, terminated by its last step."""
     return Block(
         columns=columns,
         length=np.array([steps]),
@@ -71,57 +71,57 @@ def episode(steps: int, columns: dict[str, np.ndarray]) -> Block:
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 @examples(25)
 @given(data=recordings())
-def test_what_was_written_is_read_back_exactly(layout: str, data: tuple[Block, DataSpec]) -> None:
+def test_layout_round_trip_is_exact(layout: str, data: tuple[Block, DataSpec]) -> None:
     block, spec = data
     with tempfile.TemporaryDirectory() as folder:
-        rows = joined([read_table(path) for path in written(Path(folder), block, spec, layout)])
+        rows = concat_rows([read_table(path) for path in write_files(Path(folder), block, spec, layout)])
     check(rows, block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_what_is_no_number_is_read_back(tmp_path: Path, layout: str, dtype: str) -> None:
+def test_nan_and_infinities_round_trip(tmp_path: Path, layout: str, dtype: str) -> None:
     steps = 6
-    odd = np.array([np.nan, np.inf, -np.inf, 1e-45, -0.0, 3.4e38, 0.1], dtype=np.float32)
+    special_values = np.array([np.nan, np.inf, -np.inf, 1e-45, -0.0, 3.4e38, 0.1], dtype=np.float32)
     block = episode(
         steps,
         {
-            "obs": np.stack([odd, odd[::-1]], axis=1).astype(dtype),
+            "obs": np.stack([special_values, special_values[::-1]], axis=1).astype(dtype),
             "actions": np.arange(steps) % 2,
-            "rewards": odd[:steps],
+            "rewards": special_values[:steps],
         },
     )
-    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
+    (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     check(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV"])
-def test_whole_numbers_of_64_bits_without_a_sign_are_read_back(tmp_path: Path, layout: str) -> None:
+def test_uint64_round_trip(tmp_path: Path, layout: str) -> None:
     large = np.array([2**64 - 1, 2**63, 0, 1], dtype=np.uint64)
     block = episode(
         3,
         {"obs": np.stack([large, large[::-1]], axis=1), "actions": large[:3], "rewards": np.ones(3)},
     )
-    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
+    (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     check(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV"])
 @pytest.mark.parametrize("name", ["obs/nothing", "obs", "actions", "logits"])
-def test_arrays_without_numbers_are_read_back(tmp_path: Path, layout: str, name: str) -> None:
-    """CSV has no column for them: they stand in the manifest alone."""
+def test_empty_arrays_round_trip(tmp_path: Path, layout: str, name: str) -> None:
+    """CSV has no column for them; only the manifest names them."""
     now = "obs/something" if name == "obs/nothing" else "obs"
     steps, columns = 3, {now: np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}
     columns[name] = np.zeros((steps + name.startswith("obs"), 0, 2), dtype=np.float32)
     block = episode(steps, columns)
-    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
+    (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     check(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
-def test_a_file_of_another_size_than_recorded_is_refused(tmp_path: Path, layout: str) -> None:
+def test_file_of_other_size_than_recorded_raises(tmp_path: Path, layout: str) -> None:
     block = episode(3, {"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)})
-    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
+    (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     path.write_bytes(path.read_bytes() + b"\n")
     with pytest.raises(Exception, match="but was recorded with"):
         read_table(path)

@@ -32,7 +32,7 @@ def write(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     "name", ["a.json", "a.jsonl", "a.ndjson", "a.json.gz", "array.json", "array.json.gz"]
 )
-def test_objects_in_lines_or_in_an_array(tmp_path: Path, name: str) -> None:
+def test_json_lines_and_array_are_read(tmp_path: Path, name: str) -> None:
     rows = [{**ROW, "reward": i, "eps_id": 3} for i in range(5)]
     text = json.dumps(rows, indent=1) if name.startswith("array") else lines(rows)
     read = read_table(write(tmp_path / name, "\ufeff" + text))
@@ -48,8 +48,8 @@ BEYOND = [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25]
 
 @pytest.mark.parametrize("number", BEYOND)
 @pytest.mark.parametrize("name", ["a.json", "array.json", "a.csv"])
-def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, number: int) -> None:
-    """Floats would round them: ids would be one, for instance."""
+def test_integer_beyond_int64_raises(tmp_path: Path, name: str, number: int) -> None:
+    """Floats would round them and so merge ids, for instance."""
     rows = [{"obs": 0.5, "action": number if i == 3 else i, "reward": 1, "done": False} for i in range(5)]
     if name == "a.csv":
         text = "\n".join(",".join(str(row[column]) for column in rows[0]) for row in rows)
@@ -65,7 +65,7 @@ def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, numbe
     assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
 
 
-def test_whole_numbers_beyond_int64_are_found_after_the_first_piece(
+def test_integer_beyond_int64_after_first_piece_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 100)
@@ -74,7 +74,7 @@ def test_whole_numbers_beyond_int64_are_found_after_the_first_piece(
         read_table(write(tmp_path / "a.csv", text))
 
 
-def test_text_of_another_encoding_is_refused_with_its_row(tmp_path: Path) -> None:
+def test_text_of_other_encoding_raises_with_row(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("obs,action,reward,episode\n1,2,3,a\n1,2,3,ä\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a.csv, row 1: 'episode'.*UTF8"):
@@ -89,14 +89,14 @@ def test_text_of_another_encoding_is_refused_with_its_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cell", [{"x": [1, 2**63]}, [[0.5], [2**64]]])
-def test_whole_numbers_beyond_int64_are_found_within_cells(tmp_path: Path, cell: Any) -> None:
+def test_integer_beyond_int64_in_nested_value_raises(tmp_path: Path, cell: Any) -> None:
     kind = {"x": [1, 2]} if isinstance(cell, dict) else [[0.5], [1]]
     rows = [{**ROW, "obs": kind}, {**ROW, "obs": cell}]
     with pytest.raises(DataError, match=r"a.json, row 1: 'obs' is \d{19,}, a whole number"):
         read_table(write(tmp_path / "a.json", lines(rows)))
 
 
-def test_whole_numbers_beyond_int64_are_found_in_cells_of_csv(tmp_path: Path) -> None:
+def test_integer_beyond_int64_in_csv_json_cell_raises(tmp_path: Path) -> None:
     text = 'obs,action,reward,done\n"[0, 1]",0,1,false\n"[0, 9223372036854775808]",0,1,true\n'
     with pytest.raises(
         DataError, match=r"a.csv, row 1: 'obs' begins like JSON.* is 9223372036854775808, a whole"
@@ -105,13 +105,13 @@ def test_whole_numbers_beyond_int64_are_found_in_cells_of_csv(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("numbers", [[2**63 - 1, -(2**63)], [1e19, -1e300]])
-def test_large_numbers_that_are_exact_are_kept(tmp_path: Path, numbers: list[Any]) -> None:
+def test_large_exact_numbers_are_kept(tmp_path: Path, numbers: list[Any]) -> None:
     rows = [{**ROW, "action": number} for number in numbers]
     assert read_table(write(tmp_path / "a.json", lines(rows))).columns["actions"].tolist() == numbers
     assert read_table(write(tmp_path / "b.json", json.dumps(rows))).columns["actions"].tolist() == numbers
 
 
-def test_gyms_log_of_four(tmp_path: Path) -> None:
+def test_old_gym_log_is_read(tmp_path: Path) -> None:
     infos: list[Any] = [{}, {"TimeLimit.truncated": True, "x": 1}, {"x": "one"}, None]
     rows = [{**ROW, "done": i in (1, 2), "info": info} for i, info in enumerate(infos)]
     read = read_table(write(tmp_path / "log.jsonl", lines(rows)))
@@ -120,14 +120,14 @@ def test_gyms_log_of_four(tmp_path: Path) -> None:
     assert [json.loads(text or "{}") for text in read.columns["infos"]] == [info or {} for info in infos]
 
 
-def test_numbers_that_are_none(tmp_path: Path) -> None:
+def test_nan_and_infinities_are_read(tmp_path: Path) -> None:
     text = '{"obs":[NaN,1],"action":0,"reward":-Infinity}\n{"obs":["NaN","-Infinity"],"action":0,"reward":"Infinity"}\n'
     read = read_table(write(tmp_path / "a.json", text))
     np.testing.assert_array_equal(read.columns["obs"], [[np.nan, 1], [np.nan, -np.inf]])
     np.testing.assert_array_equal(read.columns["rewards"], [-np.inf, np.inf])
 
 
-def test_objects_are_composite_and_dates_are_text(tmp_path: Path) -> None:
+def test_objects_are_composite_and_dates_stay_text(tmp_path: Path) -> None:
     rows = [{**ROW, "obs": {"a": [1, 2], "0": {"b": 0.5}}, "day": "2020-01-01"}]
     read = read_table(write(tmp_path / "a.json", lines(rows)))
     assert read.columns["obs/a"].tolist() == [[1, 2]]
@@ -146,7 +146,7 @@ lines"
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
-def test_csv_with_quotes_and_line_ends_in_text(tmp_path: Path, name: str, end: str) -> None:
+def test_csv_with_quotes_and_line_ends_in_text_is_read(tmp_path: Path, name: str, end: str) -> None:
     text = CSV.replace("true", "1").replace("\n", end)
     if ".tsv" in name:
         text = text.replace(",", "\t")
@@ -160,7 +160,7 @@ def test_csv_with_quotes_and_line_ends_in_text(tmp_path: Path, name: str, end: s
     assert read.columns["note"].tolist() == [f'a{between} "b"', f"two{end}lines", ""]
 
 
-def test_csv_options(tmp_path: Path) -> None:
+def test_csv_options_are_applied(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "0.5;1;-\n1.5;-;2\n")
     options = {
         "delimiter": ";",
@@ -177,7 +177,7 @@ def test_csv_options(tmp_path: Path) -> None:
     assert read.columns["actions"].tolist() == [1, 0]
 
 
-def test_json_cells_in_csv_and_filters(tmp_path: Path) -> None:
+def test_csv_with_json_cells_and_filter_is_read(tmp_path: Path) -> None:
     text = "obs,action,reward,info\n" + "".join(
         f'"[{i}, {i}.5]",0,{i},"{{""TimeLimit.truncated"": true}}"\n' for i in range(9)
     )
@@ -188,7 +188,7 @@ def test_json_cells_in_csv_and_filters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.csv", "a.json.gz", "a.csv.gz"])
-def test_large_files_are_cut_where_rows_end(
+def test_large_file_is_split_where_rows_end(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 200)
@@ -208,9 +208,9 @@ def test_large_files_are_cut_where_rows_end(
         )
     path = write(tmp_path / name, text)
     location = resolve(path)
-    known = detect_format(location)
-    assert known is not None
-    pieces = known.pieces(location, ReadOptions())
+    file_format = detect_format(location)
+    assert file_format is not None
+    pieces = file_format.pieces(location, ReadOptions())
     assert (len(pieces) > 5) == (not name.endswith(".gz"))
     read = read_table(path)
     assert read.row.tolist() == read.columns["actions"].tolist() == list(range(200))
@@ -218,11 +218,13 @@ def test_large_files_are_cut_where_rows_end(
     assert read.columns["note"].tolist() == [row["note"] for row in rows]
 
 
-def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 1000)
     csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv)
-    with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be made int64.*column_types"):
+    with pytest.raises(
+        DataError, match=r"a\.csv, row 300: 'obs': it cannot be converted to int64.*column_types"
+    ):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == 1.5
     text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'
@@ -238,7 +240,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.csv", "", "is empty"),
         ("a.csv", "obs,action,reward\n", "holds no rows"),
         ("a.csv", "obs,action,reward\n1,2\n", "row 0: Expected 3 columns, got 2"),
-        ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be made double"),
+        ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be converted to double"),
         ("a.csv", "obs,action,reward\n1,2,3\n,2,3\n", "row 1: 'obs' is null"),
         ("a.csv", 'obs,action,reward\n1,2,"3\n', "has an unmatched quote"),
         ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "found 2 records in 1 line from row 0 on"),
@@ -250,7 +252,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.json", "[1, 2]", "row 0: it is '1': expected an object"),
         ("a.json", '[{"obs": 1}', "is not JSON"),
         ("a.json", lines([ROW]) + '{"obs": [1', "row 1: it is not JSON"),
-        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 number where"),
+        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 number, but the row before"),
         ("a.json", lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
         ("a.json", lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
         ("a.json", json.dumps(ROW) * 2, "row 0: it is not JSON"),
@@ -259,14 +261,14 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+def test_invalid_text_raises(tmp_path: Path, name: str, text: str, sentence: str) -> None:
     path = write(tmp_path / name, text)
     with pytest.raises(DataError, match=sentence) as caught:
         read_table(path)
     assert name in str(caught.value)
 
 
-def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
+def test_unknown_option_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", CSV)
     with pytest.raises(DataError, match="CSV has no read option 'delimter': did you mean 'delimiter'"):
         read_table(path, options={"delimter": ";"})

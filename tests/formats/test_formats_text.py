@@ -1,4 +1,4 @@
-"""Text: JSON lines, CSV and SampleBatch JSON, read with what everybody reads them with."""
+"""Text layouts (JSON lines, CSV, SampleBatch JSON), read with common tools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from random_data import recordings
 
 NAMES = ("JSON", "CSV", "SampleBatch")
 SUFFIX = {"JSON": ".json", "CSV": ".csv", "SampleBatch": ".json"}
-ODD = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+SPECIAL_VALUES = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
 def write(folder, block, spec, layout, **options):
@@ -48,17 +48,17 @@ def text_of(folder, entries) -> str:
 
 
 def part(value, leaf: str):
-    """The leaf `obs/camera` of a row."""
+    """Return a leaf of a row, such as `obs/camera`."""
     for key in leaf.split("/"):
         value = value[key]
     return value
 
 
 def numbers(values) -> object:
-    """Nested lists with the words for what is no number."""
+    """Replace the words for NaN and infinities in nested lists."""
     if isinstance(values, list):
         return [numbers(value) for value in values]
-    return ODD.get(values, values) if isinstance(values, str) else values
+    return SPECIAL_VALUES.get(values, values) if isinstance(values, str) else values
 
 
 def as_leaf(values: list, spec: DataSpec, leaf: str) -> np.ndarray:
@@ -72,7 +72,7 @@ def as_leaf(values: list, spec: DataSpec, leaf: str) -> np.ndarray:
 
 
 def steps_of(block: Block) -> dict[str, np.ndarray]:
-    """What every timestep has, taken from the block itself; `new_obs` as `new_obs`."""
+    """Return the columns of every timestep, taken directly from the block."""
     steps = {}
     for name, column in block.columns.items():
         if name == "infos":
@@ -85,11 +85,11 @@ def steps_of(block: Block) -> dict[str, np.ndarray]:
 
 
 def check(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
-    """Leaf -> its values in the order of the timesteps, bit for bit."""
+    """Assert that each leaf has its values in the order of the timesteps, bit for bit."""
     for name, column in steps_of(block).items():
-        found = as_leaf(rows[name], spec, name.removeprefix("new_"))
-        assert found.dtype == column.dtype.newbyteorder("<"), name
-        assert found.tolist() == column.tolist(), name
+        values = as_leaf(rows[name], spec, name.removeprefix("new_"))
+        assert values.dtype == column.dtype.newbyteorder("<"), name
+        assert values.tolist() == column.tolist(), name
     assert rows["eps_id"] == [str(block.eps_id[i]) for i in block.episode_of_step]
     assert rows["t"] == [t for length in block.length.tolist() for t in range(length)]
     assert rows["terminateds"] == block.step_flags(block.terminated).tolist()
@@ -106,18 +106,18 @@ FLAGS = ["eps_id", "t", "terminateds", "truncateds"]
 
 @examples(60)
 @given(recording=recordings())
-def test_json_lines_say_everything(tmp_path_factory, recording):
+def test_json_lines_contain_all_data(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
     lines = text_of(folder, write(folder, block, spec, "JSON")).splitlines()
-    found = [json.loads(line) for line in lines]
-    rows = {name: [part(row, name) for row in found] for name in [*FLAGS, *steps_of(block)]}
-    check({**rows, "infos": [row.get("infos", {}) for row in found]}, block, spec)
+    steps = [json.loads(line) for line in lines]
+    rows = {name: [part(row, name) for row in steps] for name in [*FLAGS, *steps_of(block)]}
+    check({**rows, "infos": [row.get("infos", {}) for row in steps]}, block, spec)
 
 
 @examples(60)
 @given(recording=recordings())
-def test_sample_batches_say_everything(tmp_path_factory, recording):
+def test_sample_batches_contain_all_data(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
     batches = [
@@ -135,16 +135,16 @@ def test_sample_batches_say_everything(tmp_path_factory, recording):
 
 @examples(60)
 @given(recording=recordings())
-def test_csv_says_everything(tmp_path_factory, recording):
+def test_csv_contains_all_data(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    found = list(csv.DictReader(io.StringIO(text_of(folder, write(folder, block, spec, "CSV")))))
-    assert None not in {key for row in found for key in row}
-    rows = {name: [row[name] for row in found] for name in ("eps_id",)}
-    rows["t"] = [int(row["t"]) for row in found]
+    steps = list(csv.DictReader(io.StringIO(text_of(folder, write(folder, block, spec, "CSV")))))
+    assert None not in {key for row in steps for key in row}
+    rows = {name: [row[name] for row in steps] for name in ("eps_id",)}
+    rows["t"] = [int(row["t"]) for row in steps]
     for flag in ("terminateds", "truncateds"):
-        rows[flag] = [{"true": True, "false": False}[row[flag]] for row in found]
-    rows["infos"] = [json.loads(row.get("infos") or "{}") for row in found]
+        rows[flag] = [{"true": True, "false": False}[row[flag]] for row in steps]
+    rows["infos"] = [json.loads(row.get("infos") or "{}") for row in steps]
     for name in steps_of(block):
         leaf = spec.leaves[name.removeprefix("new_")]
         names = (
@@ -152,7 +152,7 @@ def test_csv_says_everything(tmp_path_factory, recording):
             if leaf.shape
             else [name]
         )
-        cells = [[row[cell] for cell in names] for row in found]
+        cells = [[row[cell] for cell in names] for row in steps]
         read = {"b": lambda cell: cell == "true", "i": int, "u": int, "f": float}.get(
             "" if leaf.dtype is None else leaf.dtype.kind, str
         )
@@ -160,7 +160,7 @@ def test_csv_says_everything(tmp_path_factory, recording):
     check(rows, block, spec)
 
 
-def test_pandas_reads_them(kit, tmp_path):
+def test_pandas_reads_json_and_csv(kit, tmp_path):
     block = kit.block()
     for layout, read in (("JSON", lambda path: pd.read_json(path, lines=True)), ("CSV", pd.read_csv)):
         (entry,) = write(tmp_path / layout, block, kit.spec(block), layout)
@@ -170,7 +170,7 @@ def test_pandas_reads_them(kit, tmp_path):
         assert frame["terminateds"].dtype == bool
 
 
-def odd_block(kit) -> Block:
+def special_block(kit) -> Block:
     block = kit.block([2, 1])
     block.columns["obs"][:, 1] = [np.nan, np.inf, -np.inf, 0.1, -0.0]
     block.columns["z"] = np.array([1 + 2j, complex(np.nan, -np.inf), 3], dtype=np.complex64)
@@ -178,8 +178,8 @@ def odd_block(kit) -> Block:
     return block
 
 
-def test_json_spells_what_is_no_number(kit, tmp_path):
-    block = odd_block(kit)
+def test_json_writes_nan_and_infinities_as_text(kit, tmp_path):
+    block = special_block(kit)
     entries = write(tmp_path, block, DataSpec.from_block(block), "JSON")
     rows = [
         json.loads(line, parse_constant=pytest.fail) for line in text_of(tmp_path, entries).split("\n")[:-1]
@@ -190,8 +190,8 @@ def test_json_spells_what_is_no_number(kit, tmp_path):
     assert [row["said"] for row in rows] == block.columns["said"].tolist()
 
 
-def test_csv_spells_what_is_no_number(kit, tmp_path):
-    block = odd_block(kit)
+def test_csv_writes_nan_and_infinities_as_words(kit, tmp_path):
+    block = special_block(kit)
     (entry,) = write(tmp_path, block, DataSpec.from_block(block), "CSV")
     frame = pd.read_csv(tmp_path / entry.path, keep_default_na=False, na_values={"obs[1]": ["NaN"]})
     assert frame["new_obs[1]"].tolist() == [np.inf, -np.inf, -0.0]
@@ -199,14 +199,14 @@ def test_csv_spells_what_is_no_number(kit, tmp_path):
     assert frame["z[1]"].tolist() == [2, -np.inf, 0]
 
 
-def test_sample_batches_spell_it_as_python_does(kit, tmp_path):
-    block = odd_block(kit)
+def test_sample_batches_write_nan_and_infinities_as_python(kit, tmp_path):
+    block = special_block(kit)
     (entry, *_) = write(tmp_path, block, DataSpec.from_block(block), "SampleBatch")
     first = json.loads((tmp_path / entry.path).read_text().splitlines()[0])
     np.testing.assert_array_equal(first["obs"], block.columns["obs"][:2].astype(np.float64))
 
 
-def test_infos_stay_within_their_line(kit, tmp_path):
+def test_infos_with_line_ends_stay_on_one_line(kit, tmp_path):
     block = kit.block([1])
     infos = np.array(['{"seed":\n 3}', '{"text": "a\\nb"}'], dtype=object)
     block = block.with_columns({**block.columns, "infos": infos})
@@ -223,20 +223,22 @@ def test_infos_stay_within_their_line(kit, tmp_path):
         write(tmp_path / "broken", broken, kit.spec(block), "JSON")
 
 
-def test_all_csv_files_have_the_same_columns(kit, tmp_path):
-    silent, telling = kit.block([2]), kit.block([2], first=1)
-    telling = telling.with_columns({**telling.columns, "infos": np.array(["", '{"a":1}', ""], dtype=object)})
-    spec = kit.spec(telling)
+def test_csv_files_have_the_same_columns(kit, tmp_path):
+    without_infos, with_infos = kit.block([2]), kit.block([2], first=1)
+    with_infos = with_infos.with_columns(
+        {**with_infos.columns, "infos": np.array(["", '{"a":1}', ""], dtype=object)}
+    )
+    spec = kit.spec(with_infos)
     with BlockWriter(resolve(tmp_path), spec, "s", layout="CSV", max_rows_per_file=2) as writer:
-        writer.write(silent)
-        writer.write(telling)
+        writer.write(without_infos)
+        writer.write(with_infos)
     headers = {path.read_text().splitlines()[0] for path in tmp_path.glob("*.csv")}
     assert len(headers) == 1
     assert pd.read_csv(tmp_path / "s-000.csv")["infos"].isna().all()
 
 
 @pytest.mark.parametrize("layout", NAMES)
-def test_files_are_limited_by_rows_and_by_size(kit, tmp_path, layout):
+def test_files_are_limited_by_rows_and_size(kit, tmp_path, layout):
     block = kit.block([30, 50, 20, 40, 10, 60])
     spec = kit.spec(block)
     entries = write(
@@ -255,14 +257,14 @@ def test_files_are_limited_by_rows_and_by_size(kit, tmp_path, layout):
         assert entry.checksum == hashlib.sha256(data).hexdigest()
         assert entry.path.endswith(SUFFIX[layout])
     one = text_of(tmp_path / "one", write(tmp_path / "one", block, spec, layout))
-    whole = text_of(tmp_path / "size", entries).splitlines()
-    assert [line for line in whole if not line.startswith("eps_id,")] == [
+    lines_by_size = text_of(tmp_path / "size", entries).splitlines()
+    assert [line for line in lines_by_size if not line.startswith("eps_id,")] == [
         line for line in one.splitlines() if not line.startswith("eps_id,")
     ]
 
 
 @pytest.mark.parametrize("layout", NAMES)
-def test_a_writer_that_gives_up_leaves_nothing(kit, tmp_path, layout):
+def test_aborted_writer_leaves_no_files(kit, tmp_path, layout):
     block = kit.block([30, 50])
     writer = BlockWriter(
         resolve(tmp_path), kit.spec(block), "s", layout=layout, row_group_bytes=10, max_rows_per_file=1
@@ -272,7 +274,7 @@ def test_a_writer_that_gives_up_leaves_nothing(kit, tmp_path, layout):
     assert kit.names(tmp_path) == []
 
 
-def test_a_full_disk_leaves_nothing(kit, small_disk):
+def test_write_on_full_disk_leaves_no_files(kit, small_disk):
     folder = small_disk("size=64k")
     block = kit.block([3_000])
     with pytest.raises(StorageError, match="the disk is full"):
@@ -281,7 +283,7 @@ def test_a_full_disk_leaves_nothing(kit, small_disk):
 
 
 @pytest.mark.parametrize("layout", NAMES)
-def test_what_text_cannot_hold_is_refused(kit, tmp_path, layout):
+def test_encode_what_text_cannot_represent_raises(kit, tmp_path, layout):
     block = kit.block([2])
     with pytest.raises(SpecError, match=r"compression is 'zstd': allowed are none in the layout"):
         BlockWriter(resolve(tmp_path), kit.spec(block), "s", layout=layout, compression="zstd")
@@ -291,20 +293,21 @@ def test_what_text_cannot_hold_is_refused(kit, tmp_path, layout):
     assert kit.names(tmp_path) == []
 
 
-def test_frames_in_csv_are_refused():
+def test_csv_with_frames_raises():
     frames = gym.spaces.Box(0, 255, (84, 84, 3), np.uint8)
     columns = {"obs": np.stack([frames.sample()] * 2), "actions": np.zeros(1), "rewards": np.zeros(1)}
     flags = np.zeros(1, dtype=np.bool_)
     ids = np.array(["e"], dtype=object)
     spec = DataSpec.from_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
     with pytest.raises(
-        DataError, match=r"'obs' has 21,168 numbers per timestep, and CSV takes 1,024 .* write Columns"
+        DataError,
+        match=r"'obs' has 21,168 numbers per timestep, but CSV allows at most 1,024 .*write Columns",
     ):
         make_encoder("CSV", spec)
     make_encoder("JSON", spec)
 
 
-def test_columns_of_one_name_are_refused():
+def test_csv_with_duplicate_columns_raises():
     leaves = {
         "obs/a": np.zeros((1, 2)),
         "obs/a[0]": np.zeros(1),
@@ -318,11 +321,13 @@ def test_columns_of_one_name_are_refused():
 
 
 @pytest.mark.parametrize("layout", NAMES)
-def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
+def test_open_text_recording_requires_preparation(kit, tmp_path, layout):
     block, folder = kit.block(), resolve(tmp_path)
     files = write(tmp_path, block, kit.spec(block), layout)
-    exported = ExportedFiles(layout=layout, spec=kit.spec(block).to_json())
-    write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, exported=exported))
+    exported_files = ExportedFiles(layout=layout, spec=kit.spec(block).to_json())
+    write_commit(
+        folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, exported=exported_files)
+    )
     with pytest.raises(UnknownLayoutError, match=f"is recorded as {layout}"):
         open_dataset(tmp_path)
     write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
@@ -330,43 +335,45 @@ def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
         open_dataset(tmp_path)
 
 
-def test_the_resources_formats_are_the_layouts():
+def test_resource_formats_match_layouts():
     assert [WRITTEN_FORMATS[name] for name in NAMES] == list(NAMES)
 
 
-def test_packed_columns_hold_their_arrays_as_they_are(kit, tmp_path):
-    """As RLlib's own `unpack` takes them: base64, LZ4, pickle."""
+def test_packed_columns_keep_dtype_of_arrays(kit, tmp_path):
+    """Packed as for RLlib's `unpack`: base64, LZ4, pickle."""
     block = kit.block([3, 2])
-    packed = ("obs", "new_obs", "rewards")
-    (entry,) = write(tmp_path, block, kit.spec(block), "SampleBatch", compress_columns=packed)
+    packed_columns = ("obs", "new_obs", "rewards")
+    (entry,) = write(tmp_path, block, kit.spec(block), "SampleBatch", compress_columns=packed_columns)
     lines = [json.loads(line) for line in (tmp_path / entry.path).read_text().splitlines()]
     for line, start, count in zip(lines, block.start, block.length, strict=True):
         first = start + lines.index(line)
         for name, rows in (("obs", first), ("new_obs", first + 1)):
-            found = unpacked(line[name])
-            np.testing.assert_array_equal(found, block.columns["obs"][rows : rows + count])
-            assert found.dtype == np.float32
-        assert unpacked(line["rewards"]).tolist() == block.columns["rewards"][start : start + count].tolist()
+            array = unpack_array(line[name])
+            np.testing.assert_array_equal(array, block.columns["obs"][rows : rows + count])
+            assert array.dtype == np.float32
+        assert (
+            unpack_array(line["rewards"]).tolist() == block.columns["rewards"][start : start + count].tolist()
+        )
         assert line["actions"] == block.columns["actions"][start : start + count].tolist()
 
 
-def unpacked(cell: str) -> np.ndarray:
+def unpack_array(cell: str) -> np.ndarray:
     with pa.CompressedInputStream(pa.BufferReader(base64.b64decode(cell)), "lz4") as stream:
         return pickle.loads(stream.read())
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c16", "b1", "u1", "i8", "u8"])
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 1), (70_000,)])
-def test_pickles_that_are_written_are_what_python_reads(dtype, shape):
+def test_pickled_arrays_are_readable_by_pickle(dtype, shape):
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    one, *nested = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
-    for found in (one, nested[0]["a"], *nested[0]["ä"]):
-        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    one, *containers = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
+    for copy in (one, containers[0]["a"], *containers[0]["ä"]):
+        assert (copy.dtype, copy.shape, copy.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 @pytest.mark.parametrize("name", ["said", "infos", "eps_id", "nothing"])
-def test_only_columns_of_numbers_are_packed(kit, tmp_path, name):
-    block = odd_block(kit)
+def test_pack_text_or_unknown_column_raises(kit, tmp_path, name):
+    block = special_block(kit)
     with pytest.raises(
         DataError, match=f"'{name}' is not a column of numbers that can be packed: allowed are t, obs, "
     ):

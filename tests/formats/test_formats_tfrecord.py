@@ -1,4 +1,4 @@
-"""TFRecord files, their messages serialised by protobuf itself."""
+"""TFRecord files, with messages serialised by protobuf."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Proto = descriptor_pb2.FieldDescriptorProto
 
 
 def _example_class() -> Any:
-    """`tf.train.Example`, by its published schema."""
+    """Make the class `tf.train.Example` by its published schema."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="toy", syntax="proto3")
     for name, kind in (
         ("BytesList", Proto.TYPE_BYTES),
@@ -68,7 +68,7 @@ Example = _example_class()
 
 
 def crc(data: bytes) -> int:
-    """CRC-32C bit by bit, masked as TFRecord stores it."""
+    """Compute CRC-32C bit by bit, masked as TFRecord stores it."""
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -95,10 +95,10 @@ def example(values: dict[str, Any]) -> bytes:
 
 def steps() -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
-    found = []
+    rows = []
     for number, length in enumerate(LENGTHS):
         obs = rng.normal(size=(length + 1, 4)).astype(np.float32)
-        found += [
+        rows += [
             {
                 "eps_id": f"episode {number}".encode(),
                 "t": t,
@@ -111,7 +111,7 @@ def steps() -> list[dict[str, Any]]:
             }
             for t in range(length)
         ]
-    return found
+    return rows
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -120,27 +120,34 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def read(path: Path, **options: Any) -> list[Rows]:
-    own, form = ReadOptions(**{"options": {"dtypes": {"frame": "uint8"}}, **options}), FORMATS["TFRecord"]
-    return [rows for piece in form.pieces(resolve(path), own) for rows in form.read(piece, own)]
+    read_options, file_format = (
+        ReadOptions(**{"options": {"dtypes": {"frame": "uint8"}}, **options}),
+        FORMATS["TFRecord"],
+    )
+    return [
+        rows
+        for piece in file_format.pieces(resolve(path), read_options)
+        for rows in file_format.read(piece, read_options)
+    ]
 
 
-def test_the_checksum_is_crc_32c() -> None:
+def test_checksum_is_crc_32c() -> None:
     parts = [b"123456789", b"", b"a", b"Hindcast" * 9]
     data = np.frombuffer(b"".join(parts), np.uint8)
     lengths = np.array([len(part) for part in parts])
-    found = masked_crc(data, np.cumsum(lengths) - lengths, lengths)
-    assert found.tolist() == [crc(part) for part in parts]
+    checksums = masked_crc(data, np.cumsum(lengths) - lengths, lengths)
+    assert checksums.tolist() == [crc(part) for part in parts]
     assert crc(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def test_features_are_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_read_as_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = steps()
     path = write(tmp_path / "a.tfrecord", expected)
     assert detect_format(resolve(path)) is FORMATS["TFRecord"]
     (rows,) = read(path, options={"dtypes": {"frame": "uint8"}, "shapes": {"frame": [3, 4]}})
     for name in ("obs", "new_obs", "actions", "rewards"):
-        known = np.array([row[name] for row in expected])
-        np.testing.assert_array_equal(rows.columns[name], known)
+        column = np.array([row[name] for row in expected])
+        np.testing.assert_array_equal(rows.columns[name], column)
     assert rows.columns["obs"].dtype == np.float32
     assert rows.columns["actions"].dtype == np.int64
     assert rows.columns["frame"].tobytes() == b"".join(row["frame"] for row in expected)
@@ -157,7 +164,7 @@ def test_features_are_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert np.concatenate([part.row for part in parts]).tolist() == rows.row.tolist()
 
 
-def test_a_file_is_opened_as_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_opened_as_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     expected = [{name: value for name, value in row.items() if name != "frame"} for row in steps()]
     np.random.default_rng(1).shuffle(expected)  # type: ignore[arg-type]
@@ -167,7 +174,7 @@ def test_a_file_is_opened_as_episodes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert block.terminated.all()
 
 
-def test_schema_and_filter(tmp_path: Path) -> None:
+def test_schema_and_filter_select_features(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tfrecord", steps())
     (rows,) = read(
         path, schema={"vf_preds": "frame"}, filter=[FilterTerm(column="rewards", op="==", value=1.0)]
@@ -192,39 +199,39 @@ def _retype(row: dict[str, Any]) -> None:
     ("change", "sentence"),
     [(_drop, "differ in their features: obs"), (_shorten, "'obs' holds"), (_retype, "'rewards' holds")],
 )
-def test_records_that_differ_are_named(tmp_path: Path, change: Any, sentence: str) -> None:
+def test_records_that_differ_raise_with_number(tmp_path: Path, change: Any, sentence: str) -> None:
     rows = steps()
     change(rows[100])
     with pytest.raises(DataError, match=rf"a\.tfrecord, record \d+: .*{sentence}"):
         read(write(tmp_path / "a.tfrecord", rows))
 
 
-def test_bytes_that_are_no_text_ask_for_a_dtype(tmp_path: Path) -> None:
+def test_bytes_without_dtype_raise(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'frame' holds bytes that are not text.*readOptions\.dtypes"):
         read(write(tmp_path / "a.tfrecord", steps()), options={})
 
 
 @pytest.mark.parametrize("cut", [1, 5, 100, 10_000])
-def test_truncated_files_are_refused(tmp_path: Path, cut: int) -> None:
+def test_truncated_file_raises(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "a.tfrecord", steps())
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(DataError, match=r"a\.tfrecord"):
         read(path)
 
 
-def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+def test_flipped_bit_raises(tmp_path: Path) -> None:
     data = write(tmp_path / "a.tfrecord", steps()[:3]).read_bytes()
     rng = np.random.default_rng(0)
     for number in range(100):
-        damaged = bytearray(data)
-        damaged[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        damaged_data = bytearray(data)
+        damaged_data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
         path = tmp_path / f"damaged{number}.tfrecord"
-        path.write_bytes(damaged)
+        path.write_bytes(damaged_data)
         with pytest.raises(DataError, match=path.name):
             read(path)
 
 
-def test_other_messages_are_refused(tmp_path: Path) -> None:
+def test_other_protobuf_message_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     rng = np.random.default_rng(0)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""A world of one resource and its children: what SHELL observes and carries out, without a cluster."""
+"""A simulated world of one resource and its children, which observes and executes plans without a cluster."""
 
 from __future__ import annotations
 
@@ -70,16 +70,20 @@ REFERRING: dict[str, Any] = {
 
 
 def reference(state: str = "Complete") -> ReferenceFacts:
-    given = ResolvedInput(path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1")
-    return ReferenceFacts("OfflineRecording", "cartpole", state, given if state == "Complete" else None)  # type: ignore[arg-type]
+    resolved_input = ResolvedInput(
+        path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1"
+    )
+    return ReferenceFacts(
+        "OfflineRecording", "cartpole", state, resolved_input if state == "Complete" else None
+    )  # type: ignore[arg-type]
 
 
 class World:
-    """One resource; `turn` is one reconcile, carried out whole, `settle` as many as change anything."""
+    """One resource. `reconcile` executes one whole decision, `settle` as many as change anything."""
 
     def __init__(self, resource: dict[str, Any] | None = None, defaults: Defaults = DEFAULTS, **spec: Any):
-        given = resource or TRAINING
-        self.manifest = {**given, "spec": {**given["spec"], **spec}}
+        template = resource or TRAINING
+        self.manifest = {**template, "spec": {**template["spec"], **spec}}
         self.defaults = defaults
         self.uid = UID
         self.generation = 1
@@ -88,14 +92,14 @@ class World:
         self.references: tuple[ReferenceFacts, ...] = ()
         self.problems: tuple[str, ...] = ()
         self.kuberay = "Ready"
-        self.deleting = False
+        self.is_deleting = False
         self.queue = False
         """Kueue holds new RayJobs back."""
-        self.slow = False
-        """Deleted RayJobs and their pods take their time, until `collect`."""
+        self.has_slow_deletion = False
+        """Deleted RayJobs and their pods stay until `collect`."""
         self.now = START
-        self.created: list[str] = []
-        """Children whose RayJob was made, in order."""
+        self.created_children: list[str] = []
+        """Children with a created RayJob, in order."""
         self.events: list[Event] = []
         self._uids = count(1)
 
@@ -106,8 +110,8 @@ class World:
 
     def facts(self) -> Facts:
         kind, name = self.manifest["kind"], self.manifest["metadata"]["name"]
-        watched = watched_children(kind, name, self.resource, read_status(self.status))
-        children = {child: AttemptFacts(child) for child in watched} | self.attempts
+        watched_names = watched_children(kind, name, self.resource, read_status(self.status))
+        children = {child: AttemptFacts(child) for child in watched_names} | self.attempts
         return Facts(
             kind=kind,
             namespace="rl",
@@ -117,7 +121,7 @@ class World:
             resource=self.resource,
             problems=self.problems,
             status=self.status,
-            deleting=self.deleting,
+            is_deleting=self.is_deleting,
             kuberay=self.kuberay,  # type: ignore[arg-type]
             attempts=children,
             references=self.references,
@@ -130,18 +134,18 @@ class World:
         return plan(self.facts(), self.defaults)
 
     def write(self, decision: Decision) -> bool:
-        """Whether the status was written."""
+        """Write the status of a decision. Return True if it changed."""
         plain = plain_status(decision.status)
-        changed = plain != self.status
+        has_changed = plain != self.status
         self.status = plain
-        return changed
+        return has_changed
 
-    def carry_out(self, action: Action) -> None:
+    def execute(self, action: Action) -> None:
         for _ in self.steps(action):
             pass
 
     def steps(self, action: Action) -> Iterator[None]:
-        """The writes of an action, one after the other: a killed operator stops between two."""
+        """Yield after each write of an action: a killed operator stops between two."""
         if isinstance(action, CreateAttempt):
             yield from self._create(action)
         elif isinstance(action, DeleteAttempt):
@@ -150,68 +154,72 @@ class World:
             self._set_deadlines(action)
             yield
         else:
-            self._intend(action)
+            self._set_intent(action)
             yield
 
-    def turn(self) -> Decision:
+    def reconcile(self) -> Decision:
         decision = self.plan()
         self.write(decision)
         for action in decision.actions:
-            self.carry_out(action)
+            self.execute(action)
         self.events += decision.events
         return decision
 
     def settle(self) -> Decision:
         for _ in range(12):
             before = (self.status, dict(self.attempts))
-            decision = self.turn()
+            decision = self.reconcile()
             if before == (self.status, self.attempts):
                 return decision
         raise AssertionError(f"does not come to rest: {self.status}")
 
     def _create(self, action: CreateAttempt) -> Iterator[None]:
         attempt, child = action.attempt, action.attempt.ray_job_name
-        held = self.attempts.get(child, AttemptFacts(child))
-        if held.config_map is None:
-            found = ConfigMapFacts(child, f"cm-{next(self._uids)}", attempt.uid, False)
-            self.attempts[child] = held = replace(held, config_map=found)
+        attempt_facts = self.attempts.get(child, AttemptFacts(child))
+        if attempt_facts.config_map is None:
+            config_map = ConfigMapFacts(child, f"cm-{next(self._uids)}", attempt.uid, False)
+            self.attempts[child] = attempt_facts = replace(attempt_facts, config_map=config_map)
             yield
-        if held.ray_job is None:
+        if attempt_facts.ray_job is None:
             job = RayJobFacts(
                 *(child, f"job-{next(self._uids)}", attempt.uid, False),
-                created=self.now,
-                suspended=self.queue,
+                created_at=self.now,
+                is_suspended=self.queue,
                 deadlines=ray_job_deadlines(action.resource.spec.run_policy),
             )
-            self.attempts[child] = replace(held, ray_job=job)
-            self.created.append(child)
+            self.attempts[child] = replace(attempt_facts, ray_job=job)
+            self.created_children.append(child)
             yield
 
     def _delete(self, action: DeleteAttempt) -> Iterator[None]:
-        held = self.attempts.get(action.child)
-        if held is None:
+        attempt_facts = self.attempts.get(action.child)
+        if attempt_facts is None:
             return
-        if held.ray_job is not None and not held.ray_job.deleting:
-            pods = tuple(replace(pod, deleting=True) for pod in held.pods)
-            held = self.change(action.child, ray_job=replace(held.ray_job, deleting=True), pods=pods)
-            if not self.slow:
-                held = self.collect(action.child)
+        if attempt_facts.ray_job is not None and not attempt_facts.ray_job.is_deleting:
+            pods = tuple(replace(pod, is_deleting=True) for pod in attempt_facts.pods)
+            attempt_facts = self.change(
+                action.child, ray_job=replace(attempt_facts.ray_job, is_deleting=True), pods=pods
+            )
+            if not self.has_slow_deletion:
+                attempt_facts = self.collect(action.child)
             yield
-        if held is not None and held.config_map is not None and not action.keep_config_map:
+        if attempt_facts is not None and attempt_facts.config_map is not None and not action.keep_config_map:
             self.change(action.child, config_map=None)
             yield
 
-    def _intend(self, action: SetIntent) -> None:
-        held = self.attempts.get(action.child)
-        if held is not None and held.config_map is not None:
-            self.change(action.child, config_map=replace(held.config_map, intent=action.intent))
+    def _set_intent(self, action: SetIntent) -> None:
+        attempt_facts = self.attempts.get(action.child)
+        if attempt_facts is not None and attempt_facts.config_map is not None:
+            self.change(action.child, config_map=replace(attempt_facts.config_map, intent=action.intent))
 
     def _set_deadlines(self, action: SetDeadlines) -> None:
-        held = self.attempts.get(action.child)
-        if held is not None and held.ray_job is not None:
-            given = {**held.ray_job.deadlines, **action.deadlines}
-            kept = {name: seconds for name, seconds in given.items() if seconds is not None}
-            self.change(action.child, ray_job=replace(held.ray_job, deadlines=kept))
+        attempt_facts = self.attempts.get(action.child)
+        if attempt_facts is not None and attempt_facts.ray_job is not None:
+            deadlines_or_none = {**attempt_facts.ray_job.deadlines, **action.deadlines}
+            new_deadlines = {
+                name: seconds for name, seconds in deadlines_or_none.items() if seconds is not None
+            }
+            self.change(action.child, ray_job=replace(attempt_facts.ray_job, deadlines=new_deadlines))
 
     # -- what happens in the world ---------------------------------------------------------------------------
     @property
@@ -222,13 +230,13 @@ class World:
     def attempt(self) -> AttemptFacts:
         return self.attempts[self.child]
 
-    def change(self, child: str, **parts: Any) -> AttemptFacts | None:
-        held = replace(self.attempts[child], **parts)
-        if held.ray_job is None and held.config_map is None and not held.pods:
+    def change(self, child: str, **fields: Any) -> AttemptFacts | None:
+        attempt_facts = replace(self.attempts[child], **fields)
+        if attempt_facts.ray_job is None and attempt_facts.config_map is None and not attempt_facts.pods:
             del self.attempts[child]
             return None
-        self.attempts[child] = held
-        return held
+        self.attempts[child] = attempt_facts
+        return attempt_facts
 
     def job(self, **fields: Any) -> World:
         job = self.attempt.ray_job
@@ -245,39 +253,39 @@ class World:
         return self
 
     def up(self) -> World:
-        """KubeRay has made the cluster, and all pods run."""
-        self.job(deployment_status="Running", job_status="RUNNING", started=self.now)
+        """Let KubeRay create the cluster and start all pods."""
+        self.job(deployment_status="Running", job_status="RUNNING", started_at=self.now)
         self.change(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde"))
         return self.pods(
-            pod("head", phase="Running", ready=True), pod("learner", phase="Running", ready=True)
+            pod("head", phase="Running", is_ready=True), pod("learner", phase="Running", is_ready=True)
         )
 
     def beat(self, number: int | None = None, *, moved: bool = True, **fields: Any) -> World:
-        held = self.attempt.config_map
-        assert held is not None
-        before = held.report
-        at = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        config_map = self.attempt.config_map
+        assert config_map is not None
+        before = config_map.report
+        timestamp = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         report = Report(
             number=number or (1 if before is None else before.number + 1),
-            report_time=at,
-            last_progress_time=at if moved or before is None else before.last_progress_time,
+            report_time=timestamp,
+            last_progress_time=timestamp if moved or before is None else before.last_progress_time,
             **{"stage": "Training", **fields},
         )
-        moved_seen = self.now if moved or held.moved_seen is None else held.moved_seen
-        held = replace(held, report=report, beat_seen=self.now, moved_seen=moved_seen)
-        self.change(self.child, config_map=held)
+        moved_seen = self.now if moved or config_map.progress_seen_at is None else config_map.progress_seen_at
+        config_map = replace(config_map, report=report, beat_seen_at=self.now, progress_seen_at=moved_seen)
+        self.change(self.child, config_map=config_map)
         return self
 
     def end(self, state: str, reason: str, message: str = "It is so.", **fields: Any) -> World:
-        """The attempt reports its end, and the RayJob ends."""
+        """Let the attempt report its end and the RayJob end."""
         outcome = AttemptOutcome(state=state, reason=reason, message=message, pool=fields.pop("pool", None))  # type: ignore[arg-type]
         self.beat(outcome=outcome, **fields)
-        return self.over("SUCCEEDED" if state in ("Succeeded", "Suspended") else "FAILED")
+        return self.finish_job("SUCCEEDED" if state in ("Succeeded", "Suspended") else "FAILED")
 
-    def over(self, job_status: str = "FAILED", reason: str = "") -> World:
-        """KubeRay is done with the RayJob and has deleted its cluster."""
+    def finish_job(self, job_status: str = "FAILED", reason: str = "") -> World:
+        """Let KubeRay finish the RayJob and delete its cluster."""
         status = "Complete" if job_status == "SUCCEEDED" else "Failed"
-        self.job(deployment_status=status, job_status=job_status, reason=reason, ended=self.now)
+        self.job(deployment_status=status, job_status=job_status, reason=reason, ended_at=self.now)
         self.change(self.child, pods=(), ray_cluster=None)
         return self
 
@@ -291,7 +299,7 @@ class World:
         return self
 
     def collect(self, child: str) -> AttemptFacts | None:
-        """A deleted RayJob is gone, and its pods with it."""
+        """Remove a deleted RayJob and its pods."""
         return self.change(child, ray_job=None, ray_cluster=None, pods=())
 
     # -- questions -------------------------------------------------------------------------------------------
@@ -299,15 +307,15 @@ class World:
         return next((entry for entry in self.status["conditions"] if entry["type"] == type_), None)
 
     def reason(self, type_: str = "Ready") -> str | None:
-        found = self.condition(type_)
-        return None if found is None else found["reason"]
+        condition = self.condition(type_)
+        return None if condition is None else condition["reason"]
 
     @property
     def state(self) -> str:
         return self.status["state"]
 
     @property
-    def live(self) -> list[str]:
+    def live_children(self) -> list[str]:
         """Children that may still work."""
         return [child for child, attempt in self.attempts.items() if not is_gone(attempt, self.now)]
 
@@ -316,8 +324,8 @@ class World:
 
 
 def pod(pool: str, **fields: Any) -> PodFacts:
-    given = {"name": f"cluster-{pool}-x7k2p", "created": START, "phase": "Pending", **fields}
-    return PodFacts(pool=pool, **given)  # type: ignore[arg-type]
+    values = {"name": f"cluster-{pool}-x7k2p", "created_at": START, "phase": "Pending", **fields}
+    return PodFacts(pool=pool, **values)  # type: ignore[arg-type]
 
 
 PROGRESS = ProgressStatus(iteration=5, percentage=5.0, summary="5/100 iterations", metrics={"loss": 0.5})
@@ -326,7 +334,7 @@ OUTPUT = OutputStatus(path="s3://bucket/cartpole", episodes=10, timesteps=2000, 
 
 
 def running(**spec: Any) -> World:
-    """A training whose first attempt has reported."""
+    """Build the world of a training with a first attempt that has reported."""
     world = World(**spec)
     world.settle()
     world.up().settle()

@@ -1,4 +1,4 @@
-"""One object per state, its status made by the operator's own `plan`: what kstatus, Argo and Flux are tested with."""
+"""One object per state, with a status from the operator's own `plan`, for tests of kstatus, Argo and Flux."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hindcast_operator.facts import AttemptFacts, RayJobFacts
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a tool must find.
+    """The verdict that a tool must reach.
 
     Attributes:
         kstatus: `InProgress`, `Current` or `Failed`.
@@ -33,159 +33,165 @@ class Verdict:
     """
 
     kstatus: str
-    finished: bool = False
-    suspended: bool = False
+    is_finished: bool = False
+    is_suspended: bool = False
 
 
-def _fresh() -> World:
+def _fresh_world() -> World:
     return World()
 
 
-def _pending() -> World:
+def _pending_world() -> World:
     world = World()
     world.write(world.plan())
     return world
 
 
-def _without_kuberay() -> World:
+def _world_without_kuberay() -> World:
     world = World()
     world.kuberay = "NotInstalled"
-    return _settled(world)
+    return _settle(world)
 
 
-def _waiting(state: str) -> Callable[[], World]:
+def _waiting_world(state: str) -> Callable[[], World]:
     def make() -> World:
         world = World(REFERRING)
         world.references = (reference(state),)
-        return _settled(world)
+        return _settle(world)
 
     return make
 
 
-def _queued() -> World:
+def _queued_world() -> World:
     world = World()
     world.queue = True
-    return _settled(world)
+    return _settle(world)
 
 
-def _starting() -> World:
-    return _settled(World())
+def _starting_world() -> World:
+    return _settle(World())
 
 
-def _unschedulable() -> World:
-    world = _starting()
+def _unschedulable_world() -> World:
+    world = _starting_world()
     world.job(deployment_status="Initializing")
-    world.pods(pod("learner", unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
-    return _settled(world)
+    world.pods(pod("learner", scheduling_failure="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
+    return _settle(world)
 
 
-def _running() -> World:
+def _running_world() -> World:
     return running()
 
 
-def _degraded() -> World:
+def _degraded_world() -> World:
     world = running()
-    killed = pod("data", phase="Failed", out_of_memory=True)
-    return _settled(world.pods(*world.attempt.pods, killed))
+    killed_pod = pod("data", phase="Failed", is_oom_killed=True)
+    return _settle(world.pods(*world.attempt.pods, killed_pod))
 
 
-def _drifted() -> World:
-    return _settled(running().edit(seed=7))
+def _drifted_world() -> World:
+    return _settle(running().edit(seed=7))
 
 
-def _retrying() -> World:
-    return _settled(running().end("Lost", "WorkerLost", "The node of a learner is gone."))
+def _retrying_world() -> World:
+    return _settle(running().end("Lost", "WorkerLost", "The node of a learner is gone."))
 
 
-def _suspending() -> World:
-    return _settled(running().edit(suspend=True))
+def _suspending_world() -> World:
+    return _settle(running().edit(suspend=True))
 
 
-def _suspended() -> World:
-    return _settled(
-        _suspending().end("Suspended", "Suspended", "Stopped at iteration 5.", checkpoint=CHECKPOINT)
+def _suspended_world() -> World:
+    return _settle(
+        _suspending_world().end("Suspended", "Suspended", "Stopped at iteration 5.", checkpoint=CHECKPOINT)
     )
 
 
-def _suspended_at_birth() -> World:
-    return _settled(World(suspend=True))
+def _never_started_world() -> World:
+    return _settle(World(suspend=True))
 
 
-def _invalid() -> World:
+def _invalid_world() -> World:
     world = World()
     world.problems = ("spec.config.lr: is 'fast', expected a number",)
-    return _settled(world)
+    return _settle(world)
 
 
-def _conflict() -> World:
+def _conflict_world() -> World:
     world = World()
     child = "cartpole-bc-t1-1"
-    world.attempts[child] = AttemptFacts(child, ray_job=RayJobFacts(child, "x", None, False, created=START))
-    return _settled(world)
+    world.attempts[child] = AttemptFacts(
+        child, ray_job=RayJobFacts(child, "x", None, False, created_at=START)
+    )
+    return _settle(world)
 
 
-def _succeeded() -> World:
-    return _settled(
+def _succeeded_world() -> World:
+    return _settle(
         running().tick(600).end("Succeeded", "Succeeded", "100 iterations done", progress=PROGRESS)
     )
 
 
-def _succeeded_recording() -> World:
-    world = _settled(World(RECORDING))
+def _succeeded_recording_world() -> World:
+    world = _settle(World(RECORDING))
     world.up().beat()
-    return _settled(world.end("Succeeded", "Succeeded", "10 episodes recorded", output=OUTPUT))
+    return _settle(world.end("Succeeded", "Succeeded", "10 episodes recorded", output=OUTPUT))
 
 
-def _failed() -> World:
-    return _settled(running().end("Failed", "UserCodeFailed", "env.py:7: KeyError: 'reward' in step()"))
+def _failed_world() -> World:
+    return _settle(running().end("Failed", "UserCodeFailed", "env.py:7: KeyError: 'reward' in step()"))
 
 
-def _used_up() -> World:
-    world = _settled(World(runPolicy={"backoffLimit": 0}))
-    return _settled(world.up().beat().end("Lost", "WorkerLost", "The node of a learner is gone."))
+def _exhausted_world() -> World:
+    world = _settle(World(runPolicy={"backoffLimit": 0}))
+    return _settle(world.up().beat().end("Lost", "WorkerLost", "The node of a learner is gone."))
 
 
-def _new_revision() -> World:
-    """The generation was raised, and the operator has not seen it yet."""
-    return _succeeded().edit(revision=2)
+def _new_revision_world() -> World:
+    """Build a world with a raised generation that the operator has not seen yet."""
+    return _succeeded_world().edit(revision=2)
 
 
-def _settled(world: World) -> World:
+def _settle(world: World) -> World:
     world.settle()
     return world
 
 
-_IN_PROGRESS, _CURRENT, _FAILED = Verdict("InProgress"), Verdict("Current"), Verdict("Failed")
+_IN_PROGRESS_VERDICT, _CURRENT_VERDICT, _FAILED_VERDICT = (
+    Verdict("InProgress"),
+    Verdict("Current"),
+    Verdict("Failed"),
+)
 
-_MADE: dict[str, tuple[Callable[[], World], Verdict]] = {
-    "Fresh": (_fresh, _IN_PROGRESS),
-    "Pending": (_pending, _IN_PROGRESS),
-    "PendingWithoutKubeRay": (_without_kuberay, _IN_PROGRESS),
-    "Waiting": (_waiting("Unfinished"), _IN_PROGRESS),
-    "WaitingForMissing": (_waiting("Missing"), _IN_PROGRESS),
-    "StalledByDependency": (_waiting("Failed"), _FAILED),
-    "StalledByInvalidSpec": (_invalid, _FAILED),
-    "StalledByNameConflict": (_conflict, _FAILED),
-    "Queued": (_queued, _IN_PROGRESS),
-    "Starting": (_starting, _IN_PROGRESS),
-    "StartingUnschedulable": (_unschedulable, _IN_PROGRESS),
-    "Running": (_running, _CURRENT),
-    "RunningDegraded": (_degraded, _CURRENT),
-    "RunningWithDrift": (_drifted, _CURRENT),
-    "Retrying": (_retrying, _IN_PROGRESS),
-    "Suspending": (_suspending, _IN_PROGRESS),
-    "Suspended": (_suspended, Verdict("Current", suspended=True)),
-    "SuspendedAtBirth": (_suspended_at_birth, Verdict("Current", suspended=True)),
-    "Succeeded": (_succeeded, Verdict("Current", finished=True)),
-    "SucceededRecording": (_succeeded_recording, Verdict("Current", finished=True)),
-    "Failed": (_failed, Verdict("Failed", finished=True)),
-    "FailedUsedUp": (_used_up, Verdict("Failed", finished=True)),
-    "SucceededThenRaised": (_new_revision, Verdict("InProgress", finished=True)),
+_WORLDS: dict[str, tuple[Callable[[], World], Verdict]] = {
+    "Fresh": (_fresh_world, _IN_PROGRESS_VERDICT),
+    "Pending": (_pending_world, _IN_PROGRESS_VERDICT),
+    "PendingWithoutKubeRay": (_world_without_kuberay, _IN_PROGRESS_VERDICT),
+    "Waiting": (_waiting_world("Unfinished"), _IN_PROGRESS_VERDICT),
+    "WaitingForMissing": (_waiting_world("Missing"), _IN_PROGRESS_VERDICT),
+    "StalledByDependency": (_waiting_world("Failed"), _FAILED_VERDICT),
+    "StalledByInvalidSpec": (_invalid_world, _FAILED_VERDICT),
+    "StalledByNameConflict": (_conflict_world, _FAILED_VERDICT),
+    "Queued": (_queued_world, _IN_PROGRESS_VERDICT),
+    "Starting": (_starting_world, _IN_PROGRESS_VERDICT),
+    "StartingUnschedulable": (_unschedulable_world, _IN_PROGRESS_VERDICT),
+    "Running": (_running_world, _CURRENT_VERDICT),
+    "RunningDegraded": (_degraded_world, _CURRENT_VERDICT),
+    "RunningWithDrift": (_drifted_world, _CURRENT_VERDICT),
+    "Retrying": (_retrying_world, _IN_PROGRESS_VERDICT),
+    "Suspending": (_suspending_world, _IN_PROGRESS_VERDICT),
+    "Suspended": (_suspended_world, Verdict("Current", is_suspended=True)),
+    "SuspendedAtBirth": (_never_started_world, Verdict("Current", is_suspended=True)),
+    "Succeeded": (_succeeded_world, Verdict("Current", is_finished=True)),
+    "SucceededRecording": (_succeeded_recording_world, Verdict("Current", is_finished=True)),
+    "Failed": (_failed_world, Verdict("Failed", is_finished=True)),
+    "FailedUsedUp": (_exhausted_world, Verdict("Failed", is_finished=True)),
+    "SucceededThenRaised": (_new_revision_world, Verdict("InProgress", is_finished=True)),
 }
 
 
-def object_of(world: World) -> dict[str, Any]:
-    """The resource as the API server shows it."""
+def resource_object(world: World) -> dict[str, Any]:
+    """Return the resource as the API server shows it."""
     metadata = {
         **world.manifest["metadata"],
         "uid": world.uid,
@@ -196,8 +202,8 @@ def object_of(world: World) -> dict[str, Any]:
     return {**world.manifest, "metadata": metadata, "status": world.status}
 
 
-FIXTURES: dict[str, dict[str, Any]] = {name: object_of(make()) for name, (make, _) in _MADE.items()}
-"""By name: the object with its status."""
+FIXTURES: dict[str, dict[str, Any]] = {name: resource_object(make()) for name, (make, _) in _WORLDS.items()}
+"""Name -> object with its status."""
 
-EXPECTED: dict[str, Verdict] = {name: verdict for name, (_, verdict) in _MADE.items()}
-"""By the same names: what tools must find. `SucceededThenRaised` still shows the older generation's status."""
+EXPECTED: dict[str, Verdict] = {name: verdict for name, (_, verdict) in _WORLDS.items()}
+"""Name -> expected verdict. `SucceededThenRaised` still has the status of the older generation."""

@@ -1,4 +1,4 @@
-"""Calls of the API server: what is repeated at once, and what is told."""
+"""Calls of the API server: errors that are retried at once, and errors that are raised."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 
 Answer = tuple[int, str] | Exception
-"""HTTP status and reason, or what breaks the connection."""
+"""HTTP status and reason, or an exception that breaks the connection."""
 
-CREATED: Answer = (201, "")
+CREATED_ANSWER: Answer = (201, "")
 
 
 class FakeClient:
@@ -47,8 +47,8 @@ class FakeClient:
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0, 0.0))
+def skip_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_PAUSES_SECONDS", (0.0, 0.0, 0.0))
 
 
 def create(client: FakeClient) -> None:
@@ -59,7 +59,7 @@ def create(client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "weather",
+    "error",
     [
         (429, "TooManyRequests"),
         (500, "InternalError"),
@@ -69,39 +69,39 @@ def create(client: FakeClient) -> None:
     ],
     ids=str,
 )
-def test_a_write_outlives_what_passes(weather: Answer) -> None:
-    """Else each error among an attempt's five objects would begin a pause of the whole reconciliation."""
-    client = FakeClient(weather, weather, weather, CREATED)
+def test_write_with_transient_errors_is_retried(error: Answer) -> None:
+    """Otherwise any error among an attempt's five objects would delay the whole reconciliation."""
+    client = FakeClient(error, error, error, CREATED_ANSWER)
     create(client)
     assert client.methods == ["POST"] * 4
 
 
 @pytest.mark.parametrize("answer", [(403, "Forbidden"), (422, "Invalid"), (409, "AlreadyExists")], ids=str)
-def test_a_refusal_is_told_at_once(answer: Answer) -> None:
+def test_refusal_is_raised_without_retry(answer: Answer) -> None:
     client = FakeClient(answer)
-    with pytest.raises(ApiError, match="said") as refused:
+    with pytest.raises(ApiError, match="said") as error_info:
         create(client)
-    assert (refused.value.code, refused.value.reason) == answer
+    assert (error_info.value.code, error_info.value.reason) == answer
     assert len(client.methods) == 1
 
 
-def test_what_does_not_pass_soon_is_told() -> None:
+def test_persistent_error_is_raised_after_four_tries() -> None:
     client = FakeClient(*[(500, "InternalError")] * 4)
     with pytest.raises(ApiError, match="500 InternalError: said"):
         create(client)
     assert len(client.methods) == 4
 
 
-def test_a_server_that_asks_for_a_longer_pause_is_left_alone() -> None:
+def test_long_retry_after_is_raised_without_retry() -> None:
     client = FakeClient((429, "TooManyRequests"), retry_after="20")
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as error_info:
         create(client)
-    assert refused.value.retry_after == 20
+    assert error_info.value.retry_after == 20
     assert len(client.methods) == 1
 
 
-def test_a_conflict_of_versions_is_told_at_once() -> None:
-    """The version that was observed is not there any more: look again first."""
+def test_version_conflict_is_raised_without_retry() -> None:
+    """The observed version is outdated: the resource must be observed again first."""
 
     async def apply(client: FakeClient) -> None:
         await Api(client).apply("write-status", kinds.RECORDING, "team", "a", {}, subresource="/status")

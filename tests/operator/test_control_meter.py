@@ -28,12 +28,12 @@ TRAINING = {
 }
 
 
-def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Facts:
-    """A training with two learners of four GPUs, at a time, that waits for data for a share of it."""
+def facts(seconds: float, phase: str, fraction: float | None, **status: Any) -> Facts:
+    """Return facts of a training with two learners of four GPUs each that waits for data a fraction of the time."""
     pods = tuple(PodFacts(name, "learner", NOW, phase) for name in ("a", "b"))
     report = None
-    if share is not None:
-        progress = {"metrics": {"dataWaitShare": share}}
+    if fraction is not None:
+        progress = {"metrics": {"dataWaitShare": fraction}}
         report = Report.model_validate(
             {"number": 1, "reportTime": "t", "lastProgressTime": "t", "progress": progress}
         )
@@ -48,7 +48,7 @@ def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Fac
         resource=validate_resource(TRAINING),
         problems=(),
         status=status,
-        deleting=False,
+        is_deleting=False,
         kuberay="Ready",
         attempts={"clone-t1-1": attempt},
         references=(),
@@ -58,33 +58,33 @@ def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Fac
     )
 
 
-def waited() -> float:
+def gpu_wait_seconds() -> float:
     return REGISTRY.get_sample_value("hindcast_gpu_wait_seconds_total", {"namespace": "meter"}) or 0.0
 
 
-def test_gpus_wait_until_the_run_reports_and_then_for_their_share_of_data() -> None:
-    meter, before = RunMeter(), waited()
+def test_gpu_wait_counts_start_and_data_wait_share() -> None:
+    meter, before = RunMeter(), gpu_wait_seconds()
     meter.update(facts(0, "Pending", None), {})
     meter.update(facts(10, "Running", None), {})
-    assert waited() == before, "pods that do not run hold no GPU"
+    assert gpu_wait_seconds() == before, "pods that do not run hold no GPU"
     meter.update(facts(20, "Running", None), {})
-    assert waited() - before == 10 * 8
+    assert gpu_wait_seconds() - before == 10 * 8
     meter.update(facts(120, "Running", 0.25), {})
-    assert waited() - before == 10 * 8 + 100 * 8 * 0.25
+    assert gpu_wait_seconds() - before == 10 * 8 + 100 * 8 * 0.25
     meter.update(facts(130, "Succeeded", 0.25), {})
     meter.update(facts(500, "Running", 0.25), {})
-    assert waited() - before == 10 * 8 + 100 * 8 * 0.25
+    assert gpu_wait_seconds() - before == 10 * 8 + 100 * 8 * 0.25
 
 
-def test_an_attempts_end_is_counted_once_with_its_duration() -> None:
+def test_end_of_attempt_is_counted_once_with_duration() -> None:
     labels = {"kind": "OfflineTraining", "outcome": "Lost"}
     count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
     total = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
     meter, before = RunMeter(), (count(), total())
-    going = {"rayJobName": "clone-t1-1", "startTime": "2026-11-21T06:00:00Z"}
-    ended = going | {"outcome": "Lost", "endTime": "2026-11-21T06:02:00Z"}
-    meter.update(facts(0, "Running", None), {"runs": [going]})
-    at_end = replace(facts(120, "Running", None), status={"runs": [going]})
-    meter.update(at_end, {"runs": [ended]})
-    meter.update(replace(at_end, status={"runs": [ended]}), {"runs": [ended]})
+    running_entry = {"rayJobName": "clone-t1-1", "startTime": "2026-11-21T06:00:00Z"}
+    ended_entry = running_entry | {"outcome": "Lost", "endTime": "2026-11-21T06:02:00Z"}
+    meter.update(facts(0, "Running", None), {"runs": [running_entry]})
+    at_end = replace(facts(120, "Running", None), status={"runs": [running_entry]})
+    meter.update(at_end, {"runs": [ended_entry]})
+    meter.update(replace(at_end, status={"runs": [ended_entry]}), {"runs": [ended_entry]})
     assert (count(), total()) == (before[0] + 1, before[1] + 120)

@@ -1,4 +1,4 @@
-"""What the operator takes for the facts of a resource."""
+"""Observation of the facts about a resource."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def recording(**output: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_rules_that_released_crds_lack_are_problems(
+def test_rule_missing_in_released_crd_becomes_problem(
     output: dict[str, Any], problems: tuple[str, ...]
 ) -> None:
     """Admission lets such a resource through; its problems become the condition Stalled, InvalidSpec."""
@@ -61,7 +61,7 @@ def test_rules_that_released_crds_lack_are_problems(
     assert (facts.resource is None) == bool(problems)
 
 
-def test_deadlines_are_read_of_a_spec_that_is_not_valid() -> None:
+def test_invalid_spec_still_provides_suspend_and_run_policy() -> None:
     body, cache = recording(format="JSON", compression="zstd"), Cache()
     body["spec"] |= {"suspend": True, "runPolicy": {"stallTimeoutSeconds": 7200}}
     cache.put(kinds.RECORDING, body)
@@ -73,7 +73,7 @@ def test_deadlines_are_read_of_a_spec_that_is_not_valid() -> None:
     assert facts.run_policy.model_fields_set == {"stall_timeout_seconds"}, "the platform's count for the rest"
 
 
-def test_two_that_wait_for_each_other_are_a_circle_until_one_has_begun() -> None:
+def test_circular_reference_ends_when_one_resource_has_started() -> None:
     recorder = recording()
     recorder["spec"]["policy"] = {"trainingRef": {"name": "clone"}}
     clone = {"kind": "OfflineTraining", "spec": {"input": [{"recordingRef": {"name": "lines"}}]}}
@@ -85,13 +85,13 @@ def test_two_that_wait_for_each_other_are_a_circle_until_one_has_begun() -> None
 
     def states() -> list[str]:
         keys = (Key("OfflineRecording", "team", "lines"), Key("OfflineTraining", "team", "clone"))
-        facts = [asyncio.run(observer.observe(key)) for key in keys]
-        return [reference.state for found in facts if found is not None for reference in found.references]
+        all_facts = [asyncio.run(observer.observe(key)) for key in keys]
+        return [reference.state for facts in all_facts if facts is not None for reference in facts.references]
 
     assert states() == ["Circular", "Circular"]
-    begun = {"runs": [{"revision": 1, "attempt": 1, "rayJobName": "clone-t1-1", "specHash": "h"}]}
+    status = {"runs": [{"revision": 1, "attempt": 1, "rayJobName": "clone-t1-1", "specHash": "h"}]}
     later = clone["metadata"] | {"resourceVersion": "8"}
-    cache.put(kinds.TRAINING, clone | {"metadata": later, "status": begun})
+    cache.put(kinds.TRAINING, clone | {"metadata": later, "status": status})
     assert states() == ["Unfinished", "Circular"], (
         "the training has its data, of the recording's last revision"
     )

@@ -1,4 +1,4 @@
-"""The operator's queue: each key once, never two workers on one, later ones in time."""
+"""The operator's work queue: each key once, never for two workers, timers in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def play(scenario: Scenario) -> None:
     asyncio.run(main())
 
 
-def test_a_key_that_is_added_often_is_given_out_once() -> None:
+def test_key_added_repeatedly_is_returned_once() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         for key in ("a", "b", "a", "a"):
             queue.add(key)
@@ -27,7 +27,7 @@ def test_a_key_that_is_added_often_is_given_out_once() -> None:
     play(scenario)
 
 
-def test_a_key_that_is_worked_on_is_given_out_again_only_when_that_is_done() -> None:
+def test_key_in_progress_is_requeued_after_mark_done() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         queue.add("a")
         assert await queue.get() == "a"
@@ -42,19 +42,19 @@ def test_a_key_that_is_worked_on_is_given_out_again_only_when_that_is_done() -> 
     play(scenario)
 
 
-def test_no_two_workers_ever_hold_the_same_key() -> None:
+def test_two_workers_never_get_the_same_key() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
-        held: set[str] = set()
+        active_keys: set[str] = set()
         looks = 0
 
         async def work() -> None:
             nonlocal looks
             while True:
                 key = await queue.get()
-                assert key not in held
-                held.add(key)
+                assert key not in active_keys
+                active_keys.add(key)
                 await asyncio.sleep(0.001)
-                held.discard(key)
+                active_keys.discard(key)
                 looks += 1
                 queue.mark_done(key)
 
@@ -63,7 +63,7 @@ def test_no_two_workers_ever_hold_the_same_key() -> None:
             queue.add(f"key-{number % 5}")
             if number % 7 == 0:
                 await asyncio.sleep(0.001)
-        while len(queue) or held:
+        while len(queue) or active_keys:
             await asyncio.sleep(0.005)
         for worker in workers:
             assert not worker.done(), worker.exception()
@@ -73,7 +73,7 @@ def test_no_two_workers_ever_hold_the_same_key() -> None:
     play(scenario)
 
 
-def test_of_two_later_looks_the_earlier_holds_and_a_look_ends_both() -> None:
+def test_earliest_timer_counts_and_processing_cancels_it() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -93,7 +93,7 @@ def test_of_two_later_looks_the_earlier_holds_and_a_look_ends_both() -> None:
     play(scenario)
 
 
-def test_failures_are_tried_again_later_each_time_until_one_succeeds() -> None:
+def test_retry_delay_grows_until_failures_are_forgotten() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         waits = [queue.retry("a") for _ in range(12)]
         assert waits[:3] == [0.4, 0.8, 1.6]
@@ -105,7 +105,7 @@ def test_failures_are_tried_again_later_each_time_until_one_succeeds() -> None:
     play(scenario)
 
 
-def test_the_age_is_that_of_the_key_that_waits_longest() -> None:
+def test_age_is_that_of_the_longest_waiting_key() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         assert queue.age() == 0.0
         queue.add("a")

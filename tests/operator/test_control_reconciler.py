@@ -1,4 +1,4 @@
-"""One look at a resource, with an API server that is played."""
+"""One reconciliation of a resource with a fake API server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
 
 WALKS = Key("OfflineRecording", "team", "walks")
-REFUSED: dict[str, Any] = {
+INVALID_RESOURCE: dict[str, Any] = {
     "apiVersion": "hindcast.dev/v1alpha1",
     "kind": "OfflineRecording",
     "metadata": {
@@ -30,35 +30,35 @@ REFUSED: dict[str, Any] = {
 
 
 class ForgetfulCache(Cache):
-    """The watch is opened anew while a status is written: for a moment the resource is not known."""
+    """A cache that loses the resource during the write of a status, as when the watch is reopened."""
 
     def put(self, kind: ObjectKind, raw: dict[str, Any]) -> set[Key]:
-        concerned = super().put(kind, raw)
+        affected_keys = super().put(kind, raw)
         if "state" in raw["status"]:
             self.resources.clear()
-        return concerned
+        return affected_keys
 
 
-class PlayedApi:
-    """Takes every write."""
+class FakeApi:
+    """Accepts every write."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
 
-    async def apply(self, *given: Any, subresource: str) -> dict[str, Any]:
+    async def apply(self, *args: Any, subresource: str) -> dict[str, Any]:
         assert subresource == "/status"
-        metadata = {**REFUSED["metadata"], "resourceVersion": "6"}
-        return {**REFUSED, "metadata": metadata, "status": given[-1]["status"]}
+        metadata = {**INVALID_RESOURCE["metadata"], "resourceVersion": "6"}
+        return {**INVALID_RESOURCE, "metadata": metadata, "status": args[-1]["status"]}
 
     async def create(self, kind: ObjectKind, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
         self.events.append(manifest)
         return manifest
 
 
-def test_an_event_is_posted_though_the_resource_is_out_of_sight_meanwhile() -> None:
+def test_event_is_posted_after_resource_leaves_cache() -> None:
     async def look() -> list[dict[str, Any]]:
-        cache, api = ForgetfulCache(), PlayedApi()
-        cache.put(kinds.RECORDING, REFUSED)
+        cache, api = ForgetfulCache(), FakeApi()
+        cache.put(kinds.RECORDING, INVALID_RESOURCE)
         reconciler = Reconciler(api, cache, WorkQueue[Key](), Defaults())  # type: ignore[arg-type]
         await reconciler._reconcile(WALKS)
         assert not cache.resources

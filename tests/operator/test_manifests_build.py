@@ -48,7 +48,7 @@ def kinds(manifests: list[dict[str, Any]]) -> list[str]:
 
 
 @every
-def test_five_objects_in_the_order_of_creation_owned_by_the_resource(resource: Resource) -> None:
+def test_build_returns_five_owned_objects_in_creation_order(resource: Resource) -> None:
     manifests = build_manifests(resource)
     assert kinds(manifests) == ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob"]
     for manifest in manifests:
@@ -69,12 +69,12 @@ def test_five_objects_in_the_order_of_creation_owned_by_the_resource(resource: R
         assert "team" not in labels
 
 
-def test_nothing_is_owned_without_a_uid() -> None:
+def test_build_without_uid_sets_no_owner() -> None:
     assert all("ownerReferences" not in m["metadata"] for m in build_manifests(training(), uid=""))
 
 
 @pytest.mark.parametrize("make", [recording, training])
-def test_names_hold_for_the_longest_name_and_the_largest_numbers(make: Any) -> None:
+def test_longest_names_and_largest_numbers_give_valid_names(make: Any) -> None:
     resource = make(name=LONG, revision=9999)
     manifests = build_manifests(resource, number=999)
     for manifest in manifests:
@@ -85,7 +85,7 @@ def test_names_hold_for_the_longest_name_and_the_largest_numbers(make: Any) -> N
     assert manifests[-1]["metadata"]["name"] == manifests[0]["metadata"]["name"] == f"{LONG}-{letter}9999-999"
 
 
-def test_a_recording_and_a_training_of_one_name_share_nothing() -> None:
+def test_recording_and_training_of_same_name_share_no_object() -> None:
     names = [
         {(m["kind"], m["metadata"]["name"]) for m in build_manifests(make("same"))}
         for make in (recording, training)
@@ -96,7 +96,7 @@ def test_a_recording_and_a_training_of_one_name_share_nothing() -> None:
 # -- rights -------------------------------------------------------------------------------------------------
 
 
-def test_the_run_may_read_and_patch_its_config_map_and_nothing_else() -> None:
+def test_role_allows_only_get_and_patch_of_own_config_map() -> None:
     config_map, account, role, binding, job = build_manifests(training(), number=3)
     assert role["rules"] == [
         {
@@ -113,12 +113,14 @@ def test_the_run_may_read_and_patch_its_config_map_and_nothing_else() -> None:
 
 
 @every
-def test_the_head_alone_has_a_token(resource: Resource) -> None:
-    mounted = {p: t["spec"]["automountServiceAccountToken"] for p, t in templates(ray_job(resource)).items()}
-    assert {pool for pool, token in mounted.items() if token} == {"head"}
+def test_only_head_mounts_token(resource: Resource) -> None:
+    mounts_token = {
+        p: t["spec"]["automountServiceAccountToken"] for p, t in templates(ray_job(resource)).items()
+    }
+    assert {pool for pool, token in mounts_token.items() if token} == {"head"}
 
 
-def test_an_account_that_is_given_is_used_and_not_made() -> None:
+def test_named_service_account_is_used_and_not_created() -> None:
     manifests = build_manifests(training(cluster={"serviceAccountName": "storage-user"}))
     assert kinds(manifests) == ["ConfigMap", "Role", "RoleBinding", "RayJob"]
     assert manifests[2]["subjects"][0]["name"] == "storage-user"
@@ -147,19 +149,19 @@ def test_an_account_that_is_given_is_used_and_not_made() -> None:
         ),
     ],
 )
-def test_the_attempt_reads_the_resource_that_was_built(resource: Resource, tmp_path: Path) -> None:
-    full = effective_resource(resource, defaults(runPolicy={"backoffLimit": 9}))
+def test_resource_in_config_map_loads_as_effective_resource(resource: Resource, tmp_path: Path) -> None:
+    resource_with_defaults = effective_resource(resource, defaults(runPolicy={"backoffLimit": 9}))
     attempt = attempt_of(resource)
-    data = build(full, attempt)[0]["data"]
+    data = build(resource_with_defaults, attempt)[0]["data"]
     assert data["intent"] == "" and "report.json" not in data
     file = tmp_path / "resource.yaml"
     file.write_text(data["resource.yaml"])
     (loaded,) = load_resources(file)
-    assert loaded.resource == full
+    assert loaded.resource == resource_with_defaults
     assert Attempt.model_validate_json(data["attempt.json"]) == attempt
 
 
-def test_secrets_are_named_and_never_copied() -> None:
+def test_secrets_are_referenced_and_never_copied() -> None:
     cluster = {
         "envFrom": [
             {"secretRef": {"name": "storage"}, "prefix": "S3_"},
@@ -190,7 +192,7 @@ def test_secrets_are_named_and_never_copied() -> None:
 
 
 @every
-def test_kuberay_submits_once_and_shuts_down(resource: Resource) -> None:
+def test_ray_job_submits_once_and_shuts_down(resource: Resource) -> None:
     job = ray_job(resource)
     spec = job["spec"]
     assert job["metadata"]["annotations"] == {"ray.io/disable-provisioned-head-restart": "true"}
@@ -199,11 +201,15 @@ def test_kuberay_submits_once_and_shuts_down(resource: Resource) -> None:
     assert spec["entrypoint"] == "python -m hindcast.run.cluster /etc/hindcast/attempt"
     cluster = spec["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"} and cluster["rayVersion"] == "2.60.0"
-    found = templates(job)
-    assert found["head"]["spec"]["restartPolicy"] == found["submitter"]["spec"]["restartPolicy"] == "Never"
+    pod_templates = templates(job)
+    assert (
+        pod_templates["head"]["spec"]["restartPolicy"]
+        == pod_templates["submitter"]["spec"]["restartPolicy"]
+        == "Never"
+    )
 
 
-def test_deadlines_come_after_the_operators_own() -> None:
+def test_kuberay_deadlines_are_later_than_operator_deadlines() -> None:
     spec = ray_job(training(runPolicy={"startDeadlineSeconds": 100, "ttlSecondsAfterFinished": 5}))["spec"]
     assert spec["preRunningDeadlineSeconds"] > 100 and "activeDeadlineSeconds" not in spec
     assert spec["ttlSecondsAfterFinished"] == 5
@@ -214,7 +220,7 @@ def test_deadlines_come_after_the_operators_own() -> None:
 
 
 @every
-def test_every_group_says_how_many_cpus_ray_hands_out_and_which_pool_it_is(resource: Resource) -> None:
+def test_every_group_sets_ray_resources_and_pool_label(resource: Resource) -> None:
     job = ray_job(resource)
     for pool, group in groups(job).items():
         params = group["rayStartParams"]
@@ -229,7 +235,7 @@ def test_every_group_says_how_many_cpus_ray_hands_out_and_which_pool_it_is(resou
 
 
 @every
-def test_workers_are_restarted_without_a_raylet_and_the_head_is_not(resource: Resource) -> None:
+def test_only_workers_have_raylet_probe(resource: Resource) -> None:
     for pool, group in groups(ray_job(resource)).items():
         probe = group["template"]["spec"]["containers"][0].get("livenessProbe")
         assert (probe is None) == (pool == "head")
@@ -239,7 +245,7 @@ def test_workers_are_restarted_without_a_raylet_and_the_head_is_not(resource: Re
 
 
 @every
-def test_pools_have_a_fixed_size_unless_the_interval_scales(resource: Resource) -> None:
+def test_only_pools_with_interval_scale(resource: Resource) -> None:
     cluster = ray_job(resource)["spec"]["rayClusterSpec"]
     scaling = resource in EVERY[-1:]
     assert cluster.get("enableInTreeAutoscaling", False) == scaling
@@ -253,7 +259,7 @@ def test_pools_have_a_fixed_size_unless_the_interval_scales(resource: Resource) 
         assert options["resources"]["requests"]["memory"] == options["resources"]["limits"]["memory"]
 
 
-def test_queue_priority_and_labels() -> None:
+def test_scheduling_sets_queue_priority_and_labels() -> None:
     scheduling = {
         "queueName": "gpus",
         "priorityClassName": "research",
@@ -268,7 +274,7 @@ def test_queue_priority_and_labels() -> None:
         assert template["metadata"]["labels"]["team"] == "control", "the resource's labels are handed on"
 
 
-def test_labels_that_others_act_on_are_not_handed_on_to_pods() -> None:
+def test_labels_of_other_tools_are_not_copied_to_pods() -> None:
     resource = training()
     labels = {"kueue.x-k8s.io/queue-name": "q", "app.kubernetes.io/instance": "argo", "keep": "me"}
     metadata = resource.metadata.model_copy(update={"labels": labels})
@@ -280,7 +286,7 @@ def test_labels_that_others_act_on_are_not_handed_on_to_pods() -> None:
 
 
 @every
-def test_every_pod_holds_to_restricted_pod_security(resource: Resource) -> None:
+def test_every_pod_satisfies_restricted_pod_security(resource: Resource) -> None:
     for template in templates(ray_job(resource)).values():
         pod = template["spec"]["securityContext"]
         assert pod["runAsNonRoot"] is True and pod["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -293,23 +299,23 @@ def test_every_pod_holds_to_restricted_pod_security(resource: Resource) -> None:
 
 
 @every
-def test_memory_is_bounded_and_disk_is_requested_everywhere(resource: Resource) -> None:
+def test_every_container_limits_memory_and_requests_disk(resource: Resource) -> None:
     for template in templates(ray_job(resource)).values():
         for container in containers(template):
-            found = container["resources"]
-            assert found["requests"]["memory"] == found["limits"]["memory"]
-            assert {"cpu", "ephemeral-storage"} <= found["requests"].keys()
-            assert "cpu" not in found["limits"], "a burst costs nothing"
+            resources = container["resources"]
+            assert resources["requests"]["memory"] == resources["limits"]["memory"]
+            assert {"cpu", "ephemeral-storage"} <= resources["requests"].keys()
+            assert "cpu" not in resources["limits"], "a burst costs nothing"
 
 
 @every
-def test_gpus_stand_in_their_own_pool_alone(resource: Resource) -> None:
+def test_only_learner_pool_requests_gpus(resource: Resource) -> None:
     for pool, template in templates(ray_job(resource)).items():
-        found = template["spec"]["containers"][0]["resources"]
-        gpus = found["requests"].get("nvidia.com/gpu")
-        assert gpus == found["limits"].get("nvidia.com/gpu")
-        tolerated = [t for t in template["spec"].get("tolerations", []) if t["key"] == "nvidia.com/gpu"]
-        assert bool(tolerated) == bool(gpus)
+        resources = template["spec"]["containers"][0]["resources"]
+        gpus = resources["requests"].get("nvidia.com/gpu")
+        assert gpus == resources["limits"].get("nvidia.com/gpu")
+        tolerations = [t for t in template["spec"].get("tolerations", []) if t["key"] == "nvidia.com/gpu"]
+        assert bool(tolerations) == bool(gpus)
         if pool != "submitter":
             assert (env(template).get("NVIDIA_VISIBLE_DEVICES") == "void") == (gpus is None)
         if gpus:
@@ -317,7 +323,7 @@ def test_gpus_stand_in_their_own_pool_alone(resource: Resource) -> None:
 
 
 @every
-def test_pods_write_to_volumes_and_the_head_reads_its_attempt(resource: Resource) -> None:
+def test_pods_have_writable_volumes_and_head_mounts_attempt(resource: Resource) -> None:
     job = ray_job(resource)
     for pool, template in templates(job).items():
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
@@ -338,24 +344,24 @@ def test_pods_write_to_volumes_and_the_head_reads_its_attempt(resource: Resource
 
 
 def test_variables_of_ray_pods() -> None:
-    given = [{"name": "PYTHONUNBUFFERED", "value": "0"}, {"name": "MINE", "value": "1"}]
-    for pool, template in templates(ray_job(training(cluster={"env": given}), number=2)).items():
-        found = env(template)
+    user_env = [{"name": "PYTHONUNBUFFERED", "value": "0"}, {"name": "MINE", "value": "1"}]
+    for pool, template in templates(ray_job(training(cluster={"env": user_env}), number=2)).items():
+        variables = env(template)
         names = [variable["name"] for variable in template["spec"]["containers"][0]["env"]]
         assert len(names) == len(set(names))
         if pool == "submitter":
             continue
-        assert found["HINDCAST_ATTEMPT"] == "clone-t1-2" and found["HINDCAST_NAMESPACE"] == "rl"
-        assert found["MINE"] == "1" and found["PYTHONUNBUFFERED"] == "0"
-        assert found["HINDCAST_CACHE"] == "s3://bucket/hindcast/rl/runs/.cache"
+        assert variables["HINDCAST_ATTEMPT"] == "clone-t1-2" and variables["HINDCAST_NAMESPACE"] == "rl"
+        assert variables["MINE"] == "1" and variables["PYTHONUNBUFFERED"] == "0"
+        assert variables["HINDCAST_CACHE"] == "s3://bucket/hindcast/rl/runs/.cache"
 
 
-def test_the_cache_keeps_the_options_of_its_uri_at_the_end() -> None:
+def test_cache_location_keeps_uri_query_at_end() -> None:
     job = ray_job(training(checkpoint={"path": "hdfs://nn:8020/runs/?user=me"}))
     assert env(templates(job)["learner"])["HINDCAST_CACHE"] == "hdfs://nn:8020/runs/.cache?user=me"
 
 
-def test_the_users_code_can_be_imported_on_every_ray_pod() -> None:
+def test_user_code_is_importable_on_every_ray_pod() -> None:
     code = {"configMap": {"name": "mine"}, "runtimeEnv": {"pip": ["a"], "env_vars": {"X": "on"}}}
     job = ray_job(training(cluster={"code": code, "env": [{"name": "PYTHONPATH", "value": "/opt/own"}]}))
     assert json.loads(job["spec"]["runtimeEnvYAML"]) == code["runtimeEnv"]
@@ -371,7 +377,7 @@ def test_the_users_code_can_be_imported_on_every_ray_pod() -> None:
         assert env(template)["PYTHONPATH"] == "/etc/hindcast/code:/opt/own"
 
 
-def test_a_users_volume_takes_the_place_of_ours() -> None:
+def test_user_volume_replaces_operator_volume_at_same_path() -> None:
     volumes = [
         {"name": "disk", "mountPath": "/tmp", "emptyDir": {"sizeLimit": "9Gi"}},
         {"name": "data", "mountPath": "/data", "subPath": "a", "persistentVolumeClaim": {"claimName": "c"}},
@@ -387,7 +393,7 @@ def test_a_users_volume_takes_the_place_of_ours() -> None:
     assert len({volume["name"] for volume in template["volumes"]}) == len(template["volumes"])
 
 
-def test_where_pods_may_go_and_how_their_image_comes() -> None:
+def test_pods_have_placement_and_image_settings() -> None:
     cluster = {
         "image": "own:1",
         "imagePullPolicy": "Never",
@@ -405,7 +411,7 @@ def test_where_pods_may_go_and_how_their_image_comes() -> None:
         ]
 
 
-def test_building_twice_gives_the_same() -> None:
+def test_build_is_deterministic() -> None:
     assert json.dumps(build_manifests(training())) == json.dumps(build_manifests(training()))
 
 
@@ -415,11 +421,11 @@ def test_building_twice_gives_the_same() -> None:
 @pytest.mark.parametrize(
     "text", ["on", "No", "1", "1_000", "0o17", "1e3", "~", "", "2001-01-01", "12:30", ":key:", "a\nb", "x"]
 )
-def test_text_stays_text_for_readers_of_old_and_new_yaml(text: str) -> None:
+def test_yaml_text_stays_text_in_yaml_1_1_and_1_2(text: str) -> None:
     from ruamel.yaml import YAML
 
-    written = yaml_text({"value": text})
+    document = yaml_text({"value": text})
     for version in ("1.1", "1.2"):
         reader = YAML(typ="safe", pure=True)
         reader.version = version  # type: ignore[assignment]
-        assert reader.load(written) == {"value": text}
+        assert reader.load(document) == {"value": text}

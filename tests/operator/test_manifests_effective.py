@@ -1,4 +1,4 @@
-"""Platform defaults under a resource: what wins, what is joined, what paths become."""
+"""Platform defaults under a resource: precedence, joined lists, absolute paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLATFORM = defaults(
         "code": {"runtimeEnv": {"pip": ["a"], "env_vars": {"X": "1", "Y": "1"}}},
     },
 )
-OWN: dict[str, Any] = {
+OWN_CLUSTER: dict[str, Any] = {
     "env": [{"name": "B", "value": "own"}, {"name": "C", "value": "own"}],
     "tolerations": [{"key": "own"}],
     "nodeSelector": {"zone": "b"},
@@ -37,8 +37,8 @@ OWN: dict[str, Any] = {
 }
 
 
-def test_a_resources_own_scalars_win_and_maps_are_merged() -> None:
-    cluster = effective_resource(training(cluster=OWN), PLATFORM).spec.cluster
+def test_own_scalars_win_and_mappings_are_merged() -> None:
+    cluster = effective_resource(training(cluster=OWN_CLUSTER), PLATFORM).spec.cluster
     assert cluster.resources.head.cpu == 1.0
     assert cluster.resources.head.memory == "8Gi"
     assert cluster.scheduling.queue_name == "mine"
@@ -46,8 +46,8 @@ def test_a_resources_own_scalars_win_and_maps_are_merged() -> None:
     assert cluster.node_selector == {"zone": "b", "disk": "fast"}
 
 
-def test_lists_are_joined_the_platforms_first_and_a_name_stands_once() -> None:
-    cluster = effective_resource(training(cluster=OWN), PLATFORM).spec.cluster
+def test_lists_are_joined_without_duplicate_names() -> None:
+    cluster = effective_resource(training(cluster=OWN_CLUSTER), PLATFORM).spec.cluster
     assert [(v.name, v.value) for v in cluster.env] == [("A", "platform"), ("B", "own"), ("C", "own")]
     assert [t.key for t in cluster.tolerations] == ["shared", "own"]
     assert [s.name for s in cluster.image_pull_secrets] == ["registry"]
@@ -55,7 +55,7 @@ def test_lists_are_joined_the_platforms_first_and_a_name_stands_once() -> None:
 
 
 def test_code_and_pod_overrides_are_merged_field_by_field() -> None:
-    cluster = effective_resource(training(cluster=OWN), PLATFORM).spec.cluster
+    cluster = effective_resource(training(cluster=OWN_CLUSTER), PLATFORM).spec.cluster
     assert cluster.code is not None and cluster.code.config_map is not None
     assert cluster.code.config_map.name == "code"
     assert cluster.code.runtime_env == {"pip": ["a", "b"], "env_vars": {"X": "1", "Y": "2"}}
@@ -75,7 +75,7 @@ def test_image_and_ray_version_are_always_set() -> None:
     assert effective_resource(training(cluster={"image": "own:1"}), platform).spec.cluster.image == "own:1"
 
 
-def test_deadlines_are_the_platforms_unless_the_resource_writes_its_own_even_the_same_as_ours() -> None:
+def test_run_policy_of_platform_applies_unless_written_in_resource() -> None:
     policy = effective_resource(training(runPolicy={"backoffLimit": 3}), PLATFORM).spec.run_policy
     assert policy.backoff_limit == 3
     assert policy.stall_timeout_seconds == 60
@@ -83,7 +83,7 @@ def test_deadlines_are_the_platforms_unless_the_resource_writes_its_own_even_the
     assert effective_resource(training(), Defaults()).spec.run_policy.backoff_limit == 3
 
 
-def test_memory_of_a_pool_given_in_the_spec_wins_over_the_platforms() -> None:
+def test_pool_memory_in_spec_overrides_platform() -> None:
     spec = effective_resource(training(learners={"memory": "3Gi"}), PLATFORM).spec
     assert spec.cluster.resources.learner.memory == "3Gi"
     nearer = training(learners={"memory": "3Gi"}, cluster={"resources": {"learner": {"memory": "4Gi"}}})
@@ -106,7 +106,7 @@ def test_memory_of_a_pool_given_in_the_spec_wins_over_the_platforms() -> None:
         ("s3://bucket/x", "../runs", "../runs"),
     ],
 )
-def test_relative_paths_lie_below_the_storage_root(root: str, path: str, expected: str) -> None:
+def test_relative_paths_are_below_storage_root(root: str, path: str, expected: str) -> None:
     spec = effective_resource(training(checkpoint={"path": path}), Defaults(storage_root=root)).spec
     assert spec.checkpoint.path == expected
 
@@ -133,15 +133,15 @@ def test_every_location_becomes_absolute_and_references_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "resource", [training(cluster=OWN), recording(), training(learners={"memory": "3Gi"})]
+    "resource", [training(cluster=OWN_CLUSTER), recording(), training(learners={"memory": "3Gi"})]
 )
-def test_merging_again_changes_nothing(resource: Any) -> None:
+def test_effective_resource_is_idempotent(resource: Any) -> None:
     once = effective_resource(resource, PLATFORM)
     assert effective_resource(once, PLATFORM) == once
 
 
-def test_the_resource_itself_is_left_alone() -> None:
-    resource = training(cluster=OWN)
+def test_effective_resource_does_not_modify_input() -> None:
+    resource = training(cluster=OWN_CLUSTER)
     before = resource.model_dump()
     effective_resource(resource, PLATFORM)
     assert resource.model_dump() == before

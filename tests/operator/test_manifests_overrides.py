@@ -1,4 +1,4 @@
-"""Strategic merge, and what overrides cannot do to a pod."""
+"""Strategic merge, and the limits of pod overrides."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from manifest_examples import containers, list_refusals, ray_job, recording, tem
 )
 def test_strategic_merge(base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]) -> None:
     before = repr((base, patch))
-    merged = strategic_merge(base, patch)
-    assert merged == expected
-    assert strategic_merge(merged, patch) == merged
+    merged_template = strategic_merge(base, patch)
+    assert merged_template == expected
+    assert strategic_merge(merged_template, patch) == merged_template
     assert repr((base, patch)) == before
 
 
-def test_overrides_of_all_pods_and_of_a_pool() -> None:
+def test_overrides_apply_to_all_pods_or_one_pool() -> None:
     job = ray_job(
         training(
             cluster={
@@ -71,24 +71,26 @@ def test_overrides_of_all_pods_and_of_a_pool() -> None:
             }
         )
     )
-    found = templates(job)
-    assert {name: t["spec"]["dnsPolicy"] for name, t in found.items()} == dict.fromkeys(found, "Default")
-    annotations = {name: t["metadata"]["annotations"]["a"] for name, t in found.items()}
+    pod_templates = templates(job)
+    assert {name: t["spec"]["dnsPolicy"] for name, t in pod_templates.items()} == dict.fromkeys(
+        pod_templates, "Default"
+    )
+    annotations = {name: t["metadata"]["annotations"]["a"] for name, t in pod_templates.items()}
     assert annotations == {"submitter": "all", "head": "all", "data": "all", "learner": "learner"}
-    limits = found["learner"]["spec"]["containers"][0]["resources"]["limits"]
+    limits = pod_templates["learner"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["cpu"] == "3" and "memory" in limits
-    assert "cpu" not in found["data"]["spec"]["containers"][0]["resources"]["limits"]
+    assert "cpu" not in pod_templates["data"]["spec"]["containers"][0]["resources"]["limits"]
 
 
-def test_the_submitters_container_is_not_the_users() -> None:
+def test_container_overrides_do_not_apply_to_submitter() -> None:
     sidecar = {"spec": {"containers": [{"name": "log", "image": "log"}], "nodeSelector": {"a": "b"}}}
-    found = templates(ray_job(recording(cluster={"podOverrides": {"all": sidecar}})))
-    assert [c["name"] for c in found["submitter"]["spec"]["containers"]] == ["submitter"]
-    assert found["submitter"]["spec"]["nodeSelector"] == {"a": "b"}
-    assert [c["name"] for c in found["runner"]["spec"]["containers"]] == ["ray", "log"]
+    pod_templates = templates(ray_job(recording(cluster={"podOverrides": {"all": sidecar}})))
+    assert [c["name"] for c in pod_templates["submitter"]["spec"]["containers"]] == ["submitter"]
+    assert pod_templates["submitter"]["spec"]["nodeSelector"] == {"a": "b"}
+    assert [c["name"] for c in pod_templates["runner"]["spec"]["containers"]] == ["ray", "log"]
 
 
-def test_labels_that_things_are_found_by_stay() -> None:
+def test_overrides_cannot_change_operator_labels() -> None:
     override = {"metadata": {"labels": {"hindcast.dev/pool": "mine", "own": "yes"}}}
     job = ray_job(training(cluster={"podOverrides": {"all": override}}))
     for pool, template in templates(job).items():
@@ -96,7 +98,7 @@ def test_labels_that_things_are_found_by_stay() -> None:
         assert template["metadata"]["labels"]["own"] == "yes"
 
 
-def test_no_container_is_left_without_its_restrictions() -> None:
+def test_overrides_cannot_remove_restrictions() -> None:
     override = {
         "spec": {
             "securityContext": {"runAsUser": None, "runAsNonRoot": None, "seccompProfile": None},
@@ -118,7 +120,7 @@ def test_no_container_is_left_without_its_restrictions() -> None:
             assert "ALL" in container["securityContext"]["capabilities"]["drop"]
 
 
-def test_overrides_are_not_changed_by_building() -> None:
+def test_build_does_not_modify_overrides() -> None:
     override = {"spec": {"containers": [{"name": "log", "image": "log"}]}}
     resource = training(cluster={"podOverrides": {"all": override}})
     ray_job(resource)
@@ -131,7 +133,7 @@ RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "phrase"),
     [
         ({"hostNetwork": True}, "spec.cluster.podOverrides.learner.spec.hostNetwork is true"),
         ({"hostPID": True}, "hostPID is true"),
@@ -169,25 +171,25 @@ RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
         ({"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}, "initContainers[i]"),
     ],
 )
-def test_privilege_is_refused_by_name_unless_the_platform_allows_it(spec: dict[str, Any], said: str) -> None:
+def test_privilege_is_refused_unless_platform_allows_it(spec: dict[str, Any], phrase: str) -> None:
     resource = training(cluster={"podOverrides": {"learner": {"spec": spec}}})
     (sentence,) = list_refusals(resource)
-    assert said in sentence and sentence.endswith("which the platform does not allow; remove it")
+    assert phrase in sentence and sentence.endswith("which the platform does not allow; remove it")
     assert list_refusals(resource, Defaults(storage_root="s3://b", allow_privileged=True)) == []
 
 
-def test_what_the_platform_itself_puts_under_every_pod_is_its_own_affair() -> None:
+def test_privileges_in_platform_defaults_are_allowed() -> None:
     override = {"spec": {"volumes": [{"name": "cache", "hostPath": {"path": "/cache"}}]}}
     platform = Defaults.model_validate(
         {"storageRoot": "s3://b", "cluster": {"podOverrides": {"all": override}}}, by_alias=True
     )
     assert list_refusals(training(), platform) == []
-    own = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
-    (sentence,) = list_refusals(training(cluster={"podOverrides": {"all": own}}), platform)
+    user_override = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
+    (sentence,) = list_refusals(training(cluster={"podOverrides": {"all": user_override}}), platform)
     assert "volumes[host]" in sentence
 
 
 @pytest.mark.parametrize("override", [{"containers": []}, {"spec": []}, {"metadata": "x"}])
-def test_an_override_that_is_no_pod_template_is_refused(override: dict[str, Any]) -> None:
+def test_override_that_is_not_a_pod_template_is_refused(override: dict[str, Any]) -> None:
     (sentence,) = list_refusals(training(cluster={"podOverrides": {"head": override}}))
     assert sentence.startswith("spec.cluster.podOverrides.head")

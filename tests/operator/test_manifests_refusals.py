@@ -1,4 +1,4 @@
-"""What cannot run on a cluster is said in one sentence that names the field."""
+"""Refusals of resources that cannot run on a cluster: one sentence that names the field."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from manifest_examples import defaults, list_refusals, recording, training
 CLAIM = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "data"}}
 
 
-def written_to(path: str, *volumes: dict[str, Any], **cluster: Any) -> Resource:
+def recording_with_output(path: str, *volumes: dict[str, Any], **cluster: Any) -> Resource:
     return recording(output={"path": path}, cluster={"volumes": list(volumes), **cluster})
 
 
-def test_what_can_run_is_not_refused() -> None:
+def test_valid_resources_are_not_refused() -> None:
     assert list_refusals(recording()) == list_refusals(training()) == []
 
 
-def test_relative_paths_need_a_storage_root() -> None:
+def test_relative_paths_require_storage_root() -> None:
     resource = training(input=[{"path": "data"}], initialCheckpoint="best")
     assert list_refusals(resource) == []
     sentences = list_refusals(resource, Defaults())
@@ -30,27 +30,27 @@ def test_relative_paths_need_a_storage_root() -> None:
         "spec.checkpoint.path",
         "spec.initialCheckpoint",
     ]
-    assert "is runs, which is relative, and the platform has no storageRoot; give" in sentences[1]
+    assert "is runs, which is relative, and the platform has no storageRoot; use a URI" in sentences[1]
 
 
-def test_a_path_that_leads_out_of_the_storage_root_is_refused() -> None:
-    (sentence,) = list_refusals(written_to("a/../../b"))
+def test_path_outside_storage_root_is_refused() -> None:
+    (sentence,) = list_refusals(recording_with_output("a/../../b"))
     assert sentence.startswith("spec.output.path is a/../../b, outside the platform's storageRoot")
-    assert list_refusals(written_to("a/../b")) == []
+    assert list_refusals(recording_with_output("a/../b")) == []
 
 
 @pytest.mark.parametrize("path", ["/data/run", "/data", "file:///data/run", "/data/../data/x"])
-def test_a_local_path_on_a_claim_is_kept(path: str) -> None:
-    assert list_refusals(written_to(path, CLAIM)) == []
+def test_local_path_on_claim_is_allowed(path: str) -> None:
+    assert list_refusals(recording_with_output(path, CLAIM)) == []
 
 
 @pytest.mark.parametrize(
-    ("path", "volumes", "why"),
+    ("path", "volumes", "reason"),
     [
-        ("/elsewhere/run", [CLAIM], "on no mounted volume"),
-        ("/database/run", [CLAIM], "on no mounted volume"),
-        ("~/run", [CLAIM], "on no mounted volume"),
-        ("/data/../run", [CLAIM], "on no mounted volume"),
+        ("/elsewhere/run", [CLAIM], "not on a mounted volume"),
+        ("/database/run", [CLAIM], "not on a mounted volume"),
+        ("~/run", [CLAIM], "not on a mounted volume"),
+        ("/data/../run", [CLAIM], "not on a mounted volume"),
         ("/data/run", [CLAIM | {"readOnly": True}], "mounted read-only"),
         ("/scratch/run", [{"name": "s", "mountPath": "/scratch", "emptyDir": {}}], "an emptyDir"),
         (
@@ -61,27 +61,27 @@ def test_a_local_path_on_a_claim_is_kept(path: str) -> None:
         ("/data/s/run", [CLAIM, {"name": "s", "mountPath": "/data/s", "emptyDir": {}}], "an emptyDir"),
     ],
 )
-def test_what_would_be_lost_with_the_pod_is_refused(path: str, volumes: list[Any], why: str) -> None:
-    (sentence,) = list_refusals(written_to(path, *volumes))
-    assert sentence.startswith(f"spec.output.path is {path}, on") and why in sentence
-    assert "give a URI" in sentence
+def test_output_without_persistent_volume_is_refused(path: str, volumes: list[Any], reason: str) -> None:
+    (sentence,) = list_refusals(recording_with_output(path, *volumes))
+    assert sentence.startswith(f"spec.output.path is {path}, ") and reason in sentence
+    assert "use a URI" in sentence
 
 
-def test_a_storage_root_on_no_volume_is_refused_too() -> None:
+def test_storage_root_without_volume_is_refused() -> None:
     (sentence,) = list_refusals(training(), Defaults(storage_root="/mnt/root"))
-    assert sentence.startswith("spec.checkpoint.path is /mnt/root/rl/runs, on no mounted volume")
-    mounted = {"volumes": [CLAIM | {"mountPath": "/mnt/root"}]}
-    assert list_refusals(training(), defaults(storageRoot="/mnt/root", cluster=mounted)) == []
+    assert sentence.startswith("spec.checkpoint.path is /mnt/root/rl/runs, not on a mounted volume")
+    cluster = {"volumes": [CLAIM | {"mountPath": "/mnt/root"}]}
+    assert list_refusals(training(), defaults(storageRoot="/mnt/root", cluster=cluster)) == []
 
 
-def test_a_volume_that_overrides_mount_counts() -> None:
+def test_volume_mounted_by_override_is_accepted() -> None:
     override = {
         "spec": {"containers": [{"name": "ray", "volumeMounts": [{"name": "nfs", "mountPath": "/nfs"}]}]}
     }
-    assert list_refusals(written_to("/nfs/run", podOverrides={"all": override})) == []
+    assert list_refusals(recording_with_output("/nfs/run", podOverrides={"all": override})) == []
 
 
-def test_data_that_are_only_read_may_lie_in_the_image() -> None:
+def test_input_may_be_in_image() -> None:
     assert list_refusals(training(input=[{"path": "/opt/data"}])) == []
 
 
@@ -138,18 +138,18 @@ def test_data_that_are_only_read_may_lie_in_the_image() -> None:
                     ],
                 }
             },
-            "spec.cluster.env takes PYTHONPATH from a reference",
+            "spec.cluster.env sets PYTHONPATH by a reference",
         ),
     ],
 )
-def test_one_sentence_names_the_field(spec: dict[str, Any], sentence: str) -> None:
-    (found,) = list_refusals(training(**spec))
-    assert found.startswith(sentence)
-    assert ";" in found, "what to do"
-    assert "hidden" not in found
+def test_refusal_names_field_and_remedy(spec: dict[str, Any], sentence: str) -> None:
+    (refusal,) = list_refusals(training(**spec))
+    assert refusal.startswith(sentence)
+    assert ";" in refusal, "what to do"
+    assert "hidden" not in refusal
 
 
-def test_an_interval_is_allowed_where_the_platform_allows_it_or_nothing_scales() -> None:
+def test_interval_is_allowed_by_platform_or_without_scaling() -> None:
     interval = training(pipeline={"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}})
     assert list_refusals(interval, defaults(allowAutoscaling=True)) == []
     assert list_refusals(training(pipeline={"dataWorkers": {"minReplicas": 2, "maxReplicas": 2}})) == []

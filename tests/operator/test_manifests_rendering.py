@@ -1,4 +1,4 @@
-"""`hindcast render` and the operator make the same of a resource; uids aside."""
+"""`hindcast render` and the operator build the same manifests of a resource, except for uids."""
 
 from __future__ import annotations
 
@@ -61,32 +61,32 @@ TRAINING: dict[str, Any] = {
 }
 
 
-def as_the_api_server_stores_it(resource: dict[str, Any]) -> dict[str, Any]:
-    """With the defaults of the CRD's schema in it, and what the server adds."""
+def stored_form(resource: dict[str, Any]) -> dict[str, Any]:
+    """Return a resource as the API server stores it: with the defaults of the CRD's schema, uid and version."""
     (file,) = CRDS.glob(f"*_{resource['kind'].lower()}s.yaml")
     version = YAML(typ="safe", pure=True).load(file)["spec"]["versions"][0]
-    stored = json.loads(json.dumps(resource))
-    _fill_in(version["schema"]["openAPIV3Schema"], stored)
-    stored["metadata"] |= {"uid": "u", "generation": 1, "managedFields": [], "resourceVersion": "5"}
-    return stored
+    document = json.loads(json.dumps(resource))
+    _fill_in_defaults(version["schema"]["openAPIV3Schema"], document)
+    document["metadata"] |= {"uid": "u", "generation": 1, "managedFields": [], "resourceVersion": "5"}
+    return document
 
 
-def _fill_in(schema: dict[str, Any], value: Any) -> None:
+def _fill_in_defaults(schema: dict[str, Any], value: Any) -> None:
     if isinstance(value, list):
         for entry in value:
-            _fill_in(schema.get("items", {}), entry)
+            _fill_in_defaults(schema.get("items", {}), entry)
     if not isinstance(value, dict):
         return
     for field, part in schema.get("properties", {}).items():
         if field not in value and "default" in part:
             value[field] = deepcopy(part["default"])
         if field in value:
-            _fill_in(part, value[field])
+            _fill_in_defaults(part, value[field])
 
 
-def created_by_the_operator(resource: dict[str, Any], *references: Any) -> list[dict[str, Any]]:
-    """What comes of the plan's first CreateAttempt."""
-    world = World(as_the_api_server_stores_it(resource), PLATFORM)
+def build_by_plan(resource: dict[str, Any], *references: Any) -> list[dict[str, Any]]:
+    """Build the manifests of the plan's first CreateAttempt."""
+    world = World(stored_form(resource), PLATFORM)
     world.references = references
     for _ in range(5):
         decision = world.plan()
@@ -106,39 +106,39 @@ def without_uids(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return plain
 
 
-def rendered(*resources: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    loaded: list[Resource] = [validate_resource(resource) for resource in resources]
-    return [one.manifests for one in render(loaded, PLATFORM, "default")]
+def render_manifests(*resources: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    parsed_resources: list[Resource] = [validate_resource(resource) for resource in resources]
+    return [one.manifests for one in render(parsed_resources, PLATFORM, "default")]
 
 
-def test_a_recording_is_rendered_as_the_operator_creates_it() -> None:
-    (manifests,) = rendered(RECORDING)
-    assert without_uids(manifests) == without_uids(created_by_the_operator(RECORDING))
+def test_rendered_recording_equals_manifests_of_plan() -> None:
+    (manifests,) = render_manifests(RECORDING)
+    assert without_uids(manifests) == without_uids(build_by_plan(RECORDING))
     assert manifests[-1]["spec"]["preRunningDeadlineSeconds"] > 77
 
 
-def test_a_training_of_a_finished_recording_is_rendered_as_the_operator_creates_it() -> None:
-    given = reference().input
-    assert given is not None
-    finished = RECORDING | {"status": {"output": given.model_dump(by_alias=True)}}
-    _, manifests = rendered(finished, TRAINING)
-    created = created_by_the_operator(TRAINING, reference())
-    assert without_uids(manifests) == without_uids(created)
+def test_rendered_training_of_finished_recording_equals_manifests_of_plan() -> None:
+    resolved_input = reference().input
+    assert resolved_input is not None
+    finished_recording = RECORDING | {"status": {"output": resolved_input.model_dump(by_alias=True)}}
+    _, manifests = render_manifests(finished_recording, TRAINING)
+    expected = build_by_plan(TRAINING, reference())
+    assert without_uids(manifests) == without_uids(expected)
     assert manifests[-1]["metadata"]["name"] == "clone-t1-1"
 
 
-def test_the_schemas_defaults_are_filled_in_by_this_test() -> None:
-    stored = as_the_api_server_stores_it(TRAINING)
-    assert stored["spec"]["pipeline"]["windowSteps"] == 2**20
-    assert stored["spec"]["revision"] == 1
+def test_stored_form_has_schema_defaults() -> None:
+    document = stored_form(TRAINING)
+    assert document["spec"]["pipeline"]["windowSteps"] == 2**20
+    assert document["spec"]["revision"] == 1
     assert "revision" not in TRAINING["spec"]
 
 
-def test_references_are_resolved_among_the_resources_of_a_namespace() -> None:
+def test_references_are_resolved_within_namespace() -> None:
     recording, training = validate_resource(RECORDING), validate_resource(TRAINING)
-    _, found = render([recording, training], PLATFORM, "default")
-    assert found.unknown_references == ()
-    attempt = json.loads(found.manifests[0]["data"]["attempt.json"])
+    _, rendered_training = render([recording, training], PLATFORM, "default")
+    assert rendered_training.unknown_references == ()
+    attempt = json.loads(rendered_training.manifests[0]["data"]["attempt.json"])
     path = "s3://bucket/hindcast/rl/cartpole"
     assert attempt["inputs"] == {"OfflineRecording/cartpole": {"path": path}}
     assert "uid" not in {k for k, v in attempt.items() if v}
@@ -150,18 +150,18 @@ def test_references_are_resolved_among_the_resources_of_a_namespace() -> None:
     )
 
 
-def test_a_policy_comes_from_a_training_of_the_same_files() -> None:
+def test_training_ref_resolves_to_run_folder_of_rendered_training() -> None:
     spec = RECORDING["spec"] | {"policy": {"trainingRef": {"name": "clone"}}}
     recording = validate_resource(RECORDING | {"spec": spec})
-    found, _ = render([recording, validate_resource(TRAINING)], PLATFORM, "default")
-    attempt = json.loads(found.manifests[0]["data"]["attempt.json"])
+    rendered_recording, _ = render([recording, validate_resource(TRAINING)], PLATFORM, "default")
+    attempt = json.loads(rendered_recording.manifests[0]["data"]["attempt.json"])
     expected = ResolvedInput(path="s3://bucket/hindcast/rl/runs/clone/r1")
     assert attempt["inputs"] == {"OfflineTraining/clone": expected.model_dump(exclude_none=True)}
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "default"), ("rl", "rl")])
-def test_the_namespace_is_the_resources_own_else_the_one_given(given: str | None, expected: str) -> None:
-    metadata = {"name": "cartpole"} | ({"namespace": given} if given else {})
-    (manifests,) = rendered(RECORDING | {"metadata": metadata})
+@pytest.mark.parametrize(("own_namespace", "expected"), [(None, "default"), ("rl", "rl")])
+def test_namespace_of_resource_overrides_default(own_namespace: str | None, expected: str) -> None:
+    metadata = {"name": "cartpole"} | ({"namespace": own_namespace} if own_namespace else {})
+    (manifests,) = render_manifests(RECORDING | {"metadata": metadata})
     assert {manifest["metadata"]["namespace"] for manifest in manifests} == {expected}
     assert all("ownerReferences" not in manifest["metadata"] for manifest in manifests)

@@ -1,4 +1,4 @@
-"""Sizes of the pools: what they grow with, what is given, and that each number has its reason."""
+"""Sizes of the pools: their growth, values of the spec, and a reason for each number."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ PLAYING: dict[str, Any] = {
 }
 
 
-def sized(resource: Resource, inputs: dict[str, ResolvedInput] = SMALL) -> Sizes:
+def compute_effective_sizes(resource: Resource, inputs: dict[str, ResolvedInput] = SMALL) -> Sizes:
     return compute_sizes(effective_resource(resource, DEFAULTS), inputs)
 
 
-def pools(found: Sizes) -> dict[str, tuple[int, int]]:
-    return {pool.pool: (pool.num_pods, pool.max_pods) for pool in found.pools}
+def pod_counts(sizes: Sizes) -> dict[str, tuple[int, int]]:
+    return {pool.pool: (pool.num_pods, pool.max_pods) for pool in sizes.pools}
 
 
-def test_pools_of_a_recording() -> None:
-    found = sized(recording(runners={"replicas": 5, "cpus": 2}))
-    assert pools(found) == {"head": (1, 1), "runner": (5, 5)}
-    runner = found.pool("runner")
+def test_recording_has_head_and_runner_pool() -> None:
+    sizes = compute_effective_sizes(recording(runners={"replicas": 5, "cpus": 2}))
+    assert pod_counts(sizes) == {"head": (1, 1), "runner": (5, 5)}
+    runner = sizes.pool("runner")
     assert runner is not None and (runner.num_cpus, runner.cpu, runner.num_gpus) == (2, 2.0, 0)
 
 
@@ -66,89 +66,105 @@ def test_pools_of_a_recording() -> None:
         ),
     ],
 )
-def test_pools_of_a_training(spec: dict[str, Any], expected: dict[str, tuple[int, int]]) -> None:
-    assert pools(sized(training(**spec))) == expected
+def test_training_has_expected_pools(spec: dict[str, Any], expected: dict[str, tuple[int, int]]) -> None:
+    assert pod_counts(compute_effective_sizes(training(**spec))) == expected
 
 
-def test_logical_cpus_are_rounded_up_and_do_not_follow_what_the_pod_requests() -> None:
-    given = {"resources": {"head": {"cpu": 0.1}, "dataWorker": {"cpu": 0.1}, "learner": {"cpu": 0.1}}}
-    found = sized(training(pipeline={"dataWorkers": {"cpus": 1.5}}, learners={"cpus": 3}, cluster=given))
-    assert [(pool.cpu, pool.num_cpus) for pool in found.pools] == [(0.1, 0), (0.1, 2), (0.1, 3)]
+def test_logical_cpus_are_rounded_up_and_independent_of_requests() -> None:
+    cluster = {"resources": {"head": {"cpu": 0.1}, "dataWorker": {"cpu": 0.1}, "learner": {"cpu": 0.1}}}
+    sizes = compute_effective_sizes(
+        training(pipeline={"dataWorkers": {"cpus": 1.5}}, learners={"cpus": 3}, cluster=cluster)
+    )
+    assert [(pool.cpu, pool.num_cpus) for pool in sizes.pools] == [(0.1, 0), (0.1, 2), (0.1, 3)]
 
 
-def test_a_small_run_fits_a_small_node() -> None:
-    found = sized(training())
-    assert sum(pool.memory_bytes * pool.num_pods for pool in found.pools) < 8 * GI
-    head = found.head
+def test_small_run_fits_small_node() -> None:
+    sizes = compute_effective_sizes(training())
+    assert sum(pool.memory_bytes * pool.num_pods for pool in sizes.pools) < 8 * GI
+    head = sizes.head
     assert 0 < head.cpu < 1 and head.num_cpus == 0
 
 
-def test_the_head_grows_with_the_other_pods() -> None:
-    few, many = sized(recording()).head, sized(recording(runners={"replicas": 200})).head
+def test_head_grows_with_number_of_pods() -> None:
+    few, many = (
+        compute_effective_sizes(recording()).head,
+        compute_effective_sizes(recording(runners={"replicas": 200})).head,
+    )
     assert many.memory_bytes - few.memory_bytes == pytest.approx(199 * 16 * MI, abs=256 * MI)
     assert many.cpu > few.cpu
 
 
-def test_memory_follows_the_data_where_their_size_is_known() -> None:
-    small, unknown, large = sized(training()), sized(training(), {}), sized(training(), LARGE)
+def test_memory_depends_on_known_data_size() -> None:
+    small, unknown, large = (
+        compute_effective_sizes(training()),
+        compute_effective_sizes(training(), {}),
+        compute_effective_sizes(training(), LARGE),
+    )
     for pool in ("data", "learner"):
-        sizes_of = [found.pool(pool).memory_bytes for found in (small, unknown, large)]  # type: ignore[union-attr, arg-type]
-        assert sizes_of[0] < sizes_of[1] == sizes_of[2], "a window at most, however large the data"
+        memory = [sizes.pool(pool).memory_bytes for sizes in (small, unknown, large)]  # type: ignore[union-attr, arg-type]
+        assert memory[0] < memory[1] == memory[2], "a window at most, however large the data"
         assert "not known" in unknown.pool(pool).reasons["objectStoreMemory"]  # type: ignore[union-attr, arg-type]
 
 
-def test_what_is_played_takes_four_times_its_bound() -> None:
-    alone = sized(training(**PLAYING)).pool("learner")
-    assert alone is not None
-    beside = {**PLAYING, "input": [{**PLAYING["input"][0], "weight": 1}, {"path": "s3://b/c", "weight": 1}]}
-    both = sized(training(**beside)).pool("learner")
-    assert both is not None
-    assert 4 * GI < alone.memory_bytes < 6 * GI
-    assert alone.memory_bytes < both.memory_bytes
+def test_sampler_takes_four_times_its_capacity() -> None:
+    sampler_pool = compute_effective_sizes(training(**PLAYING)).pool("learner")
+    assert sampler_pool is not None
+    mixed_spec = {
+        **PLAYING,
+        "input": [{**PLAYING["input"][0], "weight": 1}, {"path": "s3://b/c", "weight": 1}],
+    }
+    mixed_pool = compute_effective_sizes(training(**mixed_spec)).pool("learner")
+    assert mixed_pool is not None
+    assert 4 * GI < sampler_pool.memory_bytes < 6 * GI
+    assert sampler_pool.memory_bytes < mixed_pool.memory_bytes
     expert = {"train": {"algorithm": "SAC", "stop": {"timesteps": 5}, "sampler": {"capacityBytes": "2Gi"}}}
     with_default = {"train": {"algorithm": "SAC", "stop": {"timesteps": 5}}}
-    large, small = (sized(recording(policy=policy)).pool("runner") for policy in (expert, with_default))
+    large, small = (
+        compute_effective_sizes(recording(policy=policy)).pool("runner") for policy in (expert, with_default)
+    )
     assert large is not None and small is not None
     assert large.memory_bytes - small.memory_bytes == pytest.approx(4 * (2 * GI - 256 * MI), abs=256 * MI)
 
 
-def test_a_window_is_bounded_by_steps_as_well_as_by_bytes() -> None:
+def test_window_is_limited_by_steps_and_bytes() -> None:
     wide = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=100 * GI, timesteps=1_000_000)}
-    by_bytes = sized(training(), wide).pool("learner")
-    by_steps = sized(training(pipeline={"windowSteps": 1000}), wide).pool("learner")
+    by_bytes = compute_effective_sizes(training(), wide).pool("learner")
+    by_steps = compute_effective_sizes(training(pipeline={"windowSteps": 1000}), wide).pool("learner")
     assert by_bytes is not None and by_steps is not None
     assert by_steps.memory_bytes < by_bytes.memory_bytes
 
 
-def test_memory_follows_what_data_take_in_memory_and_not_what_compression_leaves_of_them() -> None:
+def test_memory_depends_on_uncompressed_data_size() -> None:
     frames = {
         "OfflineRecording/cartpole": ResolvedInput(
             path="x", bytes=100 * MI, memory_bytes=8 * GI, timesteps=300_000
         )
     }
-    found = sized(training(), frames)
-    learner, data = found.pool("learner"), found.pool("data")
+    sizes = compute_effective_sizes(training(), frames)
+    learner, data = sizes.pool("learner"), sizes.pool("data")
     assert learner is not None and data is not None
     assert learner.object_store_bytes == GI, "a full window, by spec.pipeline.windowBytes"
     assert learner.memory_bytes > 2 * GI
     assert data.object_store_bytes == GI, "two windows over two workers"
-    unknown = sized(training(), {}).pool("data")
+    unknown = compute_effective_sizes(training(), {}).pool("data")
     assert unknown is not None and data.memory_bytes == unknown.memory_bytes
 
 
-def test_sources_that_are_mixed_have_a_window_each() -> None:
-    both = LARGE | {"OfflineRecording/other": ResolvedInput(path="y", bytes=500 * GI, timesteps=10**8)}
+def test_weighted_sources_have_one_window_each() -> None:
+    inputs = LARGE | {"OfflineRecording/other": ResolvedInput(path="y", bytes=500 * GI, timesteps=10**8)}
     refs = [{"recordingRef": {"name": "cartpole"}}, {"recordingRef": {"name": "other"}}]
-    joined = sized(training(input=refs), both).pool("learner")
-    mixed = sized(training(input=[ref | {"weight": 0.5} for ref in refs]), both).pool("learner")
-    assert joined is not None and mixed is not None
-    assert mixed.object_store_bytes == 2 * joined.object_store_bytes
+    unweighted_pool = compute_effective_sizes(training(input=refs), inputs).pool("learner")
+    weighted_pool = compute_effective_sizes(
+        training(input=[ref | {"weight": 0.5} for ref in refs]), inputs
+    ).pool("learner")
+    assert unweighted_pool is not None and weighted_pool is not None
+    assert weighted_pool.object_store_bytes == 2 * unweighted_pool.object_store_bytes
 
 
-def test_data_that_shall_be_resident_get_the_memory_for_it() -> None:
+def test_resident_data_get_enough_memory() -> None:
     data = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=3 * GI, timesteps=10**8)}
     streaming, resident = (
-        sized(training(pipeline={"residency": residency}), data).pool("learner")
+        compute_effective_sizes(training(pipeline={"residency": residency}), data).pool("learner")
         for residency in ("Streaming", "Resident")
     )
     assert streaming is not None and resident is not None
@@ -156,18 +172,18 @@ def test_data_that_shall_be_resident_get_the_memory_for_it() -> None:
     assert resident.memory_bytes // 4 >= 2 * 3 * GI > streaming.memory_bytes // 4
 
 
-def test_gpus_bring_cpus_and_host_memory_to_the_learner_alone() -> None:
-    found = sized(training(learners={"gpus": 2}))
-    learner, without = found.pool("learner"), sized(training()).pool("learner")
-    assert learner is not None and without is not None
+def test_gpus_add_cpus_and_host_memory_to_learner_only() -> None:
+    sizes = compute_effective_sizes(training(learners={"gpus": 2}))
+    learner, cpu_learner = sizes.pool("learner"), compute_effective_sizes(training()).pool("learner")
+    assert learner is not None and cpu_learner is not None
     assert (learner.num_gpus, learner.num_cpus) == (2, 8)
-    assert learner.memory_bytes - without.memory_bytes >= 6 * GI
-    assert [pool.num_gpus for pool in found.pools] == [0, 0, 2]
+    assert learner.memory_bytes - cpu_learner.memory_bytes >= 6 * GI
+    assert [pool.num_gpus for pool in sizes.pools] == [0, 0, 2]
 
 
-def test_what_is_given_wins_and_says_where_it_stands() -> None:
-    given = {"memory": "1Gi", "cpu": 0.25, "ephemeralStorage": "3Gi", "sharedMemory": "256Mi"}
-    pool = sized(training(cluster={"resources": {"dataWorker": given}})).pool("data")
+def test_values_of_spec_override_and_name_their_field() -> None:
+    resources = {"memory": "1Gi", "cpu": 0.25, "ephemeralStorage": "3Gi", "sharedMemory": "256Mi"}
+    pool = compute_effective_sizes(training(cluster={"resources": {"dataWorker": resources}})).pool("data")
     assert pool is not None
     assert (pool.memory_bytes, pool.cpu, pool.ephemeral_storage_bytes, pool.shared_memory_bytes) == (
         GI,
@@ -176,35 +192,35 @@ def test_what_is_given_wins_and_says_where_it_stands() -> None:
         256 * MI,
     )
     assert pool.object_store_bytes < pool.shared_memory_bytes
-    for field in given:
+    for field in resources:
         assert pool.reasons[field] == f"set by spec.cluster.resources.dataWorker.{field}"
 
 
-def test_the_object_store_shrinks_to_fit_memory_that_was_given() -> None:
-    pool = sized(training(cluster={"resources": {"learner": {"memory": "1Gi"}}}), LARGE).pool("learner")
+def test_object_store_shrinks_to_fit_memory_of_spec() -> None:
+    pool = compute_effective_sizes(
+        training(cluster={"resources": {"learner": {"memory": "1Gi"}}}), LARGE
+    ).pool("learner")
     assert pool is not None
     assert pool.object_store_bytes < pool.shared_memory_bytes <= pool.memory_bytes // 2
 
 
 @pytest.mark.parametrize("resource", [recording(), training(), training(learners={"gpus": 1})])
 @pytest.mark.parametrize("inputs", [{}, SMALL, LARGE])
-def test_numbers_are_consistent_and_each_has_its_reason(
-    resource: Resource, inputs: dict[str, ResolvedInput]
-) -> None:
-    found = sized(resource, inputs)
-    for pool in found.pools:
+def test_sizes_are_consistent_and_have_reasons(resource: Resource, inputs: dict[str, ResolvedInput]) -> None:
+    sizes = compute_effective_sizes(resource, inputs)
+    for pool in sizes.pools:
         assert pool.object_store_bytes < pool.shared_memory_bytes < pool.memory_bytes
         assert pool.spill_bytes < pool.ephemeral_storage_bytes
-    status = found.to_status()["pools"]
-    assert list(status) == [pool.pool for pool in found.pools]
+    status = sizes.to_status()["pools"]
+    assert list(status) == [pool.pool for pool in sizes.pools]
     for fields in status.values():
         assert set(fields) >= {"pods", "cpu", "numCpus", "memory", "sharedMemory", "ephemeralStorage"}
         assert all(entry["reason"] and entry["value"] not in ("", None) for entry in fields.values())
     assert json.loads(json.dumps(status)) == status
 
 
-def test_the_sum_in_the_reason_is_the_memory() -> None:
-    pool = sized(recording(policy={"train": {"stop": {"iterations": 3}}})).pool("runner")
+def test_memory_equals_sum_in_its_reason() -> None:
+    pool = compute_effective_sizes(recording(policy={"train": {"stop": {"iterations": 3}}})).pool("runner")
     assert pool is not None
     parts = [part.split(" ")[0] for part in pool.reasons["memory"].split(" + ")]
     units = {"Mi": MI, "Gi": GI}
@@ -216,12 +232,12 @@ def test_the_sum_in_the_reason_is_the_memory() -> None:
     ("count", "text"),
     [(2 * GI, "2Gi"), (1536 * MI, "1536Mi"), (1000, "1000"), (0, "0Gi"), (MI + 1, "1048577")],
 )
-def test_bytes_as_kubernetes_writes_them(count: int, text: str) -> None:
+def test_format_bytes_uses_kubernetes_units(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
 @pytest.mark.parametrize(
     ("cpus", "text"), [(1.0, "1"), (0.5, "500m"), (0.0001, "1m"), (2.25, "2250m"), (0.52, "520m")]
 )
-def test_cpus_as_kubernetes_writes_them(cpus: float, text: str) -> None:
+def test_format_cpus_uses_kubernetes_units(cpus: float, text: str) -> None:
     assert format_cpus(cpus) == text

@@ -1,4 +1,4 @@
-"""What KubeRay hides, reported in conditions and events, with what to do."""
+"""Problems of pods that KubeRay hides are reported in conditions and events, with a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hindcast_operator.planning.reasons import Reason
 def starting() -> World:
     world = World()
     world.settle()
-    world.job(deployment_status="Initializing", started=world.now).settle()
+    world.job(deployment_status="Initializing", started_at=world.now).settle()
     return world
 
 
@@ -22,79 +22,79 @@ NO_NODE = "0/3 nodes are available: "
 PODS: list[tuple[str, PodFacts, str, str]] = [
     (
         "gpu",
-        pod("learner", unschedulable=f"{NO_NODE}3 Insufficient nvidia.com/gpu."),
+        pod("learner", scheduling_failure=f"{NO_NODE}3 Insufficient nvidia.com/gpu."),
         "Unschedulable",
         "spec.learners.gpus",
     ),
     (
         "cpu",
-        pod("data", unschedulable=f"{NO_NODE}3 Insufficient cpu."),
+        pod("data", scheduling_failure=f"{NO_NODE}3 Insufficient cpu."),
         "Unschedulable",
         "spec.cluster.resources.dataWorker.cpu",
     ),
     (
         "memory",
-        pod("head", unschedulable=f"{NO_NODE}3 Insufficient memory."),
+        pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient memory."),
         "Unschedulable",
         "spec.cluster.resources.head.memory",
     ),
     (
         "disk",
-        pod("head", unschedulable=f"{NO_NODE}3 Insufficient ephemeral-storage."),
+        pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient ephemeral-storage."),
         "Unschedulable",
         "ephemeralStorage",
     ),
     (
         "taint",
-        pod("runner", unschedulable=f"{NO_NODE}3 node(s) had untolerated taint {{gpu: true}}"),
+        pod("runner", scheduling_failure=f"{NO_NODE}3 node(s) had untolerated taint {{gpu: true}}"),
         "Unschedulable",
         "spec.cluster.tolerations",
     ),
     (
         "selector",
-        pod("head", unschedulable=f"{NO_NODE}3 node(s) didn't match Pod's node affinity/selector."),
+        pod("head", scheduling_failure=f"{NO_NODE}3 node(s) didn't match Pod's node affinity/selector."),
         "Unschedulable",
         "spec.cluster.nodeSelector",
     ),
     (
         "claim",
-        pod("head", unschedulable='persistentvolumeclaim "data" not found'),
+        pod("head", scheduling_failure='persistentvolumeclaim "data" not found'),
         "Unschedulable",
         'persistentvolumeclaim "data"',
     ),
     (
         "no image",
-        pod("head", waiting=("ErrImagePull", "rpc error: not found")),
+        pod("head", container_wait=("ErrImagePull", "rpc error: not found")),
         "ImagePullFailed",
         "spec.cluster.image",
     ),
     (
         "backing off",
-        pod("head", waiting=("ImagePullBackOff", 'Back-off pulling image "x"')),
+        pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"')),
         "ImagePullFailed",
         "spec.cluster.image",
     ),
     (
         "no credentials",
-        pod("head", waiting=("ErrImagePull", "401 Unauthorized")),
+        pod("head", container_wait=("ErrImagePull", "401 Unauthorized")),
         "ImagePullFailed",
         "imagePullSecrets",
     ),
     (
         "image name",
-        pod("head", waiting=("InvalidImageName", "couldn't parse")),
+        pod("head", container_wait=("InvalidImageName", "couldn't parse")),
         "ImagePullFailed",
         "not a valid name",
     ),
     (
         "secret",
-        pod("data", waiting=("CreateContainerConfigError", 'secret "s3" not found')),
+        pod("data", container_wait=("CreateContainerConfigError", 'secret "s3" not found')),
         "ContainerConfigInvalid",
         'secret "s3" not found',
     ),
     (
         "crash loop",
-        pod("learner", waiting=("CrashLoopBackOff", "back-off 10s")),
+        pod("learner", container_wait=("CrashLoopBackOff", "back-off 10s")),
         "ContainerStartFailed",
         "kubectl logs",
     ),
@@ -108,24 +108,26 @@ PODS: list[tuple[str, PodFacts, str, str]] = [
     ("node", pod("learner", phase="Running", unreachable_since=START), "NodeUnreachable", "is unreachable"),
     (
         "killed",
-        pod("learner", phase="Failed", out_of_memory=True),
+        pod("learner", phase="Failed", is_oom_killed=True),
         "OutOfMemory",
         "spec.cluster.resources.learner.memory",
     ),
 ]
 
 
-@pytest.mark.parametrize(("found", "reason", "says"), [row[1:] for row in PODS], ids=[row[0] for row in PODS])
-def test_what_is_wrong_with_a_pod_is_reported(found: PodFacts, reason: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("pod_facts", "reason", "phrase"), [row[1:] for row in PODS], ids=[row[0] for row in PODS]
+)
+def test_problem_of_pod_is_reported(pod_facts: PodFacts, reason: str, phrase: str) -> None:
     world = starting()
-    world.pods(found).settle()
+    world.pods(pod_facts).settle()
     assert (world.state, world.reason(), world.reason("ClusterReady")) == ("Starting", reason, reason)
-    assert says in world.status["message"]
+    assert phrase in world.status["message"]
     assert "waiting until 2026-11-21 06:30:00 UTC" in world.status["message"]
     events = world.events_with(reason)
     assert [event.type for event in events] == ["Warning"]
-    assert says in events[0].message
-    assert len(world.created) == 1, "no storm of attempts"
+    assert phrase in events[0].message
+    assert len(world.created_children) == 1, "no storm of attempts"
 
 
 REJECTIONS = [
@@ -147,22 +149,22 @@ REJECTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("message", "reason", "says"), REJECTIONS)
-@pytest.mark.parametrize("who", ["cluster", "submitter"])
-def test_rejected_pods_are_reported(message: str, reason: str, says: str, who: str) -> None:
+@pytest.mark.parametrize(("message", "reason", "phrase"), REJECTIONS)
+@pytest.mark.parametrize("creator", ["cluster", "submitter"])
+def test_rejected_pods_are_reported(message: str, reason: str, phrase: str, creator: str) -> None:
     world = starting()
-    if who == "cluster":
+    if creator == "cluster":
         failure = RayClusterFacts("c", replica_failure=message)
         world.change(world.child, ray_cluster=failure)
     else:
         world.change(world.child, submitter_failure=message)
     world.settle()
     assert (world.state, world.reason()) == ("Starting", reason)
-    assert says in world.events_with(reason)[0].message
-    assert ("submitter" in world.status["message"]) == (who == "submitter")
+    assert phrase in world.events_with(reason)[0].message
+    assert ("submitter" in world.status["message"]) == (creator == "submitter")
 
 
-def test_rejections_that_name_another_pod_each_time_write_nothing() -> None:
+def test_rejection_of_another_pod_changes_no_status() -> None:
     world = starting()
 
     def reject(pod_name: str) -> None:
@@ -177,17 +179,17 @@ def test_rejections_that_name_another_pod_each_time_write_nothing() -> None:
     assert world.status == before
 
 
-def test_two_texts_of_the_kubelet_for_one_image_write_once() -> None:
+def test_alternating_image_pull_reasons_change_status_once() -> None:
     world = starting()
-    world.pods(pod("head", waiting=("ErrImagePull", "failed to pull and unpack: not found"))).settle()
+    world.pods(pod("head", container_wait=("ErrImagePull", "failed to pull and unpack: not found"))).settle()
     before = world.status
-    world.pods(pod("head", waiting=("ImagePullBackOff", 'Back-off pulling image "x"'))).settle()
+    world.pods(pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"'))).settle()
     assert world.status == before
     assert len(world.events_with("ImagePullFailed")) == 1
     assert "hindcast-runtime:0.1.0" in world.events_with("ImagePullFailed")[0].message
 
 
-def test_kuberay_that_does_not_answer_is_reported_within_a_minute() -> None:
+def test_silent_kuberay_is_reported_within_a_minute() -> None:
     world = World()
     decision = world.settle()
     assert decision.requeue_at is not None
@@ -200,52 +202,52 @@ def test_kuberay_that_does_not_answer_is_reported_within_a_minute() -> None:
     assert world.reason() == "ClusterStarting"
 
 
-def test_a_cause_that_goes_is_no_longer_reported() -> None:
+def test_resolved_problem_is_no_longer_reported() -> None:
     world = starting()
-    world.pods(pod("head", waiting=("CreateContainerConfigError", 'secret "s3" not found'))).settle()
-    world.pods(pod("head", phase="Running", ready=True)).settle()
+    world.pods(pod("head", container_wait=("CreateContainerConfigError", 'secret "s3" not found'))).settle()
+    world.pods(pod("head", phase="Running", is_ready=True)).settle()
     assert world.reason() == "ClusterStarting"
     world.beat().settle()
     assert world.reason("ClusterReady") == "ClusterReady"
 
 
-def test_the_head_is_reported_before_the_workers() -> None:
+def test_problem_of_head_is_reported_first() -> None:
     world = starting()
     world.pods(
-        pod("learner", unschedulable="Insufficient nvidia.com/gpu"),
-        pod("head", waiting=("ImagePullBackOff", "")),
+        pod("learner", scheduling_failure="Insufficient nvidia.com/gpu"),
+        pod("head", container_wait=("ImagePullBackOff", "")),
     ).settle()
     assert world.reason() == "ImagePullFailed"
 
 
-def test_pods_on_their_way_out_are_not_reported() -> None:
+def test_problem_of_deleted_pod_is_not_reported() -> None:
     world = starting()
-    world.pods(pod("data", unschedulable="Insufficient cpu", deleting=True)).settle()
+    world.pods(pod("data", scheduling_failure="Insufficient cpu", is_deleting=True)).settle()
     assert world.reason() == "ClusterStarting"
 
 
 # -- memory --------------------------------------------------------------------------------------------------
-def test_a_killed_data_worker_is_reported_while_the_run_continues() -> None:
+def test_killed_data_worker_is_reported_while_run_continues() -> None:
     world = running()
-    killed = pod("data", phase="Failed", out_of_memory=True)
-    world.pods(*world.attempt.pods, killed).settle()
+    killed_pod = pod("data", phase="Failed", is_oom_killed=True)
+    world.pods(*world.attempt.pods, killed_pod).settle()
     assert (world.state, world.reason("ClusterReady")) == ("Running", "OutOfMemory")
     assert "spec.cluster.resources.dataWorker.memory" in world.events_with("OutOfMemory")[0].message
     world.up().settle()
     assert world.reason("ClusterReady") == "ClusterReady"
 
 
-def test_a_killed_head_is_remembered_when_its_pod_has_gone() -> None:
+def test_killed_head_explains_loss_after_its_pod_is_gone() -> None:
     world = running()
-    killed = pod("head", phase="Failed", out_of_memory=True)
-    world.pods(killed).settle()
-    world.tick(2).over("FAILED").settle()
+    killed_pod = pod("head", phase="Failed", is_oom_killed=True)
+    world.pods(killed_pod).settle()
+    world.tick(2).finish_job("FAILED").settle()
     world.tick(10).settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "OutOfMemory")
     assert "spec.cluster.resources.head.memory" in world.status["message"]
 
 
-def test_the_size_that_a_pool_has_is_reported() -> None:
+def test_out_of_memory_names_current_size_of_pool() -> None:
     world = running()
     memory = {"value": "3Gi", "reason": "a window"}
     world.status["resolved"] = {"pools": {"learner": {"memory": memory}}}
@@ -253,19 +255,19 @@ def test_the_size_that_a_pool_has_is_reported() -> None:
     assert "raise spec.cluster.resources.learner.memory (now 3Gi)" in world.status["message"]
 
 
-def test_a_reported_size_is_not_repeated() -> None:
+def test_out_of_memory_message_with_size_is_unchanged() -> None:
     world = running()
     message = "Out of memory; raise spec.cluster.resources.dataWorker.memory (now 2Gi)"
     world.end("Lost", "OutOfMemory", message).settle()
     assert world.status["runs"][0]["message"] == message
 
 
-def test_the_sizes_of_an_attempt_are_in_the_status() -> None:
+def test_sizes_of_attempt_are_in_status() -> None:
     world = starting()
     pools = world.status["resolved"]["pools"]
     assert set(pools) >= {"head", "learner"}
-    killed = pod("learner", phase="Failed", out_of_memory=True)
-    world.pods(killed).settle()
+    killed_pod = pod("learner", phase="Failed", is_oom_killed=True)
+    world.pods(killed_pod).settle()
     assert f"(now {pools['learner']['memory']['value']})" in world.status["message"]
 
 
@@ -281,24 +283,26 @@ def test_the_sizes_of_an_attempt_are_in_the_status() -> None:
         ("DeadlineExceeded", 3500, "Lost", "LostDriver"),
     ],
 )
-def test_how_kuberay_ends_a_rayjob(job_reason: str, seconds: int, outcome: str, reason: str) -> None:
-    """By a deadline that has not passed, since the spec's was raised, no run is over."""
+def test_ending_by_kuberay_depends_on_its_reason(
+    job_reason: str, seconds: int, outcome: str, reason: str
+) -> None:
+    """A deadline of KubeRay that the spec has raised since does not end the run."""
     world = World(runPolicy={"activeDeadlineSeconds": 3600})
     world.settle()
-    world.up().tick(seconds).over("FAILED", job_reason).tick(10).settle()
+    world.up().tick(seconds).finish_job("FAILED", job_reason).tick(10).settle()
     run = world.status["runs"][0]
     assert (run["outcome"], run["reason"]) == (outcome, reason)
 
 
-def test_quotes_are_one_short_line() -> None:
+def test_quoted_messages_are_one_short_line() -> None:
     world = starting()
-    world.pods(pod("head", unschedulable="0/1 nodes:\n" + "very " * 400)).settle()
+    world.pods(pod("head", scheduling_failure="0/1 nodes:\n" + "very " * 400)).settle()
     assert "\n" not in world.status["message"]
     assert len(world.status["message"]) < 600
     assert all(len(event.message) <= 1000 for event in world.events)
 
 
-def test_every_reason_of_the_runtime_is_known() -> None:
+def test_every_reason_of_runtime_is_in_table() -> None:
     from typing import get_args
 
     from hindcast.api.attempt import AttemptReason
@@ -306,12 +310,12 @@ def test_every_reason_of_the_runtime_is_known() -> None:
     assert set(get_args(AttemptReason)) <= {reason.value for reason in Reason}
 
 
-def test_a_recording_names_its_own_pools() -> None:
+def test_out_of_memory_of_recording_names_runner_pool() -> None:
     from plan_world import RECORDING
 
     world = World(RECORDING)
     world.settle()
-    killed = pod("runner", phase="Failed", out_of_memory=True)
-    world.pods(replace(killed, name="r")).settle()
+    killed_pod = pod("runner", phase="Failed", is_oom_killed=True)
+    world.pods(replace(killed_pod, name="r")).settle()
     assert "spec.cluster.resources.runner.memory" in world.status["message"]
     assert TRAINING["kind"] not in world.status["message"]

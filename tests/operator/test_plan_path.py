@@ -1,4 +1,4 @@
-"""The main path: accepted, started, running, and how it ends."""
+"""The main path: accepted, started, running, ended."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import pytest
 from plan_world import CHECKPOINT, PROGRESS, World, running
 
 
-def test_a_new_resource_gets_its_first_attempt() -> None:
+def test_new_resource_gets_first_attempt() -> None:
     world = World()
     decision = world.plan()
     assert decision.status.state == "Pending"
     assert [type(action).__name__ for action in decision.actions] == ["CreateAttempt"]
     assert [run.ray_job_name for run in decision.status.runs] == ["cartpole-bc-t1-1"]
     world.settle()
-    assert world.created == ["cartpole-bc-t1-1"]
+    assert world.created_children == ["cartpole-bc-t1-1"]
     assert world.state == "Starting"
     assert world.status["runs"][0]["rayJobUID"] == world.attempt.ray_job.uid  # type: ignore[union-attr]
 
 
-def test_it_runs_from_the_first_report_on() -> None:
+def test_first_report_makes_state_running() -> None:
     world = running()
     assert world.state == "Running"
     assert world.status["progress"]["summary"] == PROGRESS.summary
@@ -27,7 +27,7 @@ def test_it_runs_from_the_first_report_on() -> None:
     assert [event.reason for event in world.events] == ["AttemptCreated", "ClusterStarting", "Running"]
 
 
-def test_the_report_makes_it_succeed() -> None:
+def test_final_report_makes_state_succeeded() -> None:
     world = running()
     world.end("Succeeded", "Succeeded", "100 iterations done").settle()
     assert world.state == "Succeeded"
@@ -36,38 +36,38 @@ def test_the_report_makes_it_succeed() -> None:
         "Complete": "True",
         "Finished": "True",
     }
-    assert world.created == ["cartpole-bc-t1-1"]
+    assert world.created_children == ["cartpole-bc-t1-1"]
     assert world.events_with("Succeeded")[0].message == "100 iterations done"
 
 
-def test_a_users_mistake_fails_at_once() -> None:
+def test_user_code_failure_is_final() -> None:
     world = running()
     world.end("Failed", "UserCodeFailed", "env.py:7: KeyError 'x'").settle()
     assert world.state == "Failed"
     assert world.reason("Stalled") == world.reason("Failed") == "UserCodeFailed"
-    assert world.created == ["cartpole-bc-t1-1"]
+    assert world.created_children == ["cartpole-bc-t1-1"]
 
 
 @pytest.mark.parametrize("reason", ["StorageFailed", "OutOfMemory", "WorkerLost", "Terminated"])
-def test_a_lost_attempt_is_followed_by_the_next(reason: str) -> None:
+def test_lost_attempt_is_retried(reason: str) -> None:
     world = running()
     world.end("Lost", reason).settle()
     assert world.state == "Retrying"
-    assert world.live == []
+    assert world.live_children == []
     world.tick(30).settle()
-    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
+    assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
     assert world.status["runs"][0]["retries"] == 1
     assert world.status["runs"][1]["reason"] == reason
 
 
-def test_storage_that_does_not_answer_is_waited_out() -> None:
+def test_unavailable_storage_is_retried_without_limit() -> None:
     world = running(runPolicy={"backoffLimit": 1})
     for attempt in range(1, 6):
         world.end("Lost", "StorageUnavailable", "cannot read s3://b/x: nothing answers").settle()
         assert world.state == "Retrying"
         assert "nothing answers" in world.status["message"]
         world.tick(89).settle()
-        assert len(world.created) == attempt
+        assert len(world.created_children) == attempt
         world.tick(62).settle()
         assert world.status["runs"][0]["retries"] == 0
         world.up().beat()

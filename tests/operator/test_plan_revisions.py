@@ -1,4 +1,4 @@
-"""Revisions, drift, history, deletion: what starts a run again, and what does not."""
+"""Revisions, drift, history, deletion: changes that start a run again, and changes that do not."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ def kinds(world: World) -> dict[str, str]:
 
 
 # -- revisions -----------------------------------------------------------------------------------------------
-def test_a_higher_revision_deletes_the_running_attempt_and_starts_anew() -> None:
+def test_higher_revision_replaces_running_attempt() -> None:
     world = running()
     world.edit(revision=2)
-    decision = world.turn()
+    decision = world.reconcile()
     assert decision.actions == (DeleteAttempt("cartpole-bc-t1-1"),)
     world.settle()
-    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
+    assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
     assert [run.get("outcome") for run in world.status["runs"]] == [None, "Superseded"]
     assert "progress" not in world.status and "checkpoint" not in world.status
     assert world.events_with("Superseded")[0].type == "Normal"
 
 
-def test_a_higher_revision_runs_a_finished_resource_again() -> None:
+def test_higher_revision_reruns_finished_resource() -> None:
     world = running()
     world.end("Failed", "UserCodeFailed").settle()
     world.edit(revision=2, stop={"iterations": 5}).settle()
-    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
+    assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
     assert "cartpole-bc-t1-1" not in world.attempts, "objects of the older revision are removed"
     assert kinds(world).keys() == {"Ready", "Reconciling", "ClusterReady"}
 
 
-def test_a_changed_spec_at_the_same_revision_is_drift() -> None:
+def test_changed_spec_at_same_revision_is_drift() -> None:
     world = running()
     world.edit(seed=7).settle()
     assert (world.state, world.reason("SpecDrift")) == ("Running", "SpecChanged")
@@ -47,29 +47,29 @@ def test_a_changed_spec_at_the_same_revision_is_drift() -> None:
     assert world.condition("SpecDrift") is None
 
 
-def test_a_drifted_spec_is_not_retried() -> None:
+def test_drifted_spec_is_not_retried() -> None:
     world = running()
     world.edit(seed=7).settle()
     world.end("Lost", "WorkerLost").settle()
     world.tick(60).settle()
-    assert (world.state, world.reason(), len(world.created)) == ("Stalled", "SpecChanged", 1)
+    assert (world.state, world.reason(), len(world.created_children)) == ("Stalled", "SpecChanged", 1)
     world.edit(seed=0).settle()
-    assert len(world.created) == 2
+    assert len(world.created_children) == 2
 
 
-def test_a_finished_training_goes_on_when_its_stop_is_raised() -> None:
+def test_finished_training_continues_after_raised_stop() -> None:
     world = running()
     world.end("Succeeded", "Succeeded").settle()
-    assert (world.state, len(world.created)) == ("Succeeded", 1)
+    assert (world.state, len(world.created_children)) == ("Succeeded", 1)
     world.edit(stop={"iterations": 200}).settle()
-    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
+    assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
     assert (world.condition("Complete"), world.condition("SpecDrift")) == (None, None)
     world.up().beat().end("Succeeded", "Succeeded").settle()
     world.tick(3600).settle()
-    assert (world.state, len(world.created)) == ("Succeeded", 2)
+    assert (world.state, len(world.created_children)) == ("Succeeded", 2)
 
 
-def test_a_running_training_takes_up_a_raised_stop_with_its_next_attempt() -> None:
+def test_running_training_applies_raised_stop_in_next_attempt() -> None:
     world = running()
     world.edit(stop={"iterations": 200}, evaluation=None).settle()
     assert world.condition("SpecDrift") is None
@@ -77,26 +77,34 @@ def test_a_running_training_takes_up_a_raised_stop_with_its_next_attempt() -> No
     assert sentence in world.condition("ChangeWaiting")["message"]  # type: ignore[index]
     world.end("Succeeded", "Succeeded").settle()
     world.up().beat().settle()
-    assert (world.state, len(world.created), world.condition("ChangeWaiting")) == ("Running", 2, None)
+    assert (world.state, len(world.created_children), world.condition("ChangeWaiting")) == (
+        "Running",
+        2,
+        None,
+    )
 
 
-def test_a_failed_training_does_not_go_on_with_another_stop() -> None:
+def test_failed_training_ignores_raised_stop() -> None:
     world = running()
     world.end("Failed", "UserCodeFailed", "raised").settle()
     world.edit(stop={"iterations": 200}).settle()
-    assert (world.state, len(world.created)) == ("Failed", 1)
+    assert (world.state, len(world.created_children)) == ("Failed", 1)
 
 
-def test_a_run_of_an_earlier_operator_does_not_go_on_with_another_stop() -> None:
-    """Its entry does not say what else its spec was."""
+def test_run_without_course_hash_ignores_raised_stop() -> None:
+    """The entry of an earlier operator does not record the rest of the spec."""
     world = running()
     world.end("Succeeded", "Succeeded").settle()
     del world.status["runs"][0]["courseHash"]
     world.edit(stop={"iterations": 200}).settle()
-    assert (world.state, world.reason("SpecDrift"), len(world.created)) == ("Succeeded", "SpecChanged", 1)
+    assert (world.state, world.reason("SpecDrift"), len(world.created_children)) == (
+        "Succeeded",
+        "SpecChanged",
+        1,
+    )
 
 
-def test_pool_sizes_may_change_without_a_revision() -> None:
+def test_pool_sizes_may_change_without_new_revision() -> None:
     world = running()
     world.edit(learners={"replicas": 3, "gpus": 1}).settle()
     assert world.condition("SpecDrift") is None
@@ -105,7 +113,7 @@ def test_pool_sizes_may_change_without_a_revision() -> None:
     assert world.status["runs"][0]["initialLearners"] == 1, "the global batch is that of the revision's start"
 
 
-def test_a_change_that_waits_for_the_next_attempt_is_reported_until_then() -> None:
+def test_waiting_change_is_reported_until_next_attempt() -> None:
     world = running()
     assert world.condition("ChangeWaiting") is None
     world.edit(learners={"replicas": 3, "gpus": 1}, runPolicy={"backoffLimit": 9}).settle()
@@ -124,7 +132,7 @@ def test_a_change_that_waits_for_the_next_attempt_is_reported_until_then() -> No
     assert "operationalFields" not in world.status["runs"][1], "of attempts that are over it says nothing"
 
 
-def test_a_change_that_is_taken_back_or_long_waits_for_nothing_or_is_named() -> None:
+def test_waiting_change_is_dropped_when_reverted_and_names_long_fields() -> None:
     world = running()
     world.edit(checkpoint={"path": "s3://bucket/runs", "every": 5}).settle()
     assert "spec.checkpoint.every changed from 10 to 5" in world.status["message"]
@@ -137,22 +145,22 @@ def test_a_change_that_is_taken_back_or_long_waits_for_nothing_or_is_named() -> 
     )
 
 
-def test_an_attempt_that_could_not_be_created_yet_takes_a_change() -> None:
+def test_uncreated_attempt_applies_change_at_once() -> None:
     world = World()
-    world.turn()
+    world.reconcile()
     world.attempts.clear()
     world.edit(learners={"replicas": 3, "gpus": 1}).settle()
     assert world.condition("ChangeWaiting") is None
 
 
-def test_an_attempt_that_could_not_be_created_yet_is_the_spec_as_it_is_now() -> None:
-    """Its RayJob, its sizes and its entry: one spec, however often that is edited until the RayJob exists."""
+def test_uncreated_attempt_uses_current_spec_and_defaults() -> None:
+    """RayJob, sizes and entry come from one spec, however often it is edited until the RayJob exists."""
     world = World()
-    world.turn()
+    world.reconcile()
     world.attempts.clear()
     world.edit(learners={"replicas": 3, "gpus": 1}, stop={"iterations": 200}, cluster={"image": "own:2"})
     world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})
-    create = world.turn().actions[0]
+    create = world.reconcile().actions[0]
     assert isinstance(create, CreateAttempt)
     run = world.status["runs"][0]
     assert world.status["resolved"] == compute_sizes(create.resource, create.attempt.inputs).to_status()
@@ -161,10 +169,10 @@ def test_an_attempt_that_could_not_be_created_yet_is_the_spec_as_it_is_now() -> 
     assert run["specHash"] == spec_hash(validate_resource(world.manifest))
     assert run["inputs"]["defaults"]["image"] == "runtime:2"
     world.up().beat().end("Succeeded", "Succeeded").settle()
-    assert set(world.created) == {"cartpole-bc-t1-1"}, "it had the raised stop"
+    assert set(world.created_children) == {"cartpole-bc-t1-1"}, "it had the raised stop"
 
 
-def test_history_is_bounded_and_keeps_the_latest_of_each_revision() -> None:
+def test_history_is_bounded_and_keeps_latest_run_of_each_revision() -> None:
     world = World()
     world.settle()
     world.edit(revision=2).settle()
@@ -180,13 +188,13 @@ def test_history_is_bounded_and_keeps_the_latest_of_each_revision() -> None:
 
 
 # -- what a revision began with ------------------------------------------------------------------------------
-def test_a_revision_keeps_its_storage_root_and_the_image_that_has_run() -> None:
+def test_revision_keeps_storage_root_and_image() -> None:
     world = World(checkpoint={"path": "runs"})
     world.settle()
-    moved = world.defaults.model_copy(update={"storage_root": "s3://other", "image": "runtime:2"})
-    world.defaults = moved
+    new_defaults = world.defaults.model_copy(update={"storage_root": "s3://other", "image": "runtime:2"})
+    world.defaults = new_defaults
     world.up().beat().end("Lost", "WorkerLost").settle()
-    decision = world.tick(60).turn()
+    decision = world.tick(60).reconcile()
     create = decision.actions[0]
     assert isinstance(create, CreateAttempt)
     assert create.resource.spec.checkpoint.path.startswith("s3://bucket/hindcast")  # type: ignore[union-attr]
@@ -197,7 +205,7 @@ def test_a_revision_keeps_its_storage_root_and_the_image_that_has_run() -> None:
     assert world.status["runs"][0]["inputs"]["defaults"]["storageRoot"] == "s3://other"
 
 
-def test_a_revision_keeps_the_image_that_the_platform_gave_for_its_cluster() -> None:
+def test_revision_keeps_image_of_platform_cluster_defaults() -> None:
     """`defaults.cluster` may name it too, before or after."""
     for image, later in (("cluster:1", None), (None, "cluster:2"), ("cluster:1", "cluster:2")):
         world = World(defaults=DEFAULTS.model_copy(update={"cluster": ClusterSpec(image=image)}))
@@ -207,32 +215,35 @@ def test_a_revision_keeps_the_image_that_the_platform_gave_for_its_cluster() -> 
         cluster = ClusterSpec(image=later, ray_version="2.61.0", node_selector={"zone": "b"})
         world.defaults = world.defaults.model_copy(update={"cluster": cluster, "image": "runtime:2"})
         world.end("Lost", "WorkerLost").settle()
-        create = world.tick(60).turn().actions[0]
+        create = world.tick(60).reconcile().actions[0]
         assert isinstance(create, CreateAttempt)
-        given = create.resource.spec.cluster
-        assert (given.image, given.ray_version) == (before, world.defaults.ray_version)
-        assert given.node_selector == {"zone": "b"}, "the rest applies to the next attempt"
+        effective_cluster = create.resource.spec.cluster
+        assert (effective_cluster.image, effective_cluster.ray_version) == (
+            before,
+            world.defaults.ray_version,
+        )
+        assert effective_cluster.node_selector == {"zone": "b"}, "the rest applies to the next attempt"
 
 
-def test_a_default_image_that_never_ran_may_be_corrected() -> None:
+def test_default_image_without_report_may_be_corrected() -> None:
     world = World()
     world.settle()
     world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})
-    world.up().over("FAILED").tick(10).settle()
+    world.up().finish_job("FAILED").tick(10).settle()
     world.tick(60).settle()
     assert [run["image"] for run in world.status["runs"]] == ["runtime:2", "hindcast-runtime:0.1.0"]
 
 
 # -- gone ----------------------------------------------------------------------------------------------------
-def test_a_resource_that_is_deleted_is_left_to_the_garbage_collector() -> None:
+def test_deleted_resource_needs_no_action() -> None:
     world = running()
-    world.deleting = True
+    world.is_deleting = True
     decision = world.plan()
     assert (decision.actions, decision.events) == ((), ())
     assert not world.write(decision)
 
 
-def test_a_restored_resource_finishes_by_its_marker() -> None:
+def test_restored_resource_finishes_by_success_marker() -> None:
     world = World()
     world.settle()
     world.up().end("Succeeded", "AlreadyFinished", "The run folder has its success marker").settle()

@@ -1,4 +1,4 @@
-"""What GitOps tools and `kubectl wait` read from each state."""
+"""Verdicts of GitOps tools and `kubectl wait` on each state."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hindcast.api.loading import validate_resource
 from hindcast_operator.planning.status import State
 
 
-def kstatus(resource: dict[str, Any]) -> str:
+def compute_kstatus(resource: dict[str, Any]) -> str:
     """kstatus' rules for kinds that it does not know (cli-utils, pkg/kstatus/status/generic.go), in their order."""
     if resource["metadata"].get("deletionTimestamp"):
         return "Terminating"
     status = resource.get("status", {})
-    seen = status.get("observedGeneration")
-    if seen is not None and seen != resource["metadata"]["generation"]:
+    observed_generation = status.get("observedGeneration")
+    if observed_generation is not None and observed_generation != resource["metadata"]["generation"]:
         return "InProgress"
     conditions = status.get("conditions", [])
     for entry in conditions:
@@ -31,44 +31,46 @@ def kstatus(resource: dict[str, Any]) -> str:
     return "Current" if ready in (None, "True") else "InProgress"
 
 
-def holds(resource: dict[str, Any], type_: str) -> bool:
-    """Whether `kubectl wait --for=condition=<type>` ends."""
+def has_condition(resource: dict[str, Any], type_: str) -> bool:
+    """Return True if `kubectl wait --for=condition=<type>` ends."""
     conditions = resource["status"].get("conditions", [])
     return any(entry["type"] == type_ and entry["status"] == "True" for entry in conditions)
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_kstatus_reads_each_state_right(name: str) -> None:
-    assert kstatus(FIXTURES[name]) == EXPECTED[name].kstatus
+def test_kstatus_of_each_state_is_expected(name: str) -> None:
+    assert compute_kstatus(FIXTURES[name]) == EXPECTED[name].kstatus
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_waiting_for_finished_ends_either_way_and_only_then(name: str) -> None:
+def test_condition_finished_is_true_only_after_end(name: str) -> None:
     resource = FIXTURES[name]
-    assert holds(resource, "Finished") == EXPECTED[name].finished
-    assert holds(resource, "Finished") == (holds(resource, "Complete") or holds(resource, "Failed"))
-    assert holds(resource, "Suspended") == EXPECTED[name].suspended
+    assert has_condition(resource, "Finished") == EXPECTED[name].is_finished
+    assert has_condition(resource, "Finished") == (
+        has_condition(resource, "Complete") or has_condition(resource, "Failed")
+    )
+    assert has_condition(resource, "Suspended") == EXPECTED[name].is_suspended
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_a_fixture_is_an_object_that_the_api_takes(name: str) -> None:
+def test_fixture_is_valid_resource(name: str) -> None:
     validate_resource(FIXTURES[name])
 
 
 def test_every_state_has_a_fixture() -> None:
-    made = {resource["status"].get("state") for resource in FIXTURES.values()}
-    assert made == {None, *get_args(State)}
+    states = {resource["status"].get("state") for resource in FIXTURES.values()}
+    assert states == {None, *get_args(State)}
 
 
 @pytest.mark.parametrize("name", [name for name in FIXTURES if name != "Fresh"])
-def test_each_state_is_explained(name: str) -> None:
+def test_each_state_has_message_and_reasons(name: str) -> None:
     status = FIXTURES[name]["status"]
     assert status["message"] and "\n" not in status["message"]
     assert all(entry["reason"].isalnum() for entry in status["conditions"])
     assert all(entry["message"] for entry in status["conditions"])
 
 
-def test_a_transition_keeps_its_time_until_the_status_changes() -> None:
+def test_transition_time_changes_only_with_status() -> None:
     world = World(REFERRING)
     world.references = (reference("Missing"),)
     world.settle()
@@ -83,13 +85,13 @@ def test_a_transition_keeps_its_time_until_the_status_changes() -> None:
     assert world.condition("Ready")["lastTransitionTime"] > since  # type: ignore[index]
 
 
-def test_fields_of_the_status_are_those_of_the_crd() -> None:
+def test_status_has_only_fields_of_crd() -> None:
     from pathlib import Path
 
     crd = Path(__file__).resolve().parents[2] / "crds" / "hindcast.dev_offlinetrainings.yaml"
     schema = YAML(typ="safe", pure=True).load(crd.read_text())["spec"]["versions"][0]["schema"]
-    allowed = schema["openAPIV3Schema"]["properties"]["status"]["properties"]
-    runs = allowed["runs"]["items"]["properties"]
+    properties = schema["openAPIV3Schema"]["properties"]["status"]["properties"]
+    runs = properties["runs"]["items"]["properties"]
     for resource in FIXTURES.values():
-        assert set(resource["status"]) <= set(allowed)
+        assert set(resource["status"]) <= set(properties)
         assert all(set(run) <= set(runs) for run in resource["status"].get("runs", []))

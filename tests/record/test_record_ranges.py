@@ -6,28 +6,26 @@ from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.record.extent import EpisodeExtent, Extent, TimestepExtent
 
 
-def commit(number: int, episodes: int, timesteps: int, first: int = 0) -> Commit:
+def make_commit(number: int, episodes: int, timesteps: int, first: int = 0) -> Commit:
     return Commit(range=number, files=(), episodes=episodes, timesteps=timesteps, first=first)
 
 
-def ranges_of(extent: Extent) -> list[range]:
-    """All ranges of a recording of so many episodes."""
-    found: list[range] = []
-    while (work := extent.next_range({}, set(range(len(found))))) is not None:
-        assert work.number == len(found)
-        found.append(work.indices)
-    return found
+def list_ranges(extent: Extent) -> list[range]:
+    """Return all ranges of a recording by episodes."""
+    ranges: list[range] = []
+    while (work := extent.next_range({}, set(range(len(ranges))))) is not None:
+        assert work.number == len(ranges)
+        ranges.append(work.indices)
+    return ranges
 
 
 class TestRangesOfEpisodes:
     @pytest.mark.parametrize("total", [1, 31, 32, 33, 500, 5000, 100_001])
     @pytest.mark.parametrize("width", [1, 3, 8, 64])
     @pytest.mark.parametrize("rows_per_file", [None, 1, 25, 10**9])
-    def test_every_index_is_in_exactly_one_range(
-        self, total: int, width: int, rows_per_file: int | None
-    ) -> None:
+    def test_ranges_partition_indices(self, total: int, width: int, rows_per_file: int | None) -> None:
         extent = EpisodeExtent(total, width, rows_per_file)
-        ranges = ranges_of(extent)
+        ranges = list_ranges(extent)
         assert [index for indices in ranges for index in indices] == list(range(total))
         assert extent.num_ranges_left({}) == len(ranges)
 
@@ -42,16 +40,20 @@ class TestRangesOfEpisodes:
             (3, 8, None, {3}),
         ],
     )
-    def test_size(self, total: int, width: int, rows_per_file: int | None, sizes: set[int]) -> None:
-        ranges = ranges_of(EpisodeExtent(total, width, rows_per_file))
+    def test_range_size_follows_from_total_and_width(
+        self, total: int, width: int, rows_per_file: int | None, sizes: set[int]
+    ) -> None:
+        ranges = list_ranges(EpisodeExtent(total, width, rows_per_file))
         assert {len(indices) for indices in ranges[:-1] or ranges} == sizes
         assert len(ranges) <= 64
 
 
 class TestRangesOfTimesteps:
-    def indices(self, number: int, rows_per_file: int | None = None, mean_length: float = 200.0) -> range:
-        """Of a range, once range 0 has shown how long episodes are."""
-        first = {} if number == 0 else {0: commit(0, episodes=10, timesteps=round(10 * mean_length))}
+    def indices_of_range(
+        self, number: int, rows_per_file: int | None = None, mean_length: float = 200.0
+    ) -> range:
+        """Return the indices of a range, given the mean length of range 0."""
+        first = {} if number == 0 else {0: make_commit(0, episodes=10, timesteps=round(10 * mean_length))}
         work = TimestepExtent(10**6, 8, rows_per_file).next_range(first, set(range(1, number)))
         assert work is not None
         assert work.number == number
@@ -60,34 +62,37 @@ class TestRangesOfTimesteps:
     @pytest.mark.parametrize(
         ("mean_length", "size"), [(1.0, 15_632), (200.0, 80), (10_000.0, 32), (0.2, 15_632)]
     )
-    def test_size_follows_from_the_mean_length(self, mean_length: float, size: int) -> None:
-        first, second = self.indices(1, None, mean_length), self.indices(2, None, mean_length)
+    def test_range_size_follows_from_mean_length(self, mean_length: float, size: int) -> None:
+        first, second = (
+            self.indices_of_range(1, None, mean_length),
+            self.indices_of_range(2, None, mean_length),
+        )
         assert len(first) == size
-        assert first.start == self.indices(0).stop
+        assert first.start == self.indices_of_range(0).stop
         assert second.start == first.stop
 
-    def test_whole_files(self) -> None:
-        assert [len(self.indices(number, rows_per_file=50)) % 50 for number in (1, 2)] == [0, 0]
+    def test_range_fills_files(self) -> None:
+        assert [len(self.indices_of_range(number, rows_per_file=50)) % 50 for number in (1, 2)] == [0, 0]
 
 
 class TestEpisodeExtent:
     extent: Extent = EpisodeExtent(70, width=8, rows_per_file=None)
 
-    def test_gives_each_range_out_once(self) -> None:
-        given: set[int] = set()
+    def test_next_range_skips_ranges_in_progress(self) -> None:
+        in_progress: set[int] = set()
         numbers = []
-        while (work := self.extent.next_range({}, given)) is not None:
+        while (work := self.extent.next_range({}, in_progress)) is not None:
             numbers.append((work.number, len(work.indices)))
-            given.add(work.number)
+            in_progress.add(work.number)
         assert numbers == [(0, 32), (1, 32), (2, 6)]
 
-    def test_goes_on_with_what_is_missing(self) -> None:
-        work = self.extent.next_range({0: commit(0, 32, 640), 2: commit(2, 6, 90)}, set())
+    def test_next_range_fills_gaps(self) -> None:
+        work = self.extent.next_range({0: make_commit(0, 32, 640), 2: make_commit(2, 6, 90)}, set())
         assert work is not None
         assert (work.number, work.indices) == (1, range(32, 64))
 
-    def test_counts_what_is_committed(self) -> None:
-        commits = {0: commit(0, 32, 640), 2: commit(2, 6, 90)}
+    def test_num_done_counts_committed_episodes(self) -> None:
+        commits = {0: make_commit(0, 32, 640), 2: make_commit(2, 6, 90)}
         assert (self.extent.num_done(commits), self.extent.total, self.extent.unit) == (38, 70, "episodes")
 
 
@@ -100,12 +105,12 @@ class TestTimestepExtent:
         assert work.number == 0
         assert self.extent.next_range({}, {0}) is None
 
-    def test_ends_when_the_unbroken_prefix_reaches_the_total(self) -> None:
-        commits = {0: commit(0, 32, 2000), 2: commit(2, 32, 4000)}
+    def test_ends_when_prefix_of_commits_reaches_total(self) -> None:
+        commits = {0: make_commit(0, 32, 2000), 2: make_commit(2, 32, 4000)}
         assert self.extent.num_done(commits) == 2000
         work = self.extent.next_range(commits, set())
         assert work is not None
         assert work.number == 1
-        commits[1] = commit(1, 32, 100)
+        commits[1] = make_commit(1, 32, 100)
         assert self.extent.num_done(commits) == 6100
         assert self.extent.next_range(commits, set()) is None

@@ -29,14 +29,14 @@ COMPOSITE = {"id": "toy_environments:Composite"}
 CONTINUOUS = {"id": "toy_environments:Continuous"}
 
 
-def random_policy(environment: dict[str, Any]) -> RandomActor:
+def make_random_policy(environment: dict[str, Any]) -> RandomActor:
     spec = EnvironmentSpec.model_validate(environment)
-    made = make_environment(spec)
-    made.close()
-    return RandomActor(Preprocessing.from_specs(made.observation_space, made.action_space, ModelSpec(), spec))
+    env = make_environment(spec)
+    env.close()
+    return RandomActor(Preprocessing.from_specs(env.observation_space, env.action_space, ModelSpec(), spec))
 
 
-def play(
+def play_episodes(
     environment: dict[str, Any],
     policy: Actor | None = None,
     indices: range = range(20),
@@ -46,56 +46,56 @@ def play(
     explore: bool = True,
 ) -> list[Episode]:
     spec = EnvironmentSpec.model_validate(environment)
-    runner = EnvRunner(spec, policy or random_policy(environment), width, seed, explore)
+    runner = EnvRunner(spec, policy or make_random_policy(environment), width, seed, explore)
     try:
         return list(runner.play(indices))
     finally:
         runner.close()
 
 
-def hashes(episodes: list[Episode]) -> dict[str, str]:
+def hash_episodes(episodes: list[Episode]) -> dict[str, str]:
     return episode_hashes(episodes_to_block(episodes, "e"))
 
 
 class TestEpisodes:
-    def test_come_in_the_order_of_their_indices(self) -> None:
-        assert [episode.index for episode in play(WALK, indices=range(5, 30))] == list(range(5, 30))
+    def test_episodes_come_in_order_of_indices(self) -> None:
+        assert [episode.index for episode in play_episodes(WALK, indices=range(5, 30))] == list(range(5, 30))
 
-    def test_are_what_the_environment_gives_when_played_alone(self) -> None:
-        for episode in play(WALK):
+    def test_episodes_equal_those_played_alone(self) -> None:
+        for episode in play_episodes(WALK):
             env = make_environment(EnvironmentSpec(id=WALK["id"]))
             obs, _ = env.reset(seed=reset_seed(0, "episode", episode.index))
-            seen, rewards = [obs], []
+            observations, rewards = [obs], []
             for action in episode.columns["actions"]:
                 obs, reward, terminated, truncated, _ = env.step(action)
-                seen.append(obs)
+                observations.append(obs)
                 rewards.append(reward)
-            np.testing.assert_array_equal(episode.columns["obs"], np.stack(seen))
+            np.testing.assert_array_equal(episode.columns["obs"], np.stack(observations))
             np.testing.assert_array_equal(episode.columns["rewards"], rewards)
             assert (episode.terminated, episode.truncated) == (terminated, truncated) == (True, False)
             assert episode.length == len(rewards)
             assert episode.episode_return == sum(rewards)
 
-    def test_keep_the_final_observation(self) -> None:
-        for episode in play(WALK):
+    def test_episodes_keep_final_observation(self) -> None:
+        for episode in play_episodes(WALK):
             assert len(episode.columns["obs"]) == episode.length + 1
             _, t, length, last_action = episode.columns["obs"][-1]
             assert t == length == episode.length
             assert last_action == episode.columns["actions"][-1]
 
     def test_truncation_is_not_termination(self) -> None:
-        episodes = play({**WALK, "kwargs": {"truncates": True}})
+        episodes = play_episodes({**WALK, "kwargs": {"truncates": True}})
         assert {(episode.terminated, episode.truncated) for episode in episodes} == {(False, True)}
 
-    def test_a_time_limit_truncates(self) -> None:
-        episodes = play({**WALK, "maxEpisodeSteps": 5})
+    def test_time_limit_truncates(self) -> None:
+        episodes = play_episodes({**WALK, "maxEpisodeSteps": 5})
         assert max(episode.length for episode in episodes) == 5
         longer = [episode for episode in episodes if episode.columns["obs"][0, 2] > 5]
         assert longer
         assert all(episode.truncated and not episode.terminated for episode in longer)
 
-    def test_are_not_biased_to_short_ones(self) -> None:
-        lengths = [episode.length for episode in play(WALK, indices=range(100), width=8)]
+    def test_short_episodes_are_not_preferred(self) -> None:
+        lengths = [episode.length for episode in play_episodes(WALK, indices=range(100), width=8)]
         expected = []
         for index in range(100):
             env = make_environment(EnvironmentSpec(id=WALK["id"]))
@@ -103,9 +103,12 @@ class TestEpisodes:
             expected.append(int(obs[2]))
         assert lengths == expected
 
-    def test_depend_on_the_seed(self) -> None:
-        assert hashes(play(WALK, seed=1)) == hashes(play(WALK, seed=1))
-        assert not hashes(play(WALK, seed=1)).items() & hashes(play(WALK, seed=2)).items()
+    def test_episodes_depend_on_seed(self) -> None:
+        assert hash_episodes(play_episodes(WALK, seed=1)) == hash_episodes(play_episodes(WALK, seed=1))
+        assert (
+            not hash_episodes(play_episodes(WALK, seed=1)).items()
+            & hash_episodes(play_episodes(WALK, seed=2)).items()
+        )
 
 
 POLICIES = {
@@ -122,10 +125,10 @@ POLICIES = {
 }
 
 
-def actor(name: str) -> Actor:
+def make_actor(name: str) -> Actor:
     environment, model = POLICIES[name]
     if name == "random":
-        return random_policy(environment)
+        return make_random_policy(environment)
     policy = make_policy(environment, **model)
     if name == "filtered":
         policy.preprocessing.update({"obs": np.random.default_rng(0).normal(3, 2, (50, 4)).astype("f4")})
@@ -133,92 +136,100 @@ def actor(name: str) -> Actor:
 
 
 class TestIndependence:
-    """An episode follows from (seed, index) and the width; from nothing else."""
+    """An episode depends on (seed, index) and the width alone."""
 
     @pytest.mark.parametrize("name", POLICIES)
-    def test_of_how_the_indices_are_dealt_out(self, name: str) -> None:
+    def test_episodes_do_not_depend_on_partition_of_indices(self, name: str) -> None:
         environment = POLICIES[name][0]
-        together = hashes(play(environment, actor(name), range(24)))
+        expected = hash_episodes(play_episodes(environment, make_actor(name), range(24)))
         parts = [range(9), range(9, 10), range(10, 24)]
-        apart = [hashes(play(environment, actor(name), part)) for part in parts]
-        assert {eps_id: value for part in apart for eps_id, value in part.items()} == together
+        hashes_of_parts = [
+            hash_episodes(play_episodes(environment, make_actor(name), part)) for part in parts
+        ]
+        assert {eps_id: value for part in hashes_of_parts for eps_id, value in part.items()} == expected
 
     @pytest.mark.parametrize("name", POLICIES)
-    def test_of_what_the_runner_played_before(self, name: str) -> None:
+    def test_episodes_do_not_depend_on_earlier_episodes(self, name: str) -> None:
         environment = POLICIES[name][0]
-        runner = EnvRunner(EnvironmentSpec.model_validate(environment), actor(name), 4, 0, explore=True)
+        runner = EnvRunner(EnvironmentSpec.model_validate(environment), make_actor(name), 4, 0, explore=True)
         list(runner.play(range(7)))
-        again = list(runner.play(range(7, 20)))
-        assert hashes(again) == hashes(play(environment, actor(name), range(7, 20)))
+        episodes = list(runner.play(range(7, 20)))
+        assert hash_episodes(episodes) == hash_episodes(
+            play_episodes(environment, make_actor(name), range(7, 20))
+        )
 
     @pytest.mark.parametrize("name", POLICIES)
-    def test_of_an_interrupted_play(self, name: str) -> None:
+    def test_episodes_do_not_depend_on_interrupted_play(self, name: str) -> None:
         environment = POLICIES[name][0]
-        runner = EnvRunner(EnvironmentSpec.model_validate(environment), actor(name), 4, 0, explore=True)
+        runner = EnvRunner(EnvironmentSpec.model_validate(environment), make_actor(name), 4, 0, explore=True)
         next(iter(runner.play(range(20))))
-        assert hashes(list(runner.play(range(20)))) == hashes(play(environment, actor(name)))
+        assert hash_episodes(list(runner.play(range(20)))) == hash_episodes(
+            play_episodes(environment, make_actor(name))
+        )
 
     @pytest.mark.parametrize("name", POLICIES)
-    def test_of_what_the_policy_played_elsewhere(self, name: str) -> None:
-        """With slots that stay idle, after acting in another number of them."""
-        environment, policy = POLICIES[name][0], actor(name)
+    def test_episodes_do_not_depend_on_other_runner_of_policy(self, name: str) -> None:
+        """Some slots stay idle after the policy has acted in another number of slots."""
+        environment, policy = POLICIES[name][0], make_actor(name)
         before = EnvRunner(EnvironmentSpec.model_validate(environment), policy, 1, 0, explore=True)
         list(before.play(range(2)))
-        assert hashes(play(environment, policy, range(3))) == hashes(play(environment, actor(name), range(3)))
+        assert hash_episodes(play_episodes(environment, policy, range(3))) == hash_episodes(
+            play_episodes(environment, make_actor(name), range(3))
+        )
 
     @pytest.mark.parametrize("name", ["wide", "by position"])
-    def test_of_its_neighbours(self, name: str) -> None:
-        """The same episode after, before and between others."""
-        policy = actor(name)
-        found = set()
-        for place in range(8):
+    def test_episodes_do_not_depend_on_neighbours(self, name: str) -> None:
+        """The same episode before, between and after others."""
+        policy = make_actor(name)
+        digests = set()
+        for position in range(8):
             neighbours = [100 + i for i in range(8)]
-            indices = [*neighbours[:place], 0, *neighbours[place:]]
-            episodes = play(WALK, policy, indices, width=8)  # type: ignore[arg-type]
-            found.add(hashes([episode for episode in episodes if episode.index == 0])["e-00000000"])
-        assert len(found) == 1
+            indices = [*neighbours[:position], 0, *neighbours[position:]]
+            episodes = play_episodes(WALK, policy, indices, width=8)  # type: ignore[arg-type]
+            digests.add(hash_episodes([episode for episode in episodes if episode.index == 0])["e-00000000"])
+        assert len(digests) == 1
 
-    def test_of_rewards_of_episodes_that_are_over(self) -> None:
-        alone = play(CARTPOLE, indices=range(1), width=1)[0]
+    def test_first_step_does_not_see_earlier_rewards(self) -> None:
+        alone = play_episodes(CARTPOLE, indices=range(1), width=1)[0]
         assert alone.columns["rewards"].tolist() == [1.0] * alone.length
 
 
 class TestActions:
-    def test_logp_and_inputs_are_those_of_the_recorded_actions(self) -> None:
+    def test_logp_and_inputs_match_recorded_actions(self) -> None:
         policy = make_policy(CARTPOLE)
-        episode = play(CARTPOLE, policy, range(1))[0]
+        episode = play_episodes(CARTPOLE, policy, range(1))[0]
         inputs = episode.columns["action_dist_inputs"]
         logp = inputs - np.log(np.exp(inputs).sum(-1, keepdims=True))
         expected = logp[np.arange(episode.length), episode.columns["actions"]]
         np.testing.assert_allclose(episode.columns["action_logp"], expected, atol=1e-5)
 
-    def test_inputs_are_those_of_the_recorded_observations(self) -> None:
+    def test_inputs_match_recorded_observations(self) -> None:
         policy = make_policy(WALK, frameStack=3)
-        for episode in play(WALK, policy, range(6)):
+        for episode in play_episodes(WALK, policy, range(6)):
             obs = episode.columns["obs"][:-1]
-            padded = np.concatenate([np.zeros((2, 4), "f4"), obs])
-            stacked = np.concatenate([padded[i : i + len(obs)] for i in range(3)], -1)
-            expected = policy.module.forward_inference({"obs": _tensor(stacked)})["action_dist_inputs"]
+            padded_obs = np.concatenate([np.zeros((2, 4), "f4"), obs])
+            stacked_obs = np.concatenate([padded_obs[i : i + len(obs)] for i in range(3)], -1)
+            expected = policy.module.forward_inference({"obs": _tensor(stacked_obs)})["action_dist_inputs"]
             np.testing.assert_allclose(
                 episode.columns["action_dist_inputs"], expected.detach().numpy(), rtol=1e-4, atol=1e-4
             )
 
-    def test_module_actions_are_recorded_and_scaled_ones_arrive(self) -> None:
-        episode = play(CONTINUOUS, make_policy(CONTINUOUS, distribution="SquashedGaussian"))[0]
+    def test_module_actions_are_recorded_and_scaled_for_environment(self) -> None:
+        episode = play_episodes(CONTINUOUS, make_policy(CONTINUOUS, distribution="SquashedGaussian"))[0]
         actions = episode.columns["actions"]
         assert np.abs(actions).max() <= 1.0
         np.testing.assert_allclose(episode.columns["rewards"], 2.0 + 4.0 * actions[:, 0], rtol=1e-5)
 
     def test_greedy_episodes_do_not_depend_on_noise(self) -> None:
         policy = make_policy(WALK)
-        greedy = play(WALK, policy, explore=False)
-        assert hashes(greedy) == hashes(play(WALK, policy, explore=False))
+        greedy = play_episodes(WALK, policy, explore=False)
+        assert hash_episodes(greedy) == hash_episodes(play_episodes(WALK, policy, explore=False))
         inputs = greedy[0].columns["action_dist_inputs"]
         np.testing.assert_array_equal(inputs.argmax(-1), greedy[0].columns["actions"])
 
-    def test_a_random_policy_without_exploration_is_refused(self) -> None:
+    def test_greedy_random_policy_is_refused(self) -> None:
         with pytest.raises(SpecError, match=r"spec\.policy\.explore"):
-            play(WALK, explore=False)
+            play_episodes(WALK, explore=False)
 
 
 def _tensor(rows: NDArray[Any]) -> Any:
@@ -226,16 +237,16 @@ def _tensor(rows: NDArray[Any]) -> Any:
 
 
 class TestSpaces:
-    def test_tuple_observations(self) -> None:
-        for episode in play({"id": "Blackjack-v1"}):
+    def test_tuple_observations_become_path_columns(self) -> None:
+        for episode in play_episodes({"id": "Blackjack-v1"}):
             hand = episode.columns["obs/0"]
             assert hand.shape == (episode.length + 1,)
             assert hand.dtype.kind == "i"
             assert (hand >= 4).all()
             assert set(episode.columns["obs/2"].tolist()) <= {0, 1}
 
-    def test_composite_observations_and_actions(self) -> None:
-        for episode in play(COMPOSITE):
+    def test_composite_spaces_become_path_columns(self) -> None:
+        for episode in play_episodes(COMPOSITE):
             columns, steps = episode.columns, episode.length
             assert columns["obs/place"].shape == (steps + 1, 2)
             np.testing.assert_array_equal(columns["obs/place"][:, 0], np.arange(steps + 1))
@@ -244,12 +255,12 @@ class TestSpaces:
             assert columns["actions/move"].shape == (steps, 2)
             assert set(columns["actions/jump"].tolist()) <= {1, 2}
 
-    def test_text_observations(self) -> None:
-        episode = play({"id": "toy_environments:Speaking"})[0]
+    def test_text_observations_are_recorded(self) -> None:
+        episode = play_episodes({"id": "toy_environments:Speaking"})[0]
         assert episode.columns["obs"].tolist() == ["go" * (t % 4) + "!" for t in range(episode.length + 1)]
 
-    def test_infos_stand_at_their_observations(self) -> None:
-        for episode in play(COMPOSITE):
+    def test_infos_are_stored_with_their_observations(self) -> None:
+        for episode in play_episodes(COMPOSITE):
             infos = [json.loads(text) if text else {} for text in episode.columns["infos"]]
             assert len(infos) == episode.length + 1
             assert infos[0] == {"t": 0, "names": ["a", "b"]}
@@ -259,51 +270,51 @@ class TestSpaces:
 
 
 class TestRollout:
-    def test_has_exactly_the_steps_asked_for(self) -> None:
-        runner = EnvRunner(EnvironmentSpec(id=WALK["id"]), random_policy(WALK), 4, 0, explore=True)
+    def test_rollout_has_requested_number_of_steps(self) -> None:
+        runner = EnvRunner(EnvironmentSpec(id=WALK["id"]), make_random_policy(WALK), 4, 0, explore=True)
         episodes = runner.rollout(1000, 50)
         assert sum(episode.length for episode in episodes) == 4 * 50
         assert all(episode.index >= 1000 for episode in episodes)
         assert len({episode.index for episode in episodes}) == len(episodes)
 
-    def test_what_still_runs_comes_last_and_is_neither_terminated_nor_truncated(self) -> None:
-        runner = EnvRunner(EnvironmentSpec(id=WALK["id"]), random_policy(WALK), 4, 0, explore=True)
+    def test_unfinished_episodes_come_last_without_end_flags(self) -> None:
+        runner = EnvRunner(EnvironmentSpec(id=WALK["id"]), make_random_policy(WALK), 4, 0, explore=True)
         episodes = runner.rollout(0, 50)
-        done = [episode.terminated for episode in episodes]
-        assert done == sorted(done, reverse=True)
+        end_flags = [episode.terminated for episode in episodes]
+        assert end_flags == sorted(end_flags, reverse=True)
         for episode in episodes:
             _, t, length, _ = episode.columns["obs"][-1]
             assert t == episode.length
             assert episode.terminated == (t == length)
 
     @pytest.mark.parametrize("name", ["stacked", "by position"])
-    def test_is_the_same_again(self, name: str) -> None:
+    def test_rollout_is_deterministic(self, name: str) -> None:
         def roll(before: bool) -> dict[str, str]:
-            policy = actor(name)
+            policy = make_actor(name)
             runner = EnvRunner(EnvironmentSpec(id=WALK["id"]), policy, 4, 0, explore=True)
             if before:
                 runner.rollout(0, 13)
-            return hashes(runner.rollout(1000, 30))
+            return hash_episodes(runner.rollout(1000, 30))
 
         assert roll(before=True) == roll(before=False)
 
 
 class TestWrongEnvironments:
-    def wrong(self, what: str) -> dict[str, Any]:
+    def make_wrong(self, what: str) -> dict[str, Any]:
         return {"id": "toy_environments:Wrong", "kwargs": {"what": what}}
 
     @pytest.mark.parametrize("what", ["reset", "step"])
-    def test_an_exception_is_one_sentence_with_its_line(self, what: str) -> None:
-        said = {"reset": "the simulator is not there", "step": "the simulator fell over"}[what]
-        pattern = rf"in {what}\(\) raised RuntimeError at .*toy_environments\.py:\d+: {said}"
+    def test_exception_is_reported_with_line(self, what: str) -> None:
+        message = {"reset": "the simulator is not there", "step": "the simulator fell over"}[what]
+        pattern = rf"in {what}\(\) raised RuntimeError at .*toy_environments\.py:\d+: {message}"
         with pytest.raises(UserCodeError, match=pattern):
-            play(self.wrong(what), random_policy(WALK))
+            play_episodes(self.make_wrong(what), make_random_policy(WALK))
 
-    def test_an_exception_in_the_constructor(self) -> None:
+    def test_exception_in_constructor_is_reported(self) -> None:
         with pytest.raises(UserCodeError, match=r"ValueError at .*toy_environments\.py:\d+: no such level"):
-            play(self.wrong("constructor"), random_policy(WALK))
+            play_episodes(self.make_wrong("constructor"), make_random_policy(WALK))
 
-    def test_an_exception_in_the_constructor_of_a_registered_one(
+    def test_exception_in_constructor_of_registered_environment_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec = gym.envs.registration.EnvSpec("ToyWrong-v0", entry_point="toy_environments:Wrong")
@@ -311,23 +322,23 @@ class TestWrongEnvironments:
         with pytest.raises(UserCodeError, match=r"ValueError at .*toy_environments\.py:\d+: no such level"):
             make_environment(EnvironmentSpec(id="ToyWrong-v0", kwargs={"what": "constructor"}))
 
-    def test_observations_without_a_fixed_shape(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_observations_without_fixed_shape_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         space = gym.spaces.Sequence(gym.spaces.Discrete(2))
         monkeypatch.setattr(toy_environments.Walk, "observation_space", space)
         with pytest.raises(SpecError, match="no fixed shape"):
-            play(WALK, RandomActor(Preprocessing(gym.spaces.Discrete(2), gym.spaces.Discrete(3))))
+            play_episodes(WALK, RandomActor(Preprocessing(gym.spaces.Discrete(2), gym.spaces.Discrete(3))))
 
     @pytest.mark.parametrize("what", ["shape", "short", "missing", "not a number"])
-    def test_an_observation_that_does_not_fit_its_space(self, what: str) -> None:
+    def test_observation_that_does_not_fit_space_is_refused(self, what: str) -> None:
         with pytest.raises(DataError, match=r"toy_environments:Wrong.* observation .*observation_space"):
-            play(self.wrong(what), random_policy(WALK))
+            play_episodes(self.make_wrong(what), make_random_policy(WALK))
 
     @pytest.mark.parametrize(
-        ("what", "said"),
+        ("what", "message"),
         [
             (
                 "old reset",
-                r"reset\(\) must return \(observation, info\), .* returned one value, of type ndarray",
+                r"reset\(\) returned one value, of type ndarray; Gymnasium's returns 2: observation, info",
             ),
             (
                 "old step",
@@ -335,37 +346,37 @@ class TestWrongEnvironments:
             ),
         ],
     )
-    def test_an_old_one_is_told_what_gymnasium_returns(self, what: str, said: str) -> None:
-        with pytest.raises(UserCodeError, match=f"toy_environments:Wrong.*{said}"):
-            play(self.wrong(what), random_policy(WALK))
+    def test_old_api_names_values_of_gymnasium(self, what: str, message: str) -> None:
+        with pytest.raises(UserCodeError, match=f"toy_environments:Wrong.*{message}"):
+            play_episodes(self.make_wrong(what), make_random_policy(WALK))
 
-    def test_a_reward_that_is_no_number(self) -> None:
+    def test_reward_that_is_not_number_is_refused(self) -> None:
         with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*reward.*None"):
-            play(self.wrong("reward"), random_policy(WALK))
+            play_episodes(self.make_wrong("reward"), make_random_policy(WALK))
 
-    def test_an_info_that_is_no_json(self) -> None:
+    def test_info_that_is_not_json_is_refused(self) -> None:
         with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*info"):
-            play(self.wrong("info"), random_policy(WALK))
+            play_episodes(self.make_wrong("info"), make_random_policy(WALK))
 
     @pytest.mark.parametrize(
-        ("spec", "said"),
+        ("spec", "message"),
         [
             ({"id": "CartPole-v7"}, r"'CartPole-v7'.*did you mean 'CartPole-v"),
             ({"id": "NoSuchThing-v0"}, r"there is no Gymnasium environment 'NoSuchThing-v0'"),
             ({"id": "no_such_module:Env"}, r"there is no module 'no_such_module'"),
             ({"id": "toy_environments:Nope"}, r"has no 'Nope'"),
-            ({"id": "json:JSONDecoder"}, r"made a JSONDecoder, not a gymnasium\.Env"),
+            ({"id": "json:JSONDecoder"}, r"returned a JSONDecoder, not a gymnasium\.Env"),
             ({"id": "CartPole-v1", "kwargs": {"gravity": "up"}}, r"kwargs.*gravity"),
             ({"id": "CartPole-v1", "wrappers": ["NoSuchWrapper"]}, r"gymnasium\.wrappers has no"),
         ],
     )
-    def test_an_environment_that_cannot_be_made(self, spec: dict[str, Any], said: str) -> None:
-        with pytest.raises(SpecError, match=said):
+    def test_environment_that_cannot_be_created_is_reported(self, spec: dict[str, Any], message: str) -> None:
+        with pytest.raises(SpecError, match=message):
             make_environment(EnvironmentSpec.model_validate(spec))
 
     def test_wrappers_are_applied_innermost_first(self) -> None:
         wrappers = [{"name": "TimeLimit", "kwargs": {"max_episode_steps": 3}}, "RecordEpisodeStatistics"]
-        episodes = play({**CARTPOLE, "wrappers": wrappers})
+        episodes = play_episodes({**CARTPOLE, "wrappers": wrappers})
         assert {episode.length for episode in episodes} == {3}
         assert json.loads(episodes[0].columns["infos"][-1])["episode"]["l"] == 3
 
@@ -383,20 +394,18 @@ SPACES = [
 class TestRandomPolicy:
     @pytest.mark.parametrize("space", SPACES, ids=str)
     @pytest.mark.parametrize("normalize", [True, False])
-    def test_actions_lie_in_the_space_and_their_logp_is_exact(
-        self, space: gym.Space, normalize: bool
-    ) -> None:
+    def test_random_actions_lie_in_space_with_exact_logp(self, space: gym.Space, normalize: bool) -> None:
         preprocessing = Preprocessing(gym.spaces.Discrete(2), space, normalize_actions=normalize)
         policy = RandomActor(preprocessing)
         noise = policy.draw_noise(np.random.default_rng(0), 2000)
-        acted = policy.act({}, noise)
-        assert all(space.contains(action) for action in acted.env_actions)
-        logp = np.unique(acted.logp)
+        actions = policy.act({}, noise)
+        assert all(space.contains(action) for action in actions.env_actions)
+        logp = np.unique(actions.logp)
         assert len(logp) == 1
         assert np.exp(-logp[0]) == pytest.approx(_volume(preprocessing.action_space), rel=1e-5)
 
     @pytest.mark.parametrize("space", SPACES[:3], ids=str)
-    def test_every_action_comes_equally_often(self, space: gym.Space) -> None:
+    def test_random_actions_are_uniform(self, space: gym.Space) -> None:
         policy = RandomActor(Preprocessing(gym.spaces.Discrete(2), space))
         actions = policy.act({}, policy.draw_noise(np.random.default_rng(0), 20_000)).actions["actions"]
         _, counts = np.unique(actions.reshape(20_000, -1), axis=0, return_counts=True)
@@ -405,7 +414,7 @@ class TestRandomPolicy:
         assert ((counts - expected) ** 2 / expected).sum() < 3 * len(counts)  # chi-squared
 
     @pytest.mark.parametrize("space", [gym.spaces.Box(-np.inf, np.inf, (2,)), gym.spaces.Text(5)], ids=str)
-    def test_a_space_without_a_uniform_distribution_is_refused(self, space: gym.Space) -> None:
+    def test_space_without_uniform_distribution_is_refused(self, space: gym.Space) -> None:
         with pytest.raises(SpecError, match=re.escape(str(space))):
             RandomActor(Preprocessing(gym.spaces.Discrete(2), space))
 
@@ -425,9 +434,9 @@ def _volume(space: gym.Space) -> float:
     return float(np.prod([_volume(part) for part in parts]))
 
 
-def test_a_block_of_episodes_fits_its_spaces() -> None:
+def test_block_of_episodes_fits_spaces() -> None:
     policy = make_policy(COMPOSITE)
-    block = episodes_to_block(play(COMPOSITE, policy), "e")
+    block = episodes_to_block(play_episodes(COMPOSITE, policy), "e")
     assert isinstance(policy, Policy)
     check_block(
         block,

@@ -8,10 +8,10 @@ import pytest
 from hindcast.record.slots import Trajectories
 
 
-def play(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarray]:
-    """Slots with episodes of the given lengths, one after the other; (slot, nth) -> what was cut.
+def play_slots(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarray]:
+    """Play episodes of these lengths, one after the other in each slot; return (slot, nth) -> extracted column.
 
-    Each step's value is `slot * 10^6 + step`.
+    The value of a step is `slot * 10^6 + step`.
     """
     width = len(lengths)
     history, cuts = Trajectories(width), {}
@@ -21,13 +21,13 @@ def play(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarr
     for step in range(steps):
         history.append({"x": np.arange(width) * 1_000_000 + step, "last": np.zeros((width, 2))})
         history.set_last("last", np.full((width, 2), step, dtype=np.float64))
-        for slot, own in enumerate(lengths):
-            if playing[slot] < len(own) and history.length(slot) == own[playing[slot]]:
-                cut = history.extract(slot)
-                np.testing.assert_array_equal(cut["last"][:, 1], cut["x"] - slot * 1_000_000)
-                cuts[slot, playing[slot]] = cut["x"]
+        for slot, slot_lengths in enumerate(lengths):
+            if playing[slot] < len(slot_lengths) and history.length(slot) == slot_lengths[playing[slot]]:
+                columns = history.extract(slot)
+                np.testing.assert_array_equal(columns["last"][:, 1], columns["x"] - slot * 1_000_000)
+                cuts[slot, playing[slot]] = columns["x"]
                 playing[slot] += 1
-                if playing[slot] < len(own):
+                if playing[slot] < len(slot_lengths):
                     history.begin(slot)
     return cuts
 
@@ -37,13 +37,13 @@ def play(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarr
     [
         [[1, 1, 1], [3]],
         [[511, 512, 513], [100] * 15],
-        [[2000], [7] * 285],  # the buffer grows for one, while others come and go
-        [[1], [1], [1500]],  # slots that stay idle do not keep it from growing or moving
+        [[2000], [7] * 285],  # the buffer grows for one slot, while others start new episodes
+        [[1], [1], [1500]],  # idle slots keep the buffer neither from growing nor from moving
     ],
     ids=str,
 )
-def test_every_episode_is_cut_whole(lengths: list[list[int]]) -> None:
-    cuts = play(lengths, steps=2001)
+def test_extract_returns_whole_episodes(lengths: list[list[int]]) -> None:
+    cuts = play_slots(lengths, steps=2001)
     assert len(cuts) == sum(map(len, lengths))
     for (slot, nth), values in cuts.items():
         first = sum(lengths[slot][:nth])
@@ -51,18 +51,18 @@ def test_every_episode_is_cut_whole(lengths: list[list[int]]) -> None:
         np.testing.assert_array_equal(values, expected)
 
 
-def test_a_cut_does_not_change_with_later_steps() -> None:
+def test_extracted_episode_does_not_change_with_later_steps() -> None:
     history = Trajectories(1)
     history.begin(0)
     history.append({"x": np.array([1.0])})
-    cut = history.extract(0)
+    columns = history.extract(0)
     history.begin(0)
     history.append({"x": np.array([2.0])})
     history.set_last("x", np.array([9.0]))
-    assert cut["x"].tolist() == [1.0]
+    assert columns["x"].tolist() == [1.0]
 
 
-def test_memory_follows_the_longest_episode_not_the_number_of_steps() -> None:
+def test_memory_follows_longest_running_episode() -> None:
     tracemalloc.start()
     history = Trajectories(2)
     history.begin(0)

@@ -1,4 +1,4 @@
-"""Data that tests of runs share."""
+"""Data shared by tests of runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RECALL = "toy_environments:Recall"
 
 
 @pytest.fixture(scope="session")
-def recalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes of an expert who remembers the cue."""
-    folder = tmp_path_factory.mktemp("recalled")
+def recall_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Episodes of an expert that remembers the cue."""
+    folder = tmp_path_factory.mktemp("recall_data")
     blocks = Block.concat([expert_episode(number) for number in range(200)])
     spec = DataSpec.from_block(blocks, Recall.observation_space, Recall.action_space, RECALL)
     with BlockWriter(resolve(folder), spec, "all") as writer:
@@ -29,15 +29,15 @@ def recalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expert_episode(number: int) -> Block:
     env, actions, rewards = Recall(), [], []
-    seen = [env.reset(seed=number)[0]]
-    done = False
-    while not done:
+    observations = [env.reset(seed=number)[0]]
+    is_done = False
+    while not is_done:
         actions.append(env.right_action())
-        obs, reward, done, _, _ = env.step(actions[-1])
-        seen.append(obs)
+        obs, reward, is_done, _, _ = env.step(actions[-1])
+        observations.append(obs)
         rewards.append(reward)
     assert rewards[-1] == 1
-    columns = {"obs": np.stack(seen), "actions": np.array(actions), "rewards": np.array(rewards)}
+    columns = {"obs": np.stack(observations), "actions": np.array(actions), "rewards": np.array(rewards)}
     return Block(
         columns=columns,
         length=np.array([len(actions)]),

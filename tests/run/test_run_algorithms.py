@@ -1,4 +1,4 @@
-"""Every algorithm, the package's and those in files outside it, through all that a training does: one harness."""
+"""All algorithms, those of the package and those in files outside it, in one harness for whole trainings."""
 
 from __future__ import annotations
 
@@ -30,18 +30,25 @@ from layers import repeats
 from no_device_reads import NoDeviceReads
 from support import MemoryReporter, StopAfter, record, recording, train, training
 
-FILES = Path(__file__).parents[1] / "learn"
-SIZE = 24
+ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
+BATCH_SIZE = 24
 ITERATIONS, UPDATES = 3, 9
 SHARED_UPDATES = repeats(60, soak=200)
 SAMPLER = {"timestepsPerUpdate": 2, "warmupTimesteps": 20, "capacity": 60}
 
 
 class Case(NamedTuple):
-    """An algorithm: its name or path, options, those of its model and what Python calls the latter.
+    """An algorithm with its options.
 
-    It learns from `data`; where it draws from all data they are not streamed, and where its losses draw noise several
-    learners do not do what one does. One that plays draws half of its batches from `plays`, an environment.
+    Attributes:
+        path: name or import path.
+        options: options of the algorithm, by YAML name.
+        model: options of its model, by YAML name.
+        model_config: the same for Python.
+        data: name of the data that it learns from.
+        streams: data can be streamed; False for algorithms that draw from all data.
+        has_noise: losses draw noise, so several learners differ from one.
+        plays: environment that gives half of the batches.
     """
 
     path: str
@@ -54,7 +61,7 @@ class Case(NamedTuple):
     plays: str | None = None
 
 
-OUTSIDE = {
+OUTSIDE_CASES = {
     "own MARWIL": Case("learn_marwil:MARWIL", {"targetsEvery": 4}),
     "own IQL": Case("learn_iql:IQL", {"gamma": 0.95}),
     "own DQN": Case("learn_dqn:DQN", {"nStep": 3, "prioritized": False}),
@@ -66,7 +73,7 @@ OUTSIDE = {
 SMALL = {"contextLength": 4, "embedSize": 8, "numHeads": 2, "numLayers": 1, "returnScale": 10.0, "lr": 1e-2}
 PRIORITIES = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
 CASES = {
-    **OUTSIDE,
+    **OUTSIDE_CASES,
     "BC": Case("BC", {"lr": 1e-3}),
     "MARWIL": Case("MARWIL", {"lr": 1e-3, "targetsEvery": 4}),
     "IQL": Case("IQL", {}),
@@ -87,37 +94,40 @@ CASES = {
     "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),
 }
 algorithms = pytest.mark.parametrize("name", CASES)
-STREAMED = [name for name, case in CASES.items() if case.streams]
+STREAMING_CASES = [name for name, case in CASES.items() if case.streams]
 
 
 @pytest.fixture(scope="module")
 def data(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By name: episodes with discrete actions, and with continuous ones."""
-    steered = tmp_path_factory.mktemp("recorded") / "steered"
-    record(recording(steered, environment={"id": "toy_environments:Steered"}))
-    return {"walks": walks, "steered": steered}
+    """Name -> folder of episodes, with discrete or continuous actions."""
+    steered_folder = tmp_path_factory.mktemp("recorded") / "steered"
+    record(recording(steered_folder, environment={"id": "toy_environments:Steered"}))
+    return {"walks": walks, "steered": steered_folder}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _on_the_path() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FILES)
+        patch.syspath_prepend(ALGORITHM_FILES)
         yield
 
 
 class Fit(NamedTuple):
-    """What a training came to: the results of its iterations without what depends on the time, its weights."""
+    """Results of a training: its iterations without times, and its final weights."""
 
     results: list[dict[str, Any]]
     weights: bytes
 
 
-def spec_of(name: str, **pipeline: Any) -> dict[str, Any]:
+def make_spec(name: str, **pipeline: Any) -> dict[str, Any]:
     case = CASES[name]
     return {
         "algorithm": case.path,
         "config": {},
-        "customConfig" if ":" in case.path else "config": {"trainBatchSizePerLearner": SIZE, **case.options},
+        "customConfig" if ":" in case.path else "config": {
+            "trainBatchSizePerLearner": BATCH_SIZE,
+            **case.options,
+        },
         "model": {"fcnetHiddens": [16], **case.model},
         "stop": {"iterations": ITERATIONS},
         "pipeline": {"windowSteps": 60, "datasetNumItersPerLearner": UPDATES, **pipeline},
@@ -125,21 +135,21 @@ def spec_of(name: str, **pipeline: Any) -> dict[str, Any]:
     }
 
 
-def inputs_of(name: str, data: dict[str, Path]) -> list[dict[str, Any]]:
-    recorded = {"path": str(data[CASES[name].data])}
+def make_inputs(name: str, data: dict[str, Path]) -> list[dict[str, Any]]:
+    recorded_input = {"path": str(data[CASES[name].data])}
     if CASES[name].plays is None:
-        return [recorded]
-    return [{**recorded, "weight": 0.5}, {"sampler": SAMPLER, "weight": 0.5}]
+        return [recorded_input]
+    return [{**recorded_input, "weight": 0.5}, {"sampler": SAMPLER, "weight": 0.5}]
 
 
 def fit(
     name: str, folder: Path, data: dict[str, Path], interruption: Interruption | None = None, **pipeline: Any
 ) -> Fit:
-    train(training(folder, "", input=inputs_of(name, data), **spec_of(name, **pipeline)), interruption)
-    return fitted(folder)
+    train(training(folder, "", input=make_inputs(name, data), **make_spec(name, **pipeline)), interruption)
+    return read_fit(folder)
 
 
-def fitted(folder: Path) -> Fit:
+def read_fit(folder: Path) -> Fit:
     run = folder / "test" / "r1"
     lines = [orjson.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     return Fit([without_times(line) for line in lines], (run / "module" / WEIGHTS).read_bytes())
@@ -155,30 +165,30 @@ def without_times(result: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resident(data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fit]:
-    """Each of them in memory and never interrupted."""
+    """Case -> fit of an uninterrupted training on resident data."""
     return {name: fit(name, tmp_path_factory.mktemp("resident"), data) for name in CASES}
 
 
-def test_every_algorithm_is_here() -> None:
+def test_cases_cover_every_algorithm() -> None:
     offline = {name for name, kind in REGISTRY.items() if "OfflineTraining" in kind.kinds}
-    assert offline == {case.path for case in CASES.values()} - {case.path for case in OUTSIDE.values()}
+    assert offline == {case.path for case in CASES.values()} - {case.path for case in OUTSIDE_CASES.values()}
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_is_a_short_file(name: str) -> None:
-    file = FILES / f"{CASES[name].path.partition(':')[0]}.py"
+@pytest.mark.parametrize("name", OUTSIDE_CASES)
+def test_algorithm_outside_package_is_short(name: str) -> None:
+    file = ALGORITHM_FILES / f"{CASES[name].path.partition(':')[0]}.py"
     assert len(file.read_text().splitlines()) < 150
 
 
 @algorithms
-def test_learns(name: str, resident: dict[str, Fit]) -> None:
+def test_training_lowers_loss(name: str, resident: dict[str, Fit]) -> None:
     first, *_, last = (result["learners"]["default_policy"] for result in resident[name].results)
     assert last["total_loss"] < first["total_loss"]
 
 
-def test_remembers(recalled: Path, tmp_path: Path) -> None:
-    """Where BC without a memory stays at chance, in test_run_recurrent.py."""
-    spec = spec_of("own LSTM BC") | {
+def test_lstm_recalls_cue(recall_data: Path, tmp_path: Path) -> None:
+    """BC without memory stays at chance, see test_run_recurrent.py."""
+    spec = make_spec("own LSTM BC") | {
         "customConfig": {"trainBatchSizePerLearner": 280},
         "model": {"fcnetHiddens": [16], "cellSize": 16, "maxSeqLen": 7},
         "pipeline": {"datasetNumItersPerLearner": 25},
@@ -186,13 +196,13 @@ def test_remembers(recalled: Path, tmp_path: Path) -> None:
         "evaluation": {"interval": 4, "duration": 40},
         "stop": {"updates": 100},
     }
-    train(training(tmp_path, recalled, **spec))
-    assert fitted(tmp_path).results[-1]["evaluation"]["env_runners"]["episode_return_mean"] == 1
+    train(training(tmp_path, recall_data, **spec))
+    assert read_fit(tmp_path).results[-1]["evaluation"]["env_runners"]["episode_return_mean"] == 1
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", STREAMED)
-def test_streams_what_memory_does_not_hold(
+@pytest.mark.parametrize("name", STREAMING_CASES)
+def test_streaming_equals_resident(
     name: str, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
     assert fit(name, tmp_path, data, residentBudget="1Ki") == resident[name]
@@ -200,43 +210,43 @@ def test_streams_what_memory_does_not_hold(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "budget"), [*((name, None) for name in CASES), *((name, "1Ki") for name in STREAMED)]
+    ("name", "budget"), [*((name, None) for name in CASES), *((name, "1Ki") for name in STREAMING_CASES)]
 )
-def test_goes_on_bit_for_bit(
+def test_resume_is_bit_exact(
     name: str, budget: str | None, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
-    for updates in (13, 5):  # in the middle of an iteration and of a window, and once more after going on
+    for updates in (13, 5):  # within an iteration and a window, and once more after resuming
         with pytest.raises(Interrupted):
             fit(name, tmp_path, data, StopAfter(updates), residentBudget=budget)
     assert fit(name, tmp_path, data, residentBudget=budget) == resident[name]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE])
-def test_an_update_reads_nothing_from_the_device(
+@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
+def test_update_reads_nothing_from_device(
     name: str, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a device never waits for Python, and an update can be captured."""
-    move = Learner._moved
+    """A device must not wait for Python, and an update must be capturable."""
+    compute_update = Learner._moved
 
-    def moved(*arguments: Any) -> Any:
+    def compute_without_reads(*arguments: Any) -> Any:
         with NoDeviceReads():
-            return move(*arguments)
+            return compute_update(*arguments)
 
-    monkeypatch.setattr(Learner, "_moved", moved)
+    monkeypatch.setattr(Learner, "_moved", compute_without_reads)
     fit(name, tmp_path, data, datasetNumItersPerLearner=2)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE])
-def test_recorded_updates_are_what_they_would_be_otherwise(
+@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
+def test_recorded_updates_equal_plain_updates(
     name: str,
     resident: dict[str, Fit],
     data: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No number of Python's changes from update to update: an update repeated in place does what the next would."""
-    launched: Counter[FakeCudaGraph] = Counter()
+    """No Python number changes between updates, so a replayed update equals the next one."""
+    num_launches: Counter[FakeCudaGraph] = Counter()
 
     class TapeGraph(CudaGraph):
         def __init__(self, *_: Any) -> None:
@@ -250,39 +260,39 @@ def test_recorded_updates_are_what_they_would_be_otherwise(
                 return call()
 
         def launch(self) -> None:
-            if launched[self._tape]:  # recording has run it once
+            if num_launches[self._tape]:  # recording has run it once
                 self._tape.replay()
-            launched[self._tape] += 1
+            num_launches[self._tape] += 1
 
-    if torch.cuda.is_available():  # recorded are those of `resident`
+    if torch.cuda.is_available():  # `resident` has recorded updates
         monkeypatch.delitem(GRAPHS, "cuda")
         assert fit(name, tmp_path, data) == resident[name]
         return
     monkeypatch.setitem(GRAPHS, "cpu", TapeGraph)
     assert fit(name, tmp_path, data) == resident[name]
-    assert launched.total() >= ITERATIONS * UPDATES - 3 * len(launched) > 0
+    assert num_launches.total() >= ITERATIONS * UPDATES - 3 * len(num_launches) > 0
 
 
 @pytest.mark.parametrize("name", ["BC", "IQL", "CQL"])
-def test_compiled_it_goes_on_bit_for_bit(
+def test_resume_with_compiled_losses_is_bit_exact(
     name: str,
     resident: dict[str, Fit],
     data: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the backend that needs no compiler, and does not change the order of a sum."""
+    """Uses the backend that needs no compiler and does not change the order of sums."""
     monkeypatch.setattr(offline_trainer, "compile_losses", partial(compile_losses, backend="aot_eager"))
-    spec = {**spec_of(name), "input": inputs_of(name, data), "learners": {"compile": True}}
+    spec = {**make_spec(name), "input": make_inputs(name, data), "learners": {"compile": True}}
     with pytest.raises(Interrupted):
         train(training(tmp_path, "", **spec), StopAfter(13))
     train(training(tmp_path, "", **spec))
-    assert fitted(tmp_path) == resident[name]
+    assert read_fit(tmp_path) == resident[name]
 
 
 @pytest.mark.slow
 @algorithms
-def test_is_named_in_a_file(
+def test_training_from_yaml_equals_resident(
     name: str, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
     document = {
@@ -290,8 +300,8 @@ def test_is_named_in_a_file(
         "kind": "OfflineTraining",
         "metadata": {"name": "test"},
         "spec": {
-            **spec_of(name),
-            "input": inputs_of(name, data),
+            **make_spec(name),
+            "input": make_inputs(name, data),
             "checkpoint": {"path": str(tmp_path / "runs")},
         },
     }
@@ -299,18 +309,18 @@ def test_is_named_in_a_file(
         del document["spec"]["config"]
     (tmp_path / "training.yaml").write_text(yaml.safe_dump(document))
     execute(load_resources(tmp_path / "training.yaml"), MemoryReporter())
-    assert fitted(tmp_path / "runs") == resident[name]
+    assert read_fit(tmp_path / "runs") == resident[name]
 
 
 @algorithms
-def test_is_built_in_python(
+def test_training_in_python_equals_resident(
     name: str, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
     case = CASES[name]
-    options = {snake(key): value for key, value in case.options.items()}
+    options = {to_snake_case(key): value for key, value in case.options.items()}
     config = (
         AlgorithmConfig(case.path)
-        .training(train_batch_size_per_learner=SIZE, **options)
+        .training(train_batch_size_per_learner=BATCH_SIZE, **options)
         .rl_module(model_config={"fcnet_hiddens": [16], **case.model_config})
         .offline_data(input_=str(data[case.data]), window_steps=60, dataset_num_iters_per_learner=UPDATES)
     )
@@ -319,41 +329,42 @@ def test_is_built_in_python(
         config.offline_data(input_={str(data[case.data]): 0.5, "sampler": 0.5})
     with config.build_algo() as algo:
         results = [algo.train() for _ in range(2)]
-        saved = algo.save_to_path(tmp_path / "saved")
+        checkpoint = algo.save_to_path(tmp_path / "saved")
     with config.build_algo() as algo:
-        algo.restore_from_path(saved)
+        algo.restore_from_path(checkpoint)
         results.append(algo.train())
         weights = algo.get_policy().to_files()[WEIGHTS]
     assert Fit([without_times(result) for result in results], weights) == resident[name]
 
 
-def snake(name: str) -> str:
+def to_snake_case(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_two_learners_do_what_one_does(data: dict[str, Path], tmp_path: Path) -> None:
-    """Over many updates in float64, where the order of a sum is all that differs."""
+def test_two_learners_compute_losses_of_one(data: dict[str, Path], tmp_path: Path) -> None:
+    """In float64 over many updates, where only the order of sums differs."""
     from learn_ranks import in_float64, in_ranks
 
     paths = {name: data[case.data] for name, case in CASES.items() if not case.has_noise}
     jobs = {
-        name: training(tmp_path / name, "", input=inputs_of(name, data), **spec_of(name)) for name in paths
+        name: training(tmp_path / name, "", input=make_inputs(name, data), **make_spec(name))
+        for name in paths
     }
     arguments = {name: (in_float64, resource, paths[name], SHARED_UPDATES) for name, resource in jobs.items()}
-    together = in_ranks(2, **arguments)
+    losses_of_two = in_ranks(2, **arguments)
     for name, resource in jobs.items():
-        alone = in_float64(None, resource, paths[name], SHARED_UPDATES)
-        for losses in together[name]:
-            np.testing.assert_allclose(losses, alone, rtol=1e-6, err_msg=name)
+        losses_of_one = in_float64(None, resource, paths[name], SHARED_UPDATES)
+        for losses in losses_of_two[name]:
+            np.testing.assert_allclose(losses, losses_of_one, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.slow
-def test_two_learners_with_noise_and_dropout_resume_bit_for_bit(
+def test_two_learners_with_noise_and_dropout_resume_bit_exactly(
     data: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Both have the same weights, whether they were interrupted or not."""
+    """Both learners have equal weights, interrupted or not."""
     from learn_ranks import in_ranks, weights_after
 
     stops = {"never": (), "twice": (2, 1)}
@@ -361,22 +372,24 @@ def test_two_learners_with_noise_and_dropout_resume_bit_for_bit(
     jobs = {
         f"{name} {stop}": (
             weights_after,
-            training(tmp_path / name / stop, "", input=inputs_of(name, data), **with_dropout(name)),
+            training(
+                tmp_path / name / stop, "", input=make_inputs(name, data), **make_spec_with_dropout(name)
+            ),
             data[CASES[name].data],
             looks,
         )
         for name in noisy
         for stop, looks in stops.items()
     }
-    found = in_ranks(2, **jobs)
+    weights = in_ranks(2, **jobs)
     for name in noisy:
-        first, *others = [*found[f"{name} never"], *found[f"{name} twice"]]
-        for other in others:
+        first, *other_weights = [*weights[f"{name} never"], *weights[f"{name} twice"]]
+        for tensors in other_weights:
             for leaf, expected in first.items():
-                np.testing.assert_array_equal(other[leaf], expected, err_msg=f"{name}: {leaf}")
+                np.testing.assert_array_equal(tensors[leaf], expected, err_msg=f"{name}: {leaf}")
 
 
-def with_dropout(name: str) -> dict[str, Any]:
-    """The spec, with dropout in networks that take it."""
-    spec = spec_of(name)
+def make_spec_with_dropout(name: str) -> dict[str, Any]:
+    """Return the spec, with dropout if the networks support it."""
+    spec = make_spec(name)
     return spec | {"model": {**spec["model"], "dropout": 0.2}} if name == "TD3BC" else spec

@@ -1,4 +1,4 @@
-"""A user's callbacks follow a training from a file and one in Python, and their mistakes are a sentence."""
+"""Callbacks of users in trainings from YAML and in Python, and the errors in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = "test_run_callbacks"
 
 
 class CallLog(Callbacks):
-    """Notes its calls; adds a number to results."""
+    """Records its calls and adds a number to results."""
 
     events: ClassVar[list[str]] = []
 
@@ -59,13 +59,13 @@ class Clearing(Callbacks):
         result.clear()
 
 
-class Uncalled(Callbacks):
+class OverridesUncalled(Callbacks):
     def on_learn_on_batch(self, **kwargs: Any) -> None:
         pass
 
 
 class OfEpisodes(Callbacks):
-    """Logs the calls for episodes."""
+    """Checks and logs the calls of episode methods."""
 
     def on_environment_created(self, *, env: Any, env_context: dict[str, Any], **kwargs: Any) -> None:
         self.environments = len(env.envs)
@@ -111,21 +111,24 @@ def spec(*names: str, **more: Any) -> dict[str, Any]:
     return {"callbacks": [f"{HERE}:{name}" for name in names], **more}
 
 
-def test_a_training_tells_them(walks: Path, tmp_path: Path, events: list[str]) -> None:
-    evaluated = {"environment": WALK, "evaluation": {"interval": 2, "duration": 2}}
-    resource = training(tmp_path, walks, **spec("CallLog", **evaluated))
+def test_training_calls_callbacks(walks: Path, tmp_path: Path, events: list[str]) -> None:
+    evaluation_spec = {"environment": WALK, "evaluation": {"interval": 2, "duration": 2}}
+    resource = training(tmp_path, walks, **spec("CallLog", **evaluation_spec))
     with pytest.raises(Interrupted):
         train(resource, StopAfter(20))
     train(resource)
-    first, again = events[: events.index("loaded 2") - 1], events[events.index("loaded 2") - 1 :]
-    assert first == ["init 0", "result 1", "start 2", "end of 2 2", "result 2"]
-    assert again == ["init 2", "loaded 2", "result 3"]
+    first_events, resumed_events = (
+        events[: events.index("loaded 2") - 1],
+        events[events.index("loaded 2") - 1 :],
+    )
+    assert first_events == ["init 0", "result 1", "start 2", "end of 2 2", "result 2"]
+    assert resumed_events == ["init 2", "loaded 2", "result 3"]
     results = read_results(resolve(tmp_path / "test" / "r1"))
     assert [result["doubled"] for result in results] == [2, 4, 6]
 
 
 @pytest.mark.slow
-def test_beside_training_they_hear_when_it_begins_and_when_it_is_collected(
+def test_parallel_evaluation_calls_callbacks_at_launch_and_collection(
     walks: Path, tmp_path: Path, events: list[str]
 ) -> None:
     evaluation = {"interval": 1, "duration": 2, "parallelToTraining": True}
@@ -137,7 +140,7 @@ def test_beside_training_they_hear_when_it_begins_and_when_it_is_collected(
     ]
 
 
-def test_an_algorithm_in_python_tells_them(walks: Path, tmp_path: Path, events: list[str]) -> None:
+def test_algorithm_in_python_calls_callbacks(walks: Path, tmp_path: Path, events: list[str]) -> None:
     config = (
         BCConfig()
         .environment("toy_environments:Walk")
@@ -163,22 +166,24 @@ def test_an_algorithm_in_python_tells_them(walks: Path, tmp_path: Path, events: 
             r"Clearing.on_train_result at .*\.py:\d+ removed or replaced '\w+' of the result",
         ),
         (
-            "Uncalled",
+            "OverridesUncalled",
             SpecError,
-            "Uncalled overrides on_learn_on_batch, which is never called: a connector of",
+            "OverridesUncalled overrides on_learn_on_batch, which is never called: a connector of",
         ),
         ("Missing", SpecError, f"spec.callbacks is '{HERE}:Missing': the module '{HERE}' has no 'Missing'"),
         ("WALK", SpecError, "which is not a subclass of Callbacks"),
     ],
 )
-def test_mistakes(name: str, error: type[Exception], sentence: str, walks: Path, tmp_path: Path) -> None:
+def test_invalid_callbacks_are_reported(
+    name: str, error: type[Exception], sentence: str, walks: Path, tmp_path: Path
+) -> None:
     with pytest.raises(error, match=sentence):
         train(training(tmp_path, walks, **spec(name)))
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_they_hear_of_what_is_played_to_evaluate(walks: Path, tmp_path: Path, beside: bool) -> None:
-    evaluation = {"interval": 1, "duration": 5, "parallelToTraining": beside}
+@pytest.mark.parametrize("parallel", [False, True])
+def test_evaluation_calls_episode_callbacks(walks: Path, tmp_path: Path, parallel: bool) -> None:
+    evaluation = {"interval": 1, "duration": 5, "parallelToTraining": parallel}
     resource = training(tmp_path, walks, **spec("OfEpisodes", environment=WALK, evaluation=evaluation))
     train(resource)
     result = read_results(resolve(tmp_path / "test" / "r1"))[1]["evaluation"]["env_runners"]
@@ -188,12 +193,12 @@ def test_they_hear_of_what_is_played_to_evaluate(walks: Path, tmp_path: Path, be
     assert result["returns"]["sum"] == pytest.approx(5 * result["episode_return_mean"])
 
 
-def test_they_hear_of_what_is_recorded_and_change_nothing(tmp_path: Path) -> None:
+def test_recording_calls_episode_callbacks_and_stays_equal(tmp_path: Path) -> None:
     record(recording(tmp_path / "watched", environment=WALK, **spec("OfEpisodes")))
     record(recording(tmp_path / "unwatched", environment=WALK))
-    watched, unwatched = (read_all(tmp_path / name) for name in ("watched", "unwatched"))
-    assert {leaf: column.tolist() for leaf, column in watched.columns.items()} == {
-        leaf: column.tolist() for leaf, column in unwatched.columns.items()
+    with_callbacks, without_callbacks = (read_all(tmp_path / name) for name in ("watched", "unwatched"))
+    assert {leaf: column.tolist() for leaf, column in with_callbacks.columns.items()} == {
+        leaf: column.tolist() for leaf, column in without_callbacks.columns.items()
     }
     with pytest.raises(
         UserCodeError, match=r"RaisesInAnEpisode.on_episode_end raised LookupError at .*\.py:\d+"
@@ -201,7 +206,7 @@ def test_they_hear_of_what_is_recorded_and_change_nothing(tmp_path: Path) -> Non
         record(recording(tmp_path / "raising", environment=WALK, **spec("RaisesInAnEpisode")))
 
 
-def test_they_hear_of_what_a_policy_learns_from() -> None:
+def test_rollout_calls_episode_callbacks() -> None:
     config = (
         PPOConfig()
         .environment("toy_environments:Walk")
@@ -213,11 +218,11 @@ def test_they_hear_of_what_a_policy_learns_from() -> None:
     assert result["env_runners"]["sampled"] == 64
 
 
-def test_functions(walks: Path) -> None:
-    def own(*, algorithm: Any, **kwargs: Any) -> None:
-        started.append(algorithm.iteration)
+def test_functions_are_callbacks(walks: Path) -> None:
+    def local_function(*, algorithm: Any, **kwargs: Any) -> None:
+        iterations.append(algorithm.iteration)
 
-    started: list[int] = []
+    iterations: list[int] = []
     config = (
         BCConfig()
         .environment("toy_environments:Walk")
@@ -227,11 +232,11 @@ def test_functions(walks: Path) -> None:
     assert config.to_resource().spec.callbacks == [
         f"hindcast.record.callbacks:on_train_result.{HERE}.log_twice"
     ]
-    config.callbacks(on_algorithm_init=[own, own])
+    config.callbacks(on_algorithm_init=[local_function, local_function])
     with config.build_algo() as algo:
         assert [algo.train()["twice"] for _ in range(2)] == [2, 4]
-    assert started == [0, 0]
-    with pytest.raises(SpecError, match="own cannot be imported by name"):
+    assert iterations == [0, 0]
+    with pytest.raises(SpecError, match="local_function cannot be imported by name"):
         config.to_resource()
     with pytest.raises(SpecError, match="on_train_result is 3, expected a function"):
         BCConfig().offline_data(input_="x").callbacks(on_train_result=3).to_resource()

@@ -1,4 +1,4 @@
-"""Evaluation functions of the user's, in our form and in RLlib's."""
+"""Evaluation functions of users, in Hindcast's and in RLlib's form."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HERE = Path(__file__)
 CARTPOLE = {"id": "CartPole-v1"}
 
 
-def ours(policy: Any, environment: Any, seed: int) -> dict[str, Any]:
+def own_form(policy: Any, environment: Any, seed: int) -> dict[str, Any]:
     return {"episode_return_mean": 1.0, "environment": environment.id}
 
 
-def rllibs(algorithm: Any, eval_workers: Any) -> tuple[dict[str, Any], int, int]:
+def rllib_form(algorithm: Any, eval_workers: Any) -> tuple[dict[str, Any], int, int]:
     (episodes,) = eval_workers.foreach_env_runner(lambda runner: runner.sample(num_episodes=3))
     metrics = eval_workers.local_env_runner.get_metrics()
     assert metrics["num_episodes"] == 3
@@ -35,19 +35,19 @@ def metrics_alone(algo: Any, workers: Any) -> dict[str, Any]:
     return {"episode_return_mean": 2.0}
 
 
-def nothing(algorithm: Any, eval_workers: Any) -> None:
+def returns_none(algorithm: Any, eval_workers: Any) -> None:
     return None
 
 
-def two(algorithm: Any, eval_workers: Any) -> Any:
+def returns_pair(algorithm: Any, eval_workers: Any) -> Any:
     return {}, 3
 
 
-def not_json(policy: Any, environment: Any, seed: int) -> Any:
+def returns_policy(policy: Any, environment: Any, seed: int) -> Any:
     return {"policy": policy}
 
 
-def text(policy: Any, environment: Any, seed: int) -> Any:
+def returns_text(policy: Any, environment: Any, seed: int) -> Any:
     return {"episode_return_mean": "much"}
 
 
@@ -55,62 +55,65 @@ def raises(algorithm: Any, eval_workers: Any) -> Any:
     raise ZeroDivisionError("no episodes at all")
 
 
-def alone(policy: Any) -> Any:
+def takes_policy_only(policy: Any) -> Any:
     return {}
 
 
-def results(function: Any) -> dict[str, Any]:
-    made = EvaluationFunction(register_object(function), EnvironmentSpec(**CARTPOLE), explore=False)
-    return made(make_policy(CARTPOLE), 0, "the algorithm")
+def call_evaluation_function(function: Any) -> dict[str, Any]:
+    evaluation_function = EvaluationFunction(
+        register_object(function), EnvironmentSpec(**CARTPOLE), explore=False
+    )
+    return evaluation_function(make_policy(CARTPOLE), 0, "the algorithm")
 
 
-def test_the_forms_are_told_apart() -> None:
-    assert results(ours) == {"env_runners": {"episode_return_mean": 1.0, "environment": "CartPole-v1"}}
-    found = results(rllibs)
-    assert found["of"] == "the algorithm"
-    assert found["env_runners"]["num_env_steps"] == 3 * found["env_runners"]["episode_len_mean"]
-    assert results(metrics_alone) == {"env_runners": {"episode_return_mean": 2.0}}
+def test_parameters_select_own_or_rllib_form() -> None:
+    assert call_evaluation_function(own_form) == {
+        "env_runners": {"episode_return_mean": 1.0, "environment": "CartPole-v1"}
+    }
+    metrics = call_evaluation_function(rllib_form)
+    assert metrics["of"] == "the algorithm"
+    assert metrics["env_runners"]["num_env_steps"] == 3 * metrics["env_runners"]["episode_len_mean"]
+    assert call_evaluation_function(metrics_alone) == {"env_runners": {"episode_return_mean": 2.0}}
 
 
 @pytest.mark.parametrize(
-    ("function", "error", "sentence"),
+    ("function", "error", "message"),
     [
         (
-            nothing,
+            returns_none,
             UserCodeError,
             "at {file} returned a NoneType; it must return (metrics, env_steps, agent_steps), or",
         ),
         (
-            two,
+            returns_pair,
             UserCodeError,
             "at {file} returned (dict, int); it must return (metrics, env_steps, agent_steps), or",
         ),
         (
-            not_json,
+            returns_policy,
             UserCodeError,
             "at {file} returned metrics that are not JSON (Type is not JSON serializable: Policy)",
         ),
-        (text, UserCodeError, "at {file} returned episode_return_mean 'much'; it must be a number."),
+        (returns_text, UserCodeError, "at {file} returned episode_return_mean 'much'; it must be a number."),
         (raises, UserCodeError, "raised ZeroDivisionError at {file}: no episodes at all"),
         (
-            alone,
+            takes_policy_only,
             SpecError,
             "({file}) takes (policy), expected (policy, environment, seed), or RLlib's (algorithm, ",
         ),
     ],
 )
-def test_a_mistake_is_one_sentence_with_its_line(
-    function: Any, error: type[UserError], sentence: str
-) -> None:
-    with pytest.raises(error) as raised:
-        results(function)
-    said = re.escape(sentence).replace(r"\{file\}", rf"{re.escape(str(HERE))}:\d+")
+def test_invalid_function_is_reported_with_line(function: Any, error: type[UserError], message: str) -> None:
+    with pytest.raises(error) as error_info:
+        call_evaluation_function(function)
+    pattern = re.escape(message).replace(r"\{file\}", rf"{re.escape(str(HERE))}:\d+")
     assert re.search(
-        rf"^spec\.evaluation\.customFunction '__main__:{function.__name__}' .*{said}", str(raised.value)
+        rf"^spec\.evaluation\.customFunction '__main__:{function.__name__}' .*{pattern}",
+        str(error_info.value),
     )
 
 
-def test_python_users_read_the_options_name(tmp_path: Path) -> None:
-    config = BCConfig().environment("CartPole-v1").evaluation(custom_evaluation_function=alone)
-    with pytest.raises(SpecError, match=r"^custom_evaluation_function '\w+:alone' \("):
+def test_error_in_python_names_option(tmp_path: Path) -> None:
+    config = BCConfig().environment("CartPole-v1").evaluation(custom_evaluation_function=takes_policy_only)
+    with pytest.raises(SpecError, match=r"^custom_evaluation_function '\w+:takes_policy_only' \("):
         config.offline_data(input_=str(tmp_path)).build_algo()

@@ -1,4 +1,4 @@
-"""An export goes into a folder of its own: what somebody else put there is neither overwritten nor joined."""
+"""Exports neither overwrite nor mix with files that no export wrote."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBSERVATION, ACTION = gym.spaces.Box(-2, 2, (3,), np.float32), gym.spaces.Discre
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy's own files."""
+    """The folder of a saved policy."""
     folder = tmp_path_factory.mktemp("policy") / "saved"
     model = ModelSpec.model_validate({"fcnetHiddens": [4]})
     preprocessing = Preprocessing.from_specs(OBSERVATION, ACTION, model, EnvironmentSpec(id="None-v0"))
@@ -39,7 +39,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refused(module: Path, folder: Path, form: Format, match: str) -> None:
+def assert_refused(module: Path, folder: Path, form: Format, match: str) -> None:
     before = contents(folder)
     with pytest.raises(OutputConflict, match=match):
         export_policy(module, folder, form)
@@ -58,51 +58,53 @@ def refused(module: Path, folder: Path, form: Format, match: str) -> None:
         ("safetensors", "notes.txt"),
     ],
 )
-def test_a_users_files_are_refused(tmp_path: Path, module: Path, form: Format, name: str) -> None:
+def test_user_files_are_refused(tmp_path: Path, module: Path, form: Format, name: str) -> None:
     (tmp_path / name).write_text('{"formatVersion": 1}')
-    refused(
+    assert_refused(
         module, tmp_path, form, f"holds {name}, which hindcast export did not write: give a new or an empty"
     )
 
 
-def test_many_files_are_counted(tmp_path: Path, module: Path) -> None:
+def test_message_counts_further_files(tmp_path: Path, module: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").touch()
-    refused(module, tmp_path, "torch", r"holds 0\.txt, 1\.txt, 2\.txt and 2 more, which")
+    assert_refused(module, tmp_path, "torch", r"holds 0\.txt, 1\.txt, 2\.txt and 2 more, which")
 
 
-def test_a_recorded_dataset_is_refused(tmp_path: Path, module: Path) -> None:
+def test_dataset_folder_is_refused(tmp_path: Path, module: Path) -> None:
     record(recording(tmp_path, duration={"episodes": 2}))
-    refused(module, tmp_path, "torch", "which hindcast export did not write")
+    assert_refused(module, tmp_path, "torch", "which hindcast export did not write")
 
 
-@pytest.mark.parametrize("place", ["test/r1", "test/r1/module", "test/r1/checkpoints", "test/r1/*/*/module"])
+@pytest.mark.parametrize(
+    "pattern", ["test/r1", "test/r1/module", "test/r1/checkpoints", "test/r1/*/*/module"]
+)
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
-def test_a_run_is_refused(tmp_path: Path, module: Path, place: str, form: Format) -> None:
+def test_run_folder_is_refused(tmp_path: Path, module: Path, pattern: str, form: Format) -> None:
     record(recording(tmp_path / "data", duration={"episodes": 4}))
     train(training(tmp_path, tmp_path / "data", stop={"updates": 1}))
-    (folder,) = tmp_path.glob(place)
-    refused(module, folder, form, "give a new or an empty folder")
+    (folder,) = tmp_path.glob(pattern)
+    assert_refused(module, folder, form, "give a new or an empty folder")
 
 
-def test_the_policy_that_a_recording_keeps_is_refused(tmp_path: Path, module: Path) -> None:
+def test_policy_of_recording_is_refused(tmp_path: Path, module: Path) -> None:
     (tmp_path / "_hindcast").mkdir()
     (tmp_path / "_hindcast/spec.json").write_text("{}")
-    refused(
+    assert_refused(
         module, tmp_path / "_hindcast/policy/module", "safetensors", "the policy of a run, a recording or a"
     )
 
 
-def test_a_new_folder_named_module_is_fine(tmp_path: Path, module: Path) -> None:
+def test_new_folder_named_module_is_accepted(tmp_path: Path, module: Path) -> None:
     export_policy(module, tmp_path / "mine/module", "safetensors")
     export_policy(module, tmp_path / "mine/module", "safetensors")
 
 
-def test_exports_again_and_in_another_form(tmp_path: Path, module: Path) -> None:
-    once = export_policy(module, tmp_path, "torch")
+def test_repeated_export_and_other_form_keep_user_files(tmp_path: Path, module: Path) -> None:
+    first = export_policy(module, tmp_path, "torch")
     export_policy(module, tmp_path, "safetensors")
     (tmp_path / "act.py").write_text("mine")
-    assert export_policy(module, tmp_path, "torch") == once
+    assert export_policy(module, tmp_path, "torch") == first
     assert (tmp_path / "act.py").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {
         *("act.py", "policy.json", "policy.pt2"),
@@ -111,16 +113,16 @@ def test_exports_again_and_in_another_form(tmp_path: Path, module: Path) -> None
 
 
 @pytest.mark.slow
-def test_onnx_again_but_not_over_a_users_loader(tmp_path: Path, module: Path) -> None:
+def test_repeated_onnx_export_refuses_user_loader(tmp_path: Path, module: Path) -> None:
     export_policy(module, tmp_path)
     (tmp_path / "__pycache__").mkdir()
     export_policy(module, tmp_path, "torch")
     export_policy(module, tmp_path)
     (tmp_path / "policy.py").write_text("mine = 1")
-    refused(module, tmp_path, "onnx", r"holds policy\.py, which")
+    assert_refused(module, tmp_path, "onnx", r"holds policy\.py, which")
 
 
-def test_what_a_killed_export_left_is_not_in_the_way(tmp_path: Path, module: Path) -> None:
+def test_export_after_killed_export_succeeds(tmp_path: Path, module: Path) -> None:
     export_policy(module, tmp_path, "torch")
     (tmp_path / "policy.pt2").unlink()
     (tmp_path / ".policy.pt2.0123abcd.tmp").touch()
@@ -130,7 +132,7 @@ def test_what_a_killed_export_left_is_not_in_the_way(tmp_path: Path, module: Pat
     export_policy(module, tmp_path / "fresh", "torch")
 
 
-def test_elsewhere_than_on_this_machine(module: Path) -> None:
+def test_export_to_memory_store(module: Path) -> None:
     folder = resolve("memory://export-folder/out")
     refuse_foreign_files(folder, ["policy.json"])
     export_policy(module, str(folder), "safetensors")
@@ -141,7 +143,7 @@ def test_elsewhere_than_on_this_machine(module: Path) -> None:
     assert folder.child("policy.json").read_bytes() == b"mine"
 
 
-def test_a_copy_of_a_policy_may_be_exported_over(tmp_path: Path, module: Path) -> None:
-    """It cannot be told from an export: these are the same files."""
+def test_copy_of_policy_is_overwritten(tmp_path: Path, module: Path) -> None:
+    """A copy has the same files as an export, so the two cannot be distinguished."""
     shutil.copytree(module, tmp_path / "copy")
     export_policy(module, tmp_path / "copy", "safetensors")

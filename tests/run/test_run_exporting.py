@@ -1,4 +1,4 @@
-"""Policies taken away: they act as they did here, over whole episodes, whatever their spaces and state."""
+"""Exported policies act like the originals over whole episodes, for all kinds of spaces and states."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
 }
 
 
-def policy_of(name: str) -> Policy:
+def make_policy_case(name: str) -> Policy:
     observation, action, options = POLICIES[name]
     model = ModelSpec.model_validate({"fcnetHiddens": [8], **options})
     preprocessing = Preprocessing.from_specs(observation, action, model, EnvironmentSpec(id="None-v0"))
@@ -77,38 +77,40 @@ def policy_of(name: str) -> Policy:
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
     observation.seed(0)
-    seen = [preprocessing.leaves(observation.sample()) for _ in range(20)]
-    preprocessing.update({leaf: np.stack([each[leaf] for each in seen]) for leaf in preprocessing.filters})
+    observations = [preprocessing.leaves(observation.sample()) for _ in range(20)]
+    preprocessing.update(
+        {leaf: np.stack([obs[leaf] for obs in observations]) for leaf in preprocessing.filters}
+    )
     return Policy(module.eval(), preprocessing, observation, action)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
-def test_onnx_acts_as_the_policy_over_whole_episodes(tmp_path: Path, name: str) -> None:
-    own = policy_of(name)
-    own.save(tmp_path / "module")
-    done = export_policy(tmp_path / "module", tmp_path / "out")
-    assert done.max_difference is not None
-    assert done.max_difference <= 1e-5
-    exported = OnnxPolicy(tmp_path / "out")
-    own.observation_space.seed(1)
+def test_onnx_acts_like_policy_over_whole_episodes(tmp_path: Path, name: str) -> None:
+    policy = make_policy_case(name)
+    policy.save(tmp_path / "module")
+    result = export_policy(tmp_path / "module", tmp_path / "out")
+    assert result.max_difference is not None
+    assert result.max_difference <= 1e-5
+    onnx_policy = OnnxPolicy(tmp_path / "out")
+    policy.observation_space.seed(1)
     for _ in range(2):
-        own.reset()
-        exported.reset()
+        policy.reset()
+        onnx_policy.reset()
         for _ in range(6):
-            obs = own.observation_space.sample()
-            action, expected = exported(obs), own(obs)
-            assert own.action_space.contains(action)
+            obs = policy.observation_space.sample()
+            action, expected = onnx_policy(obs), policy(obs)
+            assert policy.action_space.contains(action)
             assert_close(action, expected)
 
 
-def assert_close(found: Any, expected: Any) -> None:
+def assert_close(action: Any, expected: Any) -> None:
     if isinstance(expected, dict):
         for key, value in expected.items():
-            assert_close(found[key], value)
+            assert_close(action[key], value)
         return
-    assert np.asarray(found).dtype == np.asarray(expected).dtype
-    assert np.asarray(found) == pytest.approx(np.asarray(expected), abs=1e-5)
+    assert np.asarray(action).dtype == np.asarray(expected).dtype
+    assert np.asarray(action) == pytest.approx(np.asarray(expected), abs=1e-5)
 
 
 TRANSFORMER = {"contextLength": 4, "embedSize": 8, "numLayers": 1}
@@ -126,12 +128,12 @@ ALGORITHMS: dict[str, tuple[gym.Space, dict[str, Any]]] = {
     "SAC": (BOX, {}),
     "TD3BC": (BOX, {}),
 }
-OTHERS: list[tuple[str, gym.Space, dict[str, Any]]] = [
+OTHER_CASES: list[tuple[str, gym.Space, dict[str, Any]]] = [
     ("DecisionTransformer", gym.spaces.Discrete(3, start=1), TRANSFORMER),
 ]
 
 
-def policy_from(algorithm: str, space: gym.Space, config: dict[str, Any]) -> Policy:
+def make_algorithm_policy(algorithm: str, space: gym.Space, config: dict[str, Any]) -> Policy:
     model = ModelSpec.model_validate({"fcnetHiddens": [8]})
     preprocessing = Preprocessing.from_specs(VECTOR, space, model, EnvironmentSpec(id="None-v0"))
     torch.manual_seed(1)
@@ -139,101 +141,101 @@ def policy_from(algorithm: str, space: gym.Space, config: dict[str, Any]) -> Pol
     return Policy(build(algorithm, config).networks(inputs)["policy"].eval(), preprocessing, VECTOR, space)
 
 
-def test_every_algorithm_is_exported_here() -> None:
+def test_cases_cover_every_algorithm() -> None:
     assert ALGORITHMS.keys() == REGISTRY.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "space", "config"), [*((name, *each) for name, each in ALGORITHMS.items()), *OTHERS]
+    ("algorithm", "space", "config"), [*((name, *case) for name, case in ALGORITHMS.items()), *OTHER_CASES]
 )
-def test_policies_of_algorithms_act_the_same(
+def test_exported_policies_of_algorithms_act_the_same(
     tmp_path: Path, algorithm: str, space: gym.Space, config: dict[str, Any]
 ) -> None:
-    own = policy_from(algorithm, space, config)
-    own.save(tmp_path / "module")
+    policy = make_algorithm_policy(algorithm, space, config)
+    policy.save(tmp_path / "module")
     assert (export_policy(tmp_path / "module", tmp_path / "out").max_difference or 0.0) <= 1e-5
-    exported = OnnxPolicy(tmp_path / "out")
+    onnx_policy = OnnxPolicy(tmp_path / "out")
     VECTOR.seed(1)
     for step in range(7):
         obs = VECTOR.sample()
-        assert_close(exported(obs, reward=0.5), own(obs, reward=0.5 if step else None))
+        assert_close(onnx_policy(obs, reward=0.5), policy(obs, reward=0.5 if step else None))
 
 
-def test_a_users_recurrent_module(tmp_path: Path) -> None:
+def test_custom_recurrent_module_acts_the_same(tmp_path: Path) -> None:
     model = ModelSpec.model_validate({"moduleClass": "module_toys:Sums"})
-    seen = gym.spaces.Box(-2, 2, (4,))
-    preprocessing = Preprocessing.from_specs(seen, BOX, model, EnvironmentSpec(id="None-v0"))
+    space = gym.spaces.Box(-2, 2, (4,))
+    preprocessing = Preprocessing.from_specs(space, BOX, model, EnvironmentSpec(id="None-v0"))
     spaces = preprocessing.observation_space, preprocessing.action_space
     torch.manual_seed(0)
-    own = Policy(build_module(*spaces, model, value=False).eval(), preprocessing, seen, BOX)
-    own.save(tmp_path / "module")
+    policy = Policy(build_module(*spaces, model, value=False).eval(), preprocessing, space, BOX)
+    policy.save(tmp_path / "module")
     export_policy(tmp_path / "module", tmp_path / "out", module_class="module_toys:Sums")
-    exported = OnnxPolicy(tmp_path / "out")
-    seen.seed(1)
-    first = seen.sample()
-    beginnings = []
+    onnx_policy = OnnxPolicy(tmp_path / "out")
+    space.seed(1)
+    first_obs = space.sample()
+    first_actions = []
     for _ in range(2):
-        own.reset()
-        exported.reset()
-        beginnings.append(exported(first))
-        assert_close(beginnings[-1], own(first))
+        policy.reset()
+        onnx_policy.reset()
+        first_actions.append(onnx_policy(first_obs))
+        assert_close(first_actions[-1], policy(first_obs))
         for _ in range(4):
-            obs = seen.sample()
-            assert_close(exported(obs), own(obs))
-    assert_close(*beginnings)
-    assert np.abs(np.asarray(exported(first)) - beginnings[0]).max() > 1e-3  # the state is carried
+            obs = space.sample()
+            assert_close(onnx_policy(obs), policy(obs))
+    assert_close(*first_actions)
+    assert np.abs(np.asarray(onnx_policy(first_obs)) - first_actions[0]).max() > 1e-3  # the state is carried
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [None, "FQL", "DecisionTransformer"])
-def test_a_trained_run_acts_the_same_over_whole_episodes_of_its_environment(
-    recalled: Path, tmp_path: Path, algorithm: str | None
+def test_export_of_run_acts_the_same_over_whole_episodes(
+    recall_data: Path, tmp_path: Path, algorithm: str | None
 ) -> None:
-    """Exported from its run folder; a wrong or lost state would show in the actions after the cue."""
+    """Exports from the run folder; a wrong or lost state would change the actions after the cue."""
     environment: gym.Env = Recall()
     changes: dict[str, Any] = {
         "model": {"fcnetHiddens": [16], "recurrent": "GRU", "cellSize": 16, "maxSeqLen": 7}
     }
-    data = recalled
+    data = recall_data
     if algorithm is not None:
         data, environment = tmp_path / "data", Homing()
         record(recording(tmp_path, environment=HOMING, duration={"episodes": 6}, output={"path": str(data)}))
         sizes = {**TRANSFORMER, "numLayers": 2} if algorithm == "DecisionTransformer" else {}
         changes = {"algorithm": algorithm, "config": {"trainBatchSizePerLearner": 60, **sizes}}
     train(training(tmp_path, data, environment=None, stop={"updates": 5}, **changes))
-    own = Policy.load(tmp_path / "test" / "r1")
+    policy = Policy.load(tmp_path / "test" / "r1")
     export_policy(tmp_path / "test" / "r1", tmp_path / "out")
-    exported = OnnxPolicy(tmp_path / "out")
+    onnx_policy = OnnxPolicy(tmp_path / "out")
     for seed in range(3):
-        own.reset()
-        exported.reset()
+        policy.reset()
+        onnx_policy.reset()
         obs, _ = environment.reset(seed=seed)
-        reward, done = None, False
-        while not done:
-            expected = own(obs, reward=reward)
-            assert_close(exported(obs, reward=reward or 0.0), expected)
+        reward, is_done = None, False
+        while not is_done:
+            expected = policy(obs, reward=reward)
+            assert_close(onnx_policy(obs, reward=reward or 0.0), expected)
             obs, reward, terminated, truncated, _ = environment.step(expected)
-            done = terminated or truncated
+            is_done = terminated or truncated
 
 
 @pytest.mark.parametrize("name", ["gaussian", "lstm", "composite", "image", "stacked"])
-def test_a_torch_program(tmp_path: Path, name: str) -> None:
-    policy_of(name).save(tmp_path / "module")
-    done = export_policy(tmp_path / "module", tmp_path / "out", "torch")
-    assert done.max_difference is not None
-    assert [Path(file).name for file in done.files] == ["policy.json", "policy.pt2"]
+def test_torch_export_writes_description_and_program(tmp_path: Path, name: str) -> None:
+    make_policy_case(name).save(tmp_path / "module")
+    result = export_policy(tmp_path / "module", tmp_path / "out", "torch")
+    assert result.max_difference is not None
+    assert [Path(file).name for file in result.files] == ["policy.json", "policy.pt2"]
 
 
-def test_a_torch_program_of_a_flow(tmp_path: Path) -> None:
-    policy_from("FQL", BOX, {"actionChunk": 3}).save(tmp_path / "module")
+def test_torch_export_of_flow_policy_is_compared(tmp_path: Path) -> None:
+    make_algorithm_policy("FQL", BOX, {"actionChunk": 3}).save(tmp_path / "module")
     assert export_policy(tmp_path / "module", tmp_path / "out", "torch").max_difference is not None
 
 
-def test_the_policys_own_files(tmp_path: Path) -> None:
-    policy_of("lstm").save(tmp_path / "module")
+def test_safetensors_export_loads_as_same_policy(tmp_path: Path) -> None:
+    make_policy_case("lstm").save(tmp_path / "module")
     export_policy(tmp_path / "module", tmp_path / "own", "safetensors")
-    assert Policy.load(tmp_path / "own").digest == policy_of("lstm").digest
+    assert Policy.load(tmp_path / "own").digest == make_policy_case("lstm").digest
 
 
 COMPOSITE_ACTS = """
@@ -252,76 +254,76 @@ print(json.dumps({"grip": int(action["grip"]), "move": action["move"].tolist()})
 
 @pytest.fixture(scope="module")
 def composite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """An exported policy, and what it does in the program above."""
-    folder, own = tmp_path_factory.mktemp("composite"), policy_of("composite")
-    own.save(folder / "module")
+    """The folder of an exported policy, and its action in the program above."""
+    folder, policy = tmp_path_factory.mktemp("composite"), make_policy_case("composite")
+    policy.save(folder / "module")
     export_policy(folder / "module", folder / "out")
-    return folder / "out", own({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32"))})
+    return folder / "out", policy({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32"))})
 
 
-def acted(python: str | Path, exported: Path) -> Any:
-    done = subprocess.run(
-        [python, "-I", "-c", COMPOSITE_ACTS, exported], capture_output=True, text=True, check=False
+def run_composite(python: str | Path, folder: Path) -> Any:
+    completed = subprocess.run(
+        [python, "-I", "-c", COMPOSITE_ACTS, folder], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
-def test_onnx_needs_numpy_and_onnxruntime_alone(composite: tuple[Path, Any]) -> None:
-    exported, expected = composite
-    found = acted(sys.executable, exported)
-    assert found["grip"] == expected["grip"]
-    assert found["move"] == pytest.approx(expected["move"], abs=1e-5)
+def test_onnx_export_imports_numpy_and_onnxruntime_only(composite: tuple[Path, Any]) -> None:
+    folder, expected = composite
+    action = run_composite(sys.executable, folder)
+    assert action["grip"] == expected["grip"]
+    assert action["move"] == pytest.approx(expected["move"], abs=1e-5)
 
 
 @pytest.mark.slow
-def test_in_a_fresh_environment_of_60_mb_beyond_numpy(tmp_path: Path, composite: tuple[Path, Any]) -> None:
-    """What docs/export.md says to install."""
-    exported, expected = composite
+def test_onnx_export_runs_in_fresh_environment_of_60_mb(tmp_path: Path, composite: tuple[Path, Any]) -> None:
+    """Installs the packages that docs/export.md names."""
+    folder, expected = composite
     venv.create(tmp_path / "fresh", with_pip=True)
     python = tmp_path / "fresh" / "bin" / "python"
-    installed(python, "numpy")
-    before = size_of(tmp_path / "fresh")
+    pip_install(python, "numpy")
+    bytes_before = folder_bytes(tmp_path / "fresh")
     (command,) = re.findall(r"^pip install --no-compile numpy '(.+)'$", EXPORT_PAGE.read_text(), re.MULTILINE)
-    installed(python, "--no-compile", "numpy", command)
-    assert size_of(tmp_path / "fresh") - before < 60e6
-    found = acted(python, exported)
-    assert found["grip"] == expected["grip"]
-    assert found["move"] == pytest.approx(expected["move"], abs=1e-5)
+    pip_install(python, "--no-compile", "numpy", command)
+    assert folder_bytes(tmp_path / "fresh") - bytes_before < 60e6
+    action = run_composite(python, folder)
+    assert action["grip"] == expected["grip"]
+    assert action["move"] == pytest.approx(expected["move"], abs=1e-5)
 
 
-def installed(python: Path, *what: str) -> None:
-    """Without a package index the test is skipped on a laptop, and fails in CI."""
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", *what], capture_output=True, text=True, check=False
+def pip_install(python: Path, *arguments: str) -> None:
+    """Install packages; without a package index the test is skipped, or fails in CI."""
+    completed = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", *arguments], capture_output=True, text=True, check=False
     )
-    if done.returncode and os.environ.get("CI") != "true":
-        pytest.skip(f"pip cannot install {' '.join(what)}: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
+    if completed.returncode and os.environ.get("CI") != "true":
+        pytest.skip(f"pip cannot install {' '.join(arguments)}: {completed.stderr.strip().splitlines()[-1]}")
+    assert completed.returncode == 0, completed.stderr
 
 
-def size_of(folder: Path) -> int:
+def folder_bytes(folder: Path) -> int:
     return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 @pytest.mark.slow
-def test_loading_a_policy_needs_no_ray(tmp_path: Path) -> None:
-    policy_of("lstm").save(tmp_path / "module")
+def test_loading_policy_does_not_import_ray(tmp_path: Path) -> None:
+    make_policy_case("lstm").save(tmp_path / "module")
     program = """
 import sys
 sys.modules["ray"] = None
 from hindcast import Policy
 print(Policy.load(sys.argv[1])([0.0, 0.0, 0.0]))
 """
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, tmp_path / "module"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) in (0, 1)
+    assert completed.returncode == 0, completed.stderr
+    assert int(completed.stdout) in (0, 1)
 
 
-def test_what_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy_of("squashed").save(tmp_path / "module")
+def test_export_that_acts_differently_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_policy_case("squashed").save(tmp_path / "module")
     monkeypatch.setattr(
         "hindcast.models.exported_policy._ActionsToEnv.forward",
         lambda _, actions: {leaf: rows * 3 for leaf, rows in actions.items()},
@@ -332,46 +334,46 @@ def test_what_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.
 
 
 class TestMistakes:
-    def test_a_network_that_cannot_be_exported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        policy_of("categorical").save(tmp_path / "module")
+    def test_unsupported_network_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        make_policy_case("categorical").save(tmp_path / "module")
 
-        def raises(*_: object, **__: object) -> None:
+        def raise_error(*_: object, **__: object) -> None:
             raise RuntimeError("no such operator\nand a page of traces")
 
-        monkeypatch.setattr("torch.export.export", raises)
+        monkeypatch.setattr("torch.export.export", raise_error)
         with pytest.raises(SpecError, match=r"cannot be exported with ONNX: no such operator$"):
             export_policy(tmp_path / "module", tmp_path / "out")
 
     @pytest.mark.parametrize(
-        ("mark", "why"),
+        ("content", "reason"),
         [
-            (None, "was recorded by a random policy, so it holds none"),
-            ("{", "is a dataset that holds no policy"),
+            (None, "was recorded by a random policy and contains no policy"),
+            ("{", "is a dataset that contains no policy"),
         ],
     )
-    def test_a_dataset_without_a_policy(self, tmp_path: Path, mark: str | None, why: str) -> None:
+    def test_dataset_without_policy_is_reported(
+        self, tmp_path: Path, content: str | None, reason: str
+    ) -> None:
         record(recording(tmp_path / "data", duration={"episodes": 1}))
-        if mark is not None:
-            (tmp_path / "data/_hindcast/spec.json").write_text(mark)
-        with pytest.raises(DataError, match=rf"data {why}: give a checkpoint, or a run folder\.$"):
+        if content is not None:
+            (tmp_path / "data/_hindcast/spec.json").write_text(content)
+        with pytest.raises(DataError, match=rf"data {reason}: give a checkpoint, or a run folder\.$"):
             export_policy(tmp_path / "data", tmp_path / "out")
 
-    def test_a_folder_without_a_policy(self, tmp_path: Path) -> None:
+    def test_folder_without_policy_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(
-            ValueError, match=r"holds no policy.onnx and policy.json: write them with hindcast export"
+            ValueError, match=r"does not contain policy.onnx and policy.json: write them with hindcast export"
         ):
             OnnxPolicy(tmp_path)
 
-    def test_a_newer_format(self, tmp_path: Path) -> None:
+    def test_newer_format_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "policy.onnx").touch()
         (tmp_path / "policy.json").write_text(json.dumps({"formatVersion": 2}))
-        with pytest.raises(ValueError, match="is of format 2"):
+        with pytest.raises(ValueError, match="has format version 2"):
             OnnxPolicy(tmp_path)
 
-    def test_an_observation_of_another_shape(self, tmp_path: Path) -> None:
-        policy_of("categorical").save(tmp_path / "module")
+    def test_observation_of_other_shape_is_refused(self, tmp_path: Path) -> None:
+        make_policy_case("categorical").save(tmp_path / "module")
         export_policy(tmp_path / "module", tmp_path / "out")
-        with pytest.raises(
-            ValueError, match=r"the observation's obs is of shape \[2\]; the policy takes shape \[3\]"
-        ):
+        with pytest.raises(ValueError, match=r"the observation's obs has shape \[2\], expected shape \[3\]"):
             OnnxPolicy(tmp_path / "out")(np.zeros(2))

@@ -1,4 +1,4 @@
-"""`ready_inputs`: what several inputs of a training are together."""
+"""`open_inputs`: several inputs of one training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support import WALK, MemoryReporter, make_policy, record, recording, traini
 
 @pytest.fixture
 def expert_and_random(tmp_path: Path) -> list[Path]:
-    """Recordings of one environment, of which only the first has the inputs of the policy's distribution."""
+    """Two recordings of one environment; only the first has the column action_dist_inputs."""
     make_policy(WALK).save(tmp_path / "policy")
     expert = {"checkpoint": {"path": str(tmp_path / "policy")}}
     record(recording(tmp_path / "expert", policy=expert))
@@ -27,12 +27,12 @@ def expert_and_random(tmp_path: Path) -> list[Path]:
     return [tmp_path / "expert", tmp_path / "random"]
 
 
-@pytest.mark.parametrize("share", [{}, {"top": 0.5}])
-def test_columns_that_only_some_have_are_left_out(
-    expert_and_random: list[Path], tmp_path: Path, share: dict[str, float]
+@pytest.mark.parametrize("top", [{}, {"top": 0.5}])
+def test_columns_of_only_some_inputs_are_dropped(
+    expert_and_random: list[Path], tmp_path: Path, top: dict[str, float]
 ) -> None:
-    both = [{"path": str(path), **share} for path in expert_and_random]
-    resource = training(tmp_path / "runs", "", environment=WALK, input=both)
+    inputs_spec = [{"path": str(path), **top} for path in expert_and_random]
+    resource = training(tmp_path / "runs", "", environment=WALK, input=inputs_spec)
     reporter = MemoryReporter()
     outcome, inputs = train_locally(
         resource, inputs_of(resource, FileReferences({})), reporter, Interruption()
@@ -43,24 +43,24 @@ def test_columns_that_only_some_have_are_left_out(
     assert source.dataset.spec.required_leaves == {"obs", "actions", "rewards", "action_logp"}
 
 
-def test_the_best_of_one_beside_another_without_rewards(
+def test_top_of_one_input_uses_rewards_that_another_lacks(
     expert_and_random: list[Path], tmp_path: Path
 ) -> None:
     expert, random = map(str, expert_and_random)
-    both = [{"path": expert, "top": 0.5}, {"path": random, "columns": ["obs", "actions"]}]
-    resource = training(tmp_path / "runs", "", environment=WALK, input=both)
+    inputs_spec = [{"path": expert, "top": 0.5}, {"path": random, "columns": ["obs", "actions"]}]
+    resource = training(tmp_path / "runs", "", environment=WALK, input=inputs_spec)
     (source,) = sources_of(open_inputs(resource, inputs_of(resource, FileReferences({}))))
     assert source.dataset.spec.required_leaves == {"obs", "actions"}
     assert source.dataset.num_episodes == 1.5 * open_dataset(random).num_episodes
     assert "rewards" not in source.dataset.read(source.dataset.units[0]).columns
 
 
-@pytest.mark.parametrize("judged", [{}, {"offline": {"heldOut": 0.2}}])
-def test_with_weights_each_keeps_its_columns(
-    expert_and_random: list[Path], tmp_path: Path, judged: dict[str, Any]
+@pytest.mark.parametrize("evaluation", [{}, {"offline": {"heldOut": 0.2}}])
+def test_weighted_inputs_keep_their_columns(
+    expert_and_random: list[Path], tmp_path: Path, evaluation: dict[str, Any]
 ) -> None:
-    both = [{"path": str(path), "weight": 1.0} for path in expert_and_random]
-    resource = training(tmp_path / "runs", "", environment=WALK, input=both, evaluation=judged)
+    inputs_spec = [{"path": str(path), "weight": 1.0} for path in expert_and_random]
+    resource = training(tmp_path / "runs", "", environment=WALK, input=inputs_spec, evaluation=evaluation)
     reporter = MemoryReporter()
     outcome, inputs = train_locally(
         resource, inputs_of(resource, FileReferences({})), reporter, Interruption()
@@ -70,32 +70,36 @@ def test_with_weights_each_keeps_its_columns(
     assert not any("left out" in note for note in reporter.notes)
 
 
-class ReadsByItself(OfflineData):
+class CustomOfflineData(OfflineData):
     def __init__(self, config: Any) -> None:
         self.data = [config]
 
 
-class MapsRows(OfflinePreLearner):
+class RowMappingPreLearner(OfflinePreLearner):
     @staticmethod
     def _map_to_episodes(is_multi_agent: bool, batch: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
 
-def test_a_class_that_reads_has_the_options_that_a_pre_learner_has(tmp_path: Path) -> None:
-    asked = {}
-    for field, kind in (("offlineData", ReadsByItself), ("preLearner", MapsRows)):
+def test_offline_data_class_receives_options_of_pre_learner(tmp_path: Path) -> None:
+    configs = {}
+    for field, kind in (("offlineData", CustomOfflineData), ("preLearner", RowMappingPreLearner)):
         pipeline = {field: f"{__name__}:{kind.__name__}", "datasetNumItersPerLearner": 3}
         config = {"lr": 0.5, "trainBatchSizePerLearner": 16}
         resource = training(tmp_path, "rows", environment=WALK, pipeline=pipeline, config=config, seed=7)
-        asked[field] = TrainingConfig(
+        configs[field] = TrainingConfig(
             inputs_of(resource, FileReferences({}))[0].reading.options.mapper_training
         )
-    for found in asked.values():
-        assert (found.seed, found.lr, found.train_batch_size_per_learner) == (7, 0.5, 16)
-        assert (found.input_, found.dataset_num_iters_per_learner) == ("rows", 3)
+    for training_config in configs.values():
+        assert (training_config.seed, training_config.lr, training_config.train_batch_size_per_learner) == (
+            7,
+            0.5,
+            16,
+        )
+        assert (training_config.input_, training_config.dataset_num_iters_per_learner) == ("rows", 3)
     with pytest.raises(
         AttributeError, match=r"the config has no 'lrr' here; it has .*, lr, .*, rl_module_spec"
     ):
-        asked["offlineData"].lrr  # noqa: B018
+        configs["offlineData"].lrr  # noqa: B018
     with pytest.raises(AttributeError, match="it has observation_space, action_space, rl_module_spec"):
         TrainingConfig({}).lr  # noqa: B018

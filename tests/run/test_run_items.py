@@ -1,4 +1,4 @@
-"""Algorithms of each kind of item, and with targets: resident and streaming alike, and resumed exactly."""
+"""Algorithms on each kind of item and with targets: streaming equals resident, and trainings resume exactly."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TOYS: dict[str, dict[str, Any]] = {
 toys = pytest.mark.parametrize("toy", [toy for toy in TOYS if "rioritised" not in toy])
 
 
-class Dies(StopAfter):
-    """Ends the training without a checkpoint, as a kill does."""
+class KilledAfter(StopAfter):
+    """Ends the training without a checkpoint, like a kill."""
 
     def check(self) -> None:
         try:
@@ -36,13 +36,13 @@ class Dies(StopAfter):
             raise RuntimeError("killed") from None
 
 
-stops = pytest.mark.parametrize("stop", [StopAfter, Dies])
+stops = pytest.mark.parametrize("stop", [StopAfter, KilledAfter])
 
 
 def fit(
     toy: str, folder: Path, data: Path, interruption: Interruption | None = None, **pipeline: Any
 ) -> list[Any]:
-    """Losses by iteration, and the policy's weights at the end."""
+    """Train; return metrics of each iteration and the hash of the final weights."""
     resource = training(
         folder,
         data,
@@ -63,7 +63,7 @@ def fit(
 
 
 @toys
-def test_resident_and_streaming_are_one_training(toy: str, walks: Path, tmp_path: Path) -> None:
+def test_streaming_equals_resident(toy: str, walks: Path, tmp_path: Path) -> None:
     resident = fit(toy, tmp_path / "resident", walks, residency="Resident")
     assert resident == fit(toy, tmp_path / "streaming", walks, residency="Streaming")
     first, last = (iteration["total_loss"] for iteration in (resident[0][0], resident[0][-1]))
@@ -73,40 +73,40 @@ def test_resident_and_streaming_are_one_training(toy: str, walks: Path, tmp_path
 @toys
 @pytest.mark.parametrize("residency", ["Resident", "Streaming"])
 @stops
-def test_a_training_that_was_stopped_is_the_one_that_was_not(
+def test_stopped_training_equals_uninterrupted_training(
     toy: str, residency: str, stop: type[StopAfter], walks: Path, tmp_path: Path
 ) -> None:
-    whole = fit(toy, tmp_path / "whole", walks, residency=residency)
-    for updates in (13, 12):  # a stop within an iteration, and one more after going on
+    reference = fit(toy, tmp_path / "whole", walks, residency=residency)
+    for updates in (13, 12):  # within an iteration, and once more after resuming
         with pytest.raises((Interrupted, RuntimeError)):
             fit(toy, tmp_path / "parted", walks, stop(updates), residency=residency)
-    assert fit(toy, tmp_path / "parted", walks, residency=residency) == whole
+    assert fit(toy, tmp_path / "parted", walks, residency=residency) == reference
 
 
 @stops
-def test_a_training_on_draws_by_priority_goes_on_too(
+def test_training_on_prioritised_draws_resumes_exactly(
     stop: type[StopAfter], walks: Path, tmp_path: Path
 ) -> None:
-    whole = fit("PrioritisedQ", tmp_path / "whole", walks)
+    reference = fit("PrioritisedQ", tmp_path / "whole", walks)
     for updates in (13, 12):
         with pytest.raises((Interrupted, RuntimeError)):
             fit("PrioritisedQ", tmp_path / "parted", walks, stop(updates))
-    assert fit("PrioritisedQ", tmp_path / "parted", walks) == whole
+    assert fit("PrioritisedQ", tmp_path / "parted", walks) == reference
 
 
-def test_an_algorithm_that_gives_no_priorities_is_told(walks: Path, tmp_path: Path) -> None:
+def test_missing_priorities_are_reported(walks: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the losses of the previous batch returned no priorities"):
         fit("Unprioritised", tmp_path, walks)
 
 
-def test_the_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
+def test_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
     fit("LambdaReturns, refreshed", tmp_path, walks)
     lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
     ages = [orjson.loads(line)["targets_age"] for line in lines]
     assert all(1 <= age <= 4 for age in ages)
 
 
-def test_timesteps_of_sequences_count_with_their_padding(walks: Path, tmp_path: Path) -> None:
+def test_timesteps_of_sequences_include_padding(walks: Path, tmp_path: Path) -> None:
     fit("CausalMean", tmp_path, walks)
     last = orjson.loads((tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
     assert last["num_env_steps_trained_lifetime"] == last["num_updates_lifetime"] * (16 // 5) * 5
@@ -130,14 +130,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("toy", MISTAKES)
-def test_a_mistake_is_told_in_a_sentence(
+def test_invalid_algorithm_is_reported(
     toy: str, walks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, sentence = MISTAKES[toy]
+    options, message = MISTAKES[toy]
     monkeypatch.setitem(TOYS, toy, options)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         fit(toy, tmp_path, walks)
 
 
-def test_needs_follow_from_the_options() -> None:
+def test_needs_follow_from_options() -> None:
     assert build("algorithm_toys:NStepQ", {"nStep": 7}).needs().n_step == 7

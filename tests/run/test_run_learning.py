@@ -1,4 +1,4 @@
-"""From an expert to its clone, as a user does it."""
+"""From an expert to its clone, as a user would do it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPERT = {
 }
 
 
-def test_a_clone_of_a_hundred_episodes_plays_as_well_as_the_expert(tmp_path: Path) -> None:
+def test_clone_of_hundred_episodes_reaches_return_of_expert(tmp_path: Path) -> None:
     record(
         recording(
             tmp_path / "data",

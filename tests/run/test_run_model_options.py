@@ -1,4 +1,4 @@
-"""Every option of the model changes what an algorithm builds, or a note says that it does not; never both."""
+"""Each model option either changes what an algorithm builds, or a note says that it has no effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VECTOR = gym.spaces.Box(-1, 1, (3,))
 IMAGE = gym.spaces.Box(0, 255, (5, 5, 1), np.uint8)
 ACTIONS = (gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,)))
 INITIALIZER = {"name": "constant", "kwargs": {"val": 0.3}}
-OTHERS: dict[str, Any] = {
+OPTION_VALUES: dict[str, Any] = {
     "fcnetHiddens": [5],
     "fcnetActivation": "relu",
     "layerNorm": True,
@@ -55,16 +55,16 @@ OTHERS: dict[str, Any] = {
         for kind in ("Kernel", "Bias")
     },
 }
-"""A value of each option that is neither its default nor in a case."""
+"""Option -> value that is neither its default nor in a case."""
 SMALL = {"DecisionTransformer": {"embedSize": 4, "numLayers": 1, "contextLength": 2, "targetReturn": 1.0}}
 
 
 class Case(NamedTuple):
-    """Observations, options of the model, and what the names of those tried beside them begin with."""
+    """An observation space, model options, and prefixes of the further options to try with them."""
 
     space: gym.Space[Any]
     model: Mapping[str, Any]
-    tried: tuple[str, ...] = ("",)
+    prefixes: tuple[str, ...] = ("",)
 
 
 DEEP = {"fcnetHiddens": [4]}
@@ -82,22 +82,24 @@ CASES = {
 }
 
 
-class Built(NamedTuple):
-    """What an algorithm builds: the policy, all that describes its networks and the data it takes, and the weights."""
+class BuiltPolicy(NamedTuple):
+    """A policy that an algorithm built, with a description of its networks and data, and its weights."""
 
     policy: Policy
-    described: list[object]
+    description: list[object]
     weights: Mapping[str, Tensor]
 
-    def equals(self, other: Built) -> bool:
-        """Whether nothing but the policy's own copy of the options differs."""
-        return self.described == other.described and all(
+    def equals(self, other: BuiltPolicy) -> bool:
+        """Return True if nothing but the policy's copy of the options differs."""
+        return self.description == other.description and all(
             torch.equal(weights, other.weights[name]) for name, weights in self.weights.items()
         )
 
 
-def built(name: str, case: Case, actions: gym.Space[Any], options: Mapping[str, Any]) -> Built | None:
-    """None where the algorithm refuses these options."""
+def build_case(
+    name: str, case: Case, actions: gym.Space[Any], options: Mapping[str, Any]
+) -> BuiltPolicy | None:
+    """Build a policy, or return None if the algorithm refuses these options."""
     algorithm, model = build(name, SMALL.get(name, {})), ModelSpec.model_validate({**case.model, **options})
     try:
         preprocessing = Preprocessing.from_specs(case.space, actions, model)
@@ -107,16 +109,16 @@ def built(name: str, case: Case, actions: gym.Space[Any], options: Mapping[str, 
         needs = needs_for(algorithm, module)
     except SpecError:
         return None
-    seen = (sorted(preprocessing.filters), preprocessing.stacked_leaves)
-    described = [repr(nets), repr(module.action_head), seen, needs]
-    return Built(Policy(module, preprocessing, case.space, actions), described, nets.state_dict())
+    preprocessing_options = (sorted(preprocessing.filters), preprocessing.stacked_leaves)
+    description = [repr(nets), repr(module.action_head), preprocessing_options, needs]
+    return BuiltPolicy(Policy(module, preprocessing, case.space, actions), description, nets.state_dict())
 
 
-def wrong(name: str, case: Case, actions: gym.Space[Any]) -> Iterator[str]:
-    """Options that change nothing and have no note, or change something and have one."""
-    before = built(name, case, actions, {})
-    for option, value in OTHERS.items() if before else ():
-        after = built(name, case, actions, {option: value}) if option.startswith(case.tried) else None
+def find_wrong_options(name: str, case: Case, actions: gym.Space[Any]) -> Iterator[str]:
+    """Yield options without an effect and a note, and options with both."""
+    before = build_case(name, case, actions, {})
+    for option, value in OPTION_VALUES.items() if before else ():
+        after = build_case(name, case, actions, {option: value}) if option.startswith(case.prefixes) else None
         if before and after:
             resource = training("runs", "data", model={**case.model, option: value})
             notes = notes_on_ineffective_fields(resource, is_one_machine=True)
@@ -125,12 +127,14 @@ def wrong(name: str, case: Case, actions: gym.Space[Any]) -> Iterator[str]:
                 yield option
 
 
-def test_a_value_is_tried_of_every_option() -> None:
-    """But for the class, whose effect is another network."""
-    assert OTHERS.keys() == {field.alias for field in ModelSpec.model_fields.values()} - {"moduleClass"}
+def test_values_cover_every_option() -> None:
+    """Except for the class, which replaces the network."""
+    assert OPTION_VALUES.keys() == {field.alias for field in ModelSpec.model_fields.values()} - {
+        "moduleClass"
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", REGISTRY)
-def test_an_option_has_an_effect_or_a_note(name: str, case: str) -> None:
-    assert [list(wrong(name, CASES[case], actions)) for actions in ACTIONS] == [[], []]
+def test_option_has_effect_or_note(name: str, case: str) -> None:
+    assert [list(find_wrong_options(name, CASES[case], actions)) for actions in ACTIONS] == [[], []]

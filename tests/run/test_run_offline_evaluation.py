@@ -1,4 +1,4 @@
-"""Trainings that are judged by held-out episodes: what is held out, said, stopped and chosen by it."""
+"""Trainings that are evaluated on held-out episodes: the split, estimates, stop criteria and best checkpoint."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ SHORT = {"datasetNumItersPerLearner": 5}
 
 
 @pytest.fixture(scope="module")
-def nowhere(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes of an environment that nobody has."""
-    folder = tmp_path_factory.mktemp("nowhere") / "data"
-    recorded = open_dataset(walks).spec
-    spaces = recorded.observation_space, recorded.action_space
+def unknown_environment_data(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Episodes of an environment that does not exist."""
+    folder = tmp_path_factory.mktemp("unknown_environment_data") / "data"
+    spec = open_dataset(walks).spec
+    spaces = spec.observation_space, spec.action_space
     block = read_all(walks)
     block = replace(block, eps_id=np.array([f"there-{eps_id}" for eps_id in block.eps_id], dtype=object))
     with BlockWriter(resolve(folder), DataSpec.from_block(block, *spaces, "Lost-v7"), "s") as writer:
@@ -54,10 +54,12 @@ def nowhere(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def judged(folder: object, data: object, stop: dict[str, Any] | None = None, **given: Any) -> Any:
-    """A training of three short iterations, each of which is judged."""
-    algorithm, config = given.pop("algorithm", "BC"), given.pop("config", CONFIG)
-    evaluation = {"heldOut": 0.4, "interval": 1, **given}
+def make_evaluated_training(
+    folder: object, data: object, stop: dict[str, Any] | None = None, **fields: Any
+) -> Any:
+    """A training of three short iterations, with an evaluation after each."""
+    algorithm, config = fields.pop("algorithm", "BC"), fields.pop("config", CONFIG)
+    evaluation = {"heldOut": 0.4, "interval": 1, **fields}
     return training(
         folder,
         data,
@@ -69,68 +71,68 @@ def judged(folder: object, data: object, stop: dict[str, Any] | None = None, **g
     )
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def read_results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "test/r1/results.jsonl").read_text().splitlines()]
 
 
-def evaluations(folder: Path) -> list[dict[str, Any]]:
-    return [line["evaluation"]["offline"] for line in lines(folder) if "evaluation" in line]
+def read_evaluations(folder: Path) -> list[dict[str, Any]]:
+    return [line["evaluation"]["offline"] for line in read_results(folder) if "evaluation" in line]
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     return Policy.load(str(find_checkpoint(str(folder / "test/r1/checkpoints")).location)).module.state_dict()
 
 
-def test_a_training_without_an_environment_anywhere_ends_well(
-    tmp_path: Path, nowhere: Path, reporter: MemoryReporter, monkeypatch: pytest.MonkeyPatch
+def test_training_without_environment_succeeds(
+    tmp_path: Path, unknown_environment_data: Path, reporter: MemoryReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gym, "make", Mock(side_effect=AssertionError("nothing is to be played")))
     monkeypatch.setattr(environments, "make_environment", gym.make)
-    resource = judged(
+    resource = make_evaluated_training(
         tmp_path,
-        nowhere,
+        unknown_environment_data,
         stop={"estimatedReturn": -1e9, "iterations": 9},
         estimates=["wis", "dr"],
         explore=True,
         modelUpdates=5,
     )
     outcome = execute_training(resource, inputs_of(resource, FileReferences({})), reporter, Interruption())
-    (said,) = evaluations(tmp_path)
-    assert said["estimated_return"] == said["estimates"]["wis"]["value"]
-    low, high = said["estimates"]["wis"]["interval"]
-    assert low < said["estimated_return"] < high
-    assert set(said["estimates"]) == {"wis", "dr"}
+    (evaluation,) = read_evaluations(tmp_path)
+    assert evaluation["estimated_return"] == evaluation["estimates"]["wis"]["value"]
+    low, high = evaluation["estimates"]["wis"]["interval"]
+    assert low < evaluation["estimated_return"] < high
+    assert set(evaluation["estimates"]) == {"wis", "dr"}
     assert outcome.metrics["best"]["by"] == "wis"
-    assert outcome.metrics["best"]["score"] == said["estimated_return"]
-    assert f"return {said['estimated_return']:.1f}, as wis estimates it, after 5 updates" in outcome.message
-    assert reporter.stages[-1].verdict == said["verdict"]["sentence"] == outcome.metrics["verdict"]
+    assert outcome.metrics["best"]["score"] == evaluation["estimated_return"]
+    assert f"estimated return {evaluation['estimated_return']:.1f} (wis) after 5 updates" in outcome.message
+    assert reporter.stages[-1].verdict == evaluation["verdict"]["sentence"] == outcome.metrics["verdict"]
     page = (tmp_path / "test/r1/report.html").read_text()
-    assert said["verdict"]["sentence"][1:] in page
+    assert evaluation["verdict"]["sentence"][1:] in page
     assert (tmp_path / "test/r1/plots/estimate.png").exists()
     export_policy(outcome.folder, str(tmp_path / "out"), "safetensors", None)
     assert Policy.load(str(tmp_path / "out")).digest == Policy.load(outcome.metrics["best"]["path"]).digest
 
 
-def test_held_out_episodes_are_those_of_data_split_and_never_trained_on(tmp_path: Path, walks: Path) -> None:
+def test_held_out_episodes_are_those_of_split_and_never_trained_on(tmp_path: Path, walks: Path) -> None:
     Noting.seen.clear()
     pipeline = {"offlineData": "toy_pipeline:Noting", "datasetNumItersPerLearner": None}
     evaluation = {"offline": {"heldOut": 0.25, "heldOutSeed": 3}}
     train(training(tmp_path, walks, pipeline=pipeline, evaluation=evaluation, stop={"epochs": 2}))
-    trained, held = open_dataset(walks).split(0.25, seed=3)
-    seen = set(torch.cat(Noting.seen).tolist())
+    train_dataset, held_out = open_dataset(walks).split(0.25, seed=3)
+    seen_values = set(torch.cat(Noting.seen).tolist())
     Noting.seen.clear()
-    assert seen == first_values(trained)
-    assert not seen & first_values(held)
-    (said,) = evaluations(tmp_path)
-    assert (said["episodes"], said["timesteps"]) == (held.num_episodes, held.num_steps)
+    assert seen_values == first_observation_values(train_dataset)
+    assert not seen_values & first_observation_values(held_out)
+    (result,) = read_evaluations(tmp_path)
+    assert (result["episodes"], result["timesteps"]) == (held_out.num_episodes, held_out.num_steps)
 
 
-def test_the_loss_is_over_all_held_out_timesteps(tmp_path: Path, walks: Path) -> None:
-    train(judged(tmp_path, walks, stop={"iterations": 1}))
-    (said,) = evaluations(tmp_path)
+def test_validation_loss_covers_all_held_out_timesteps(tmp_path: Path, walks: Path) -> None:
+    train(make_evaluated_training(tmp_path, walks, stop={"iterations": 1}))
+    (evaluation,) = read_evaluations(tmp_path)
     policy = Policy.load(str(tmp_path / "test/r1/module"))
-    _, held = open_dataset(walks).split(0.4)
-    block = [held.read(unit) for unit in held.units]
+    _, held_out = open_dataset(walks).split(0.4)
+    block = [held_out.read(unit) for unit in held_out.units]
     losses = []
     for part in block:
         for episode in range(part.num_episodes):
@@ -138,118 +140,128 @@ def test_the_loss_is_over_all_held_out_timesteps(tmp_path: Path, walks: Path) ->
             actions = part.columns["actions"][part.rows_of("actions", episode)]
             inputs = policy.module.forward_train({"obs": torch.from_numpy(obs)})["action_dist_inputs"]
             losses.append(-policy.module.distribution(inputs).logp(torch.from_numpy(actions)).detach())
-    assert said["validation_loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
-    assert set(said["signals"]) == {"action_agreement", "imitation_loss"}
-    assert "verdict" not in said
+    assert evaluation["validation_loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
+    assert set(evaluation["signals"]) == {"action_agreement", "imitation_loss"}
+    assert "verdict" not in evaluation
 
 
-def test_the_algorithms_own_critics_say_what_they_expect(tmp_path: Path, walks: Path) -> None:
-    """DQN's: its policy holds them, and takes the best action."""
-    train(judged(tmp_path, walks, algorithm="DQN", stop={"iterations": 1}))
-    (said,) = evaluations(tmp_path)
+def test_signals_contain_values_of_own_critics(tmp_path: Path, walks: Path) -> None:
+    """DQN's policy contains its critics, and takes the best action."""
+    train(make_evaluated_training(tmp_path, walks, algorithm="DQN", stop={"iterations": 1}))
+    (evaluation,) = read_evaluations(tmp_path)
     values = Policy.load(str(tmp_path / "test/r1/module")).module.values
-    _, held = open_dataset(walks).split(0.4)
-    block = Block.concat([held.read(unit) for unit in held.units])
+    _, held_out = open_dataset(walks).split(0.4)
+    block = Block.concat([held_out.read(unit) for unit in held_out.units])
     with torch.no_grad():
-        found = values({"obs": torch.from_numpy(block.columns["obs"][block.obs_row])})
-        taken = values.of(found, torch.from_numpy(block.columns["actions"]))[0]
+        q = values({"obs": torch.from_numpy(block.columns["obs"][block.obs_row])})
+        action_q = values.gather(q, torch.from_numpy(block.columns["actions"]))[0]
     starts = np.cumsum(block.length) - block.length
-    signals = said["signals"]
-    assert signals["critic_initial_value"] == pytest.approx(float(found[0, starts].amax(-1).mean()), rel=1e-5)
-    assert signals["critic_mean_q"] == pytest.approx(float(taken.mean()), rel=1e-5)
-    assert signals["critic_max_q"] == pytest.approx(float(taken.max()), rel=1e-5)
+    signals = evaluation["signals"]
+    assert signals["critic_initial_value"] == pytest.approx(float(q[0, starts].amax(-1).mean()), rel=1e-5)
+    assert signals["critic_mean_q"] == pytest.approx(float(action_q.mean()), rel=1e-5)
+    assert signals["critic_max_q"] == pytest.approx(float(action_q.max()), rel=1e-5)
 
 
-def test_a_policy_that_samples_without_a_density_is_judged(tmp_path: Path) -> None:
+def test_policy_without_density_is_evaluated_by_model(tmp_path: Path) -> None:
     folder = tmp_path / "moves"
     record(recording(folder, environment={"id": "toy_environments:Continuous"}, duration={"episodes": 10}))
-    asked = {"algorithm": "FQL", "config": {}, "estimates": ["dm"], "explore": True, "modelUpdates": 5}
-    train(judged(tmp_path / "runs", folder, **asked, stop={"iterations": 1}))
-    (said,) = evaluations(tmp_path / "runs")
-    assert said["estimates"]["dm"]["value"] == said["estimated_return"]
-    assert "imitation_loss" not in said["signals"]
-    assert "critic_initial_value" in said["signals"]
+    spec = {"algorithm": "FQL", "config": {}, "estimates": ["dm"], "explore": True, "modelUpdates": 5}
+    train(make_evaluated_training(tmp_path / "runs", folder, **spec, stop={"iterations": 1}))
+    (evaluation,) = read_evaluations(tmp_path / "runs")
+    assert evaluation["estimates"]["dm"]["value"] == evaluation["estimated_return"]
+    assert "imitation_loss" not in evaluation["signals"]
+    assert "critic_initial_value" in evaluation["signals"]
 
 
-def test_judging_changes_nothing_of_the_training_and_happens_once_when_it_is_due(
+def test_evaluation_runs_when_due_and_does_not_change_training(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as once:
-        counted = Mock(wraps=offline.OfflineEvaluator.evaluate)
-        once.setattr(offline.OfflineEvaluator, "evaluate", lambda *given: counted(*given))  # noqa: PLW0108
-        train(judged(tmp_path / "often", walks, interval=2, stop={"iterations": 5}))
-    assert counted.call_count == 2
-    assert ["evaluation" in line for line in lines(tmp_path / "often")] == [False, True, False, True, False]
-    train(judged(tmp_path / "once", walks, interval=None, stop={"iterations": 5}))
-    assert [line["training_iteration"] for line in evaluations(tmp_path / "once")] == [5]
-    often, once_weights = weights(tmp_path / "often"), weights(tmp_path / "once")
+        report_calls = Mock(wraps=offline.OfflineEvaluator.evaluate)
+        once.setattr(offline.OfflineEvaluator, "evaluate", lambda *given: report_calls(*given))  # noqa: PLW0108
+        train(make_evaluated_training(tmp_path / "often", walks, interval=2, stop={"iterations": 5}))
+    assert report_calls.call_count == 2
+    assert ["evaluation" in line for line in read_results(tmp_path / "often")] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    train(make_evaluated_training(tmp_path / "once", walks, interval=None, stop={"iterations": 5}))
+    assert [line["training_iteration"] for line in read_evaluations(tmp_path / "once")] == [5]
+    often, once_weights = read_weights(tmp_path / "often"), read_weights(tmp_path / "once")
     assert all(torch.equal(value, once_weights[name]) for name, value in often.items())
 
 
 @pytest.mark.parametrize("looks", [[7], [5, 1, 6]], ids=str)
-def test_interruptions_change_nothing(tmp_path: Path, walks: Path, looks: list[int]) -> None:
-    asked = {"estimates": ["wis", "dm"], "explore": True, "modelUpdates": 5, "stop": {"iterations": 4}}
-    train(judged(tmp_path / "whole", walks, **asked))
+def test_interruptions_do_not_change_evaluations(tmp_path: Path, walks: Path, looks: list[int]) -> None:
+    spec = {"estimates": ["wis", "dm"], "explore": True, "modelUpdates": 5, "stop": {"iterations": 4}}
+    train(make_evaluated_training(tmp_path / "whole", walks, **spec))
     for number in looks:
         with pytest.raises(Interrupted):
-            train(judged(tmp_path / "parts", walks, **asked), StopAfter(number))
-    train(judged(tmp_path / "parts", walks, **asked))
-    assert evaluations(tmp_path / "parts") == evaluations(tmp_path / "whole")
+            train(make_evaluated_training(tmp_path / "parts", walks, **spec), StopAfter(number))
+    train(make_evaluated_training(tmp_path / "parts", walks, **spec))
+    assert read_evaluations(tmp_path / "parts") == read_evaluations(tmp_path / "whole")
     best = [
         CheckpointStore(resolve(tmp_path / which / "test/r1/checkpoints")).best_score("wis")
         for which in ("whole", "parts")
     ]
-    assert best[0] == best[1] == max(each["estimated_return"] for each in evaluations(tmp_path / "whole"))
+    assert (
+        best[0]
+        == best[1]
+        == max(evaluation["estimated_return"] for evaluation in read_evaluations(tmp_path / "whole"))
+    )
 
 
-def test_a_run_that_is_killed_while_it_is_judged_has_the_same_evaluations(
+def test_kill_during_evaluation_does_not_change_evaluations(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"estimates": ["wis"], "explore": True, "stop": {"iterations": 4}}
-    train(judged(tmp_path / "whole", walks, **asked))
+    spec = {"estimates": ["wis"], "explore": True, "stop": {"iterations": 4}}
+    train(make_evaluated_training(tmp_path / "whole", walks, **spec))
     report, calls = offline.OfflineEvaluator.evaluate, iter(range(99))
 
-    def killed(*given: Any) -> Any:
+    def kill_in_third_call(*given: Any) -> Any:
         if next(calls) == 2:
             raise KeyboardInterrupt
         return report(*given)
 
     with monkeypatch.context() as kills, pytest.raises(KeyboardInterrupt):
-        kills.setattr(offline.OfflineEvaluator, "evaluate", killed)
-        train(judged(tmp_path / "killed", walks, **asked))
-    train(judged(tmp_path / "killed", walks, **asked))
-    assert evaluations(tmp_path / "killed") == evaluations(tmp_path / "whole")
+        kills.setattr(offline.OfflineEvaluator, "evaluate", kill_in_third_call)
+        train(make_evaluated_training(tmp_path / "killed", walks, **spec))
+    train(make_evaluated_training(tmp_path / "killed", walks, **spec))
+    assert read_evaluations(tmp_path / "killed") == read_evaluations(tmp_path / "whole")
 
 
-def test_without_recorded_log_probabilities_the_behaviour_is_cloned_once(
+def test_recorded_policy_is_cloned_once_without_log_probabilities(
     tmp_path: Path, walks: Path, reporter: MemoryReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Mock(wraps=offline.Clone)
-    monkeypatch.setattr(offline, "Clone", made)
+    clone_calls = Mock(wraps=offline.Clone)
+    monkeypatch.setattr(offline, "Clone", clone_calls)
     monkeypatch.setattr(offline, "CloneFit", lambda: CloneFit(updates=1))
-    resource = judged(tmp_path, walks, estimates=["wis"], explore=True)
+    resource = make_evaluated_training(tmp_path, walks, estimates=["wis"], explore=True)
     source = resource.spec.input[0].model_copy(update={"columns": ["obs", "actions", "rewards"]})
     resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": [source]})})
     train(resource, reporter=reporter)
-    assert made.call_count == 1
-    assert all(each["calibration"]["error"] < 0.5 for each in evaluations(tmp_path))
+    assert clone_calls.call_count == 1
+    assert all(evaluation["calibration"]["error"] < 0.5 for evaluation in read_evaluations(tmp_path))
 
 
 RECURRENT = {"fcnetHiddens": [8], "recurrent": "GRU", "cellSize": 8, "maxSeqLen": 4}
 
 
-def test_a_recurrent_policy_is_judged_by_ratios(tmp_path: Path, walks: Path) -> None:
-    asked = {"offline": {"heldOut": 0.4, "estimates": ["pdwis"], "explore": True}}
-    train(training(tmp_path, walks, model=RECURRENT, evaluation=asked))
-    (said,) = evaluations(tmp_path)
-    assert said["validation_loss"] == pytest.approx(1.1, abs=0.1)
-    assert said["signals"]["imitation_loss"] == pytest.approx(said["validation_loss"], rel=1e-3)
-    assert said["estimated_return"] == said["estimates"]["pdwis"]["value"]
-    assert said["verdict"]["by"] == "pdwis"
+def test_recurrent_policy_is_evaluated_by_ratios(tmp_path: Path, walks: Path) -> None:
+    evaluation_spec = {"offline": {"heldOut": 0.4, "estimates": ["pdwis"], "explore": True}}
+    train(training(tmp_path, walks, model=RECURRENT, evaluation=evaluation_spec))
+    (evaluation,) = read_evaluations(tmp_path)
+    assert evaluation["validation_loss"] == pytest.approx(1.1, abs=0.1)
+    assert evaluation["signals"]["imitation_loss"] == pytest.approx(evaluation["validation_loss"], rel=1e-3)
+    assert evaluation["estimated_return"] == evaluation["estimates"]["pdwis"]["value"]
+    assert evaluation["verdict"]["by"] == "pdwis"
 
 
 @pytest.mark.parametrize(
-    ("asked", "columns", "why"),
+    ("estimates", "columns", "message"),
     [
         (
             ["pdwis", "dm", "dr"],
@@ -263,69 +275,78 @@ def test_a_recurrent_policy_is_judged_by_ratios(tmp_path: Path, walks: Path) -> 
         ),
     ],
 )
-def test_what_a_recurrent_policy_can_never_have_is_refused(
-    tmp_path: Path, walks: Path, asked: list[str], columns: list[str] | None, why: str
+def test_estimates_impossible_for_recurrent_policy_are_refused(
+    tmp_path: Path, walks: Path, estimates: list[str], columns: list[str] | None, message: str
 ) -> None:
-    evaluation = {"offline": {"heldOut": 0.4, "estimates": asked, "explore": True}}
+    evaluation = {"offline": {"heldOut": 0.4, "estimates": estimates, "explore": True}}
     resource = training(tmp_path, walks, model=RECURRENT, evaluation=evaluation)
     source = resource.spec.input[0].model_copy(update={"columns": columns})
     resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": [source]})})
-    with pytest.raises(SpecError, match=why):
+    with pytest.raises(SpecError, match=message):
         train(resource)
 
 
-def test_an_estimate_that_can_never_be_computed_is_refused(tmp_path: Path) -> None:
+def test_estimate_impossible_without_density_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "moves"
     record(recording(folder, environment={"id": "toy_environments:Continuous"}, duration={"episodes": 10}))
-    said = r"estimates has wis, and the policy's actions have no density, so they can never be computed: set explore"
-    with pytest.raises(SpecError, match=said):
-        train(judged(tmp_path / "runs", folder, estimates=["wis"]))
+    message = r"estimates has wis, and the policy's actions have no density, so they can never be computed: set explore"
+    with pytest.raises(SpecError, match=message):
+        train(make_evaluated_training(tmp_path / "runs", folder, estimates=["wis"]))
 
 
-def test_a_low_loss_ends_it(tmp_path: Path, walks: Path) -> None:
-    outcome = train(judged(tmp_path, walks, stop={"validationLoss": 100, "iterations": 9}))
+def test_low_validation_loss_stops_training(tmp_path: Path, walks: Path) -> None:
+    outcome = train(make_evaluated_training(tmp_path, walks, stop={"validationLoss": 100, "iterations": 9}))
     assert outcome.metrics["iterations"] == 1
 
 
-def test_a_run_goes_on_with_other_estimates_and_is_chosen_by_those(tmp_path: Path, walks: Path) -> None:
-    train(judged(tmp_path, walks, estimates=["pdis"], explore=True))
-    train(judged(tmp_path, walks, estimates=["wis"], explore=True, stop={"iterations": 5}))
-    later = [each for each in evaluations(tmp_path) if "wis" in each["estimates"]]
-    assert [each["training_iteration"] for each in later] == [4, 5]
+def test_resume_with_other_estimates_selects_best_by_those(tmp_path: Path, walks: Path) -> None:
+    train(make_evaluated_training(tmp_path, walks, estimates=["pdis"], explore=True))
+    train(make_evaluated_training(tmp_path, walks, estimates=["wis"], explore=True, stop={"iterations": 5}))
+    later_evaluations = [
+        evaluation for evaluation in read_evaluations(tmp_path) if "wis" in evaluation["estimates"]
+    ]
+    assert [evaluation["training_iteration"] for evaluation in later_evaluations] == [4, 5]
     store = CheckpointStore(resolve(tmp_path / "test/r1/checkpoints"))
     assert store.best().updates in (20, 25)
 
 
-def test_other_held_out_episodes_are_another_run(tmp_path: Path, walks: Path) -> None:
+def test_other_held_out_seed_changes_course_hash(tmp_path: Path, walks: Path) -> None:
     from hindcast.api import course_hash
 
-    one, other, estimated = (
-        judged(tmp_path, walks, **given) for given in ({}, {"heldOutSeed": 1}, {"estimates": ["dm"]})
+    reference, other_seed, with_estimates = (
+        make_evaluated_training(tmp_path, walks, **fields)
+        for fields in ({}, {"heldOutSeed": 1}, {"estimates": ["dm"]})
     )
-    assert course_hash(one) == course_hash(estimated) != course_hash(other)
+    assert course_hash(reference) == course_hash(with_estimates) != course_hash(other_seed)
 
 
-def test_data_of_its_own_judge_what_is_trained_on_all_others(
-    tmp_path: Path, walks: Path, nowhere: Path
+def test_evaluation_input_is_used_in_place_of_held_out(
+    tmp_path: Path, walks: Path, unknown_environment_data: Path
 ) -> None:
-    train(judged(tmp_path, walks, heldOut=None, input=[str(nowhere)], stop={"iterations": 1}))
-    (said,) = evaluations(tmp_path)
-    assert said["episodes"] == open_dataset(walks).num_episodes
-    sentence = r"input is .*, of which episode .* is trained on: give spec.evaluation.offline.heldOut"
-    with pytest.raises(SpecError, match=sentence):
-        train(judged(tmp_path / "same", walks, heldOut=None, input=[str(walks)]))
+    train(
+        make_evaluated_training(
+            tmp_path, walks, heldOut=None, input=[str(unknown_environment_data)], stop={"iterations": 1}
+        )
+    )
+    (evaluation,) = read_evaluations(tmp_path)
+    assert evaluation["episodes"] == open_dataset(walks).num_episodes
+    message = r"input is .*: episode .* is also in the training data. Use spec.evaluation.offline.heldOut"
+    with pytest.raises(SpecError, match=message):
+        train(make_evaluated_training(tmp_path / "same", walks, heldOut=None, input=[str(walks)]))
 
 
 @pytest.mark.parametrize("columns", [None, ("obs", "actions", "rewards")])
-def test_data_of_its_own_are_not_trained_on_in_part(walks: Path, columns: tuple[str, ...] | None) -> None:
+def test_evaluation_input_that_overlaps_training_data_is_refused(
+    walks: Path, columns: tuple[str, ...] | None
+) -> None:
     reading = Reading((str(walks),), options=ReadOptions(columns=columns))
     best = Source("best", open_data(reading).filter(top=0.2))
-    with pytest.raises(SpecError, match=r"of which episode .* is trained on"):
+    with pytest.raises(SpecError, match=r"episode .* is also in the training data"):
         open_evaluation_data(OfflineEvaluationSpec(input=[str(walks)]), [best])
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "message"),
     [
         (
             {"heldOut": 0.001},
@@ -342,20 +363,24 @@ def test_data_of_its_own_are_not_trained_on_in_part(walks: Path, columns: tuple[
     ],
     ids=["empty", "one episode", "no ratios"],
 )
-def test_too_few_episodes_are_refused(tmp_path: Path, walks: Path, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        train(judged(tmp_path, walks, **given))
+def test_too_few_episodes_are_refused(
+    tmp_path: Path, walks: Path, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        train(make_evaluated_training(tmp_path, walks, **fields))
 
 
-def test_no_overlap_is_said_and_nothing_is_chosen_by_it(
+def test_no_overlap_is_reported_and_selects_no_checkpoint(
     tmp_path: Path, walks: Path, reporter: MemoryReporter
 ) -> None:
-    resource = judged(tmp_path, walks, estimates=["wis"], stop={"estimatedReturn": -1e9, "iterations": 2})
-    outcome = train(resource, reporter=reporter)  # of a greedy policy hardly an episode counts
+    resource = make_evaluated_training(
+        tmp_path, walks, estimates=["wis"], stop={"estimatedReturn": -1e9, "iterations": 2}
+    )
+    outcome = train(resource, reporter=reporter)  # a greedy policy leaves hardly any effective episode
     assert outcome.metrics["iterations"] == 2
-    for each in evaluations(tmp_path):
-        assert each["estimated_return"] is None
-        assert "the policy rarely does what the behaviour did" in each["refused"]["wis"]
+    for evaluation in read_evaluations(tmp_path):
+        assert evaluation["estimated_return"] is None
+        assert "the policy rarely does what the behaviour did" in evaluation["refused"]["wis"]
     assert outcome.metrics["best"] is None
     assert outcome.metrics["verdict"].startswith("nothing can be said: ")
     assert "the policy rarely does what the behaviour did" in outcome.metrics["verdict"]
@@ -363,23 +388,25 @@ def test_no_overlap_is_said_and_nothing_is_chosen_by_it(
     assert note.startswith("iteration 1: wis cannot be computed: ")
 
 
-def test_a_training_that_only_a_refused_estimate_could_stop_is_ended(tmp_path: Path, walks: Path) -> None:
+def test_training_that_no_estimate_can_stop_is_ended(tmp_path: Path, walks: Path) -> None:
     stop = {"estimatedReturn": 1e9}
-    why = (
-        r"was stopped at iteration 10: only held-out episodes could stop it, and 10 evaluations in a row gave nothing "
+    message = (
+        r"was stopped at iteration 10: only held-out episodes could stop it, and 10 evaluations in a row gave no value "
         r"to stop by \(wis: 16 episodes weigh .*\)\. Add a limit such as stop\.updates\."
     )
-    with pytest.raises(SpecError, match=why):
-        train(judged(tmp_path, walks, estimates=["wis"], stop=stop))
-    outcome = train(judged(tmp_path, walks, estimates=["wis"], stop=stop | {"iterations": 11}))
+    with pytest.raises(SpecError, match=message):
+        train(make_evaluated_training(tmp_path, walks, estimates=["wis"], stop=stop))
+    outcome = train(
+        make_evaluated_training(tmp_path, walks, estimates=["wis"], stop=stop | {"iterations": 11})
+    )
     assert outcome.metrics["iterations"] == 11
 
 
-def first_values(dataset: Any) -> set[float]:
-    """Of the observations of all steps, final ones aside."""
-    found: set[float] = set()
+def first_observation_values(dataset: Any) -> set[float]:
+    """Return the first values of all observations but final ones."""
+    values: set[float] = set()
     for unit in dataset.units:
         block = dataset.read(unit)
         for episode in range(block.num_episodes):
-            found |= set(block.columns["obs"][block.rows_of("obs", episode)][:-1, 0].tolist())
-    return found
+            values |= set(block.columns["obs"][block.rows_of("obs", episode)][:-1, 0].tolist())
+    return values

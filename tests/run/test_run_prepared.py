@@ -1,4 +1,4 @@
-"""Trainings on data that are not whole episodes in order."""
+"""Trainings on data that must be prepared: not whole episodes in order."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def scrambled(tmp_path: Path) -> Path:
+def scrambled_folder(tmp_path: Path) -> Path:
     record(recording(tmp_path / "ordered", output={"format": "Columns"}))
-    (tmp_path / "scrambled").mkdir()
+    (tmp_path / "scrambled_folder").mkdir()
     for file in sorted((tmp_path / "ordered").glob("*.parquet")):
         table = pq.read_table(file)
         rows = np.random.default_rng(0).permutation(len(table))
-        pq.write_table(table.take(rows), tmp_path / "scrambled" / file.name)
-    return tmp_path / "scrambled"
+        pq.write_table(table.take(rows), tmp_path / "scrambled_folder" / file.name)
+    return tmp_path / "scrambled_folder"
 
 
 def train(resource: Any, reporter: MemoryReporter) -> Any:
@@ -44,7 +44,7 @@ def train(resource: Any, reporter: MemoryReporter) -> Any:
 
 
 @pytest.mark.parametrize("is_discrete", [True, False])
-def test_units_of_actions_are_noted_unless_the_space_has_no_floats(tmp_path: Path, is_discrete: bool) -> None:
+def test_action_units_are_noted_only_for_float_actions(tmp_path: Path, is_discrete: bool) -> None:
     rows = [
         {"eps_id": "e", "t": t, "obs": [0.5], "new_obs": [0.5], "actions": [1.5], "rewards": 0}
         for t in range(9)
@@ -64,115 +64,121 @@ def test_units_of_actions_are_noted_unless_the_space_has_no_floats(tmp_path: Pat
     )
 
 
-def test_scrambled_rows_train_like_the_recording(tmp_path: Path, scrambled: Path) -> None:
+def test_scrambled_rows_are_sorted_and_trained_on(tmp_path: Path, scrambled_folder: Path) -> None:
     reporter = MemoryReporter()
-    outcome = train(training(tmp_path / "run", scrambled), reporter)
+    outcome = train(training(tmp_path / "run", scrambled_folder), reporter)
     assert outcome.state == "Succeeded"
     assert any("rows were put in order: 40 by t" in note for note in reporter.notes)
     assert any(stage.stage == "Preparing the data" for stage in reporter.stages)
 
 
-def test_the_builder_says_the_same(tmp_path: Path, scrambled: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_builder_reports_same_notes(
+    tmp_path: Path, scrambled_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     reporter = MemoryReporter()
-    train(training(tmp_path / "run", scrambled), reporter)
-    config = BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled))
+    train(training(tmp_path / "run", scrambled_folder), reporter)
+    config = BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled_folder))
     with caplog.at_level("WARNING", "hindcast"), config.build_algo() as algo:
-        told = [note for note in reporter.notes if note.startswith(f"{scrambled}: ")]
-        assert [note for note in algo.notes if note.startswith(f"{scrambled}: ")] == told
+        expected_notes = [note for note in reporter.notes if note.startswith(f"{scrambled_folder}: ")]
+        assert [note for note in algo.notes if note.startswith(f"{scrambled_folder}: ")] == expected_notes
         assert "rows were put in order: 40 by t" in caplog.text
 
 
-def test_a_table_without_rewards_is_cloned_if_it_is_read_without_them(
-    tmp_path: Path, scrambled: Path
-) -> None:
-    for file in scrambled.iterdir():
+def test_table_without_rewards_trains_with_selected_columns(tmp_path: Path, scrambled_folder: Path) -> None:
+    for file in scrambled_folder.iterdir():
         pq.write_table(pq.read_table(file).drop_columns("rewards"), file)
     with pytest.raises(DataError, match=r"no column 'rewards'.*or read `columns: \[obs, actions\]` alone"):
-        train(training(tmp_path / "run", scrambled), MemoryReporter())
-    source = {"path": str(scrambled), "columns": ["obs", "actions"]}
-    assert train(training(tmp_path / "run", scrambled, input=[source]), MemoryReporter()).state == "Succeeded"
+        train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
+    source = {"path": str(scrambled_folder), "columns": ["obs", "actions"]}
+    assert (
+        train(training(tmp_path / "run", scrambled_folder, input=[source]), MemoryReporter()).state
+        == "Succeeded"
+    )
 
 
-def test_a_filter_is_carried_out(tmp_path: Path) -> None:
+def test_filter_is_applied(tmp_path: Path) -> None:
     record(recording(tmp_path / "data"))
     source = {"path": str(tmp_path / "data"), "filter": [{"column": "t", "op": "<", "value": 2}]}
-    found = plan(training(tmp_path / "run", tmp_path / "data", input=[source]), [])
-    assert found["inputs"] == [str(tmp_path / "data")]
-    assert json.dumps(found["data"]).count("80") > 0
+    document = plan(training(tmp_path / "run", tmp_path / "data", input=[source]), [])
+    assert document["inputs"] == [str(tmp_path / "data")]
+    assert json.dumps(document["data"]).count("80") > 0
 
 
-def test_what_is_finished_is_not_prepared_again(tmp_path: Path, scrambled: Path, cache: Path) -> None:
-    resource = training(tmp_path / "run", scrambled)
+def test_finished_training_does_not_prepare_data(tmp_path: Path, scrambled_folder: Path, cache: Path) -> None:
+    resource = training(tmp_path / "run", scrambled_folder)
     train(resource, MemoryReporter())
-    for file in scrambled.iterdir():
+    for file in scrambled_folder.iterdir():
         file.unlink()
     assert train(resource, MemoryReporter()).state == "AlreadyFinished"
 
 
-def test_what_is_finished_goes_on_with_another_stop(tmp_path: Path, scrambled: Path) -> None:
-    train(training(tmp_path / "run", scrambled), MemoryReporter())
-    longer = training(tmp_path / "run", scrambled, stop={"iterations": 4})
+def test_finished_training_continues_with_higher_stop(tmp_path: Path, scrambled_folder: Path) -> None:
+    train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
+    longer = training(tmp_path / "run", scrambled_folder, stop={"iterations": 4})
     assert train(longer, MemoryReporter()).state == "Succeeded"
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
-def test_data_that_were_replaced_are_named(tmp_path: Path, scrambled: Path, is_mixed: bool) -> None:
-    """By what the input names, and not by where they were prepared."""
+def test_replaced_data_are_named(tmp_path: Path, scrambled_folder: Path, is_mixed: bool) -> None:
+    """The message names the path of the input, not that of the prepared copy."""
     record(recording(tmp_path / "other"))
-    weighted = [{"path": str(scrambled), "weight": 1.0}, {"path": str(tmp_path / "other"), "weight": 1.0}]
-    given: dict[str, Any] = {"input": weighted} if is_mixed else {}
-    train(training(tmp_path / "run", scrambled, stop={"updates": 2}, **given), MemoryReporter())
-    for file in scrambled.iterdir():
+    weighted_inputs = [
+        {"path": str(scrambled_folder), "weight": 1.0},
+        {"path": str(tmp_path / "other"), "weight": 1.0},
+    ]
+    fields: dict[str, Any] = {"input": weighted_inputs} if is_mixed else {}
+    train(training(tmp_path / "run", scrambled_folder, stop={"updates": 2}, **fields), MemoryReporter())
+    for file in scrambled_folder.iterdir():
         table = pq.read_table(file)
         pq.write_table(table.filter(pc.less(table["t"], 3)), file)
     with pytest.raises(
-        DataError, match=rf"cannot be resumed: the data in {scrambled}, .* have changed since"
+        DataError, match=rf"cannot be resumed: the data in {scrambled_folder}, .* have changed since"
     ) as error:
-        train(training(tmp_path / "run", scrambled, stop={"updates": 4}, **given), MemoryReporter())
+        train(training(tmp_path / "run", scrambled_folder, stop={"updates": 4}, **fields), MemoryReporter())
     assert "cache" not in str(error.value)
 
 
-def test_what_is_finished_keeps_another_from_being_prepared(
-    tmp_path: Path, scrambled: Path, cache: Path
+def test_other_spec_is_refused_before_data_are_prepared(
+    tmp_path: Path, scrambled_folder: Path, cache: Path
 ) -> None:
-    train(training(tmp_path / "run", scrambled), MemoryReporter())
+    train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
     shutil.rmtree(cache)
     with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
-        train(training(tmp_path / "run", scrambled, seed=3), MemoryReporter())
+        train(training(tmp_path / "run", scrambled_folder, seed=3), MemoryReporter())
     assert not cache.exists()
 
 
-def test_what_is_finished_can_be_planned(tmp_path: Path, scrambled: Path) -> None:
-    resource = training(tmp_path / "run", scrambled)
+def test_finished_training_can_be_planned(tmp_path: Path, scrambled_folder: Path) -> None:
+    resource = training(tmp_path / "run", scrambled_folder)
     before = plan(resource, [])
     train(resource, MemoryReporter())
     assert plan(resource, []) == before
 
 
-def test_a_config_has_nothing_to_do_with_a_run_folder_of_its_name(
-    tmp_path: Path, scrambled: Path, monkeypatch: pytest.MonkeyPatch
+def test_builder_ignores_run_folder_of_same_name(
+    tmp_path: Path, scrambled_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/bc/r1").mkdir(parents=True)
     (tmp_path / "runs/bc/r1/success.json").write_text("{}")
-    with BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled)).build_algo() as algo:
+    with BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled_folder)).build_algo() as algo:
         assert any("rows were put in order" in note for note in algo.notes)
 
 
-def test_mapped_formats_need_the_class_that_reads_them(tmp_path: Path) -> None:
+def test_mapped_format_without_class_is_refused(tmp_path: Path) -> None:
     resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
     with pytest.raises(SpecError, match=r"spec.input\[0\].format is Images: name the class .*preLearner"):
         inputs_of(resource, FileReferences({}))
 
 
-def test_spaces_that_nobody_says_are_asked_for_before_data_are_prepared(
-    tmp_path: Path, scrambled: Path, cache: Path
+def test_unknown_spaces_are_reported_before_data_are_prepared(
+    tmp_path: Path, scrambled_folder: Path, cache: Path
 ) -> None:
-    table = pq.read_table(scrambled).replace_schema_metadata(None)
+    table = pq.read_table(scrambled_folder).replace_schema_metadata(None)
     pq.write_table(table, tmp_path / "plain.parquet")
     reporter = MemoryReporter()
     with pytest.raises(
-        SpecError, match=rf"observationSpace is needed: .* in {tmp_path}/plain\.parquet do not"
+        SpecError, match=rf"observationSpace is required: .* {tmp_path}/plain\.parquet does not say"
     ):
         train(training(tmp_path / "run", tmp_path / "plain.parquet"), reporter)
     assert reporter.stages == []

@@ -1,4 +1,4 @@
-"""Beside another Ray on the machine a process has one of its own, and a job joins its cluster."""
+"""With another Ray on the machine, a process starts its own Ray, and a job joins its cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
 
-ASKS = """
+PROGRAM = """
 import json
 import os
 
@@ -49,8 +49,8 @@ print(json.dumps([own, others, is_left_running]))
 
 
 @pytest.fixture
-def other() -> Iterator[str]:
-    """The address of a Ray that runs here, noted where `ray start` notes it down."""
+def other_ray() -> Iterator[str]:
+    """Address of a running Ray, written to the file in which `ray start` writes it."""
     import ray
 
     address: str = ray.get_runtime_context().gcs_address
@@ -60,14 +60,14 @@ def other() -> Iterator[str]:
     note.unlink()
 
 
-def test_a_process_has_its_own_and_a_job_joins(other: str) -> None:
-    environment = {**os.environ, "RAY_ADDRESS": other}
-    done = subprocess.run(
-        [sys.executable, "-c", ASKS], env=environment, capture_output=True, text=True, check=False
+def test_process_starts_own_ray_and_job_joins_cluster(other_ray: str) -> None:
+    environment = {**os.environ, "RAY_ADDRESS": other_ray}
+    completed = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    own, others, is_left_running = json.loads(done.stdout.splitlines()[-1])
-    assert other not in own.values()
-    assert len(set(own.values())) == 1
-    assert set(others.values()) == {other}
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    own_addresses, joined_addresses, is_left_running = json.loads(completed.stdout.splitlines()[-1])
+    assert other_ray not in own_addresses.values()
+    assert len(set(own_addresses.values())) == 1
+    assert set(joined_addresses.values()) == {other_ray}
     assert not is_left_running

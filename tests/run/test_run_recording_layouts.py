@@ -1,4 +1,4 @@
-"""Recordings in the layouts other than Episodes/Arrow: the same episodes, as exactly, and trained on without a word."""
+"""Recordings in layouts other than Episodes/Arrow: the same episodes, with the same guarantees and trainings."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("output", "layout"), LAYOUTS)
 class TestLayouts:
-    def test_the_same_episodes(
+    def test_layout_stores_same_episodes(
         self, tmp_path: Path, walks: Path, output: dict[str, Any], layout: str
     ) -> None:
         record(recording(tmp_path, output=output))
-        found, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
-        assert found == expected
+        hashes, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
+        assert hashes == expected
         manifest = read_manifest(resolve(tmp_path))
         assert manifest is not None
         assert manifest.layout == layout
         assert leftovers(tmp_path) == []
 
-    def test_interrupted_and_resumed(
+    def test_interrupted_recording_resumes_with_same_episodes(
         self, tmp_path: Path, walks: Path, output: dict[str, Any], layout: str
     ) -> None:
         resource = recording(tmp_path, output={**output, "maxRowsPerFile": 8})
         with pytest.raises(Interrupted):
             record(resource, StopAfter(25))
         record(resource)
-        found, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
-        assert found == expected
+        hashes, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
+        assert hashes == expected
 
     def test_timesteps_keep_the_shortest_prefix(
         self, tmp_path: Path, output: dict[str, Any], layout: str
@@ -67,38 +67,41 @@ class TestLayouts:
             pq.ParquetFile(path).schema_arrow.metadata is not None for path in tmp_path.glob("*.parquet")
         } == {True}
 
-    def test_trained_on_bit_for_bit_like_the_others(
+    def test_training_equals_training_on_arrow(
         self, tmp_path: Path, output: dict[str, Any], layout: str
     ) -> None:
         record(recording(tmp_path / "this", output=output))
         record(recording(tmp_path / "arrow"))
         results = [
-            train(training(tmp_path / f"run-{name}", opened(tmp_path / name))) for name in ("this", "arrow")
+            train(training(tmp_path / f"run-{name}", opened_path(tmp_path / name)))
+            for name in ("this", "arrow")
         ]
         assert results[0].metrics["loss"] == results[1].metrics["loss"]
 
 
-def opened(folder: Path) -> str:
-    """The path that a training of this folder opens."""
+def opened_path(folder: Path) -> str:
+    """Return the path that a training on this folder opens."""
     (path,) = open_reading(Reading((str(folder),)), cache=folder.parent / "cache").paths
     return str(path)
 
 
 @pytest.mark.parametrize(("output", "layout"), LAYOUTS)
-def test_as_somebody_else_left_it(tmp_path: Path, output: dict[str, Any], layout: str) -> None:
-    """No manifest, no metadata, the whole of it twice: trained on like the recording itself, and it says so."""
+def test_files_of_other_tools_train_like_recording(
+    tmp_path: Path, output: dict[str, Any], layout: str
+) -> None:
+    """Without manifest and metadata, and with each episode twice, training equals that on the recording, with notes."""
     record(recording(tmp_path / "data", output=output))
     table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "data").glob("*.parquet")))
     (tmp_path / "others").mkdir()
     for name in ("a", "b"):
         pq.write_table(table.replace_schema_metadata(None), tmp_path / "others" / f"{name}.parquet")
     reporter = MemoryReporter()
-    prepared = open_reading(Reading((str(tmp_path / "others"),)), cache=tmp_path / "cache")
-    found = train(training(tmp_path / "one", prepared.paths[0], environment=WALK), reporter=reporter)
-    expected = train(training(tmp_path / "other", opened(tmp_path / "data"), environment=WALK))
-    assert found.metrics["loss"] == expected.metrics["loss"]
+    opened_data = open_reading(Reading((str(tmp_path / "others"),)), cache=tmp_path / "cache")
+    outcome = train(training(tmp_path / "one", opened_data.paths[0], environment=WALK), reporter=reporter)
+    expected = train(training(tmp_path / "other", opened_path(tmp_path / "data"), environment=WALK))
+    assert outcome.metrics["loss"] == expected.metrics["loss"]
     assert [
         note
-        for note in (*reporter.notes, *prepared.notes)
+        for note in (*reporter.notes, *opened_data.notes)
         if re.search(r"\d (rows|stored episodes) repeat", note)
     ]

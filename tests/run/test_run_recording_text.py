@@ -1,4 +1,4 @@
-"""Recordings of text: the same episodes, as exactly, and trained on once they are prepared."""
+"""Recordings in text formats: the same episodes, with the same guarantees, after preparation."""
 
 from __future__ import annotations
 
@@ -21,70 +21,76 @@ from support import WALK, StopAfter, episode_hashes, leftovers, read_all, record
 FORMATS = ("JSON", "CSV", "SampleBatch")
 
 
-def hashes(block: Block) -> list[str]:
-    """Of the episodes, whatever their ids; infos that say nothing may be there or not."""
-    told = {name: column for name, column in block.columns.items() if name != "infos" or column.any()}
-    return sorted(episode_hashes(block.with_columns(told)).values())
+def episode_hash_list(block: Block) -> list[str]:
+    """Return sorted hashes of the episodes without ids; empty infos do not count."""
+    columns = {name: column for name, column in block.columns.items() if name != "infos" or column.any()}
+    return sorted(episode_hashes(block.with_columns(columns)).values())
 
 
-def prepared(folder: Path, cache: Path) -> Block:
+def read_prepared(folder: Path, cache: Path) -> Block:
     dataset = open_data(folder, cache=cache)
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
 @pytest.mark.parametrize("form", FORMATS)
 class TestFormats:
-    def test_the_same_episodes(self, tmp_path: Path, walks: Path, form: str) -> None:
+    def test_format_stores_same_episodes(self, tmp_path: Path, walks: Path, form: str) -> None:
         record(recording(tmp_path / "data", output={"format": form}))
-        assert hashes(prepared(tmp_path / "data", tmp_path / "cache")) == hashes(read_all(walks))
+        assert episode_hash_list(read_prepared(tmp_path / "data", tmp_path / "cache")) == episode_hash_list(
+            read_all(walks)
+        )
         manifest = read_manifest(resolve(tmp_path / "data"))
         assert manifest is not None
         assert manifest.layout == form
         assert leftovers(tmp_path / "data") == []
 
-    def test_interrupted_and_resumed(self, tmp_path: Path, walks: Path, form: str) -> None:
+    def test_interrupted_recording_resumes_with_same_episodes(
+        self, tmp_path: Path, walks: Path, form: str
+    ) -> None:
         resource = recording(tmp_path / "data", output={"format": form, "maxRowsPerFile": 8})
         with pytest.raises(Interrupted):
             record(resource, StopAfter(25))
-        (tmp_path / "data" / "000009-abcd-000.json").write_text("of a runner that was killed")
+        (tmp_path / "data" / "000009-abcd-000.json").write_text("from a killed runner")
         record(resource)
-        assert hashes(prepared(tmp_path / "data", tmp_path / "cache")) == hashes(read_all(walks))
+        assert episode_hash_list(read_prepared(tmp_path / "data", tmp_path / "cache")) == episode_hash_list(
+            read_all(walks)
+        )
         assert leftovers(tmp_path / "data") == []
         assert record(resource).state == "AlreadyFinished"
 
-    def test_an_unfinished_one_opens_with_what_is_committed(
+    def test_unfinished_recording_opens_with_committed_episodes(
         self, tmp_path: Path, walks: Path, form: str
     ) -> None:
-        """As a killed one is left: commits, files of no commit, and no manifest."""
+        """A killed recording leaves commits, uncommitted files, and no manifest."""
         data = tmp_path / "data"
         with pytest.raises(Interrupted):
             record(recording(data, output={"format": form}), StopAfter(25))
         assert read_manifest(resolve(data)) is None
         (first, *_) = (commit.files[0].path for commit in read_commits(resolve(data)).values())
         (data / f"000009-abcd-000{Path(first).suffix}").write_bytes((data / first).read_bytes())
-        found, whole = prepared(data, tmp_path / "cache"), read_all(walks)
-        committed = sum(commit.episodes for commit in read_commits(resolve(data)).values())
-        assert 0 < found.num_episodes == committed < whole.num_episodes
-        assert set(hashes(found)) < set(hashes(whole))
-        assert found.columns["obs"].dtype == whole.columns["obs"].dtype
+        block, complete_block = read_prepared(data, tmp_path / "cache"), read_all(walks)
+        num_committed = sum(commit.episodes for commit in read_commits(resolve(data)).values())
+        assert 0 < block.num_episodes == num_committed < complete_block.num_episodes
+        assert set(episode_hash_list(block)) < set(episode_hash_list(complete_block))
+        assert block.columns["obs"].dtype == complete_block.columns["obs"].dtype
         spec = open_data(data, cache=tmp_path / "cache").spec
         assert spec.observation_space == open_dataset(walks).spec.observation_space
 
     def test_timesteps_keep_the_shortest_prefix(self, tmp_path: Path, form: str) -> None:
         for name, output in (("text", {"format": form}), ("arrow", {})):
             record(recording(tmp_path / name, output=output, duration={"timesteps": 300}))
-        found = hashes(prepared(tmp_path / "text", tmp_path / "cache"))
-        assert found == hashes(read_all(tmp_path / "arrow"))
+        text_hashes = episode_hash_list(read_prepared(tmp_path / "text", tmp_path / "cache"))
+        assert text_hashes == episode_hash_list(read_all(tmp_path / "arrow"))
         assert leftovers(tmp_path / "text") == []
 
-    def test_composite_spaces_and_infos(self, tmp_path: Path, form: str) -> None:
+    def test_composite_spaces_and_infos_are_stored(self, tmp_path: Path, form: str) -> None:
         environment = {"id": "toy_environments:Composite"}
         for name, output in (("text", {"format": form}), ("arrow", {})):
             record(recording(tmp_path / name, environment=environment, output=output))
-        found = hashes(prepared(tmp_path / "text", tmp_path / "cache"))
-        assert found == hashes(read_all(tmp_path / "arrow"))
+        text_hashes = episode_hash_list(read_prepared(tmp_path / "text", tmp_path / "cache"))
+        assert text_hashes == episode_hash_list(read_all(tmp_path / "arrow"))
 
-    def test_replaced(self, tmp_path: Path, form: str) -> None:
+    def test_replace_deletes_files_of_other_format(self, tmp_path: Path, form: str) -> None:
         record(recording(tmp_path, output={"format": form}))
         first = set(tmp_path.glob("0*"))
         with pytest.raises(OutputConflict):
@@ -94,16 +100,16 @@ class TestFormats:
         assert read_all(tmp_path).num_episodes == 40
 
 
-def test_what_csv_cannot_hold_is_refused_before_the_expert_is_trained(tmp_path: Path) -> None:
+def test_frames_in_csv_are_refused_before_expert_is_trained(tmp_path: Path) -> None:
     policy: dict[str, Any] = {"train": {"stop": {"timesteps": 10**9}}}
     environment = {"id": "toy_environments:Frames"}
     resource = recording(tmp_path, output={"format": "CSV"}, environment=environment, policy=policy)
-    with pytest.raises(SpecError, match=r"output\.format is CSV: 'obs' has .* CSV takes 1,024 at most"):
+    with pytest.raises(SpecError, match=r"output\.format is CSV: 'obs' has .* CSV allows at most 1,024"):
         record(resource)
     assert list(tmp_path.glob("0*")) == []
 
 
-def test_rows_of_files_are_episodes_or_timesteps(tmp_path: Path) -> None:
+def test_max_rows_count_episodes_or_timesteps(tmp_path: Path) -> None:
     for form in FORMATS:
         record(recording(tmp_path / form, environment=WALK, output={"format": form, "maxRowsPerFile": 8}))
     batches = [len(path.read_text().splitlines()) for path in (tmp_path / "SampleBatch").glob("0*.json")]

@@ -1,4 +1,4 @@
-"""Policies with a recurrent state through training, evaluation, recording and loading."""
+"""Recurrent policies in training, evaluation, recording and loading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("kind", ["lstm", "gru"])
 def fit(
     folder: Path, data: Path, interruption: Interruption | None = None, updates: int = 75, **model: Any
 ) -> Policy:
-    """Clones the data; the run folder is `folder/test/r1`."""
+    """Clone the data and return the policy; the run folder is `folder/test/r1`."""
     resource = training(
         folder,
         data,
@@ -52,43 +52,41 @@ def mean_return(policy: Policy, num_envs: int = 8) -> float:
 
 
 @KINDS
-def test_a_policy_with_memory_learns_what_one_without_cannot(
-    kind: str, recalled: Path, tmp_path: Path
-) -> None:
-    policy = fit(tmp_path, recalled, recurrent=kind)
+def test_recurrent_policy_learns_to_recall(kind: str, recall_data: Path, tmp_path: Path) -> None:
+    policy = fit(tmp_path, recall_data, recurrent=kind)
     assert mean_return(policy) == mean_return(policy, num_envs=3) == 1
     last = last_result(tmp_path)
     assert last["evaluation"]["env_runners"]["episode_return_mean"] == 1
     assert last["learners"]["default_policy"]["action_accuracy"] > 0.99
 
 
-def test_one_without_memory_stays_at_chance(recalled: Path, tmp_path: Path) -> None:
-    assert 0.25 < mean_return(fit(tmp_path, recalled)) < 0.75
+def test_policy_without_memory_stays_at_chance(recall_data: Path, tmp_path: Path) -> None:
+    assert 0.25 < mean_return(fit(tmp_path, recall_data)) < 0.75
 
 
 @KINDS
-def test_a_training_in_pieces_is_the_training_in_one(kind: str, recalled: Path, tmp_path: Path) -> None:
+def test_interrupted_training_equals_uninterrupted_training(
+    kind: str, recall_data: Path, tmp_path: Path
+) -> None:
     model = {"recurrent": kind, "maxSeqLen": 5, "burnIn": 2}
-    whole = fit(tmp_path / "whole", recalled, **model)
+    reference = fit(tmp_path / "whole", recall_data, **model)
     for updates in (40, 20):
         with pytest.raises(Interrupted):
-            fit(tmp_path / "parted", recalled, StopAfter(updates), **model)
-    assert fit(tmp_path / "parted", recalled, **model).digest == whole.digest
-    counters = [
-        last_result(tmp_path / each)["num_env_steps_trained_lifetime"] for each in ("whole", "parted")
-    ]
+            fit(tmp_path / "parted", recall_data, StopAfter(updates), **model)
+    assert fit(tmp_path / "parted", recall_data, **model).digest == reference.digest
+    counters = [last_result(tmp_path / run)["num_env_steps_trained_lifetime"] for run in ("whole", "parted")]
     assert counters[0] == counters[1] == 75 * (280 // 5) * 5
 
 
 @pytest.fixture(scope="module")
-def checkpoint(recalled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that remembers."""
+def checkpoint(recall_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folder of a policy that recalls the cue."""
     folder = tmp_path_factory.mktemp("trained")
-    fit(folder, recalled, recurrent="LSTM")
+    fit(folder, recall_data, recurrent="LSTM")
     return folder / "test" / "r1"
 
 
-def recorded(
+def record_block(
     folder: Path, checkpoint: Path, interruption: Interruption | None = None, **output: Any
 ) -> Block:
     resource = recording(
@@ -105,44 +103,46 @@ def recorded(
 
 
 @pytest.mark.parametrize("encoding", ["Arrow", "MessagePack"])
-def test_a_recording_in_pieces_is_the_recording_in_one(
+def test_interrupted_recording_equals_uninterrupted_recording(
     encoding: str, checkpoint: Path, tmp_path: Path
 ) -> None:
-    whole = recorded(tmp_path / "whole", checkpoint, encoding=encoding)
+    reference = record_block(tmp_path / "whole", checkpoint, encoding=encoding)
     for episodes in (5, 15, 3):
         with pytest.raises(Interrupted):
-            recorded(tmp_path / "parted", checkpoint, StopAfter(episodes), encoding=encoding)
-    assert episode_hashes(recorded(tmp_path / "parted", checkpoint, encoding=encoding)) == episode_hashes(
-        whole
+            record_block(tmp_path / "parted", checkpoint, StopAfter(episodes), encoding=encoding)
+    assert episode_hashes(record_block(tmp_path / "parted", checkpoint, encoding=encoding)) == episode_hashes(
+        reference
     )
 
 
-def test_recorded_states_are_those_of_the_steps(checkpoint: Path, tmp_path: Path) -> None:
-    block = recorded(tmp_path, checkpoint)
+def test_recorded_states_are_those_after_steps(checkpoint: Path, tmp_path: Path) -> None:
+    block = record_block(tmp_path, checkpoint)
     policy = Policy.load(checkpoint)
     assert block.columns["state_out/h"].shape == block.columns["state_out/c"].shape == (block.num_steps, 16)
     for episode in range(block.num_episodes):
-        seen = block.columns["obs"][block.rows_of("obs", episode)][:-1]
+        observations = block.columns["obs"][block.rows_of("obs", episode)][:-1]
         state = None
-        for obs, h in zip(seen, block.columns["state_out/h"][block.rows_of("rewards", episode)], strict=True):
+        for obs, h in zip(
+            observations, block.columns["state_out/h"][block.rows_of("rewards", episode)], strict=True
+        ):
             _, state = policy.compute_actions(obs[None], state)
             np.testing.assert_allclose(state["h"][0], h, atol=1e-5)
 
 
-def test_a_recording_has_no_states_unless_asked(checkpoint: Path, tmp_path: Path) -> None:
-    columns = recorded(tmp_path, checkpoint, recurrentStates=False).columns
+def test_recording_has_no_states_by_default(checkpoint: Path, tmp_path: Path) -> None:
+    columns = record_block(tmp_path, checkpoint, recurrentStates=False).columns
     assert not [name for name in columns if name.startswith("state")]
 
 
-def test_sequences_begin_in_the_states_that_were_recorded(checkpoint: Path, tmp_path: Path) -> None:
-    """From sequences too short for the cue, a policy learns by what the one that was recorded remembered."""
-    recorded(tmp_path / "data", checkpoint)
+def test_sequences_start_from_recorded_states(checkpoint: Path, tmp_path: Path) -> None:
+    """On sequences too short for the cue, a policy only learns from the recorded policy's states."""
+    record_block(tmp_path / "data", checkpoint)
     model = {"recurrent": "LSTM", "maxSeqLen": 3}
-    cloned = fit(tmp_path / "zero", tmp_path / "data", **model)
-    informed = fit(tmp_path / "recorded", tmp_path / "data", initialState="Recorded", **model)
+    zero_state_policy = fit(tmp_path / "zero", tmp_path / "data", **model)
+    recorded_state_policy = fit(tmp_path / "recorded", tmp_path / "data", initialState="Recorded", **model)
     assert last_result(tmp_path / "zero")["learners"]["default_policy"]["action_accuracy"] < 0.95
     assert last_result(tmp_path / "recorded")["learners"]["default_policy"]["action_accuracy"] > 0.99
-    assert cloned.digest != informed.digest
+    assert zero_state_policy.digest != recorded_state_policy.digest
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
@@ -156,24 +156,24 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_in_a_sentence(mistake: str, recalled: Path, tmp_path: Path) -> None:
-    model, sentence = MISTAKES[mistake]
-    with pytest.raises(UserError, match=sentence):
-        fit(tmp_path, recalled, recurrent="GRU", **model)
+def test_invalid_model_options_are_reported(mistake: str, recall_data: Path, tmp_path: Path) -> None:
+    model, message = MISTAKES[mistake]
+    with pytest.raises(UserError, match=message):
+        fit(tmp_path, recall_data, recurrent="GRU", **model)
 
 
-def test_states_of_another_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    recorded(tmp_path / "data", checkpoint)
+def test_recorded_states_of_other_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    record_block(tmp_path / "data", checkpoint)
     with pytest.raises(UserError, match=r"state 'h' has shape \[40, 16\], where the policy has \[40, 8\]"):
         fit(tmp_path, tmp_path / "data", recurrent="LSTM", cellSize=8, initialState="Recorded")
 
 
-def test_what_learns_from_single_timesteps_refuses_a_state(recalled: Path, tmp_path: Path) -> None:
+def test_algorithm_on_single_timesteps_refuses_recurrent_policy(recall_data: Path, tmp_path: Path) -> None:
     refusal = "{} learns from single timesteps and cannot train a recurrent policy"
     expert = {"algorithm": "PPO", "model": {"recurrent": "LSTM"}, "stop": {"iterations": 1}}
     with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'LSTM', but PPO")):
         recording(tmp_path / "data", policy={"train": expert})
-    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'lstm', but PPO")):
+    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'LSTM', but PPO")):
         PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
     toy = {
         "algorithm": "algorithm_toys:NStepQ",
@@ -182,9 +182,9 @@ def test_what_learns_from_single_timesteps_refuses_a_state(recalled: Path, tmp_p
         "model": {"recurrent": "GRU"},
     }
     with pytest.raises(SpecError, match=refusal.format("NStepQ")):
-        train(training(tmp_path, recalled, **toy))
+        train(training(tmp_path, recall_data, **toy))
 
 
-def test_states_of_a_policy_without_are_refused(tmp_path: Path) -> None:
+def test_recording_states_of_stateless_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec\.output\.recurrentStates: the policy has no recurrent state"):
         record(recording(tmp_path, output={"recurrentStates": True}))

@@ -1,4 +1,4 @@
-"""Workers end with the process that started them."""
+"""Worker processes end with their parent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ threading.Event().wait(60)
 
 
 @pytest.mark.slow  # starts two processes
-def test_a_worker_whose_parent_is_gone_already_ends() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    worker = subprocess.run([sys.executable, "-c", CODE, str(gone.pid)], timeout=30, check=False)
+def test_worker_of_dead_parent_ends() -> None:
+    dead_parent = subprocess.Popen([sys.executable, "-c", ""])
+    dead_parent.wait()
+    worker = subprocess.run([sys.executable, "-c", CODE, str(dead_parent.pid)], timeout=30, check=False)
     assert worker.returncode == 1

@@ -1,4 +1,4 @@
-"""What a search tries, and what is wrong with one before anything is trained."""
+"""The settings that a search tries, and errors that are found before anything is trained."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hindcast.search.space import Over, choose_settings, parse_over
 from hindcast.search.trials import plan_search
 from support import training
 
-JUDGED = {"heldOut": 0.4, "estimates": ["wis", "dr"], "explore": True}
+EVALUATION = {"heldOut": 0.4, "estimates": ["wis", "dr"], "explore": True}
 
 
-def base(**given: Any) -> OfflineTraining:
-    return training("runs", "data", **{"evaluation": {"offline": JUDGED}, **given})
+def make_training(**fields: Any) -> OfflineTraining:
+    return training("runs", "data", **{"evaluation": {"offline": EVALUATION}, **fields})
 
 
-def refused(over: Over, resource: OfflineTraining | None = None, **given: Any) -> str:
-    asked = {"trials": None, "seeds": 1, "by": None, "confirm": None, **given}
+def refusal_of(over: Over, resource: OfflineTraining | None = None, **options: Any) -> str:
+    arguments = {"trials": None, "seeds": 1, "by": None, "confirm": None, **options}
     with pytest.raises(SpecError) as error:
-        plan_search(resource or base(), over, **asked).trainings("runs")
+        plan_search(resource or make_training(), over, **arguments).trainings("runs")
     return str(error.value)
 
 
@@ -47,23 +47,23 @@ def test_options_are_yaml_values_or_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         (["config.lr"], "--over config.lr: expected PATH=VALUE,VALUE,…"),
         (["=1"], "--over =1: expected PATH=VALUE,VALUE,…"),
-        (["a=1", "a=2"], "--over a is given twice"),
+        (["a=1", "a=2"], "--over a is repeated"),
         (["a=[1"], r"--over a=\[1: the values must be YAML"),
         (["a=uniform(x,1)"], "the bounds of a range must be numbers"),
         (["a=uniform(2,1)"], r"uniform\(2, 1\): the first bound must be below the second"),
-        (["a=loguniform(0,1)"], r"loguniform\(0, 1\): a logarithm needs bounds above 0"),
+        (["a=loguniform(0,1)"], r"loguniform\(0, 1\): a logarithmic range needs bounds above 0"),
     ],
 )
-def test_options_that_cannot_be_read_are_refused(texts: list[str], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_unparsable_options_are_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         parse_over(texts)
 
 
-def test_values_are_combined_in_the_order_in_which_they_are_given() -> None:
+def test_values_are_combined_in_order() -> None:
     assert choose_settings({"a": [1, 2], "b": ["x", "y"]}, None, seed=0) == [
         {"a": 1, "b": "x"},
         {"a": 1, "b": "y"},
@@ -72,38 +72,48 @@ def test_values_are_combined_in_the_order_in_which_they_are_given() -> None:
     ]
 
 
-def test_draws_are_seeded_and_more_of_them_begin_with_the_same() -> None:
+def test_draws_are_seeded_and_more_draws_extend_fewer() -> None:
     over: dict[str, list[Any] | Range] = {"a": list(range(3)), "b": list(range(3))}
     all_of_them = choose_settings(over, 9, seed=1)
     assert sorted(all_of_them, key=str) == sorted(choose_settings(over, None, seed=1), key=str)
     assert choose_settings(over, 4, seed=1) == all_of_them[:4] != choose_settings(over, 4, seed=2)
 
 
-def test_ranges_are_drawn_from_within_their_bounds() -> None:
-    drawn = choose_settings({"a": uniform(1, 3), "b": loguniform(1e-5, 1e-2)}, 200, seed=0)
-    assert all(1 <= each["a"] <= 3 and 1e-5 <= each["b"] <= 1e-2 for each in drawn)
-    assert max(len(f"{each['a']:g}") for each in drawn) == len("2.345")
-    assert np.median([each["a"] for each in drawn]) == pytest.approx(2, abs=0.2)
-    assert np.log10(np.median([each["b"] for each in drawn])) == pytest.approx(-3.5, abs=0.3)
+def test_ranges_are_drawn_within_bounds() -> None:
+    settings = choose_settings({"a": uniform(1, 3), "b": loguniform(1e-5, 1e-2)}, 200, seed=0)
+    assert all(1 <= setting["a"] <= 3 and 1e-5 <= setting["b"] <= 1e-2 for setting in settings)
+    assert max(len(f"{setting['a']:g}") for setting in settings) == len("2.345")
+    assert np.median([setting["a"] for setting in settings]) == pytest.approx(2, abs=0.2)
+    assert np.log10(np.median([setting["b"] for setting in settings])) == pytest.approx(-3.5, abs=0.3)
 
 
-def test_trials_are_ordinary_trainings_named_by_number_and_seed() -> None:
-    plan = plan_search(base(seed=5), {"config.lr": [0.1, 0.2]}, trials=None, seeds=2, by="dr", confirm=0.2)
-    found = plan.trainings("there")
-    assert list(found) == [(1, 5), (1, 6), (2, 5), (2, 6)]
-    last = found[2, 6]
+def test_trials_are_trainings_named_by_number_and_seed() -> None:
+    plan = plan_search(
+        make_training(seed=5), {"config.lr": [0.1, 0.2]}, trials=None, seeds=2, by="dr", confirm=0.2
+    )
+    trainings = plan.trainings("there")
+    assert list(trainings) == [(1, 5), (1, 6), (2, 5), (2, 6)]
+    last = trainings[2, 6]
     assert last.metadata.name == "trial-002-seed-6"
     assert (last.spec.checkpoint.path, last.spec.seed, last.spec.config["lr"]) == ("there", 6, 0.2)
     assert last.spec.offline is not None
     assert (last.spec.offline.estimates, last.spec.offline.set_aside) == (["dr", "wis"], 0.2)
 
 
-def test_an_entry_of_a_list_can_be_varied() -> None:
+def test_list_entry_can_be_varied() -> None:
     evaluation = {"offline": {"input": ["others"], "estimates": ["dr"], "explore": True}}
     plan = plan_search(
-        base(evaluation=evaluation), {"input[0].top": [0.1, 0.5]}, trials=None, seeds=1, by=None, confirm=None
+        make_training(evaluation=evaluation),
+        {"input[0].top": [0.1, 0.5]},
+        trials=None,
+        seeds=1,
+        by=None,
+        confirm=None,
     )
-    assert [each.spec.input[0].top for each in plan.trainings("there").values()] == [0.1, 0.5]
+    assert [training_spec.spec.input[0].top for training_spec in plan.trainings("there").values()] == [
+        0.1,
+        0.5,
+    ]
 
 
 LOSS = {"by": "validationLoss"}
@@ -111,34 +121,38 @@ SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{
 
 
 @pytest.mark.parametrize(
-    ("over", "given", "said"),
+    ("over", "fields", "message"),
     [
         ({"confg.lr": [1]}, {}, "trial 1 (confg.lr=1): spec.confg"),
         ({"config.rate": [1]}, {}, "trial 1 (config.rate=1): spec.config.rate"),
-        ({"config.lr.x": [1]}, {}, "spec.config.lr.x: there is no field 'x' at this place of the resource"),
-        ({"input[3].top": [1]}, {"evaluation": {"offline": {"input": ["o"]}}}, "there is no field '3'"),
+        ({"config.lr.x": [1]}, {}, "spec.config.lr.x: the resource has no field 'x' there"),
+        (
+            {"input[3].top": [1]},
+            {"evaluation": {"offline": {"input": ["o"]}}},
+            "the resource has no field '3' there",
+        ),
         (
             {"config.lr": [0.1, "fast"]},
             {},
             "trial 2 (config.lr=fast): spec.config.lr is 'fast' (text), expected",
         ),
-        ({"config.lr": []}, {}, "config.lr has no values to try: give at least one"),
+        ({"config.lr": []}, {}, "config.lr has no values to try: add at least one"),
         ({"config.lr": 0.1}, {}, "config.lr is 0.1: expected a list of values, uniform(…) or loguniform(…)"),
-        ({}, {}, "there is nothing to search over"),
+        ({}, {}, "the search has nothing to vary"),
         (
             {"config.lr": [0.1, 0.1]},
             {},
             "trial 1 (config.lr=0.1) and trial 2 (config.lr=0.1) are the same training",
         ),
         ({"learners.device": ["cpu", "auto"]}, {}, "are the same training"),
-        ({"seed": [1, 2]}, {}, "seed cannot be searched over: give the number of seeds (--seeds)"),
+        ({"seed": [1, 2]}, {}, "seed cannot be searched over: set the number of seeds instead (--seeds)"),
         ({"evaluation.offline.heldOut": [0.1]}, {}, "all trials are evaluated in the same way"),
-        ({"checkpoint.path": ["a"]}, {}, "the search says where its trials are stored (--output)"),
+        ({"checkpoint.path": ["a"]}, {}, "the search stores its trials in its own folder (--output)"),
         ({"input[0].top": [0.1]}, {}, "trials would be evaluated on different episodes"),
         (
             {"config.lr": uniform(0, 1)},
             {},
-            "config.lr is uniform(0, 1): say how many trials to draw (--trials)",
+            "config.lr is uniform(0, 1): set the number of trials to draw (--trials)",
         ),
         ({"a": list(range(101)), "b": list(range(100))}, {}, "the values have 10,100 combinations"),
         ({"config.lr": [1]}, {"evaluation": None}, "add evaluation.offline to the resource"),
@@ -150,18 +164,18 @@ SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{
         ),
     ],
 )
-def test_a_search_that_makes_no_sense_is_refused(over: Over, given: dict[str, Any], said: str) -> None:
-    evaluation = {"offline": {"input": ["o"]}} if given is SAMPLER else {"offline": JUDGED}
-    assert said in refused(over, base(**{"evaluation": evaluation, **given}))
+def test_invalid_search_is_refused(over: Over, fields: dict[str, Any], message: str) -> None:
+    evaluation = {"offline": {"input": ["o"]}} if fields is SAMPLER else {"offline": EVALUATION}
+    assert message in refusal_of(over, make_training(**{"evaluation": evaluation, **fields}))
 
 
 @pytest.mark.parametrize(
-    ("asked", "given", "said"),
+    ("options", "fields", "message"),
     [
-        ({"trials": 3}, {}, "3 trials are asked for, and the values have 2 combinations"),
-        ({"by": "return"}, {}, "--by is 'return': expected one of is, wis"),
-        ({"confirm": 1.0}, {}, "--confirm is 1: expected a share of the episodes below 1"),
-        ({"seeds": 0}, {}, "--seeds is 0: expected at least 1"),
+        ({"trials": 3}, {}, "--trials is 3, but the values have only 2 combinations"),
+        ({"by": "return"}, {}, "--by is 'return', expected one of is, wis"),
+        ({"confirm": 1.0}, {}, "--confirm is 1, expected a share of the episodes below 1"),
+        ({"seeds": 0}, {}, "--seeds is 0, expected at least 1"),
         (
             LOSS,
             {"over": {"algorithm": ["BC", "MARWIL"]}},
@@ -169,29 +183,27 @@ def test_a_search_that_makes_no_sense_is_refused(over: Over, given: dict[str, An
         ),
         (
             LOSS,
-            {"stop": {"validationLoss": 1}, "evaluation": {"offline": {**JUDGED, "interval": 1}}},
-            "spec.stop.validationLoss cannot end trials that are compared by their loss at the end",
+            {"stop": {"validationLoss": 1}, "evaluation": {"offline": {**EVALUATION, "interval": 1}}},
+            "spec.stop.validationLoss cannot stop trials that are compared by their last loss",
         ),
         (
             {},
             {
                 "stop": {"episodeReturnMean": 5},
                 "environment": {"id": "a"},
-                "evaluation": {"interval": 1, "offline": JUDGED},
+                "evaluation": {"interval": 1, "offline": EVALUATION},
             },
-            "spec.stop.episodeReturnMean needs an environment, and a search uses none",
+            "spec.stop.episodeReturnMean needs an environment, but a search uses none",
         ),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    asked: dict[str, Any], given: dict[str, Any], said: str
-) -> None:
-    over = given.get("over", {"config.lr": [0.1, 0.2]})
-    resource = base(**{name: value for name, value in given.items() if name != "over"})
-    assert said in refused(over, resource, **asked)
+def test_invalid_options_are_refused(options: dict[str, Any], fields: dict[str, Any], message: str) -> None:
+    over = fields.get("over", {"config.lr": [0.1, 0.2]})
+    resource = make_training(**{name: value for name, value in fields.items() if name != "over"})
+    assert message in refusal_of(over, resource, **options)
 
 
-RECORDED = """
+RECORDING = """
 apiVersion: hindcast.dev/v1alpha1
 kind: OfflineRecording
 metadata: {name: played}
@@ -200,26 +212,31 @@ spec: {environment: {id: a}, policy: {random: {}}, duration: {episodes: 9}, outp
 """
 
 
-def test_what_is_given_must_be_one_training(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="stop is for a config: a resource has its own"):
-        search(base(), {"config.lr": [0.1]}, stop={"updates": 5})
-    (tmp_path / "none.yaml").write_text(RECORDED)
-    with pytest.raises(SpecError, match=r"none.yaml has 0 OfflineTrainings: a search varies one"):
+def test_search_requires_exactly_one_training(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="stop applies to a config only"):
+        search(make_training(), {"config.lr": [0.1]}, stop={"updates": 5})
+    (tmp_path / "none.yaml").write_text(RECORDING)
+    with pytest.raises(SpecError, match=r"none.yaml has 0 OfflineTrainings: a search needs exactly one"):
         search(tmp_path / "none.yaml", {"config.lr": [0.1]})
     recorder = PPOConfig().environment("CartPole-v1").offline_data(output="out")
-    with pytest.raises(SpecError, match="a search varies an OfflineTraining"):
+    with pytest.raises(SpecError, match="a search needs an OfflineTraining"):
         search(recorder, {"config.lr": [0.1]})
 
 
-def trial(number: int, *figures: float | None) -> Trial:
+def make_trial(number: int, *figures: float | None) -> Trial:
     return Trial(
         number, {"a": number}, tuple(Run(seed, "there", figure) for seed, figure in enumerate(figures))
     )
 
 
-def test_the_best_mean_wins_the_earlier_of_equals_and_never_one_that_lacks_a_value() -> None:
-    trials = [trial(1, 9.0, None), trial(2, 1.0, 5.0), trial(3, 4.0, 2.0), trial(4, 2.0, 2.0)]
-    assert [each.number for each in best_first(trials, "dr")] == [2, 3, 4, 1]
-    assert [each.number for each in best_first(trials, "validationLoss")] == [4, 2, 3, 1]
+def test_best_mean_wins_and_trial_without_value_never_does() -> None:
+    trials = [
+        make_trial(1, 9.0, None),
+        make_trial(2, 1.0, 5.0),
+        make_trial(3, 4.0, 2.0),
+        make_trial(4, 2.0, 2.0),
+    ]
+    assert [trial.number for trial in best_first(trials, "dr")] == [2, 3, 4, 1]
+    assert [trial.number for trial in best_first(trials, "validationLoss")] == [4, 2, 3, 1]
     assert best_run(trials[1], "dr").seed == 1
     assert best_run(trials[1], "validationLoss").seed == 0

@@ -1,4 +1,4 @@
-"""What a search chooses is what an environment would have chosen, which is asked only afterwards."""
+"""A search chooses what an environment would have chosen; the environment is used only to check that."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from toy_environments import Walk
 SPEC = EnvironmentSpec.model_validate(WALK)
 
 
-def played(trial: Trial) -> float:
-    """True mean return of a trial's first run."""
+def play_trial(trial: Trial) -> float:
+    """Return the true mean return of a trial's first run."""
     policy = Policy.load(str(trial.runs[0].checkpoint))
     return float(
         evaluate_policy(policy, SPEC, duration=200, seed=7, explore=True).summary()["episode_return_mean"]
@@ -26,12 +26,10 @@ def played(trial: Trial) -> float:
 
 
 @pytest.mark.slow
-def test_the_winner_of_a_search_is_near_the_best_in_hindsight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`Walk` pays the number of the action, 0 to 2, and was played at random: a clone earns half of the most.
+def test_winner_is_near_best_in_hindsight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The regret is at most a tenth of the difference between the best trial and the worst.
 
-    The regret is at most a tenth of the difference between the best trial and the worst.
+    `Walk` pays the number of the action, 0 to 2, and was played at random: a clone earns half of the maximum.
     """
     record(recording(tmp_path / "data", duration={"episodes": 400}))
     resource = training(
@@ -43,11 +41,11 @@ def test_the_winner_of_a_search_is_near_the_best_in_hindsight(
         stop={"updates": 30},
     )
     steps = Mock(side_effect=AssertionError("nothing is to be played"))
-    with monkeypatch.context() as patched:
-        patched.setattr(Walk, "step", steps)
-        found = search(resource, {"config.beta": [0.0, 0.5, 2.0]}, output=tmp_path / "search")
+    with monkeypatch.context() as patch:
+        patch.setattr(Walk, "step", steps)
+        result = search(resource, {"config.beta": [0.0, 0.5, 2.0]}, output=tmp_path / "search")
     assert steps.call_count == 0
-    returns = {trial.number: played(trial) for trial in found.trials}
+    returns = {trial.number: play_trial(trial) for trial in result.trials}
     best, worst = max(returns.values()), min(returns.values())
-    assert found.best is not None
-    assert returns[found.best.number] >= best - 0.1 * (best - worst)
+    assert result.best is not None
+    assert returns[result.best.number] >= best - 0.1 * (best - worst)

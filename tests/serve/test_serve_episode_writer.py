@@ -1,4 +1,4 @@
-"""`EpisodeWriter`: what was logged is in the dataset, once; mistakes are a sentence."""
+"""`EpisodeWriter`: every logged step is in the dataset exactly once; mistakes raise one line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from support import record, recording
 SPACES = {"observation_space": gym.spaces.Box(-1, 1, (2,)), "action_space": gym.spaces.Discrete(3)}
 
 
-def logged(path: object) -> Block:
-    """All episodes of the log, by id."""
+def read_log(path: object) -> Block:
+    """Read all episodes of the log, in the order of their ids."""
     data = open_dataset(str(path))
     block = Block.concat([data.read(unit) for unit in data.units])
     return block.take(np.argsort(block.eps_id.astype(str)))
@@ -40,16 +40,16 @@ def log_episode(writer: EpisodeWriter, episode: str, steps: int, *, end: bool = 
         writer.end_episode(episode, [0.0, steps / 100])
 
 
-def left_by_a_kill(writer: EpisodeWriter) -> None:
-    """Let go of the folder as a killed process does: nothing is written any more."""
+def simulate_kill(writer: EpisodeWriter) -> None:
+    """Release the folder like a killed process, without writing anything."""
     writer._is_closed = True
-    writer._ended.set()
+    writer._stop_event.set()
     writer._thread.join()
     writer._journal.close()
-    writer._held.close()
+    writer._open_stack.close()
 
 
-def test_episodes_are_logged_as_they_went(tmp_path: Path) -> None:
+def test_logged_episode_has_its_steps(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log", **SPACES) as writer:
         episode = writer.start_episode("first")
         writer.log_action(episode, [0.5, 0.25], 2, action_logp=-0.5)
@@ -58,7 +58,7 @@ def test_episodes_are_logged_as_they_went(tmp_path: Path) -> None:
         writer.log_action(episode, [0.25, 0.5], 0, action_logp=-1.5)
         writer.end_episode(episode, [0.0, 1.0], truncated=True)
         assert writer.start_episode() != writer.start_episode()  # which leave nothing
-    data, block = open_dataset(str(tmp_path / "log")), logged(tmp_path / "log")
+    data, block = open_dataset(str(tmp_path / "log")), read_log(tmp_path / "log")
     assert (data.spec.observation_space, data.spec.action_space) == tuple(SPACES.values())
     assert not data.spec.normalized_actions
     assert not data.notes
@@ -71,62 +71,62 @@ def test_episodes_are_logged_as_they_went(tmp_path: Path) -> None:
     assert (block.terminated.tolist(), block.truncated.tolist()) == ([False], [True])
 
 
-def test_nested_and_text_values(tmp_path: Path) -> None:
+def test_nested_and_text_values_are_logged(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log") as writer:
         episode = writer.start_episode()
         for page in ("home", "cart"):
             writer.log_action(episode, {"page": page, "age": np.float32(0.5)}, (1, [0.5, 0.25]))
         writer.end_episode(episode, {"page": "paid", "age": np.float32(0.75)})
-    block = logged(tmp_path / "log")
+    block = read_log(tmp_path / "log")
     assert block.columns["obs/page"].tolist() == ["home", "cart", "paid"]
     assert block.columns["obs/age"].tolist() == [0.5, 0.5, 0.75]
     assert block.columns["actions/0"].tolist() == [1, 1]
     assert block.columns["actions/1"].tolist() == [[0.5, 0.25]] * 2
 
 
-def test_threads_log_into_one_dataset_over_several_writers(tmp_path: Path) -> None:
+def test_threads_of_several_writers_log_into_one_dataset(tmp_path: Path) -> None:
     def application(writer: EpisodeWriter, name: str) -> None:
         for number in range(10):
             log_episode(writer, f"{name}-{number}", 1 + number % 4)
 
-    for opened in range(2):
+    for writer_number in range(2):
         with EpisodeWriter(tmp_path / "log", **SPACES, file_bytes=400) as writer:
             threads = [
-                threading.Thread(target=application, args=(writer, f"{opened}-{number}"))
+                threading.Thread(target=application, args=(writer, f"{writer_number}-{number}"))
                 for number in range(4)
             ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-    block = logged(tmp_path / "log")
+    block = read_log(tmp_path / "log")
     assert len(set(block.eps_id)) == block.num_episodes == 80
     assert block.length.tolist() == [1 + int(id_[-1]) % 4 for id_ in block.eps_id]
     assert len(read_commits(resolve(str(tmp_path / "log")))) > 4
 
 
-def test_episodes_that_ended_are_committed_by_themselves(tmp_path: Path) -> None:
+def test_ended_episodes_are_committed_by_timer(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log", commit_every_s=0.05) as writer:
         log_episode(writer, "a", 2)
-        committed = tmp_path / "log" / COMMITS / "000000.json"
+        commit_file = tmp_path / "log" / COMMITS / "000000.json"
         deadline = threading.Event()
-        while not committed.exists():
+        while not commit_file.exists():
             assert not deadline.wait(0.01)
         log_episode(writer, "b", 1)
-    assert logged(tmp_path / "log").eps_id.tolist() == ["a", "b"]
+    assert read_log(tmp_path / "log").eps_id.tolist() == ["a", "b"]
 
 
-def test_what_a_killed_writer_logged_is_found_by_the_next_one(tmp_path: Path) -> None:
+def test_next_writer_recovers_log_of_killed_writer(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 3)
     log_episode(writer, "running", 2, end=False)
     writer.commit()
     log_episode(writer, "b", 1)
     writer.log_action("running", [0.5, 0.5], 1, action_logp=0.0)
-    left_by_a_kill(writer)
-    with EpisodeWriter(tmp_path / "log") as writer, pytest.raises(UnknownEpisode, match="was cut"):
+    simulate_kill(writer)
+    with EpisodeWriter(tmp_path / "log") as writer, pytest.raises(UnknownEpisode, match="was truncated"):
         writer.log_returns("running", 1.0)
-    block = logged(tmp_path / "log")
+    block = read_log(tmp_path / "log")
     assert block.eps_id.tolist() == ["a", "b", "running"]
     assert block.length.tolist() == [3, 1, 3]
     assert block.terminated.tolist() == [True, True, False]
@@ -137,41 +137,41 @@ def test_what_a_killed_writer_logged_is_found_by_the_next_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("step", ["Journal", "_write_range", "delete", "done"])
-def test_a_commit_that_is_cut_anywhere_counts_each_episode_once(
+def test_interrupted_commit_counts_each_episode_once(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException):
+    class KillSignal(BaseException):
         pass
 
     def kill(*_: Any, **__: Any) -> None:
-        raise Killed
+        raise KillSignal
 
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 3)
     log_episode(writer, "running", 2, end=False)
-    places = {
+    patches = {
         "Journal": ("hindcast.serve.episode_writer.Journal", kill),
         "_write_range": ("hindcast.serve.episode_writer.EpisodeWriter._write_range", kill),
         "delete": ("hindcast.serve.journal.Journal.delete", kill),
         "done": ("hindcast.serve.episode_writer._logger.warning", kill),
     }
-    with monkeypatch.context() as patched:
-        patched.setattr(*places[step])
+    with monkeypatch.context() as patch:
+        patch.setattr(*patches[step])
         if step == "done":
             writer.commit()
         else:
-            with pytest.raises(Killed):
+            with pytest.raises(KillSignal):
                 writer.commit()
-    left_by_a_kill(writer)
+    simulate_kill(writer)
     EpisodeWriter(tmp_path / "log").close()
-    block = logged(tmp_path / "log")
+    block = read_log(tmp_path / "log")
     assert block.eps_id.tolist() == ["a", "running"]
     assert block.length.tolist() == [3, 2]
     assert not list((tmp_path / "log/_hindcast/journal").iterdir())
 
 
 @pytest.mark.parametrize("step", ["write_commit", "Journal"])
-def test_a_commit_that_fails_is_tried_again(
+def test_failed_commit_is_retried(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -179,47 +179,47 @@ def test_a_commit_that_fails_is_tried_again(
 
     with EpisodeWriter(tmp_path / "log", **SPACES) as writer:
         log_episode(writer, "a", 3)
-        with monkeypatch.context() as patched:
-            patched.setattr(f"hindcast.serve.episode_writer.{step}", fail)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"hindcast.serve.episode_writer.{step}", fail)
             with pytest.raises(StorageError, match="the disk is full"):
                 writer.commit()
             writer._file_bytes = 1
             log_episode(writer, "b", 1)  # it is logged, though its commit fails
             assert "the disk is full" in caplog.text
         log_episode(writer, "c", 2)
-    assert logged(tmp_path / "log").length.tolist() == [3, 1, 2]
+    assert read_log(tmp_path / "log").length.tolist() == [3, 1, 2]
     assert not list((tmp_path / "log/_hindcast/journal").iterdir())
 
 
-def test_recovering_may_be_cut_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_recovery_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "running", 2, end=False)
-    left_by_a_kill(writer)
-    with monkeypatch.context() as patched:
-        patched.setattr("hindcast.serve.episode_writer.delete_journal", lambda *_: 1 / 0)
+    simulate_kill(writer)
+    with monkeypatch.context() as patch:
+        patch.setattr("hindcast.serve.episode_writer.delete_journal", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             EpisodeWriter(tmp_path / "log")
     for _ in range(2):
         EpisodeWriter(tmp_path / "log").close()
-    assert logged(tmp_path / "log").length.tolist() == [2]
+    assert read_log(tmp_path / "log").length.tolist() == [2]
 
 
-def test_a_record_that_a_kill_left_half_written_was_never_logged(tmp_path: Path) -> None:
+def test_half_written_record_is_skipped(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 3, end=False)
-    left_by_a_kill(writer)
+    simulate_kill(writer)
     (journal,) = (tmp_path / "log/_hindcast/journal").iterdir()
     os.truncate(journal, journal.stat().st_size - 3)
     EpisodeWriter(tmp_path / "log").close()
-    block = logged(tmp_path / "log")
+    block = read_log(tmp_path / "log")
     assert block.length.tolist() == [3]
     assert block.columns["rewards"].tolist() == [0.0, 1.0, 0.0]
 
 
-def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+def test_damaged_journal_raises_data_error(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 3, end=False)
-    left_by_a_kill(writer)
+    simulate_kill(writer)
     (journal,) = (tmp_path / "log/_hindcast/journal").iterdir()
     data = bytearray(journal.read_bytes())
     data[40] ^= 1
@@ -228,32 +228,30 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
         EpisodeWriter(tmp_path / "log")
 
 
-def test_a_full_disk_refuses_one_step_and_spoils_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_loses_only_the_refused_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
 
-    def half(file: int, data: bytes) -> int:
+    def write_half(file: int, data: bytes) -> int:
         write(file, data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
     with EpisodeWriter(tmp_path / "log", **SPACES) as writer:
         log_episode(writer, "a", 2, end=False)
-        with monkeypatch.context() as patched:
-            patched.setattr("hindcast.serve.journal.os.write", half)
+        with monkeypatch.context() as patch:
+            patch.setattr("hindcast.serve.journal.os.write", write_half)
             with pytest.raises(StorageError, match="the disk is full"):
                 writer.log_action("a", [0.0, 0.5], 1, action_logp=0.0)
         writer.end_episode("a", [0.0, 0.75])
-        left_by_a_kill(writer)
+        simulate_kill(writer)
     EpisodeWriter(tmp_path / "log").close()
-    assert logged(tmp_path / "log").columns["obs"].tolist() == [
+    assert read_log(tmp_path / "log").columns["obs"].tolist() == [
         [0.0, 0.0],
         [0.0, np.float32(0.01)],
         [0.0, 0.75],
     ]
 
 
-def test_on_a_store_counts_what_was_flushed(memory: str) -> None:
+def test_object_store_keeps_flushed_records(memory: str) -> None:
     folder = resolve(memory).child("log")
     writer = EpisodeWriter(folder, **SPACES)
     log_episode(writer, "a", 2)
@@ -261,23 +259,23 @@ def test_on_a_store_counts_what_was_flushed(memory: str) -> None:
     writer.flush()
     writer.log_action("running", [0.5, 0.5], 1, action_logp=0.0)
     writer.flush()
-    parts = [entry.relative_path for entry in folder.child("_hindcast/journal").files()]
-    assert len(parts) == 3
-    left_by_a_kill(writer)
+    file_names = [entry.relative_path for entry in folder.child("_hindcast/journal").files()]
+    assert len(file_names) == 3
+    simulate_kill(writer)
     EpisodeWriter(folder).close()
     data = open_dataset(folder)
     lengths = [int(length) for unit in data.units for length in unit.lengths]
     assert lengths == [2, 3]
 
 
-def mistaken(path: Path, mistake: Any, sentence: str) -> None:
+def check_mistake(path: Path, mistake: Any, sentence: str) -> None:
     with EpisodeWriter(path, **SPACES) as writer:
         log_episode(writer, "a", 2, end=False)
-        with pytest.raises(DataError, match=re.escape(sentence)) as raised:
+        with pytest.raises(DataError, match=re.escape(sentence)) as error_info:
             mistake(writer)
-        assert "\n" not in str(raised.value)
+        assert "\n" not in str(error_info.value)
         writer.end_episode("a", [0.0, 1.0])
-    assert logged(path).length.tolist() == [2]
+    assert read_log(path).length.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +311,7 @@ def mistaken(path: Path, mistake: Any, sentence: str) -> None:
         ),
         (
             lambda log: log.log_action("a", [0, 0], 1),
-            "it has nothing else, but the log's first action had action_logp",
+            "the action has nothing else, but the log's first action had action_logp",
         ),
         (
             lambda log: log.log_returns("a", "much"),
@@ -333,11 +331,11 @@ def mistaken(path: Path, mistake: Any, sentence: str) -> None:
         ),
     ],
 )
-def test_a_mistake_is_a_sentence_and_logs_nothing(mistake: Any, sentence: str, tmp_path: Path) -> None:
-    mistaken(tmp_path / "log", mistake, sentence)
+def test_mistake_raises_one_line_and_logs_nothing(mistake: Any, sentence: str, tmp_path: Path) -> None:
+    check_mistake(tmp_path / "log", mistake, sentence)
 
 
-def test_without_spaces_the_first_step_says_what_others_look_like(tmp_path: Path) -> None:
+def test_first_step_defines_schema_without_spaces(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log") as writer:
         log_episode(writer, "a", 1)
     with EpisodeWriter(tmp_path / "log") as writer:  # which finds that in the log
@@ -351,45 +349,47 @@ def test_without_spaces_the_first_step_says_what_others_look_like(tmp_path: Path
     assert spec.action_space is None  # one action does not say how many there are
 
 
-def test_a_folder_of_something_else(tmp_path: Path) -> None:
+def test_folder_with_other_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.txt").write_text("mine")
-    with pytest.raises(OutputConflict, match="contains other files: give a new folder"):
+    with pytest.raises(OutputConflict, match="contains other files: use a new folder"):
         EpisodeWriter(tmp_path / "notes")
     record(recording(tmp_path / "walks", duration={"episodes": 4}))
-    with pytest.raises(OutputConflict, match="walks holds OfflineRecording/test: give another folder"):
+    with pytest.raises(OutputConflict, match="walks holds OfflineRecording/test: use another folder"):
         EpisodeWriter(tmp_path / "walks")
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 1)
-    left_by_a_kill(writer)  # it is in the journal alone
+    simulate_kill(writer)  # it is in the journal alone
     with pytest.raises(OutputConflict, match="holds EpisodeWriter"):
         record(recording(tmp_path / "log"))
-    with pytest.raises(DataError, match=r"has the action space Discrete\(3\), and Discrete\(4\) is given"):
+    with pytest.raises(DataError, match=r"has the action space Discrete\(3\), expected Discrete\(4\)"):
         EpisodeWriter(tmp_path / "log", action_space=gym.spaces.Discrete(4))
     (tmp_path / "log/_hindcast/spec.json").write_text("{")
-    with pytest.raises(DataError, match=r"spec\.json, which says whose the folder is, is damaged: restore"):
+    with pytest.raises(
+        DataError, match=r"spec\.json, which names the owner of the folder, is damaged: restore"
+    ):
         EpisodeWriter(tmp_path / "log")
 
 
-def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+def test_second_writer_or_fork_is_refused(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log", **SPACES) as writer:
         with pytest.raises(OutputConflict, match="another process is writing to"):
             EpisodeWriter(tmp_path / "log")
-        writer._process += 1  # as in a process that was forked
+        writer._pid += 1  # as in a process that was forked
         with pytest.raises(
             OutputConflict, match=r"opened by the process .* a fork of it: open it after the fork"
         ):
             writer.start_episode()
         writer.close()  # which leaves the log to its own process
-        writer._process -= 1
+        writer._pid -= 1
         log_episode(writer, "a", 1)
     with pytest.raises(OutputConflict, match="is closed: open another EpisodeWriter"):
         writer.start_episode()
-    assert logged(tmp_path / "log").num_episodes == 1
+    assert read_log(tmp_path / "log").num_episodes == 1
 
 
-def test_journals_of_a_store_begin_with_what_they_carry(memory: str) -> None:
-    """A part that is put is whole: a journal is there with its head, or not at all."""
+def test_journal_on_object_store_begins_with_initial_records(memory: str) -> None:
+    """An object is written whole: a journal exists with its initial records or not at all."""
     folder = resolve(memory).child("journal")
     Journal(folder, 3)
     assert [entry.relative_path for entry in folder.files()] == ["000003-000000.log"]

@@ -1,4 +1,4 @@
-"""A policy that an application asks for actions, in process and over HTTP: what it decides is in the log."""
+"""A policy serves actions to an application, in process and over HTTP, and logs its decisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support import WALK, make_policy
 from toy_environments import Composite, Walk
 
 TOKEN = "a token"
-STEERED = {"id": "toy_environments:Steered"}
+STEERED_ENVIRONMENT = {"id": "toy_environments:Steered"}
 
 
 @pytest.fixture(scope="module")
@@ -42,162 +42,162 @@ def server(policy: Policy, tmp_path: Path) -> Iterator[PolicyServer]:
 
 
 @pytest.fixture
-def listening(server: PolicyServer) -> Iterator[HttpServer]:
-    with HttpServer(server, TOKEN, max_body_bytes=1000) as listening:
-        yield listening
+def http_server(server: PolicyServer) -> Iterator[HttpServer]:
+    with HttpServer(server, TOKEN, max_body_bytes=1000) as http_server:
+        yield http_server
 
 
 @pytest.fixture
-def client(listening: HttpServer) -> Iterator[PolicyClient]:
-    with PolicyClient(address_of(listening), TOKEN) as client:
+def client(http_server: HttpServer) -> Iterator[PolicyClient]:
+    with PolicyClient(address_of(http_server), TOKEN) as client:
         yield client
 
 
-def address_of(listening: HttpServer) -> str:
-    return f"http://{listening.host}:{listening.port}"
+def address_of(http_server: HttpServer) -> str:
+    return f"http://{http_server.host}:{http_server.port}"
 
 
-def logged(path: Path) -> Block:
+def read_log(path: Path) -> Block:
     data = open_dataset(str(path))
     return Block.concat([data.read(unit) for unit in data.units])
 
 
-def play(decides: Any, environment: gym.Env, seed: int) -> list[Any]:
-    """One episode, as an application plays it; the actions that it was given."""
+def play(actor: Any, environment: gym.Env, seed: int) -> list[Any]:
+    """Play one episode as an application does; return the served actions."""
     observation, _ = environment.reset(seed=seed)
-    episode, actions, done = decides.start_episode(), [], False
-    while not done:
-        actions.append(decides.get_action(episode, observation))
+    episode, actions, is_done = actor.start_episode(), [], False
+    while not is_done:
+        actions.append(actor.get_action(episode, observation))
         observation, reward, terminated, truncated, _ = environment.step(actions[-1])
-        decides.log_returns(episode, reward)
-        done = terminated or truncated
-    decides.end_episode(episode, observation, terminated=terminated, truncated=truncated)
+        actor.log_returns(episode, reward)
+        is_done = terminated or truncated
+    actor.end_episode(episode, observation, terminated=terminated, truncated=truncated)
     return actions
 
 
-def test_the_log_is_what_a_recording_would_be(policy: Policy, tmp_path: Path) -> None:
+def test_log_equals_a_recording(policy: Policy, tmp_path: Path) -> None:
     environment = Walk()
     with PolicyServer(policy, tmp_path / "log", seed=0) as server:
         actions = [action for seed in range(3) for action in play(server, environment, seed)]
-    spec, block = open_dataset(str(tmp_path / "log")).spec, logged(tmp_path / "log")
+    spec, block = open_dataset(str(tmp_path / "log")).spec, read_log(tmp_path / "log")
     assert spec.normalized_actions
     assert (spec.observation_space, spec.action_space) == (policy.observation_space, policy.action_space)
     assert block.columns["actions"].tolist() == actions
     inputs = torch.from_numpy(block.columns["action_dist_inputs"])
-    own = policy.module.distribution(inputs).logp(torch.from_numpy(block.columns["actions"]))
-    np.testing.assert_allclose(block.columns["action_logp"], own.numpy(), rtol=1e-5)
+    expected_logp = policy.module.distribution(inputs).logp(torch.from_numpy(block.columns["actions"]))
+    np.testing.assert_allclose(block.columns["action_logp"], expected_logp.numpy(), rtol=1e-5)
     assert block.columns["rewards"].tolist() == [float(action) for action in actions]
 
 
-def test_scaled_actions_are_logged_as_the_modules_own(tmp_path: Path) -> None:
-    policy = make_policy(STEERED)
+def test_scaled_actions_are_logged_in_module_units(tmp_path: Path) -> None:
+    policy = make_policy(STEERED_ENVIRONMENT)
     with PolicyServer(policy, tmp_path / "log", seed=0) as server:
         episode = server.start_episode()
-        given = server.get_action(episode, np.zeros(4))
+        env_action = server.get_action(episode, np.zeros(4))
         server.log_action(episode, np.zeros(4), [-0.5, 1.5], action_logp=0.0)  # the middle of its space
         server.end_episode(episode, np.zeros(4))
         with pytest.raises(DataError, match=r"log_action: actions is \[5, 0\], which is outside its space"):
             server.log_action(server.start_episode(), np.zeros(4), [5, 0], action_logp=0.0)
-    actions = logged(tmp_path / "log").columns["actions"]
-    np.testing.assert_allclose(policy.preprocessing.to_env({"actions": actions[:1]})[0], given)
+    actions = read_log(tmp_path / "log").columns["actions"]
+    np.testing.assert_allclose(policy.preprocessing.to_env({"actions": actions[:1]})[0], env_action)
     assert actions[1].tolist() == [0.0, 0.0]
 
 
-def test_frames_and_recurrent_states_are_each_episodes_own(tmp_path: Path) -> None:
+def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> None:
     policy = make_policy(WALK, frameStack=2, recurrent="LSTM", cellSize=4)
-    seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    observations = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     with PolicyServer(policy, tmp_path / "log", explore=False) as server:
-        one, other = server.start_episode(), server.start_episode()
-        for t, observation in enumerate(seen):
-            server.get_action(one, observation)
+        first_id, second_id = server.start_episode(), server.start_episode()
+        for t, observation in enumerate(observations):
+            server.get_action(first_id, observation)
             if t % 2:  # the application decides here, and the policy looks on
-                server.log_action(other, -observation, 0, action_logp=0.0)
+                server.log_action(second_id, -observation, 0, action_logp=0.0)
             else:
-                server.get_action(other, -observation)
-        for episode in (one, other):
-            server.end_episode(episode, seen[0])
-    block = logged(tmp_path / "log")
-    alone = [policy.begin() for _ in range(2)]
+                server.get_action(second_id, -observation)
+        for episode in (first_id, second_id):
+            server.end_episode(episode, observations[0])
+    block = read_log(tmp_path / "log")
+    states = [policy.begin() for _ in range(2)]
     expected = [
-        [policy.decide(playing, sign * row).dist_inputs[0] for row in seen]
-        for playing, sign in zip(alone, (1, -1), strict=True)
+        [policy.decide(playing, sign * row).dist_inputs[0] for row in observations]
+        for playing, sign in zip(states, (1, -1), strict=True)
     ]
-    order = [block.eps_id.tolist().index(id_) for id_ in (one, other)]
-    found = block.take(order).columns["action_dist_inputs"].reshape(2, 6, -1)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    order = [block.eps_id.tolist().index(id_) for id_ in (first_id, second_id)]
+    dist_inputs = block.take(order).columns["action_dist_inputs"].reshape(2, 6, -1)
+    np.testing.assert_allclose(dist_inputs, expected, rtol=1e-5)
 
 
-def test_what_the_application_chose_needs_its_probability(server: PolicyServer) -> None:
+def test_log_action_requires_action_logp(server: PolicyServer) -> None:
     episode = server.start_episode()
-    with pytest.raises(DataError, match="log_action needs action_logp, the log-probability"):
+    with pytest.raises(DataError, match="log_action requires action_logp, the log-probability"):
         server.log_action(episode, np.zeros(4), 1)
     with pytest.raises(DataError, match="actions is 3, which is outside its space"):
         server.log_action(episode, np.zeros(4), 3, action_logp=0.0)
 
 
-def test_over_http_it_is_the_same(policy: Policy, tmp_path: Path) -> None:
+def test_actions_and_log_over_http_are_the_same(policy: Policy, tmp_path: Path) -> None:
     environment = Walk()
     with PolicyServer(policy, tmp_path / "here", seed=0) as server:
-        here = [play(server, environment, seed) for seed in range(3)]
+        local_actions = [play(server, environment, seed) for seed in range(3)]
     with (
         PolicyServer(policy, tmp_path / "there", seed=0) as server,
-        HttpServer(server, TOKEN) as listening,
-        PolicyClient(address_of(listening), TOKEN) as client,
+        HttpServer(server, TOKEN) as http_server,
+        PolicyClient(address_of(http_server), TOKEN) as client,
     ):
-        there = [play(client, environment, seed) for seed in range(3)]
-    assert there == here
-    one, other = logged(tmp_path / "here"), logged(tmp_path / "there")
-    for name, column in one.columns.items():
-        assert np.array_equal(column, other.columns[name]), name
+        http_actions = [play(client, environment, seed) for seed in range(3)]
+    assert http_actions == local_actions
+    local_log, http_log = read_log(tmp_path / "here"), read_log(tmp_path / "there")
+    for name, column in local_log.columns.items():
+        assert np.array_equal(column, http_log.columns[name]), name
 
 
-def test_composite_spaces_travel(tmp_path: Path) -> None:
+def test_composite_spaces_are_served_over_http(tmp_path: Path) -> None:
     policy = make_policy({"id": "toy_environments:Composite"})
     environment = Composite()
     with (
         PolicyServer(policy, tmp_path / "log", seed=0) as server,
-        HttpServer(server, TOKEN) as listening,
-        PolicyClient(address_of(listening), TOKEN) as client,
+        HttpServer(server, TOKEN) as http_server,
+        PolicyClient(address_of(http_server), TOKEN) as client,
     ):
         play(client, environment, seed=0)
-    assert logged(tmp_path / "log").num_episodes == 1
+    assert read_log(tmp_path / "log").num_episodes == 1
 
 
-def asked(listening: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(listening.host, listening.port, timeout=10)
+def post(http_server: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(http_server.host, http_server.port, timeout=10)
     headers = {
         "Authorization": f"Bearer {TOKEN}",
         **{name.replace("_", "-"): value for name, value in headers.items()},
     }
     connection.request("POST", f"/{method}", body, headers)
     response = connection.getresponse()
-    found = json.loads(response.read())
+    document = json.loads(response.read())
     connection.close()
-    return response.status, found
+    return response.status, document
 
 
-def test_a_request_that_is_sent_again_counts_once(server: PolicyServer, listening: HttpServer) -> None:
+def test_repeated_request_counts_once(server: PolicyServer, http_server: HttpServer) -> None:
     episode = server.start_episode()
     for _ in range(2):
         document = json.dumps({"episode_id": episode, "observation": [0, 0, 0, 0]})
-        first = asked(listening, "get_action", document, Idempotency_Key="one")
-        rewarded = json.dumps({"episode_id": episode, "reward": 1})
-        assert asked(listening, "log_returns", rewarded, Idempotency_Key="two") == (200, {})
-    assert first == asked(listening, "get_action", document, Idempotency_Key="one")
+        first = post(http_server, "get_action", document, Idempotency_Key="one")
+        returns_document = json.dumps({"episode_id": episode, "reward": 1})
+        assert post(http_server, "log_returns", returns_document, Idempotency_Key="two") == (200, {})
+    assert first == post(http_server, "get_action", document, Idempotency_Key="one")
     server.end_episode(episode, np.zeros(4))
     server.close()
-    block = logged(Path(server.log._folder.path))
+    block = read_log(Path(server.log._folder.path))
     assert (block.length.tolist(), block.columns["rewards"].tolist()) == ([1], [1.0])
 
 
 @pytest.mark.parametrize(
-    ("method", "body", "refused"),
+    ("method", "body", "expected"),
     [
         ("get_action", "{", (400, "the request is not JSON")),
         ("get_action", "[]", (400, "the request is list, expected an object")),
-        ("get_action", '{"episode_id": "a"}', (400, "get_action lacks observation")),
+        ("get_action", '{"episode_id": "a"}', (400, "get_action requires observation")),
         ("get_action", '{"episode_id": 1, "observation": []}', (400, "episode_id is 1, expected text")),
-        ("start_episode", '{"name": "a"}', (400, "start_episode has no name: it takes episode_id")),
+        ("start_episode", '{"name": "a"}', (400, "start_episode has no name: its fields are episode_id")),
         ("get_action", '{"episode_id": "a", "observation": [0,0,0,0]}', (404, "episode 'a' is not running")),
         (
             "get_action",
@@ -216,43 +216,43 @@ def test_a_request_that_is_sent_again_counts_once(server: PolicyServer, listenin
             (400, "the reward is None, expected a number"),
         ),
         ("log_returns", '{"episode_id": "r", "reward": 1, "info": 3}', (400, "the info cannot be stored")),
-        ("close", "{}", (404, "there is no method 'close'; the methods are start_episode, get_action")),
+        ("close", "{}", (404, "unknown method 'close': the methods are start_episode, get_action")),
         ("get_action", " " * 1001, (413, "the request has 1001 bytes; at most 1000 are allowed")),
     ],
 )
-def test_a_bad_request_gets_a_sentence(
-    method: str, body: str, refused: tuple[int, str], server: PolicyServer, listening: HttpServer
+def test_invalid_request_is_answered_with_one_line(
+    method: str, body: str, expected: tuple[int, str], server: PolicyServer, http_server: HttpServer
 ) -> None:
     server.start_episode("r")
     server.log_action("r", np.zeros(4), 0, action_logp=0.0)
-    status, found = asked(listening, method, body)
-    assert status == refused[0]
-    assert refused[1] in found["error"]
-    assert "\n" not in found["error"]
-    asked(listening, "start_episode", "{}")  # it goes on
+    status, document = post(http_server, method, body)
+    assert status == expected[0]
+    assert expected[1] in document["error"]
+    assert "\n" not in document["error"]
+    post(http_server, "start_episode", "{}")  # it goes on
 
 
-def test_a_wrong_token_is_refused_and_not_repeated(
+def test_wrong_token_is_refused_and_not_echoed(
     client: PolicyClient,
-    listening: HttpServer,
+    http_server: HttpServer,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
     for wrong in ("", "a secret", f"{TOKEN}s", "ünïcode"):
-        status, found = asked(
-            listening, "start_episode", "{}", Authorization=f"Bearer {wrong}".encode().decode("latin-1")
+        status, document = post(
+            http_server, "start_episode", "{}", Authorization=f"Bearer {wrong}".encode().decode("latin-1")
         )
-        assert (status, found["error"].partition(":")[0]) == (401, "the token is missing or wrong")
+        assert (status, document["error"].partition(":")[0]) == (401, "the token is missing or wrong")
     with (
-        PolicyClient(address_of(listening), "a secret") as wrong_client,
-        pytest.raises(SpecError, match="the token is missing or wrong: send Authorization") as raised,
+        PolicyClient(address_of(http_server), "a secret") as wrong_client,
+        pytest.raises(SpecError, match="the token is missing or wrong: send Authorization") as error_info,
     ):
         wrong_client.start_episode()
     client.start_episode()
-    said = f"{caplog.text}{raised.value}{''.join(capfd.readouterr())}"
-    assert "secret" not in said
-    assert TOKEN not in said
+    output = f"{caplog.text}{error_info.value}{''.join(capfd.readouterr())}"
+    assert "secret" not in output
+    assert TOKEN not in output
 
 
 @pytest.mark.parametrize(
@@ -268,18 +268,18 @@ def test_a_wrong_token_is_refused_and_not_repeated(
     ],
     ids=["no request", "another protocol", "another verb", "a long line", "many headers", "1.0", "closes"],
 )
-def test_what_is_sent_is_answered_and_the_connection_closed(
-    listening: HttpServer, request_: bytes, status: bytes
+def test_raw_request_is_answered_and_connection_closed(
+    http_server: HttpServer, request_: bytes, status: bytes
 ) -> None:
-    with socket.create_connection((listening.host, listening.port), timeout=10) as connection:
+    with socket.create_connection((http_server.host, http_server.port), timeout=10) as connection:
         connection.sendall(request_)
         with suppress(ConnectionResetError):  # what was not read any more
             answer = connection.makefile("rb").readline()
             assert answer.split()[1] == status
 
 
-def test_whether_it_is_there(listening: HttpServer) -> None:
-    connection = http.client.HTTPConnection(listening.host, listening.port, timeout=10)
+def test_health_check_answers(http_server: HttpServer) -> None:
+    connection = http.client.HTTPConnection(http_server.host, http_server.port, timeout=10)
     for path, status in (("/health", 200), ("/else", 404)):
         connection.request("GET", path)
         response = connection.getresponse()
@@ -288,7 +288,9 @@ def test_whether_it_is_there(listening: HttpServer) -> None:
     connection.close()
 
 
-def test_what_a_client_hears(client: PolicyClient, listening: HttpServer, server: PolicyServer) -> None:
+def test_client_raises_error_for_each_failure(
+    client: PolicyClient, http_server: HttpServer, server: PolicyServer
+) -> None:
     with pytest.raises(UnknownEpisode, match="episode 'a' is not running"):
         client.log_returns("a", 1.0)
     episode = client.start_episode()
@@ -299,9 +301,9 @@ def test_what_a_client_hears(client: PolicyClient, listening: HttpServer, server
     server.log.close()
     with pytest.raises(Unreachable, match="open another EpisodeWriter"):
         client.start_episode()
-    listening.close()
+    http_server.close()
     with pytest.raises(Unreachable, match="does not answer"):
-        PolicyClient(address_of(listening), TOKEN, timeout_s=1).start_episode()
+        PolicyClient(address_of(http_server), TOKEN, timeout_s=1).start_episode()
     with pytest.raises(SpecError, match="the address is 'localhost:80', expected http://host:port"):
         PolicyClient("localhost:80", TOKEN)
     with pytest.raises(StorageError, match=r"cannot listen at 203\.0\.113\.1:"):

@@ -21,13 +21,13 @@ from hindcast.storage.user_files import UserFiles
 
 @pytest.fixture(params=["path", "file", "memory"])
 def folder(request, tmp_path, memory):
-    """A folder of each kind, as the user writes it."""
+    """A folder on each kind of storage, as the user writes it."""
     return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[
         request.param
     ]
 
 
-def test_what_is_written_is_read_listed_and_deleted(folder):
+def test_written_file_is_read_listed_and_deleted(folder):
     location = resolve(folder)
     assert not location.exists()
     assert location.list() == []
@@ -49,11 +49,11 @@ def test_what_is_written_is_read_listed_and_deleted(folder):
     assert not location.exists()
 
 
-def test_a_folder_may_come_and_go_while_it_is_listed(tmp_path):
-    folder, listed = tmp_path / "data", threading.Event()
+def test_folder_deleted_while_listed_is_tolerated(tmp_path):
+    folder, has_listed = tmp_path / "data", threading.Event()
 
     def come_and_go() -> None:
-        while not listed.is_set():
+        while not has_listed.is_set():
             (folder / "below").mkdir(parents=True)
             shutil.rmtree(folder)
 
@@ -63,11 +63,11 @@ def test_a_folder_may_come_and_go_while_it_is_listed(tmp_path):
         for _ in range(10_000):
             assert {entry.relative_path for entry in resolve(str(folder)).list()} <= {"below"}
     finally:
-        listed.set()
+        has_listed.set()
         churning.join()
 
 
-def test_writing_replaces_and_creating_does_not(folder):
+def test_write_replaces_and_create_does_not(folder):
     location = resolve(folder).child("x")
     assert location.create_exclusive(b"first")
     assert not location.create_exclusive(b"second")
@@ -76,7 +76,7 @@ def test_writing_replaces_and_creating_does_not(folder):
     assert location.read_bytes() == b"third"
 
 
-def test_the_uri_stays_as_the_user_wrote_it(folder):
+def test_uri_stays_as_the_user_wrote_it(folder):
     location = resolve(folder)
     assert str(location) == folder
     assert str(location.child("a", "b.parquet")) == f"{folder}/a/b.parquet"
@@ -84,7 +84,7 @@ def test_the_uri_stays_as_the_user_wrote_it(folder):
     assert location.child("a/b.parquet").name == "b.parquet"
 
 
-def test_folders_are_made_and_may_be_there(folder):
+def test_mkdirs_accepts_existing_folders(folder):
     location = resolve(folder).child("a/b")
     location.mkdirs()
     location.mkdirs()
@@ -99,7 +99,7 @@ def test_relative_paths_start_at_the_current_folder(tmp_path, monkeypatch):
     assert (tmp_path / "y").read_bytes() == b"y"
 
 
-def test_home_is_expanded(tmp_path, monkeypatch):
+def test_home_folder_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve("~/x").path == f"{tmp_path}/x"
 
@@ -114,39 +114,39 @@ def test_home_is_expanded(tmp_path, monkeypatch):
         (lambda root: pafs.SubTreeFileSystem(str(root), pafs.LocalFileSystem()), "x"),
     ],
 )
-def test_a_file_system_object_with_a_path_in_it(tmp_path, filesystem, path):
+def test_path_in_file_system_object_is_resolved(tmp_path, filesystem, path):
     location = resolve(path.format(root=tmp_path), filesystem(tmp_path))
     location.write_bytes(b"x")
     assert (tmp_path / "x").read_bytes() == b"x"
     assert location.is_local
 
 
-def test_an_fsspec_object_with_or_without_its_scheme(memory):
+def test_path_in_fsspec_object_may_have_its_scheme(memory):
     filesystem = fsspec.filesystem("memory")
     resolve("store-tests/x", filesystem).write_bytes(b"x")
     assert resolve("memory://store-tests/x", filesystem).read_bytes() == b"x"
     assert resolve("memory://store-tests/x").read_bytes() == b"x"
 
 
-def test_locations_travel_to_other_processes(tmp_path):
+def test_location_can_be_pickled(tmp_path):
     location = resolve(tmp_path / "x")
     location.write_bytes(b"x")
     assert pickle.loads(pickle.dumps(location)).read_bytes() == b"x"
 
 
-def test_secrets_in_a_uri_are_refused_and_not_repeated():
+def test_credentials_in_a_uri_are_refused_and_not_repeated():
     with pytest.raises(StorageError, match="carries credentials") as caught:
         resolve("s3://AKIA:topsecret@bucket/data")
     assert "topsecret" not in str(caught.value)
     assert "AKIA" not in str(caught.value)
 
 
-def test_an_unknown_scheme_names_those_that_are_known():
+def test_unknown_scheme_names_the_known_ones():
     with pytest.raises(StorageError, match=r"foo://.*s3://"):
         resolve("foo://bucket/data")
 
 
-def test_a_uri_that_cannot_be_is_a_sentence():
+def test_invalid_uri_is_one_sentence():
     with pytest.raises(StorageError, match="cannot use the URI file://relative/x"):
         resolve("file://relative/x")
 
@@ -160,36 +160,36 @@ def test_a_uri_that_cannot_be_is_a_sentence():
         ("foo:/data", "foo://data"),
     ],
 )
-def test_one_slash_after_the_scheme_is_no_folder(uri, right):
+def test_single_slash_after_the_scheme_is_refused(uri, right):
     with pytest.raises(StorageError) as caught:
         resolve(uri)
-    said = f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder with that name"
-    assert str(caught.value) == said
+    sentence = f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder with that name"
+    assert str(caught.value) == sentence
     assert resolve(f"./{uri}").is_local
 
 
-def test_hdfs_says_what_it_needs():
+def test_hdfs_error_names_its_requirements():
     with pytest.raises(StorageError, match=r"hdfs://127.0.0.1:1/a: .*JAVA_HOME.*webhdfs://"):
         resolve("hdfs://127.0.0.1:1/a")
 
 
 @pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/a", "reference://a"])
-def test_a_driver_that_fails_is_a_sentence(uri):
+def test_failing_driver_is_one_sentence(uri):
     with pytest.raises(StorageError, match=f"cannot use the URI {uri}: .*(nothing answers|argument)"):
         resolve(uri)
 
 
-def test_something_else_than_a_file_system_is_refused():
+def test_object_that_is_not_a_file_system_is_refused():
     with pytest.raises(StorageError, match="filesystem is a dict"):
         resolve("x", {})
 
 
-def test_reading_what_is_not_there_says_so(folder):
+def test_reading_a_missing_file_is_reported(folder):
     with pytest.raises(DataError, match=r"cannot read .*/nothing: it does not exist"):
         resolve(folder).child("nothing").read_bytes()
 
 
-def test_a_file_in_the_way_of_a_folder(tmp_path):
+def test_file_in_place_of_a_folder_is_reported(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match=r"cannot write .*file/x: a file is in the way"):
         resolve(tmp_path / "file" / "x").write_bytes(b"x")
@@ -197,12 +197,12 @@ def test_a_file_in_the_way_of_a_folder(tmp_path):
         resolve(tmp_path / "file").mkdirs()
 
 
-def test_a_place_that_takes_no_files():
+def test_location_that_accepts_no_files_is_reported():
     with pytest.raises(StorageError, match=r"cannot write /proc/hindcast/x"):
         resolve("/proc/hindcast/x").write_bytes(b"x")
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(kit, small_disk):
+def test_full_disk_is_reported_and_leaves_no_file(kit, small_disk):
     folder = small_disk("size=64k")
     resolve(folder / "old").write_bytes(b"kept")
     with pytest.raises(StorageError, match=r"cannot write .*/new: the disk is full"):
@@ -213,7 +213,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(kit, small_disk):
     assert (folder / "old").read_bytes() == b"kept"
 
 
-def test_a_read_only_file_system_is_named(small_disk):
+def test_read_only_file_system_is_reported(small_disk):
     folder = small_disk("size=64k")
     resolve(folder / "old").write_bytes(b"kept")
     small_disk("remount,ro")
@@ -228,7 +228,7 @@ def test_a_read_only_file_system_is_named(small_disk):
     assert resolve(folder / "old").read_bytes() == b"kept"
 
 
-def test_a_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, monkeypatch):
+def test_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, monkeypatch):
     location = resolve(tmp_path / "x")
     location.write_bytes(b"old")
 
@@ -245,20 +245,20 @@ def test_a_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, 
 def test_one_of_many_creators_wins(kit, tmp_path):
     location = resolve(tmp_path / "lock")
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
-    assert sum(won) == 1
-    assert location.read_bytes() == b"%d" % won.index(True)
+        has_created = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
+    assert sum(has_created) == 1
+    assert location.read_bytes() == b"%d" % has_created.index(True)
     assert kit.names(tmp_path) == ["lock"]
 
 
 @pytest.mark.parametrize(
-    ("raised", "kind", "said"),
+    ("raised", "kind", "sentence"),
     [
         ("403 the account may not write\nmore lines", StorageError, "403 the account may not write"),
         ("status 503: SlowDown", StorageUnavailable, "the store is busy or failing: try again later"),
     ],
 )
-def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch, raised, kind, said):
+def test_exception_of_a_foreign_driver_becomes_one_sentence(memory, monkeypatch, raised, kind, sentence):
     class CloudError(Exception):
         pass
 
@@ -270,11 +270,11 @@ def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch, ra
         resolve(memory).write_bytes(b"x")
     assert (type(caught.value), str(caught.value)) == (
         kind,
-        f"cannot write memory://store-tests/data: {said}",
+        f"cannot write memory://store-tests/data: {sentence}",
     )
 
 
-def test_workers_elsewhere_look_whether_a_lock_still_stands(memory):
+def test_workers_check_the_lease_before_writing(memory):
     state = resolve(memory)
     with sole_writer(state) as guard:
         elsewhere = pickle.loads(pickle.dumps(state.with_guard(guard)))
@@ -284,14 +284,14 @@ def test_workers_elsewhere_look_whether_a_lock_still_stands(memory):
             elsewhere.child("file").write_bytes(b"2")
 
 
-def test_buckets_of_obstores_are_told_apart():
+def test_obstore_buckets_have_different_roots():
     keys = {"access_key_id": "a", "secret_access_key": "b"}
     roots = {resolve("x", S3Store(name, config=keys)).backend.root for name in ("one", "other")}
     assert len(roots | {resolve("x", MemoryStore()).backend.root}) == 3
 
 
-def test_folders_of_pyarrows_google_store_are_told_by_the_names_of_files():
-    """Its client lists only the folders that an object stands for."""
+def test_folders_of_pyarrows_google_store_follow_from_file_names():
+    """Its client lists only folders that an object represents."""
     names = {"bucket/data/a/b/1": 1, "bucket/data/2": 2}
 
     class Google:

@@ -1,4 +1,4 @@
-"""Two writers that race for a folder in the stores that need no server; tests/stores has the others."""
+"""Two writers race for a folder on storage without a server; tests/stores covers the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support import race_for_lease
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
-def test_of_two_writers_exactly_one_wins(kind, tmp_path):
+def test_exactly_one_of_two_writers_wins(kind, tmp_path):
     folder = resolve(tmp_path) if kind == "local" else resolve("races", MemoryStore())
     for race in range(100):
         assert race_for_lease(folder.child(f"{race}")) == [False, True]

@@ -1,4 +1,4 @@
-"""One server of each kind for all tests of a process, each behind a proxy that can fail."""
+"""One server of each kind for all tests of a process, behind a proxy that injects failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from object_store_servers import (
 
 
 class Site(NamedTuple):
-    """A server, the proxy before it, and what the environment must say to use it through the proxy."""
+    """A server, its proxy, and the environment variables for using it through the proxy."""
 
     server: ServerProcess
     faults: Faults
@@ -34,12 +34,12 @@ class Site(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A folder of a test's own in a store.
+    """A separate folder for each test in a store.
 
     Attributes:
-        uri: the folder.
-        faults: the proxy's.
-        server: the process.
+        uri: URI of the folder.
+        faults: failures that the proxy injects.
+        server: the server's process.
     """
 
     uri: str
@@ -125,8 +125,8 @@ def azure(azure_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.fixture(params=["s3", "gcs", "azure"])
 def place(request: pytest.FixtureRequest) -> Place:
     """A folder in each kind of store."""
-    found: Place = request.getfixturevalue(request.param)
-    return found
+    selected_store: Place = request.getfixturevalue(request.param)
+    return selected_store
 
 
 def _place(root: str, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:

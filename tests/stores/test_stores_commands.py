@@ -1,4 +1,4 @@
-"""The commands on data that lie in a store, and what they say when it denies or fails."""
+"""Commands on data in a store, and their errors if it denies access or fails."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def data(s3):
     return f"{s3.uri}/data"
 
 
-def test_inspect_and_convert_and_the_family_of_data(s3, data, tmp_path):
-    called = hindcast("inspect", data, "--json")
-    assert called.returncode == 0, called.stderr
-    assert json.loads(called.stdout)["episodes"] == 40
+def test_inspect_convert_and_data_commands_use_the_store(s3, data, tmp_path):
+    result = hindcast("inspect", data, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["episodes"] == 40
     for arguments in (
         ("convert", data, s3.uri + "/columns", "--to", "Columns"),
         ("convert", s3.uri + "/columns", tmp_path / "local"),
@@ -40,9 +40,9 @@ def test_inspect_and_convert_and_the_family_of_data(s3, data, tmp_path):
         ("data", "filter", data, s3.uri + "/top", "--top", "0.5"),
         ("data", "sample", data, s3.uri + "/few", "--episodes", "4"),
     ):
-        called = hindcast(*arguments, "-q")
-        assert called.returncode == 0, called.stderr
-        assert called.stderr == ""
+        result = hindcast(*arguments, "-q")
+        assert result.returncode == 0, result.stderr
+        assert result.stderr == ""
     counts = [open_dataset(f"{s3.uri}/{name}").num_episodes for name in ("a", "b", "top", "few")]
     assert counts == [30, 10, 20, 4]
     original = episode_hashes(read_all(data))
@@ -64,22 +64,22 @@ WRITING = [
     [(arguments, "^(PUT|POST) ") for arguments in WRITING]
     + [(arguments, "") for arguments in [("inspect", "{data}"), *WRITING]],
 )
-def test_denied_is_one_sentence(s3, data, arguments, denied):
+def test_denied_access_is_one_sentence(s3, data, arguments, denied):
     s3.fail(matching=denied, status=403, code="AccessDenied")
-    called = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
+    result = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
     s3.faults.begin()
-    assert called.returncode == 5, called.stderr
-    assert called.stderr.startswith("error: cannot ")
-    assert called.stderr.count("\n") == 1
-    assert "access is denied: check the credentials" in called.stderr
+    assert result.returncode == 5, result.stderr
+    assert result.stderr.startswith("error: cannot ")
+    assert result.stderr.count("\n") == 1
+    assert "access is denied: check the credentials" in result.stderr
     assert list(resolve(f"{s3.uri}/out").files(recursive=True)) == []
 
 
 @pytest.mark.timeout(120)
-def test_a_process_whose_store_hangs_ends_with_its_exit_code(azure, walks, monkeypatch):
+def test_command_with_hanging_store_ends_with_its_exit_code(azure, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     azure.fail(matching="^PUT", cut=-1)
-    called = hindcast("convert", walks, f"{azure.uri}/out", "-q")
-    assert called.returncode == 5, called.stderr
-    assert called.stderr.startswith("error: cannot write abfss://")
-    assert called.stderr.count("\n") == 1
+    result = hindcast("convert", walks, f"{azure.uri}/out", "-q")
+    assert result.returncode == 5, result.stderr
+    assert result.stderr.startswith("error: cannot write abfss://")
+    assert result.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Files in S3, Google Cloud Storage and Azure, while all is well and while it is not."""
+"""Files in S3, Google Cloud Storage and Azure, with and without failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from object_store_servers import s3_client
 BIG = np.random.default_rng(0).bytes(12 << 20)
 
 
-def test_what_is_written_is_read_listed_and_deleted(place):
+def test_written_file_is_read_listed_and_deleted(place):
     folder = resolve(place.uri)
     assert not folder.exists()
     folder.child("a", "one.bin").write_bytes(b"1")
@@ -49,7 +49,7 @@ def test_folders_are_listed_with_the_files(place):
     assert below == [("a", False), ("a/b", False), ("a/b/c", True), ("d", True)]
 
 
-def test_parts_of_a_file_are_read_at_any_offset(place):
+def test_file_is_read_at_any_offset(place):
     location = place.at("big.bin")
     location.write_bytes(BIG)
     with location.open() as file:
@@ -59,22 +59,22 @@ def test_parts_of_a_file_are_read_at_any_offset(place):
         assert file.read() == BIG[-10:]
 
 
-def test_a_location_travels_without_the_credentials(place):
+def test_pickled_location_contains_no_credentials(place):
     location = place.at("x")
     location.write_bytes(b"x")
-    sent = pickle.dumps(location)
-    assert b"secret" not in sent
-    assert b"AccountKey" not in sent
-    assert pickle.loads(sent).read_bytes() == b"x"
+    pickle_bytes = pickle.dumps(location)
+    assert b"secret" not in pickle_bytes
+    assert b"AccountKey" not in pickle_bytes
+    assert pickle.loads(pickle_bytes).read_bytes() == b"x"
 
 
-def test_creating_leaves_what_is_there(place):
+def test_create_leaves_an_existing_file(place):
     assert place.at("x").create_exclusive(b"first")
     assert not place.at("x").create_exclusive(b"second")
     assert place.at("x").read_bytes() == b"first"
 
 
-def test_names_may_hold_what_uris_may_not(s3):
+def test_names_may_contain_characters_that_uris_may_not(s3):
     for name in ("a b", "50%", "what?", "#1"):
         s3.at(name).write_bytes(name.encode())
         assert s3.at(name).read_bytes() == name.encode()
@@ -83,7 +83,7 @@ def test_names_may_hold_what_uris_may_not(s3):
 @pytest.mark.parametrize(
     "fault", [{"status": 503}, {"cut": -1}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut", "cut short"]
 )
-def test_every_third_request_fails_and_nothing_is_lost(place, fault):
+def test_failures_of_every_third_request_lose_nothing(place, fault):
     place.fail(every=3, **fault)
     for i in range(3):
         place.at(f"{i}").write_bytes(b"%d" % i)
@@ -94,7 +94,7 @@ def test_every_third_request_fails_and_nothing_is_lost(place, fault):
 
 
 @pytest.mark.timeout(60)
-def test_a_store_that_only_fails_is_said_and_one_that_recovers_goes_on(place, monkeypatch):
+def test_failing_store_is_reported_and_a_recovering_one_is_retried(place, monkeypatch):
     place.at("x").write_bytes(b"x")
     place.fail(status=503, times=3)
     assert place.at("x").read_bytes() == b"x"
@@ -106,24 +106,24 @@ def test_a_store_that_only_fails_is_said_and_one_that_recovers_goes_on(place, mo
         place.at("x").read_bytes()
 
 
-def test_a_file_is_read_by_few_requests(place):
+def test_file_is_read_by_few_requests(place):
     place.at("big").write_bytes(BIG)
     place.faults.begin()
     assert place.at("big").read_bytes() == BIG
     assert len(place.faults.asked()) <= 5
 
 
-def test_what_is_given_up_is_never_sent(place):
+def test_aborted_file_is_never_sent(place):
     place.at("x").write_bytes(b"old")
     place.faults.begin()
     with pytest.raises(ZeroDivisionError), AtomicFile(place.at("x")) as file:
         file.write(BIG)
         raise ZeroDivisionError
-    assert not [asked for asked in place.faults.asked() if asked.startswith(("PUT", "POST", "DELETE"))]
+    assert not [request for request in place.faults.asked() if request.startswith(("PUT", "POST", "DELETE"))]
     assert place.at("x").read_bytes() == b"old"
 
 
-def test_an_upload_that_fails_for_good_leaves_what_was_there(place, monkeypatch):
+def test_failed_upload_leaves_the_old_file(place, monkeypatch):
     place.at("x").write_bytes(b"old")
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     place.fail(matching="^(PUT|POST)", status=403, code="AccessDenied")
@@ -137,7 +137,7 @@ def test_an_upload_that_fails_for_good_leaves_what_was_there(place, monkeypatch)
 @pytest.mark.parametrize(
     ("kind", "part"), [("s3", "partNumber=2"), ("gcs", "partNumber=2"), ("azure", "comp=block(&|$)")]
 )
-def test_a_part_that_cannot_be_uploaded_leaves_no_object(request, monkeypatch, kind, part):
+def test_failed_part_of_an_upload_leaves_no_object(request, monkeypatch, kind, part):
     place = request.getfixturevalue(kind)
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     place.fail(matching=part, status=503)
@@ -147,7 +147,7 @@ def test_a_part_that_cannot_be_uploaded_leaves_no_object(request, monkeypatch, k
     assert not place.at("x").exists()
 
 
-def test_an_upload_that_failed_leaves_no_parts(s3, monkeypatch):
+def test_failed_upload_leaves_no_parts(s3, monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     folder = resolve(f"s3://public/{s3.uri.rpartition('/')[2]}")
     s3.fail(matching="partNumber=2", status=503)
@@ -161,25 +161,25 @@ def test_an_upload_that_failed_leaves_no_parts(s3, monkeypatch):
     assert folder.child("x").read_bytes() == BIG
 
 
-def test_an_upload_whose_end_was_answered_wrongly_is_not_sent_again(s3):
+def test_upload_with_a_lost_final_answer_is_not_repeated(s3):
     s3.fail(matching="^POST .*uploadId", times=1, status=503)
     s3.at("x").write_bytes(BIG)
-    assert sum("partNumber=1" in asked for asked in s3.faults.asked()) == 1
+    assert sum("partNumber=1" in request for request in s3.faults.asked()) == 1
     assert s3.at("x").read_bytes() == BIG
 
 
-def test_denied_is_said_at_once(place):
+def test_denied_access_is_reported_at_once(place):
     place.at("x").write_bytes(b"x")
     place.fail(status=403, code="AccessDenied")
-    begun = place.faults.asked()
+    earlier_requests = place.faults.asked()
     with pytest.raises(StorageError, match=r"access is denied: check the credentials"):
         place.at("x").read_bytes()
     with pytest.raises(StorageError, match=r"cannot list \S+: access is denied"):
         resolve(place.uri).list()
-    assert len(place.faults.asked()) - len(begun) < 6
+    assert len(place.faults.asked()) - len(earlier_requests) < 6
 
 
-def test_a_missing_file_is_said_at_once(place):
+def test_missing_file_is_reported_at_once(place):
     with pytest.raises(DataError, match=r"cannot read \S+/nothing: it does not exist"):
         place.at("nothing").read_bytes()
 
@@ -191,13 +191,13 @@ def test_a_missing_file_is_said_at_once(place):
         ("azure", "abfss://no-such-bucket@devstoreaccount1/x"),
     ],
 )
-def test_writing_into_a_bucket_that_is_not_there(request, kind, uri):
+def test_writing_to_a_missing_bucket_is_reported(request, kind, uri):
     request.getfixturevalue(kind)
     with pytest.raises(StorageError, match=r"cannot write \S+no-such-bucket\S*/x: there is no such bucket"):
         resolve(uri).write_bytes(b"x")
 
 
-def test_a_store_that_does_not_answer_in_time(place, monkeypatch):
+def test_store_that_does_not_answer_in_time_is_reported(place, monkeypatch):
     place.at("x").write_bytes(b"x")
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "1")
     place.fail(delay=30.0)
@@ -205,7 +205,7 @@ def test_a_store_that_does_not_answer_in_time(place, monkeypatch):
         place.at("x").read_bytes()
 
 
-def test_a_store_that_is_not_there(monkeypatch):
+def test_unreachable_store_is_reported(monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -214,7 +214,7 @@ def test_a_store_that_is_not_there(monkeypatch):
         resolve("s3://b/x").read_bytes()
 
 
-def test_wrong_keys_are_told_apart(s3, monkeypatch):
+def test_wrong_access_and_secret_keys_are_told_apart(s3, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StorageError, match="the secret key does not match the account"):
         resolve(s3.uri).list()
@@ -223,7 +223,7 @@ def test_wrong_keys_are_told_apart(s3, monkeypatch):
         resolve(s3.uri).list()
 
 
-def test_reading_keys_cannot_write(s3, monkeypatch):
+def test_read_only_keys_cannot_write(s3, monkeypatch):
     s3.at("x").write_bytes(b"x")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "reader")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "reader-secret")
@@ -232,7 +232,7 @@ def test_reading_keys_cannot_write(s3, monkeypatch):
         s3.at("y").write_bytes(b"y")
 
 
-def test_public_buckets_take_no_keys(s3, monkeypatch):
+def test_public_bucket_requires_no_keys(s3, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     assert resolve("s3://anonymous@public/.greeting").read_bytes() == b"hello"
@@ -254,7 +254,7 @@ def obstores(s3):
 
 
 @pytest.mark.parametrize("client", [pyarrows, fsspecs, obstores])
-def test_a_file_system_object_reads_and_writes(s3, client):
+def test_file_system_object_reads_and_writes(s3, client):
     filesystem, path = client(s3)
     folder = resolve(path, filesystem)
     folder.child("sub", "0").write_bytes(b"0")
@@ -271,12 +271,12 @@ def test_a_file_system_object_reads_and_writes(s3, client):
 @pytest.mark.parametrize(
     ("kind", "part"), [("s3", "partNumber"), ("gcs", "partNumber"), ("azure", "comp=block(&|$)")]
 )
-def test_a_server_that_is_killed_in_an_upload_and_brought_back(request, monkeypatch, kind, part):
+def test_upload_survives_a_killed_and_restarted_server(request, monkeypatch, kind, part):
     place = request.getfixturevalue(kind)
     place.fail(matching=part, delay=0.5)
     writing = threading.Thread(target=lambda: place.at("x").write_bytes(BIG))
     writing.start()
-    while not any(re.search(part, asked) for asked in place.faults.asked()):
+    while not any(re.search(part, request) for request in place.faults.asked()):
         time.sleep(0.02)
     place.server.kill()
     time.sleep(1)

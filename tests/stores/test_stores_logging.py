@@ -1,4 +1,4 @@
-"""The log of an application in a store: what was flushed is there, once; who lost the folder writes nothing more."""
+"""The log of an application in a store: flushed episodes are logged once, and losing the lease stops the logger."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lengths_of(uri: str) -> dict[str, int]:
     return {id_: int(n) for block in blocks for id_, n in zip(block.eps_id, block.length, strict=True)}
 
 
-def test_what_a_killed_application_flushed_is_found_though_every_third_request_fails(s3) -> None:
+def test_flushed_log_of_a_killed_application_survives_failing_requests(s3) -> None:
     s3.fail(every=3, status=503)
     assert subprocess.run([sys.executable, "-c", DIES_AS_IT_LOGS, s3.uri], check=False).returncode < 0
     assert lengths_of(s3.uri) == {"committed": 3}
@@ -50,7 +50,7 @@ def test_what_a_killed_application_flushed_is_found_though_every_third_request_f
     assert not list(s3.at(FOLDER, "journal").files())
 
 
-def test_who_lost_the_folder_writes_nothing_more(s3) -> None:
+def test_logger_that_lost_the_folder_stops_writing(s3) -> None:
     writer = EpisodeWriter(s3.uri)
     writer.start_episode("a")
     writer.log_action("a", [0.0], 1)

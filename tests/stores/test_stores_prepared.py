@@ -1,4 +1,4 @@
-"""Data that are prepared onto a store, and read from it by workers."""
+"""Data prepared in a store and read by workers."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from support import episode_hashes, read_all, record, recording
 
 @pytest.fixture
 def lines(walks, tmp_path):
-    """The recorded episodes as JSON lines, which are prepared before they are read."""
+    """Recorded episodes as JSON lines, which must be prepared."""
     convert_data(Reading((str(walks),)), Target(resolve(tmp_path / "lines"), "JSON"))
     return str(tmp_path / "lines")
 
 
-def test_prepared_data_are_found_again(place, lines, walks, monkeypatch):
+def test_prepared_data_are_reused(place, lines, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_CACHE", place.uri)
-    (prepared,) = open_reading(Reading((lines,))).paths
-    assert str(prepared).startswith(f"{place.uri}/prepared/")
+    (prepared_path,) = open_reading(Reading((lines,))).paths
+    assert str(prepared_path).startswith(f"{place.uri}/prepared/")
     monkeypatch.setattr(preparer.Preparer, "prepare", None)
     assert open_data(lines).num_episodes == 40
-    assert set(episode_hashes(read_all(prepared))) == set(episode_hashes(read_all(walks)))
+    assert set(episode_hashes(read_all(prepared_path))) == set(episode_hashes(read_all(walks)))
 
 
-def test_a_preparation_that_failed_is_never_taken_for_a_whole_one(place, lines, monkeypatch):
+def test_failed_preparation_is_never_used(place, lines, monkeypatch):
     place.fail(matching=r"^(PUT|POST) .*manifest\.json", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+manifest\.json\S*: access is denied"):
         open_data(lines, cache=place.uri)
@@ -60,7 +60,7 @@ def test_data_workers_read_the_store_as_the_learner_does(s3):
     s3.fail(every=5, status=503)
     credentials = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     workers = DataWorkers((1, 1), num_cpus=1, remote_args={"runtime_env": {"env_vars": credentials}})
-    there, here = (
+    worker_data, local_data = (
         OfflineData(
             [Source("data", open_dataset(f"{s3.uri}/data"))],
             needs,
@@ -73,8 +73,8 @@ def test_data_workers_read_the_store_as_the_learner_does(s3):
     )
     try:
         for _ in range(5):
-            batch, expected = there.next(), here.next()
+            batch, expected = worker_data.next(), local_data.next()
             assert all(torch.equal(batch[leaf], expected[leaf]) for leaf in expected)
     finally:
-        there.close()
-        here.close()
+        worker_data.close()
+        local_data.close()

@@ -1,4 +1,4 @@
-"""Recording onto a store that fails, and training from it."""
+"""Recording to a failing store, and training from it."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ FEW = {"duration": {"episodes": 8}, "output": {"maxRowsPerFile": 4}}
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """8 episodes in two files; clients wait for seconds after each failure."""
+    """A recording of 8 episodes in two files: few, since clients wait for seconds after each failure."""
     folder = tmp_path_factory.mktemp("few")
     record(recording(folder, **FEW))
     return folder
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_a_recording_onto_a_store_that_fails_is_the_local_one(place, few, fault):
+def test_recording_to_a_failing_store_equals_the_local_one(place, few, fault):
     place.fail(every=3, **fault)
     record(recording(place.uri, **FEW))
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(few))
     assert leftovers(place.uri) == []
 
 
-def test_a_recording_onto_a_slow_store_is_the_local_one(place, few):
+def test_recording_to_a_slow_store_equals_the_local_one(place, few):
     place.fail(delay=0.1)
     record(recording(place.uri, **FEW))
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(few))
 
 
-def test_a_recording_that_is_denied_counts_nothing_and_goes_on_later(place, walks):
+def test_recording_with_denied_access_resumes_later(place, walks):
     resource = recording(place.uri, output={"maxRowsPerFile": 8})
     place.fail(matching=r"^(PUT|POST) .*\.parquet", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+\.parquet\S*: access is denied") as caught:
@@ -53,14 +53,14 @@ def test_a_recording_that_is_denied_counts_nothing_and_goes_on_later(place, walk
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
 
 
-def test_a_recording_whose_store_dies_in_an_upload_goes_on_when_it_is_back(place, walks, monkeypatch):
+def test_recording_resumes_after_the_store_dies_in_an_upload(place, walks, monkeypatch):
     resource = recording(place.uri, output={"maxRowsPerFile": 8})
     uploads = r"^(PUT|POST) .*\.parquet"
     place.fail(matching=uploads, delay=0.3)
 
     def kill_once_a_range_counts() -> None:
         while not any(
-            re.search(r"^(PUT|POST) .*000001-.*\.parquet", asked) for asked in place.faults.asked()
+            re.search(r"^(PUT|POST) .*000001-.*\.parquet", request) for request in place.faults.asked()
         ):
             time.sleep(0.02)
         place.server.kill()
@@ -74,16 +74,16 @@ def test_a_recording_whose_store_dies_in_an_upload_goes_on_when_it_is_back(place
     place.server.start()
     place.faults.begin()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
-    counted = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
-    assert counted < 40
+    num_episodes = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
+    assert num_episodes < 40
     if not place.uri.startswith("abfss"):  # Azurite forgets what it had not put on disk when it was killed
-        assert counted > 0
+        assert num_episodes > 0
     record(resource)
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
     assert leftovers(place.uri) == []
 
 
-def test_globs_and_folders_are_found(s3, walks):
+def test_globs_and_folders_are_opened(s3, walks):
     for name in ("a", "b"):
         record(recording(f"{s3.uri}/{name}", seed=1 if name == "a" else 2, output={"maxRowsPerFile": 8}))
     assert open_dataset(s3.uri).num_episodes == 80
@@ -93,7 +93,7 @@ def test_globs_and_folders_are_found(s3, walks):
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_training_reads_and_keeps_its_run_in_the_store(place, walks, fault):
+def test_training_keeps_its_run_in_the_store(place, walks, fault):
     record(recording(f"{place.uri}/data"))
     place.fail(every=3, **fault)
     train(training(f"{place.uri}/runs", f"{place.uri}/data"))
@@ -101,7 +101,7 @@ def test_training_reads_and_keeps_its_run_in_the_store(place, walks, fault):
     assert {"results.jsonl", "success.json"} <= files
 
 
-def test_a_training_goes_on_from_its_checkpoint_in_the_store(place, walks, reporter):
+def test_training_resumes_from_its_checkpoint_in_the_store(place, walks, reporter):
     resource = training(place.uri, walks, checkpoint={"every": 1})
     with pytest.raises(Interrupted):
         train(resource, StopAfter(3))
@@ -109,7 +109,7 @@ def test_a_training_goes_on_from_its_checkpoint_in_the_store(place, walks, repor
     assert any("resum" in note for note in reporter.notes)
 
 
-def test_a_training_whose_store_dies_is_said_and_goes_on_when_it_is_back(place, tmp_path, monkeypatch):
+def test_training_reports_a_dead_store_and_resumes_later(place, tmp_path, monkeypatch):
     record(recording(f"{place.uri}/data"))
     resource = training(tmp_path / "runs", f"{place.uri}/data", pipeline={"residency": "Streaming"})
     place.server.end()
@@ -121,14 +121,14 @@ def test_a_training_whose_store_dies_is_said_and_goes_on_when_it_is_back(place, 
     assert train(resource).state == "Succeeded"
 
 
-def test_a_dataset_through_a_file_system_object(s3):
+def test_dataset_is_opened_through_a_file_system_object(s3):
     record(recording(f"{s3.uri}/data"))
     client = s3_client("reader", s3.faults.url[7:])
     assert open_dataset(f"{s3.uri}/data".removeprefix("s3://"), client).num_episodes == 40
 
 
 @pytest.mark.timeout(120)
-def test_a_config_records_and_trains_through_a_file_system_object(s3, monkeypatch):
+def test_config_records_and_trains_through_a_file_system_object(s3, monkeypatch):
     client = s3_client("writer", s3.faults.url[7:])
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "reader")  # what a URI would be opened with
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "reader-secret")

@@ -1,4 +1,4 @@
-"""Carrying out decisions on the API server. Any step may be the last before a restart: all can be repeated."""
+"""Execution of decisions on the API server. The operator may stop after any step, so every step can be repeated."""
 
 import hashlib
 import os
@@ -21,21 +21,21 @@ from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Eve
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build
 
-_LONGEST_NOTE: Final = 1024
+_MAX_NOTE_LENGTH: Final = 1024
 _INSTANCE: Final = f"{socket.gethostname()}-{os.getpid()}"
 
 log = structlog.get_logger()
 
-# Answers that an immediate retry would get again: a webhook, quota, Pod Security, an invalid object.
-_REFUSALS: Final = frozenset({400, 403, 422})
+# An immediate retry would get the same answer: refused by a webhook, a quota or Pod Security, or an invalid object.
+_REFUSAL_CODES: Final = frozenset({400, 403, 422})
 
 
 class RetryLater(Exception):
-    """Something else has to happen first, which is not a failure; try again soon."""
+    """An action is not possible yet, because something else has to happen first. Not a failure; retry soon."""
 
 
-class _Conflict(Exception):
-    """An object that has a name we need is not ours."""
+class _NameConflict(Exception):
+    """An object with a name that the attempt needs has another owner."""
 
     def __init__(self, kind: ObjectKind, name: str, owner: str) -> None:
         super().__init__(f"{kind.name}/{name} ({owner})")
@@ -44,7 +44,7 @@ class _Conflict(Exception):
 
 
 class Applier:
-    """Carries out decisions. What it writes is in the cache at once, before a watch reports it."""
+    """Executes decisions. Its writes are in the cache at once, before a watch reports them."""
 
     def __init__(self, api: Api, cache: Cache, startups: Startups, requeue: Callable[[Key], None]) -> None:
         self._api = api
@@ -53,10 +53,10 @@ class Applier:
         self._requeue = requeue
 
     async def write_status(self, resource: Resource, status: Mapping[str, Any]) -> None:
-        """Server-side apply of the whole status, on the very version that was observed.
+        """Write the whole status by server-side apply, on condition that the resource is still the observed version.
 
         Raises:
-            NotYet: it changed in the meantime; the cache has it as it is now.
+            RetryLater: the resource changed in the meantime; the cache now has the new version.
         """
         key = resource.key
         manifest = {
@@ -70,9 +70,9 @@ class Applier:
             },
             "status": status,
         }
-        kind = kinds.BY_NAME[key.kind]
+        kind = kinds.KINDS_BY_NAME[key.kind]
         try:
-            written = await self._api.apply(
+            raw = await self._api.apply(
                 "write-status", kind, key.namespace, key.name, manifest, subresource="/status"
             )
         except ApiError as error:
@@ -80,21 +80,22 @@ class Applier:
                 await self._refresh(kind, key)
                 raise RetryLater(error.message) from error
             raise
-        for concerned in self._cache.put(kind, written) - {key}:
-            self._requeue(concerned)
+        for affected_key in self._cache.put(kind, raw) - {key}:
+            self._requeue(affected_key)
 
     async def _refresh(self, kind: ObjectKind, key: Key) -> None:
-        """Read what has changed: the answer to an earlier write may have been lost, or a watch may be late."""
-        found = await self._api.get(kind, key.namespace, key.name)
-        if found is not None:
-            self._cache.put(kind, found)
+        """Read a resource from the API server into the cache."""
+        # The answer to an earlier write may have been lost, or a watch may be late.
+        raw = await self._api.get(kind, key.namespace, key.name)
+        if raw is not None:
+            self._cache.put(kind, raw)
 
     async def execute(self, resource: Resource, action: Action) -> bool:
-        """Do it. Returns whether something was learnt that calls for another reconciliation at once.
+        """Execute an action. Return True if its outcome requires another reconciliation at once.
 
         Raises:
-            NotYet: an object of that name is still being deleted.
-            ApiError: no answer, or one that may be another next time.
+            RetryLater: an object of that name is still being deleted.
+            ApiError: the API server did not answer, or gave an answer that may change.
         """
         match action:
             case CreateAttempt():
@@ -114,27 +115,29 @@ class Applier:
         try:
             for manifest in build(action.resource, action.attempt):
                 await self._ensure(resource, manifest)
-        except _Conflict as conflict:
+        except _NameConflict as conflict:
             startup.blocker = (conflict.kind, conflict.name)
             return startup.record_failure(conflict=str(conflict), refusal=None)
         except ApiError as error:
-            if error.code not in _REFUSALS or "is being terminated" in error.message:
+            if error.code not in _REFUSAL_CODES or "is being terminated" in error.message:
                 raise
             return startup.record_failure(conflict=None, refusal=error.message[:1000])
         return startup.record_success()
 
     async def _ensure(self, resource: Resource, manifest: dict[str, Any]) -> None:
-        kind, name = kinds.BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
+        kind, name = kinds.KINDS_BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
         namespace = resource.key.namespace
         child = self._cache.child(kind, namespace, name)
         exists = child is not None and _is_current(child, resource)
         if exists and kind is kinds.RAY_JOB:
             return
-        found = await (self._adopt if exists else self._made)(resource, kind, manifest)
-        if kind in kinds.WATCHED:
-            self._put_child(kind, found)
+        raw = await (self._adopt if exists else self._create_or_adopt)(resource, kind, manifest)
+        if kind in kinds.WATCHED_KINDS:
+            self._put_child(kind, raw)
 
-    async def _made(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
+    async def _create_or_adopt(
+        self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]
+    ) -> dict[str, Any]:
         try:
             return await self._api.create(kind, resource.key.namespace, manifest)
         except ApiError as error:
@@ -143,22 +146,27 @@ class Applier:
             return await self._adopt(resource, kind, manifest)
 
     async def _adopt(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The object that has the name already, if it is ours; brought up to date if made for another spec."""
+        """Return the existing object of that name if the resource owns it, brought up to date if necessary.
+
+        Raises:
+            RetryLater: it was just deleted or is being deleted.
+            _NameConflict: it has another owner.
+        """
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
-        found = await self._api.get(kind, namespace, name)
-        if found is None:
+        raw = await self._api.get(kind, namespace, name)
+        if raw is None:
             raise RetryLater(f"{kind.name} {name} has just been deleted")
-        match ownership(found, resource):
-            case "ours" if _is_out_of_date(found, manifest):
-                metadata = manifest["metadata"] | {"uid": found["metadata"]["uid"]}
+        match ownership(raw, resource):
+            case "ours" if _is_out_of_date(raw, manifest):
+                metadata = manifest["metadata"] | {"uid": raw["metadata"]["uid"]}
                 return await self._api.apply(
                     f"apply-{kind.name.lower()}", kind, namespace, name, manifest | {"metadata": metadata}
                 )
             case "ours":
-                return found
+                return raw
             case "going":
                 raise RetryLater(f"{kind.name} {name} is being deleted")
-        raise _Conflict(kind, name, describe_owner(found))
+        raise _NameConflict(kind, name, describe_owner(raw))
 
     async def _delete(self, resource: Resource, action: DeleteAttempt) -> None:
         for kind in (kinds.RAY_JOB,) if action.keep_config_map else (kinds.RAY_JOB, kinds.CONFIG_MAP):
@@ -181,45 +189,45 @@ class Applier:
         try:
             await self._merge("set-deadlines", kinds.RAY_JOB, child, {"spec": dict(action.deadlines)})
         except ApiError as error:
-            if error.code not in _REFUSALS:
+            if error.code not in _REFUSAL_CODES:
                 raise
-            # The run goes on: KubeRay's are a backstop, and the operator knows whether one of them came too early.
+            # The run goes on: KubeRay's deadlines are a backstop, and the operator detects if one came too early.
             log.warning("deadlines rejected", resource=resource.key, error=str(error))
 
-    async def _merge(self, what: str, kind: ObjectKind, child: Child, change: dict[str, Any]) -> None:
-        change = {"metadata": {"uid": child.uid}, **change}
+    async def _merge(self, operation: str, kind: ObjectKind, child: Child, patch: dict[str, Any]) -> None:
+        patch = {"metadata": {"uid": child.uid}, **patch}
         try:
-            written = await self._api.merge(what, kind, child.key.namespace, child.key.name, change)
+            raw = await self._api.merge(operation, kind, child.key.namespace, child.key.name, patch)
         except ApiError as error:
             if error.code in {404, 409}:
                 raise RetryLater(error.message) from error
             raise
-        self._put_child(kind, written)
+        self._put_child(kind, raw)
 
     async def post_event(self, resource: Resource, event: Event) -> None:
-        """Post a Kubernetes event. A rejected one is logged and dropped: events only explain."""
+        """Post a Kubernetes event. If it is rejected, it is logged and dropped: events only explain."""
         try:
             await self._api.create(kinds.EVENT, resource.key.namespace, _event(resource, event))
         except ApiError as error:
-            if error.reason == "AlreadyExists":  # the answer to the first try was lost
+            if error.reason == "AlreadyExists":  # the first try succeeded, but its answer was lost
                 return
             log.warning("event rejected", resource=resource.key, reason=event.reason, error=str(error))
 
     def _put_child(self, kind: ObjectKind, raw: dict[str, Any]) -> None:
-        for concerned in self._cache.put(kind, raw):
-            self._requeue(concerned)
+        for affected_key in self._cache.put(kind, raw):
+            self._requeue(affected_key)
 
 
 def _is_current(child: Child, resource: Resource) -> bool:
-    """Whether an object is the resource's own and is not being deleted."""
+    """Return True if the resource owns the object and it is not being deleted."""
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
 
 
-def _is_out_of_date(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
-    """Whether a Role, RoleBinding or ConfigMap is not what the attempt needs."""
-    if any(found.get(part) != manifest[part] for part in ("rules", "subjects") if part in manifest):
+def _is_out_of_date(raw: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Return True if a Role, RoleBinding or ConfigMap differs from what the attempt needs."""
+    if any(raw.get(part) != manifest[part] for part in ("rules", "subjects") if part in manifest):
         return True
-    data = found.get("data") or {}
+    data = raw.get("data") or {}
     return any(data.get(key) != text for key, text in manifest.get("data", {}).items())
 
 
@@ -236,7 +244,7 @@ def _event(resource: Resource, event: Event) -> dict[str, object]:
         "action": "Reconcile",
         "type": event.type,
         "reason": event.reason,
-        "note": event.message[:_LONGEST_NOTE],
+        "note": event.message[:_MAX_NOTE_LENGTH],
         "regarding": {
             "apiVersion": API_VERSION,
             "kind": resource.key.kind,

@@ -1,4 +1,7 @@
-"""Calls of the API server: raw JSON over one connection pool. No models: they cost most of the time."""
+"""Calls of the API server: raw JSON over one connection pool.
+
+The client library's models are not used: they took most of the time.
+"""
 
 import asyncio
 import json
@@ -24,19 +27,19 @@ METADATA_ONLY: Final = (
 )
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
-_CONNECTIONS: Final = 32
-_PASSING: Final = frozenset({0, 429, 500, 502, 503, 504})
-_PAUSES: Final = (0.1, 0.5, 1.0)
+_MAX_CONNECTIONS: Final = 32
+_TRANSIENT_CODES: Final = frozenset({0, 429, 500, 502, 503, 504})
+_RETRY_PAUSES_SECONDS: Final = (0.1, 0.5, 1.0)
 
 
 class ApiError(Exception):
-    """An answer other than 2xx, or none.
+    """An answer other than 2xx, or no answer.
 
     Attributes:
-        code: the HTTP status; 0 where no answer came.
+        code: the HTTP status; 0 without an answer.
         reason: one word: `AlreadyExists`, `Forbidden`, `Invalid` …
         message: the API server's sentence.
-        retry_after: seconds to wait, where it said so.
+        retry_after: seconds to wait, if the API server asked for it.
     """
 
     def __init__(self, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
@@ -48,24 +51,24 @@ class ApiError(Exception):
 
 
 class Api:
-    """The API server. Build it with `connect`."""
+    """A client of the API server. Create it with `connect`."""
 
     def __init__(self, api_client: Any) -> None:
         self._client = api_client
         self.last_answer_time = asyncio.get_running_loop().time()
-        """When the API server last answered, by the event loop's clock; at first, when this was made."""
+        """When the API server last answered, by the event loop's clock; initially the time of creation."""
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Object:
-        """A call, repeated at once where that may help. Raises ApiError.
+        """Call the API server, with a few immediate retries after transient errors. Raises ApiError.
 
-        For calls that may be carried out twice: of a write whose answer was lost, the repetition says `AlreadyExists`,
-        a conflict of versions, or nothing.
+        Only for calls that may be executed twice. If the answer to a write was lost, the retry returns `AlreadyExists`,
+        a conflict of versions, or success.
         """
-        for pause in _PAUSES:
+        for pause in _RETRY_PAUSES_SECONDS:
             try:
                 return await self.call_once(method, path, body, **options)
             except ApiError as error:
-                if not _passes(method, error) or (error.retry_after or 0.0) > 1.0:
+                if not _is_transient(method, error) or (error.retry_after or 0.0) > 1.0:
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
         return await self.call_once(method, path, body, **options)
@@ -81,24 +84,24 @@ class Api:
         timeout: aiohttp.ClientTimeout = _TIMEOUT,
         query: Mapping[str, str] | None = None,
     ) -> Object:
-        """One call. Raises ApiError."""
+        """Call the API server once. Raises ApiError."""
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": names.MANAGER}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._client.configuration.host + quote(path) + ("?" + urlencode(query) if query else "")
         try:
-            answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
-            text = await answer.read()
+            response = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            text = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.API_ERRORS.labels("none").inc()
             raise ApiError(0, "Unreachable", f"the API server did not answer: {error!r}") from error
         self.last_answer_time = asyncio.get_running_loop().time()
-        if 200 <= answer.status < 300:
+        if 200 <= response.status < 300:
             return json.loads(text) if text else {}
-        metrics.API_ERRORS.labels(str(answer.status)).inc()
-        raise _error(answer.status, text, answer.headers)
+        metrics.API_ERRORS.labels(str(response.status)).inc()
+        raise _error(response.status, text, response.headers)
 
     async def get(self, kind: ObjectKind, namespace: str | None, name: str) -> Object | None:
-        """An object, or None if there is none."""
+        """Get an object, or None if it does not exist."""
         try:
             return await self.call("GET", kind.path(namespace, name))
         except ApiError as error:
@@ -109,7 +112,7 @@ class Api:
     async def pages(
         self, kind: ObjectKind, namespace: str | None, metadata_only: bool
     ) -> AsyncIterator[Object]:
-        """All objects of a kind that match its selector, in pages of 200."""
+        """Yield all objects of a kind that match its selector, read in pages of 200."""
         query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
         accept = METADATA_ONLY if metadata_only else "application/json"
         while True:
@@ -122,14 +125,14 @@ class Api:
             query["continue"] = token
 
     async def create(self, kind: ObjectKind, namespace: str, manifest: Object) -> Object:
-        """Create an object; unknown fields are refused."""
+        """Create an object; unknown fields are rejected."""
         query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         with _write(f"create-{kind.name.lower()}"):
             return await self.call("POST", kind.path(namespace), manifest, query=query)
 
     async def apply(
         self,
-        what: str,
+        operation: str,
         kind: ObjectKind,
         namespace: str,
         name: str,
@@ -137,19 +140,21 @@ class Api:
         *,
         subresource: str = "",
     ) -> Object:
-        """Server-side apply, forced. `what` is the fault point; preconditions are in the manifest."""
+        """Apply an object server-side, by force. `operation` names the fault point; the manifest has preconditions."""
         query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
         path = kind.path(namespace, name) + subresource
-        with _write(what):
+        with _write(operation):
             return await self.call("PATCH", path, manifest, content_type=APPLY, query=query)
 
-    async def merge(self, what: str, kind: ObjectKind, namespace: str, name: str, change: Object) -> Object:
-        """A merge patch. `what` is the fault point."""
-        with _write(what):
-            return await self.call("PATCH", kind.path(namespace, name), change, content_type=MERGE)
+    async def merge(
+        self, operation: str, kind: ObjectKind, namespace: str, name: str, patch: Object
+    ) -> Object:
+        """Apply a merge patch. `operation` names the fault point."""
+        with _write(operation):
+            return await self.call("PATCH", kind.path(namespace, name), patch, content_type=MERGE)
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
-        """Delete exactly this object, and in the background what it owns. It is not an error if it is gone."""
+        """Delete the object with this uid, and in the background its dependents. A missing object is not an error."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             with _write(f"delete-{kind.name.lower()}"):
@@ -160,19 +165,19 @@ class Api:
 
 
 @contextmanager
-def _write(what: str) -> Iterator[None]:
-    """A write, with its fault points around it."""
-    faults.reach(f"before:{what}")
+def _write(operation: str) -> Iterator[None]:
+    """Enclose a write in its fault points, and count it."""
+    faults.reach(f"before:{operation}")
     yield
-    metrics.WRITES.labels(what).inc()
-    faults.reach(f"after:{what}")
+    metrics.WRITES.labels(operation).inc()
+    faults.reach(f"after:{operation}")
 
 
 @asynccontextmanager
 async def connect(kubeconfig: str | None = None) -> AsyncIterator[Api]:
-    """The API server of a kubeconfig (default: KUBECONFIG), else the one that this pod runs on."""
+    """Connect to the API server of a kubeconfig, or without one to that of the cluster in which this pod runs."""
     configuration = client.Configuration()
-    configuration.connection_pool_maxsize = _CONNECTIONS
+    configuration.connection_pool_maxsize = _MAX_CONNECTIONS
     if kubeconfig:
         await config.load_kube_config(kubeconfig, client_configuration=configuration)
     else:
@@ -181,9 +186,10 @@ async def connect(kubeconfig: str | None = None) -> AsyncIterator[Api]:
         yield Api(api_client)
 
 
-def _passes(method: str, error: ApiError) -> bool:
-    """Whether the same call may soon get another answer. A quota that others change refuses a POST with `Conflict`."""
-    return error.code in _PASSING or (method == "POST" and error.reason == "Conflict")
+def _is_transient(method: str, error: ApiError) -> bool:
+    """Return True if the same call may soon get another answer."""
+    # While others change a quota, a POST is refused with `Conflict`.
+    return error.code in _TRANSIENT_CODES or (method == "POST" and error.reason == "Conflict")
 
 
 def _error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:
@@ -193,10 +199,10 @@ def _error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:
         status = None
     if not isinstance(status, dict):
         status = {"message": text.decode(errors="replace")[:500]}
-    after = headers.get("Retry-After")
+    retry_after = headers.get("Retry-After")
     return ApiError(
         code,
         str(status.get("reason") or code),
         str(status.get("message") or "no message"),
-        float(after) if after and after.isdigit() else None,
+        float(retry_after) if retry_after and retry_after.isdigit() else None,
     )

@@ -1,4 +1,4 @@
-"""What the watches have reported: the resources, and of their children the facts that decisions need."""
+"""The cache of the watches' reports: the resources, and the facts about their children that decisions need."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ ChildFacts = RayJobFacts | RayClusterFacts | ConfigMapFacts | PodFacts
 
 
 class Key(NamedTuple):
-    """An object by its name. Queued by key, a re-created resource is never worked on together with the old one."""
+    """The name of an object.
+
+    The queue holds keys, so that a re-created resource is never processed at the same time as the old one.
+    """
 
     kind: str
     namespace: str
@@ -24,7 +27,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource as it was last seen.
+    """A resource as it was last observed.
 
     Attributes:
         version: its resourceVersion.
@@ -43,7 +46,7 @@ class Resource:
 
 @dataclass(frozen=True)
 class Child:
-    """An object of an attempt as it was last seen; `attempt` is the attempt's name."""
+    """An object of an attempt as it was last observed; `attempt` is the attempt's name."""
 
     key: Key
     uid: str
@@ -54,7 +57,10 @@ class Child:
 
 
 class Cache:
-    """Resources and their children. Newer versions are never replaced by older ones: own writes are put in at once."""
+    """Resources and their children.
+
+    The operator's own writes are put in at once, and a newer version is never replaced by an older one.
+    """
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.resources: dict[Key, Resource] = {}
@@ -64,56 +70,56 @@ class Cache:
         self._clock = clock
 
     def children(self, owner: Key) -> Iterable[Child]:
-        """The objects that carry a resource's labels."""
+        """Return the objects that carry a resource's labels."""
         return self._by_owner.get(owner, {}).values()
 
     def child(self, kind: ObjectKind, namespace: str, name: str) -> Child | None:
-        """One object of an attempt."""
+        """Return one object of an attempt, if it is known."""
         return self._children.get(Key(kind.name, namespace, name))
 
     def put(self, kind: ObjectKind, raw: Raw) -> set[Key]:
-        """A version of an object. Returns the resources that it concerns; none where it was known."""
-        if kind in kinds.RESOURCES:
+        """Put in a version of an object. Return the affected resources; none if the version was already known."""
+        if kind in kinds.RESOURCE_KINDS:
             return self._put_resource(kind, raw)
         return self._put_child(kind, raw)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> set[Key]:
-        """An object is gone. Returns the resources that it concerns."""
+        """Remove an object that is gone. Return the affected resources."""
         key = Key(kind.name, namespace, name)
-        known = self._objects(kind).get(key)
-        if known is None or known.uid != uid:
+        entry = self._objects(kind).get(key)
+        if entry is None or entry.uid != uid:
             return set()
-        if isinstance(known, Child):
-            self._drop_child(known)
-            return {known.owner}
+        if isinstance(entry, Child):
+            self._drop_child(entry)
+            return {entry.owner}
         del self.resources[key]
-        self._drop_references(known)
+        self._drop_references(entry)
         return {key} | self._by_reference.get(key, set())
 
     def remove_all(self, kind: ObjectKind) -> set[Key]:
-        """All objects of a kind are gone, the kind with them. Returns the resources that it concerns."""
-        concerned: set[Key] = set()
+        """Remove all objects of a kind that no longer exists. Return the affected resources."""
+        affected_keys: set[Key] = set()
         for key, uid in self.keys_with_uids(kind):
-            concerned |= self.remove(kind, key.namespace, key.name, uid)
-        return concerned
+            affected_keys |= self.remove(kind, key.namespace, key.name, uid)
+        return affected_keys
 
     def keys_with_uids(self, kind: ObjectKind) -> list[tuple[Key, str]]:
-        """Key and uid of each known object of a kind."""
-        return [(key, found.uid) for key, found in self._objects(kind).items() if key.kind == kind.name]
+        """Return key and uid of each known object of a kind."""
+        return [(key, entry.uid) for key, entry in self._objects(kind).items() if key.kind == kind.name]
 
     def _objects(self, kind: ObjectKind) -> Mapping[Key, Resource | Child]:
-        """Those of the kind, and of others like it."""
-        return self.resources if kind in kinds.RESOURCES else self._children
+        """Return the mapping that contains the objects of the kind, among others."""
+        return self.resources if kind in kinds.RESOURCE_KINDS else self._children
 
     def _put_resource(self, kind: ObjectKind, raw: Raw) -> set[Key]:
         metadata = raw["metadata"]
         key = Key(kind.name, metadata["namespace"], metadata["name"])
         version = int(metadata["resourceVersion"])
-        known = self.resources.get(key)
-        if known is not None and known.version >= version:
+        previous = self.resources.get(key)
+        if previous is not None and previous.version >= version:
             return set()
-        if known is not None:
-            self._drop_references(known)
+        if previous is not None:
+            self._drop_references(previous)
         self.resources[key] = Resource(
             key=key,
             uid=metadata["uid"],
@@ -143,27 +149,27 @@ class Cache:
             return set()
         key = Key(kind.name, metadata["namespace"], metadata["name"])
         version = int(metadata["resourceVersion"])
-        known = self._children.get(key)
-        if known is not None and known.version >= version:
+        previous = self._children.get(key)
+        if previous is not None and previous.version >= version:
             return set()
-        if known is not None:
-            self._drop_child(known)
-        child = Child(key, metadata["uid"], version, owner, attempt, self._facts(kind, raw, known))
+        if previous is not None:
+            self._drop_child(previous)
+        child = Child(key, metadata["uid"], version, owner, attempt, self._facts(kind, raw, previous))
         self._children[key] = child
         self._by_owner.setdefault(owner, {})[key] = child
-        same = known is not None and known.owner == owner and known.facts == child.facts
-        return set() if same else {owner}
+        is_unchanged = previous is not None and previous.owner == owner and previous.facts == child.facts
+        return set() if is_unchanged else {owner}
 
-    def _facts(self, kind: ObjectKind, raw: Raw, known: Child | None) -> ChildFacts:
+    def _facts(self, kind: ObjectKind, raw: Raw, previous: Child | None) -> ChildFacts:
         if kind is kinds.RAY_JOB:
             return extract.ray_job_facts(raw)
         if kind is kinds.RAY_CLUSTER:
             return extract.ray_cluster_facts(raw)
         if kind is kinds.POD:
-            return extract.pod(raw)
-        before = known.facts if known is not None else None
+            return extract.pod_facts(raw)
+        previous_facts = previous.facts if previous is not None else None
         return extract.config_map_facts(
-            raw, before if isinstance(before, ConfigMapFacts) else None, self._clock()
+            raw, previous_facts if isinstance(previous_facts, ConfigMapFacts) else None, self._clock()
         )
 
     def _drop_child(self, child: Child) -> None:
@@ -175,14 +181,14 @@ class Cache:
 
     def _drop_references(self, resource: Resource) -> None:
         for target in references(resource.key, resource.body["spec"]):
-            referring = self._by_reference.get(target, set())
-            referring.discard(resource.key)
-            if not referring:
+            referrers = self._by_reference.get(target, set())
+            referrers.discard(resource.key)
+            if not referrers:
                 self._by_reference.pop(target, None)
 
 
 def references(key: Key, spec: Raw) -> list[Key]:
-    """The resources that a spec refers to."""
+    """Return the keys of the resources that a spec refers to."""
     return [Key(kind, key.namespace, name) for kind, name in names.references(key.kind, spec)]
 
 

@@ -1,11 +1,12 @@
-"""Fault points: where tests kill the operator, before and after each kind of write."""
+"""Fault points: before and after each kind of write, where tests kill the operator."""
 
 import itertools
 import os
 from typing import Final
 
 VARIABLE: Final = "HINDCAST_FAULT"
-"""`before:create-rayjob` ends the process at that point, without any clean-up; `…#2` the second time."""
+"""Environment variable: `before:create-rayjob` ends the process at that point, without any clean-up; with `#2` when
+the point is reached for the second time."""
 
 EXIT_CODE: Final = 86
 
@@ -27,11 +28,11 @@ WRITES: Final = (
 )
 """Every kind of write of the reconciler."""
 
-_point, _, _time = os.environ.get(VARIABLE, "").partition("#")
-_reached = itertools.count(1)
+_point, _, _occurrence = os.environ.get(VARIABLE, "").partition("#")
+_reach_counter = itertools.count(1)
 
 
 def reach(point: str) -> None:
-    """Exit here if that was asked for. `point` is `before:` or `after:` and one of `WRITES`."""
-    if point == _point and next(_reached) == int(_time or 1):
+    """Exit if a test chose this point. `point` is `before:` or `after:` and one of `WRITES`."""
+    if point == _point and next(_reach_counter) == int(_occurrence or 1):
         os._exit(EXIT_CODE)

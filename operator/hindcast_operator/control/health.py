@@ -1,4 +1,4 @@
-"""`/healthz` and `/metrics`."""
+"""The endpoints `/healthz` and `/metrics`."""
 
 import asyncio
 from collections import Counter
@@ -17,12 +17,12 @@ from hindcast_operator.control.lease import LeaderLease
 from hindcast_operator.control.work_queue import WorkQueue
 
 _STUCK_SECONDS: Final = 300.0
-"""A key that waits this long, or an API server silent for twice as long, makes a restart worthwhile."""
+"""If a key has waited for this long, or the API server has been silent for twice as long, a restart may help."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """What the endpoints report on."""
+    """The endpoints, and the parts of the operator that they report on."""
 
     api: Api
     cache: Cache
@@ -30,22 +30,22 @@ class Health:
     lease: LeaderLease | None
 
     async def healthz(self, _: web.Request) -> web.Response:
-        """200 if all is well, also on a standby; 503 if the queue or the API server is stuck."""
-        silent = asyncio.get_running_loop().time() - self.api.last_answer_time
-        age = self.queue.age()
-        well = age < _STUCK_SECONDS and silent < 2 * _STUCK_SECONDS
+        """Answer 200 if the operator is healthy, also on a standby; 503 if the queue or the API server is stuck."""
+        silent_seconds = asyncio.get_running_loop().time() - self.api.last_answer_time
+        queue_age = self.queue.age()
+        is_healthy = queue_age < _STUCK_SECONDS and silent_seconds < 2 * _STUCK_SECONDS
         body = {
-            "leader": self._leads(),
-            "queueAgeSeconds": round(age, 1),
-            "apiSilentSeconds": round(silent, 1),
+            "leader": self._is_leader(),
+            "queueAgeSeconds": round(queue_age, 1),
+            "apiSilentSeconds": round(silent_seconds, 1),
         }
-        return web.json_response(body, status=200 if well else 503)
+        return web.json_response(body, status=200 if is_healthy else 503)
 
     async def metrics(self, _: web.Request) -> web.Response:
-        """Prometheus' text format."""
+        """Answer with all metrics in Prometheus' text format."""
         metrics.QUEUE_DEPTH.set(len(self.queue))
         metrics.QUEUE_AGE.set(self.queue.age())
-        metrics.LEADER.set(self._leads())
+        metrics.LEADER.set(self._is_leader())
         metrics.OBJECTS.clear()
         states = Counter(
             (key.kind, resource.status.get("state") or "New")
@@ -55,13 +55,13 @@ class Health:
             metrics.OBJECTS.labels(kind, state).set(count)
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def _leads(self) -> bool:
+    def _is_leader(self) -> bool:
         return self.lease is None or self.lease.is_leader
 
 
 @asynccontextmanager
 async def serve(health: Health, host: str, port: int) -> AsyncIterator[Callable[[], int]]:
-    """Answer while the block runs. Gives the port, which the system chooses for 0."""
+    """Serve the endpoints for the duration of the block. Yield a function that returns the port (chosen for 0)."""
     app = web.Application()
     app.add_routes([web.get("/healthz", health.healthz), web.get("/metrics", health.metrics)])
     runner = web.AppRunner(app, access_log=None)

@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator watches, and where the API server keeps them."""
+"""The kinds of objects that the operator watches or writes, and their paths on the API server."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,8 +12,8 @@ class ObjectKind:
     """A kind of object.
 
     Attributes:
-        group: empty for the core group.
-        selector: label selector of the objects that concern us; empty for all.
+        group: API group; empty for the core group.
+        selector: label selector of the objects that concern the operator; empty for all.
     """
 
     name: str
@@ -24,18 +24,18 @@ class ObjectKind:
 
     @property
     def api_version(self) -> str:
-        """As in manifests: `ray.io/v1`."""
+        """The `apiVersion` of manifests: `ray.io/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def root(self) -> str:
-        """Path of its group and version."""
+        """The path of its group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None, name: str | None = None) -> str:
-        """Path of its collection, cluster-wide without a namespace, or of one object."""
-        where = f"/namespaces/{namespace}" if namespace else ""
-        return f"{self.root}{where}/{self.plural}" + (f"/{name}" if name else "")
+        """Return the path of one object or, without a name, of the collection; cluster-wide without a namespace."""
+        namespace_path = f"/namespaces/{namespace}" if namespace else ""
+        return f"{self.root}{namespace_path}/{self.plural}" + (f"/{name}" if name else "")
 
 
 RECORDING: Final = ObjectKind("OfflineRecording", GROUP, VERSION, "offlinerecordings")
@@ -45,8 +45,8 @@ POD: Final = ObjectKind("Pod", "", "v1", "pods", names.SELECTOR)
 RAY_JOB: Final = ObjectKind("RayJob", "ray.io", "v1", "rayjobs", names.SELECTOR)
 RAY_CLUSTER: Final = ObjectKind("RayCluster", "ray.io", "v1", "rayclusters", names.SELECTOR)
 
-RESOURCES: Final = (RECORDING, TRAINING)
-WATCHED: Final = (*RESOURCES, CONFIG_MAP, POD, RAY_JOB, RAY_CLUSTER)
+RESOURCE_KINDS: Final = (RECORDING, TRAINING)
+WATCHED_KINDS: Final = (*RESOURCE_KINDS, CONFIG_MAP, POD, RAY_JOB, RAY_CLUSTER)
 
 SERVICE_ACCOUNT: Final = ObjectKind("ServiceAccount", "", "v1", "serviceaccounts")
 ROLE: Final = ObjectKind("Role", "rbac.authorization.k8s.io", "v1", "roles")
@@ -55,4 +55,4 @@ EVENT: Final = ObjectKind("Event", "events.k8s.io", "v1", "events")
 CORE_EVENT: Final = ObjectKind("Event", "", "v1", "events")
 LEASE: Final = ObjectKind("Lease", "coordination.k8s.io", "v1", "leases")
 
-BY_NAME: Final = {kind.name: kind for kind in (*WATCHED, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)}
+KINDS_BY_NAME: Final = {kind.name: kind for kind in (*WATCHED_KINDS, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)}

@@ -1,7 +1,7 @@
-"""Leader election: the holder of the Lease leads. One that cannot renew it exits before another takes over.
+"""Leader election: the holder of the Lease leads. A holder that cannot renew it exits before another one takes over.
 
-The client library has an election too: it trusts wall clocks, never releases the lease, and does not stop at once when
-another replica took it.
+The election of the client library is not used: it trusts wall clocks, never releases the lease, and does not stop at
+once when another replica has taken it.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from hindcast_operator.control.kinds import LEASE
 
 log = structlog.get_logger()
 
-_RETRIES: Final = 7
-"""Tries to renew within the duration of the lease."""
+_RENEWALS_PER_LEASE: Final = 7
+"""Attempts to renew within the duration of the lease."""
 
 
 class LeaseLost(Exception):
-    """Another replica is the leader, or may be by now."""
+    """Another replica is the leader, or may be the leader by now."""
 
 
 @dataclass(frozen=True)
 class LeaseOptions:
-    """Which Lease, and how long it is valid without renewal."""
+    """Namespace and name of the Lease, and for how many seconds it is valid without renewal."""
 
     namespace: str
     name: str
@@ -38,93 +38,95 @@ class LeaseOptions:
 
 
 class LeaderLease:
-    """A Lease of coordination.k8s.io. Clocks of other replicas are not trusted: only changes count."""
+    """A Lease of coordination.k8s.io. Clocks of other replicas are not trusted; only changes of the Lease count."""
 
     def __init__(self, api: Api, options: LeaseOptions) -> None:
         self._api = api
         self._options = options
         self.identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._seen: tuple[Any, Any] | None = None
-        self._seen_at = 0.0
-        self._held: dict[str, Any] | None = None
+        self._last_state: tuple[Any, Any] | None = None
+        self._last_change_time = 0.0
+        self._lease: dict[str, Any] | None = None
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica holds it."""
-        return self._held is not None
+        """True while this replica holds the lease."""
+        return self._lease is not None
 
     async def acquire(self) -> None:
-        """Returns once this replica is the leader."""
+        """Wait until this replica is the leader."""
         while True:
             try:
-                if await self._try_to_take():
+                if await self._try_acquire():
                     log.info("became the leader", lease=self._options.name, identity=self.identity)
                     return
             except ApiError as error:
                 log.warning("cannot acquire the lease; will retry", error=str(error)[:300])
-            await asyncio.sleep(self._options.seconds / _RETRIES)
+            await asyncio.sleep(self._options.seconds / _RENEWALS_PER_LEASE)
 
     async def renew_forever(self) -> None:
-        """Renews it until cancelled. Raises LeaseLost."""
-        renewed = _now()
+        """Renew the lease until cancelled. Raises LeaseLost."""
+        renewal_time = _now()
         while True:
-            await asyncio.sleep(self._options.seconds / _RETRIES)
-            began = _now()
+            await asyncio.sleep(self._options.seconds / _RENEWALS_PER_LEASE)
+            start_time = _now()
             try:
                 await self._renew()
-                renewed = began
+                renewal_time = start_time
             except ApiError as error:
                 log.warning("cannot renew the lease; will retry", error=str(error)[:300])
                 if error.code in {404, 409}:
                     raise LeaseLost(
                         f"another replica took the lease {self._options.name}: {error}"
                     ) from error
-            # Two thirds: work in progress must end before another replica may take over.
-            if _now() - renewed > self._options.seconds * 2 / 3:
+            # Not later than two thirds: work in progress must end before another replica may take over.
+            if _now() - renewal_time > self._options.seconds * 2 / 3:
                 raise LeaseLost(f"the lease {self._options.name} could not be renewed in time")
 
     async def release(self) -> None:
-        """Let another replica take over at once."""
-        if self._held is None:
+        """Release the lease, so that another replica can take over at once."""
+        if self._lease is None:
             return
-        self._held["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+        self._lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            await self._replace(self._held)
+            await self._replace(self._lease)
         except ApiError as error:
             log.warning("cannot release the lease", error=str(error)[:300])
-        self._held = None
+        self._lease = None
 
-    async def _try_to_take(self) -> bool:
-        found = await self._api.get(LEASE, self._options.namespace, self._options.name)
-        if found is None:
+    async def _try_acquire(self) -> bool:
+        lease = await self._api.get(LEASE, self._options.namespace, self._options.name)
+        if lease is None:
             metadata = {"name": self._options.name, "namespace": self._options.namespace}
             manifest = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata}
             path = LEASE.path(self._options.namespace)
-            self._held = await self._api.call_once("POST", path, manifest | {"spec": self._spec(0)})
+            self._lease = await self._api.call_once("POST", path, manifest | {"spec": self._spec(0)})
             return True
-        spec = found.get("spec") or {}
-        if spec.get("holderIdentity") and not self._expired(spec):
+        spec = lease.get("spec") or {}
+        if spec.get("holderIdentity") and not self._is_expired(spec):
             return False
-        found["spec"] = self._spec(int(spec.get("leaseTransitions") or 0) + 1)
+        lease["spec"] = self._spec(int(spec.get("leaseTransitions") or 0) + 1)
         try:
-            self._held = await self._replace(found)
+            self._lease = await self._replace(lease)
         except ApiError as error:
             if error.code == 409:
                 return False
             raise
         return True
 
-    def _expired(self, spec: dict[str, Any]) -> bool:
-        """Whether the holder has renewed nothing for the lease's duration, as seen from here."""
+    def _is_expired(self, spec: dict[str, Any]) -> bool:
+        """Return True if this replica has seen no renewal for the lease's duration."""
         state = (spec.get("holderIdentity"), spec.get("renewTime"))
-        if state != self._seen:
-            self._seen, self._seen_at = state, _now()
-        return _now() - self._seen_at > float(spec.get("leaseDurationSeconds") or self._options.seconds)
+        if state != self._last_state:
+            self._last_state, self._last_change_time = state, _now()
+        return _now() - self._last_change_time > float(
+            spec.get("leaseDurationSeconds") or self._options.seconds
+        )
 
     async def _renew(self) -> None:
-        assert self._held is not None
-        self._held["spec"]["renewTime"] = _timestamp()
-        self._held = await self._replace(self._held)
+        assert self._lease is not None
+        self._lease["spec"]["renewTime"] = _timestamp()
+        self._lease = await self._replace(self._lease)
 
     async def _replace(self, lease: dict[str, Any]) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=max(self._options.seconds / 3, 1.0))

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, on stderr; those of libraries too."""
+"""Structured logs, also of libraries: one JSON object per line, on stderr."""
 
 import logging
 import sys
@@ -7,18 +7,18 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict
 
-_SHARED: Final = (
+_SHARED_PROCESSORS: Final = (
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
 
 
 def configure(level: str) -> None:
-    """`level`: debug, info, warning or error. Libraries log errors only."""
+    """Configure logging. `level` is debug, info, warning or error; libraries log errors only."""
     structlog.configure(
         processors=[
-            *_SHARED,
-            _resource_name,
+            *_SHARED_PROCESSORS,
+            _format_resource,
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
@@ -29,7 +29,7 @@ def configure(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*_SHARED, structlog.stdlib.add_logger_name],
+            foreign_pre_chain=[*_SHARED_PROCESSORS, structlog.stdlib.add_logger_name],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
@@ -40,7 +40,7 @@ def configure(level: str) -> None:
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
 
 
-def _resource_name(_: object, __: str, event: EventDict) -> EventDict:
+def _format_resource(_: object, __: str, event: EventDict) -> EventDict:
     if isinstance(key := event.get("resource"), tuple):
         event["resource"] = "/".join(key)
     return event

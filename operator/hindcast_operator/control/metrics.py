@@ -1,4 +1,4 @@
-"""What the operator counts."""
+"""The operator's metrics."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -35,55 +35,55 @@ GPU_WAIT_SECONDS = Counter(
 )
 LEADER = Gauge("hindcast_leader", "1 if this replica is the leader.")
 
-_DATA_WAIT: Final = "dataWaitShare"
+_DATA_WAIT_METRIC: Final = "dataWaitShare"
 
 
 class RunMeter:
-    """Measures runs from one reconciliation to the next: how long attempts took, how long GPUs waited for work."""
+    """Measures, from one reconciliation to the next, the duration of attempts and the time that GPUs wait for work."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, datetime] = {}
+        self._last_times: dict[str, datetime] = {}
 
     def update(self, facts: Facts, status: Mapping[str, Any]) -> None:
-        """Count what happened since the last reconciliation."""
+        """Count the ends of attempts and the waiting time since the last reconciliation."""
         _count_ends(facts, status)
-        waiting = _gpus_waiting(facts)
-        before = self._seen.pop(facts.uid, None)
-        if waiting is None:
+        num_waiting_gpus = _num_waiting_gpus(facts)
+        last_time = self._last_times.pop(facts.uid, None)
+        if num_waiting_gpus is None:
             return
-        self._seen[facts.uid] = facts.now
-        if before is not None:
-            seconds = (facts.now - before).total_seconds()
-            GPU_WAIT_SECONDS.labels(facts.namespace).inc(max(seconds, 0.0) * waiting)
+        self._last_times[facts.uid] = facts.now
+        if last_time is not None:
+            seconds = (facts.now - last_time).total_seconds()
+            GPU_WAIT_SECONDS.labels(facts.namespace).inc(max(seconds, 0.0) * num_waiting_gpus)
 
     def forget(self, uid: str) -> None:
-        """The resource is gone."""
-        self._seen.pop(uid, None)
+        """Forget a resource that is gone."""
+        self._last_times.pop(uid, None)
 
 
 def _count_ends(facts: Facts, status: Mapping[str, Any]) -> None:
-    known = {run.get("rayJobName"): run.get("outcome") for run in facts.status.get("runs") or ()}
+    old_outcomes = {run.get("rayJobName"): run.get("outcome") for run in facts.status.get("runs") or ()}
     for run in status.get("runs") or ():
-        if run.get("outcome") and run["rayJobName"] in known and not known[run["rayJobName"]]:
-            started, finished = run.get("startTime"), run.get("endTime")
-            if started and finished:
-                seconds = (parse_time(finished) - parse_time(started)).total_seconds()
+        if run.get("outcome") and run["rayJobName"] in old_outcomes and not old_outcomes[run["rayJobName"]]:
+            start_time, end_time = run.get("startTime"), run.get("endTime")
+            if start_time and end_time:
+                seconds = (parse_time(end_time) - parse_time(start_time)).total_seconds()
                 RUN_SECONDS.labels(facts.kind, run["outcome"]).observe(seconds)
 
 
-def _gpus_waiting(facts: Facts) -> float | None:
-    """How many GPUs wait now, on average; None where none is held."""
+def _num_waiting_gpus(facts: Facts) -> float | None:
+    """Return the average number of GPUs that wait now; None if the resource has no running pod with a GPU."""
     if not isinstance(facts.resource, OfflineTraining) or not facts.resource.spec.learners.gpus:
         return None
     for attempt in facts.attempts.values():
-        holding = sum(pod.pool == "learner" and pod.phase == "Running" for pod in attempt.pods)
-        if holding:
-            return holding * facts.resource.spec.learners.gpus * _share_waiting(attempt)
+        num_pods = sum(pod.pool == "learner" and pod.phase == "Running" for pod in attempt.pods)
+        if num_pods:
+            return num_pods * facts.resource.spec.learners.gpus * _waiting_fraction(attempt)
     return None
 
 
-def _share_waiting(attempt: AttemptFacts) -> float:
+def _waiting_fraction(attempt: AttemptFacts) -> float:
     report = attempt.config_map.report if attempt.config_map else None
     if report is None or report.progress is None:
         return 1.0
-    return min(max(report.progress.metrics.get(_DATA_WAIT, 0.0), 0.0), 1.0)
+    return min(max(report.progress.metrics.get(_DATA_WAIT_METRIC, 0.0), 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""The facts of one resource, from the cache and from what watches do not report."""
+"""Observation of one resource: facts from the cache, and from objects that no watch reports."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,138 +29,152 @@ from hindcast_operator.facts import (
 )
 from hindcast_operator.planning import read_status, watched_children
 
-_PARSED: Final = 256
-_DELETION_SECONDS: Final = 30.0
-"""A deleted pod stays on a node that does not answer, and no watch reports anything more of it."""
-_ENDED: Final = frozenset({"Complete", "Failed"})
+_MAX_VALIDATIONS: Final = 256
+_DELETION_CHECK_SECONDS: Final = 30.0
+"""Interval of checks of a pod that is being deleted. On a node that does not answer it stays, and no watch reports
+any further change of it."""
+_FINAL_STATUSES: Final = frozenset({"Complete", "Failed"})
 
-Checked = tuple[Resource | None, tuple[str, ...]]
+CheckedResource = tuple[Resource | None, tuple[str, ...]]
 
 
 class Observer:
-    """Takes the facts of a resource at one moment."""
+    """Collects the facts about a resource at one moment."""
 
-    def __init__(self, api: Api, known: Cache, startups: Startups) -> None:
+    def __init__(self, api: Api, cluster_cache: Cache, startups: Startups) -> None:
         self._api = api
-        self._cache = known
+        self._cache = cluster_cache
         self._startups = startups
-        self._parsed: dict[Key, tuple[Any, Checked]] = {}
+        self._validations: dict[Key, tuple[Any, CheckedResource]] = {}
         self.kuberay: KubeRay = "NotInstalled"
-        """Whether the API server knows RayJobs."""
+        """`Ready` if the API server serves RayJobs."""
 
     async def observe(self, key: Key) -> Facts | None:
-        """What there is of a resource; None where it is gone. Raises ApiError."""
-        found = self._cache.resources.get(key)
-        if found is None:
+        """Return the facts about a resource, or None if it is gone. Raises ApiError."""
+        snapshot = self._cache.resources.get(key)
+        if snapshot is None:
             return None
         now = datetime.now(UTC)
-        resource, problems = self._check(found)
-        await self._refresh_reports(found)
-        by_attempt = self._by_attempt(found, resource)
-        attempts = {child: await self._attempt(found, child, by_attempt[child], now) for child in by_attempt}
+        resource, problems = self._validate(snapshot)
+        await self._refresh_reports(snapshot)
+        children_by_attempt = self._children_by_attempt(snapshot, resource)
+        attempts = {
+            child: await self._attempt(snapshot, child, children_by_attempt[child], now)
+            for child in children_by_attempt
+        }
         return Facts(
             kind=key.kind,
             namespace=key.namespace,
             name=key.name,
-            uid=found.uid,
-            generation=found.generation,
+            uid=snapshot.uid,
+            generation=snapshot.generation,
             resource=resource,
             problems=problems,
-            status=found.status,
-            deleting=found.is_deleting,
+            status=snapshot.status,
+            is_deleting=snapshot.is_deleting,
             kuberay=self.kuberay,
             attempts=attempts,
-            references=tuple(self._reference(key, to) for to in cache.references(key, found.body["spec"])),
+            references=tuple(self._reference(key, to) for to in cache.references(key, snapshot.body["spec"])),
             now=now,
-            suspend=found.body["spec"].get("suspend") is True,
-            run_policy=_run_policy(found.body["spec"]),
+            suspend=snapshot.body["spec"].get("suspend") is True,
+            run_policy=_run_policy(snapshot.body["spec"]),
         )
 
-    def _check(self, found: cache.Resource) -> Checked:
-        """The resource as models, or what is wrong with it. Cached by generation."""
-        stamp = (found.uid, found.generation, found.body["metadata"]["labels"])
-        known = self._parsed.pop(found.key, None)
-        if known is None or known[0] != stamp:
-            known = stamp, _validated(found.body)
-        self._parsed[found.key] = known  # as the last one: the first one is the one not asked for the longest
-        if len(self._parsed) > _PARSED:
-            del self._parsed[next(iter(self._parsed))]
-        return known[1]
+    def _validate(self, snapshot: cache.Resource) -> CheckedResource:
+        """Return the resource as a model, or the problems of its spec. Cached by generation."""
+        version = (snapshot.uid, snapshot.generation, snapshot.body["metadata"]["labels"])
+        entry = self._validations.pop(snapshot.key, None)
+        if entry is None or entry[0] != version:
+            entry = version, _validate_body(snapshot.body)
+        self._validations[snapshot.key] = (
+            entry  # re-inserted as the last one: the first one is the least recently used
+        )
+        if len(self._validations) > _MAX_VALIDATIONS:
+            del self._validations[next(iter(self._validations))]
+        return entry[1]
 
-    async def _refresh_reports(self, found: cache.Resource) -> None:
-        """Watches are not ordered: the outcome was written before the RayJob ended, so read it now."""
-        for job in list(self._cache.children(found.key)):
-            if not isinstance(job.facts, RayJobFacts) or job.facts.deployment_status not in _ENDED:
+    async def _refresh_reports(self, snapshot: cache.Resource) -> None:
+        """Read the final reports of ended RayJobs that the cache does not have yet."""
+        # The attempt writes its outcome before the RayJob ends, but watches of two kinds are not ordered.
+        for job in list(self._cache.children(snapshot.key)):
+            if not isinstance(job.facts, RayJobFacts) or job.facts.deployment_status not in _FINAL_STATUSES:
                 continue
             config_map = self._cache.child(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
-            if config_map is None or _has_outcome(config_map) or not _is_current(found, job.attempt):
+            if config_map is None or _has_outcome(config_map) or not _is_current(snapshot, job.attempt):
                 continue
             raw = await self._api.get(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
             if raw is not None:
                 self._cache.put(kinds.CONFIG_MAP, raw)
 
-    def _by_attempt(self, found: cache.Resource, resource: Resource | None) -> dict[str, list[Child]]:
-        """The objects of each attempt of this resource and of the next attempt, by the attempt's name."""
-        watched = watched_children(found.key.kind, found.key.name, resource, read_status(found.status))
-        by_attempt: dict[str, list[Child]] = {}
-        for child in self._cache.children(found.key):
-            by_attempt.setdefault(child.attempt, []).append(child)
-        counting = {
+    def _children_by_attempt(
+        self, snapshot: cache.Resource, resource: Resource | None
+    ) -> dict[str, list[Child]]:
+        """Return the objects of this resource's attempts, the next one included, by the attempt's name."""
+        watched_names = watched_children(
+            snapshot.key.kind, snapshot.key.name, resource, read_status(snapshot.status)
+        )
+        children_by_attempt: dict[str, list[Child]] = {}
+        for child in self._cache.children(snapshot.key):
+            children_by_attempt.setdefault(child.attempt, []).append(child)
+        relevant_children = {
             name: children
-            for name, children in by_attempt.items()
-            if name in watched or not _foreign(children, found.uid)
+            for name, children in children_by_attempt.items()
+            if name in watched_names or not _is_foreign(children, snapshot.uid)
         }
-        return {name: [] for name in watched} | counting
+        return {name: [] for name in watched_names} | relevant_children
 
     async def _attempt(
-        self, found: cache.Resource, name: str, children: list[Child], now: datetime
+        self, snapshot: cache.Resource, name: str, children: list[Child], now: datetime
     ) -> AttemptFacts:
-        startup = self._startups[found.uid][name]
-        await self._check_blocker(found, startup)
+        startup = self._startups[snapshot.uid][name]
+        await self._check_blocker(snapshot, startup)
         attempt = _attempt(name, children, startup)
         if not is_starting(attempt):
             return attempt
         if startup.should_read_events():
-            await read_events(self._api, found.key.namespace, attempt, startup, now)
+            await read_events(self._api, snapshot.key.namespace, attempt, startup, now)
         pods = tuple(replace(pod, mount_failure=startup.mount_failures.get(pod.name)) for pod in attempt.pods)
         return replace(attempt, submitter_failure=startup.submitter_failure, pods=pods)
 
-    async def _check_blocker(self, found: cache.Resource, startup: Startup) -> None:
-        """Objects of others are not watched: check now and then whether it still has the name."""
+    async def _check_blocker(self, snapshot: cache.Resource, startup: Startup) -> None:
+        """Check whether a foreign object still has a name that the attempt needs."""
+        # Objects of other owners are not watched.
         if startup.blocker is None or startup.is_backing_off():
             return
         kind, name = startup.blocker
-        blocker = await self._api.get(kind, found.key.namespace, name)
-        if blocker is not None and ownership(blocker, found) == "foreign":
+        blocker = await self._api.get(kind, snapshot.key.namespace, name)
+        if blocker is not None and ownership(blocker, snapshot) == "foreign":
             startup.record_failure(startup.conflict, startup.refusal)
         else:
             startup.record_success()
 
     def recheck_seconds(self, facts: Facts) -> float | None:
-        """In how many seconds something may be found that no watch reports; None: nothing."""
+        """Return in how many seconds to look for changes that no watch reports; None if not necessary."""
         loop = asyncio.get_running_loop()
-        times = []
+        due_times = []
         for child, attempt in facts.attempts.items():
             startup = self._startups[facts.uid][child]
             if startup.next_creation:
-                times.append(startup.next_creation)
+                due_times.append(startup.next_creation)
             if is_starting(attempt):
-                times.append(startup.next_events)
-            if any(pod.deleting for pod in attempt.pods):
-                times.append(loop.time() + _DELETION_SECONDS)
-        return max(min(times) - loop.time(), 1.0) if times else None
+                due_times.append(startup.next_events)
+            if any(pod.is_deleting for pod in attempt.pods):
+                due_times.append(loop.time() + _DELETION_CHECK_SECONDS)
+        return max(min(due_times) - loop.time(), 1.0) if due_times else None
 
-    def _reference(self, own: Key, to: Key) -> ReferenceFacts:
-        found = self._cache.resources.get(to)
-        if found is None or found.is_deleting:
-            return ReferenceFacts(to.kind, to.name, "Missing")
-        if not _has_begun(found) and own in cache.references(to, found.body["spec"]):
-            return ReferenceFacts(to.kind, to.name, "Circular")
-        state = _state(found)
-        return ReferenceFacts(to.kind, to.name, state, _input(found) if state == "Complete" else None)
+    def _reference(self, key: Key, target: Key) -> ReferenceFacts:
+        snapshot = self._cache.resources.get(target)
+        if snapshot is None or snapshot.is_deleting:
+            return ReferenceFacts(target.kind, target.name, "Missing")
+        if not _has_started(snapshot) and key in cache.references(target, snapshot.body["spec"]):
+            return ReferenceFacts(target.kind, target.name, "Circular")
+        state = _state(snapshot)
+        return ReferenceFacts(
+            target.kind, target.name, state, _input(snapshot) if state == "Complete" else None
+        )
 
 
-def _validated(body: dict[str, Any]) -> Checked:
+def _validate_body(body: dict[str, Any]) -> CheckedResource:
     try:
         return validate_resource(body), ()
     except SpecError as error:
@@ -187,8 +201,8 @@ def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts
     )
 
 
-def _foreign(children: list[Child], uid: str) -> bool:
-    """Whether an attempt's objects belong to another resource, such as an earlier one of the same name."""
+def _is_foreign(children: list[Child], uid: str) -> bool:
+    """Return True if an attempt's objects belong to another resource, such as an earlier one of the same name."""
     owners = [c.facts.owner_uid for c in children if isinstance(c.facts, ObjectFacts)]
     return bool(owners) and uid not in owners
 
@@ -198,32 +212,32 @@ def _has_outcome(child: Child) -> bool:
     return isinstance(facts, ConfigMapFacts) and facts.report is not None and facts.report.outcome is not None
 
 
-def _is_current(found: cache.Resource, attempt: str) -> bool:
-    runs = found.status.get("runs") or [{}]
+def _is_current(snapshot: cache.Resource, attempt: str) -> bool:
+    runs = snapshot.status.get("runs") or [{}]
     return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
 
 
-def _has_begun(found: cache.Resource) -> bool:
-    """Whether there is an attempt of the revision that its spec asks for."""
-    runs = found.status.get("runs") or [{}]
-    return bool(runs[0].get("revision") == found.body["spec"].get("revision", 1))
+def _has_started(snapshot: cache.Resource) -> bool:
+    """Return True if the revision that the spec asks for has an attempt."""
+    runs = snapshot.status.get("runs") or [{}]
+    return bool(runs[0].get("revision") == snapshot.body["spec"].get("revision", 1))
 
 
-def _state(found: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]:
-    """The state of a resource that others refer to, in the revision that its spec asks for."""
-    if not _has_begun(found):
+def _state(snapshot: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]:
+    """Return the state of a resource that others refer to, in the revision that its spec asks for."""
+    if not _has_started(snapshot):
         return "Unfinished"
-    true = {c.get("type") for c in found.status.get("conditions") or () if c.get("status") == "True"}
-    return "Complete" if "Complete" in true else "Failed" if "Failed" in true else "Unfinished"
+    true_types = {c.get("type") for c in snapshot.status.get("conditions") or () if c.get("status") == "True"}
+    return "Complete" if "Complete" in true_types else "Failed" if "Failed" in true_types else "Unfinished"
 
 
-def _input(found: cache.Resource) -> ResolvedInput | None:
-    status: Mapping[str, Any] = found.status
-    if found.key.kind == kinds.TRAINING.name:
+def _input(snapshot: cache.Resource) -> ResolvedInput | None:
+    status: Mapping[str, Any] = snapshot.status
+    if snapshot.key.kind == kinds.TRAINING.name:
         checkpoint = status.get("checkpoint") or {}
         path = checkpoint.get("bestPath") or checkpoint.get("path")
         return ResolvedInput(path=path) if path else None
     output = status.get("output") or {}
     names = ("episodes", "timesteps", "bytes", "memoryBytes", "digest")
-    given = {name: output[name] for name in names if name in output}
-    return ResolvedInput(path=output["path"], **given) if "path" in output else None
+    fields = {name: output[name] for name in names if name in output}
+    return ResolvedInput(path=output["path"], **fields) if "path" in output else None

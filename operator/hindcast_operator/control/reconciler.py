@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class Reconciler:
-    """Takes keys from the queue and reconciles their resources, several at a time."""
+    """Takes keys from the queue and reconciles their resources; several workers may run at a time."""
 
     def __init__(self, api: Api, cache: Cache, queue: WorkQueue[Key], defaults: Defaults) -> None:
         self._cache = cache
@@ -38,19 +38,19 @@ class Reconciler:
         self.observer = Observer(api, cache, self._startups)
 
     async def work(self) -> None:
-        """Until cancelled."""
+        """Process keys of the queue until cancelled."""
         while True:
             key = await self._queue.get()
-            began = time.monotonic()
+            start_time = time.monotonic()
             try:
                 result = await self._try(key)
             finally:
                 self._queue.mark_done(key)
             metrics.RECONCILES.labels(key.kind, result).inc()
-            metrics.RECONCILE_SECONDS.labels(key.kind).observe(time.monotonic() - began)
+            metrics.RECONCILE_SECONDS.labels(key.kind).observe(time.monotonic() - start_time)
 
     async def _try(self, key: Key) -> str:
-        """Reconcile a resource, again later where that failed. Returns the result in one word."""
+        """Reconcile a resource, and schedule a retry if that fails. Return the result in one word."""
         try:
             await self._reconcile(key)
         except RetryLater as not_yet:
@@ -74,9 +74,9 @@ class Reconciler:
 
     async def _reconcile(self, key: Key) -> None:
         facts = await self.observer.observe(key)
-        self._forget_earlier(key, facts)
+        self._forget_previous(key, facts)
         resource = self._cache.resources.get(key)
-        if facts is None or facts.deleting or resource is None:
+        if facts is None or facts.is_deleting or resource is None:
             return
         decision = plan(facts, self._defaults)
         status = plain_status(decision.status)
@@ -99,29 +99,29 @@ class Reconciler:
             log.info("state changed", resource=key, state=status.get("state"), message=status.get("message"))
 
     async def _act(self, key: Key, decision: Decision) -> bool:
-        """Carry out the actions. Returns whether another reconciliation is called for at once."""
-        again = False
+        """Execute the actions. Return True if another reconciliation is needed at once."""
+        needs_requeue = False
         for action in decision.actions:
             resource = self._cache.resources.get(key)
             if resource is None:
                 raise RetryLater("the resource was deleted in the meantime")
             log.debug("action", resource=key, action=type(action).__name__)
-            again |= await self._applier.execute(resource, action)
-        return again
+            needs_requeue |= await self._applier.execute(resource, action)
+        return needs_requeue
 
-    def _schedule(self, key: Key, facts: Facts, when: datetime | None) -> None:
-        if when is not None:
-            self._queue.add_after(key, (when - facts.now).total_seconds())
+    def _schedule(self, key: Key, facts: Facts, requeue_at: datetime | None) -> None:
+        if requeue_at is not None:
+            self._queue.add_after(key, (requeue_at - facts.now).total_seconds())
         if (seconds := self.observer.recheck_seconds(facts)) is not None:
             self._queue.add_after(key, seconds)
 
-    def _forget_earlier(self, key: Key, facts: Facts | None) -> None:
-        """Drop what was kept of a resource that is gone or was re-created."""
+    def _forget_previous(self, key: Key, facts: Facts | None) -> None:
+        """Forget the state of a resource that is gone or was re-created."""
         uid = facts.uid if facts is not None else None
-        earlier = self._uids.get(key)
-        if earlier is not None and earlier != uid:
-            self._startups.pop(earlier, None)
-            self._meter.forget(earlier)
+        previous_uid = self._uids.get(key)
+        if previous_uid is not None and previous_uid != uid:
+            self._startups.pop(previous_uid, None)
+            self._meter.forget(previous_uid)
         if uid is None:
             self._uids.pop(key, None)
         else:
@@ -129,7 +129,7 @@ class Reconciler:
 
 
 async def run_workers(reconciler: Reconciler, count: int) -> None:
-    """Until cancelled, or until one of them raises, which is a defect."""
+    """Run workers until cancelled, or until one of them raises, which is a bug."""
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
             group.create_task(reconciler.work())

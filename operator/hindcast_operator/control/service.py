@@ -1,4 +1,4 @@
-"""The operator as a whole: elect, watch, reconcile; it exits when it is no longer the leader."""
+"""The operator's service: elect a leader, watch, reconcile. It exits when it is no longer the leader."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ import structlog
 from hindcast_operator.control import health, metrics
 from hindcast_operator.control.api import Api, ApiError, connect
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.kinds import RAY_JOB, WATCHED, ObjectKind
+from hindcast_operator.control.kinds import RAY_JOB, WATCHED_KINDS, ObjectKind
 from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reconciler import Reconciler, run_workers
 from hindcast_operator.control.watch import resync, served_kinds, watch
@@ -23,23 +23,23 @@ from hindcast_operator.defaults import Defaults
 
 log = structlog.get_logger()
 
-_WORKERS: Final = 16
+_NUM_WORKERS: Final = 16
 _DISCOVERY_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 300.0
 _SETTLE_SECONDS: Final = 3.0
-"""A list is complete when it has delivered nothing for this long."""
-_LONGEST_PAUSE: Final = 10.0
+"""A list of kopf's is complete when it has delivered no object for this long."""
+_MAX_PAUSE_SECONDS: Final = 10.0
 _GRACE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
 class OperatorOptions:
-    """How the operator runs.
+    """Options of the service.
 
     Attributes:
-        namespaces: those that it serves; empty: the whole cluster.
-        lease: None: no leader election.
-        kubeconfig: None: the cluster that this pod runs on.
+        namespaces: the namespaces that it serves; empty for the whole cluster.
+        lease: the Lease of the leader election; None for no election.
+        kubeconfig: path of a kubeconfig; None for the cluster in which this pod runs.
     """
 
     defaults: Defaults
@@ -51,7 +51,7 @@ class OperatorOptions:
 
 
 async def run(options: OperatorOptions) -> None:
-    """Run until SIGTERM or SIGINT. A lost lease ends the process."""
+    """Run the operator until SIGTERM or SIGINT. Losing the lease ends the process."""
     stop = asyncio.Event()
     async with connect(options.kubeconfig) as api:
         lease = LeaderLease(api, options.lease) if options.lease else None
@@ -71,11 +71,11 @@ async def _lead(operator: "Operator", lease: LeaderLease | None) -> None:
         return
     await lease.acquire()
     async with asyncio.TaskGroup() as group:
-        group.create_task(_keep(lease))
+        group.create_task(_renew_lease(lease))
         group.create_task(operator.run())
 
 
-async def _keep(lease: LeaderLease) -> None:
+async def _renew_lease(lease: LeaderLease) -> None:
     try:
         await lease.renew_forever()
     except LeaseLost as lost:
@@ -85,10 +85,10 @@ async def _keep(lease: LeaderLease) -> None:
 
 
 async def _run_until(stop: asyncio.Event, work: Any) -> None:
-    """Run until stopped; raises what the work raises."""
-    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
+    """Run the work until `stop` is set. An exception of the work is raised."""
+    task, stop_task = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((task, stop_task), return_when=asyncio.FIRST_COMPLETED)
+    stop_task.cancel()
     if task.done():
         task.result()
     log.info("stopping")
@@ -111,104 +111,108 @@ class Operator:
         self._api = api
         self._namespaces = options.namespaces
         self._on_watching = on_watching
-        self._served: frozenset[ObjectKind] = frozenset()
-        self._last_listed = 0.0
+        self._served_kinds: frozenset[ObjectKind] = frozenset()
+        self._last_list_time = 0.0
         self.cache = Cache()
         self.queue: WorkQueue[Key] = WorkQueue()
         self._reconciler = Reconciler(api, self.cache, self.queue, options.defaults)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
-            filled = asyncio.Event()
-            group.create_task(self._watch_forever(filled))
+            cache_is_filled = asyncio.Event()
+            group.create_task(self._watch_forever(cache_is_filled))
             group.create_task(self._sweep_forever())
-            await filled.wait()
-            group.create_task(run_workers(self._reconciler, _WORKERS))
+            await cache_is_filled.wait()
+            group.create_task(run_workers(self._reconciler, _NUM_WORKERS))
 
-    async def _watch_forever(self, filled: asyncio.Event) -> None:
-        """Fill the cache and watch; start over when the watches end or the API server serves other kinds."""
+    async def _watch_forever(self, cache_is_filled: asyncio.Event) -> None:
+        """Fill the cache and watch. Start over when the watches end or the API server serves other kinds."""
         pause = 1.0
         while True:
-            began = asyncio.get_running_loop().time()
+            start_time = asyncio.get_running_loop().time()
             try:
-                self._served = await served_kinds(self._api)
-                await self._fill()
-                filled.set()
+                self._served_kinds = await served_kinds(self._api)
+                await self._fill_cache()
+                cache_is_filled.set()
                 await self._watch_until_kinds_change()
             except ApiError as error:
                 log.warning("cannot list; will retry", error=str(error)[:500])
             except RuntimeError as error:
                 log.warning("watches ended; restarting them", error=str(error)[:500])
-            if asyncio.get_running_loop().time() - began > _LONGEST_PAUSE:
+            if asyncio.get_running_loop().time() - start_time > _MAX_PAUSE_SECONDS:
                 pause = 1.0
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
-    async def _fill(self) -> None:
-        concerned: set[Key] = set()
-        for kind in WATCHED:
-            if kind in self._served:
-                concerned |= await resync(self._api, self.cache, kind, self._namespaces, metadata_only=False)
+    async def _fill_cache(self) -> None:
+        affected_keys: set[Key] = set()
+        for kind in WATCHED_KINDS:
+            if kind in self._served_kinds:
+                affected_keys |= await resync(
+                    self._api, self.cache, kind, self._namespaces, metadata_only=False
+                )
             else:
-                concerned |= self.cache.remove_all(kind)
-        before = self._reconciler.observer.kuberay
-        self._reconciler.observer.kuberay = "Ready" if RAY_JOB in self._served else "NotInstalled"
-        if before != self._reconciler.observer.kuberay:
-            concerned |= self.cache.resources.keys()
+                affected_keys |= self.cache.remove_all(kind)
+        old_kuberay = self._reconciler.observer.kuberay
+        self._reconciler.observer.kuberay = "Ready" if RAY_JOB in self._served_kinds else "NotInstalled"
+        if old_kuberay != self._reconciler.observer.kuberay:
+            affected_keys |= self.cache.resources.keys()
         log.info(
             "cache filled", resources=len(self.cache.resources), kuberay=self._reconciler.observer.kuberay
         )
-        for key in concerned:
+        for key in affected_keys:
             self.queue.add(key)
 
     async def _watch_until_kinds_change(self) -> None:
         metrics.WATCH_STARTS.inc()
-        watching = asyncio.create_task(
-            watch(self._served, self._namespaces, self._on_event, self._on_watching)
+        watch_task = asyncio.create_task(
+            watch(self._served_kinds, self._namespaces, self._on_event, self._on_watching)
         )
         try:
-            while await self._kinds_are_the_same():
-                done, _ = await asyncio.wait((watching,), timeout=_DISCOVERY_SECONDS)
-                if done:
-                    watching.result()
+            while await self._are_kinds_unchanged():
+                finished_tasks, _ = await asyncio.wait((watch_task,), timeout=_DISCOVERY_SECONDS)
+                if finished_tasks:
+                    watch_task.result()
         finally:
-            watching.cancel()
+            watch_task.cancel()
             with suppress(asyncio.CancelledError, RuntimeError):
-                await watching
+                await watch_task
 
-    async def _kinds_are_the_same(self) -> bool:
+    async def _are_kinds_unchanged(self) -> bool:
         try:
-            return await served_kinds(self._api) == self._served
+            return await served_kinds(self._api) == self._served_kinds
         except ApiError:
             return True
 
-    def _on_event(self, kind: ObjectKind, what: str | None, raw: dict[str, Any]) -> None:
+    def _on_event(self, kind: ObjectKind, event_type: str | None, raw: dict[str, Any]) -> None:
         metadata = raw["metadata"]
-        if what == "DELETED":
-            concerned = self.cache.remove(kind, metadata["namespace"], metadata["name"], metadata["uid"])
+        if event_type == "DELETED":
+            affected_keys = self.cache.remove(kind, metadata["namespace"], metadata["name"], metadata["uid"])
         else:
-            concerned = self.cache.put(kind, raw)
-        if what is None:
-            self._last_listed = asyncio.get_running_loop().time()
-        for key in concerned:
+            affected_keys = self.cache.put(kind, raw)
+        if event_type is None:
+            self._last_list_time = asyncio.get_running_loop().time()
+        for key in affected_keys:
             self.queue.add(key)
 
     async def _sweep_forever(self) -> None:
-        """Look for deleted objects: periodically, and after a watch had to start over with a list."""
+        """Look for deleted objects, periodically and after a watch had to start over with a list."""
         loop = asyncio.get_running_loop()
-        swept = loop.time()
+        last_sweep_time = loop.time()
         while True:
             await asyncio.sleep(1.0)
-            listed = self._last_listed
-            settled = listed > swept and loop.time() - listed > _SETTLE_SECONDS
-            if not settled and loop.time() - swept < _SWEEP_SECONDS:
+            list_time = self._last_list_time
+            has_settled = list_time > last_sweep_time and loop.time() - list_time > _SETTLE_SECONDS
+            if not has_settled and loop.time() - last_sweep_time < _SWEEP_SECONDS:
                 continue
-            swept = loop.time()
+            last_sweep_time = loop.time()
             try:
-                for kind in self._served:
-                    gone = await resync(self._api, self.cache, kind, self._namespaces, metadata_only=True)
-                    for key in gone:
+                for kind in self._served_kinds:
+                    affected_keys = await resync(
+                        self._api, self.cache, kind, self._namespaces, metadata_only=True
+                    )
+                    for key in affected_keys:
                         self.queue.add(key)
             except ApiError as error:
                 log.warning("cannot look for deleted objects; will retry", error=str(error)[:500])

@@ -1,8 +1,8 @@
-"""What keeps an attempt from starting that no watch reports; lost on a restart, and then found again.
+"""Causes that keep an attempt from starting and that no watch reports. After a restart they are detected again.
 
-Refused creations are remembered from the answers of the API server. Events of others are read only while an attempt
-starts and something delays it: a quota or Pod Security that refuses the submitter leaves a Job with an event and no
-pod; a Secret that is missing from a volume leaves a pod whose containers never finish being created.
+Refused creations are recorded from the answers of the API server. Events of other components are read only while an
+attempt starts and something delays it. A quota or Pod Security that refuses the submitter leaves a Job with an event
+and without a pod; a Secret that is missing for a volume leaves a pod with containers that are never created.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from hindcast_operator.control.cache import Resource
 from hindcast_operator.control.kinds import CORE_EVENT, ObjectKind
 from hindcast_operator.facts import AttemptFacts
 
-_FIRST_RETRY: Final = 5.0
-_LONGEST_RETRY: Final = 60.0
-_EVENT_INTERVALS: Final = (5.0, 10.0, 15.0, 30.0, 60.0)
-_USUAL_SECONDS: Final = 5.0
-"""What starts properly has started by then."""
+_FIRST_RETRY_SECONDS: Final = 5.0
+_MAX_RETRY_SECONDS: Final = 60.0
+_EVENT_INTERVALS_SECONDS: Final = (5.0, 10.0, 15.0, 30.0, 60.0)
+_NORMAL_START_SECONDS: Final = 5.0
+"""A pod or container that starts without problems has started after this time."""
 
 
 @dataclass
 class Startup:
-    """What is known of one attempt's start.
+    """The known problems of one attempt's start.
 
     Attributes:
-        conflict: an object that has a name the attempt needs and is not ours: `Kind/name` and owner.
+        conflict: `Kind/name` and owner of a foreign object that has a name the attempt needs.
         blocker: kind and name of that object.
         refusal: why the API server refused one of its objects.
         submitter_failure: why the submitter's Job cannot create its pod.
-        mount_failures: by pod, why a volume is not mounted.
-        next_creation: when to try the creation again, by the event loop's clock.
-        next_events: when to read events again.
+        mount_failures: pod -> why a volume is not mounted.
+        next_creation: when to retry the creation, by the event loop's clock.
+        next_events: when to read events again, by the event loop's clock.
     """
 
     conflict: str | None = None
@@ -46,39 +46,44 @@ class Startup:
     mount_failures: dict[str, str] = field(default_factory=dict)
     next_creation: float = 0.0
     next_events: float = 0.0
-    _failures: int = 0
-    _readings: int = 0
+    _num_failures: int = 0
+    _num_readings: int = 0
 
     def is_backing_off(self) -> bool:
-        """The creation failed a moment ago; it is not time to try it again."""
+        """Return True if the creation failed and its retry is not due yet."""
         return _now() < self.next_creation
 
     def record_failure(self, conflict: str | None, refusal: str | None) -> bool:
-        """The creation failed. Returns whether that is news."""
-        news = (conflict, refusal) != (self.conflict, self.refusal)
+        """Record a failed creation. Return True if the cause is new."""
+        is_news = (conflict, refusal) != (self.conflict, self.refusal)
         self.conflict, self.refusal = conflict, refusal
-        self._failures += 1
-        self.next_creation = _now() + min(_FIRST_RETRY * 2.0 ** (self._failures - 1), _LONGEST_RETRY)
-        return news
+        self._num_failures += 1
+        self.next_creation = _now() + min(
+            _FIRST_RETRY_SECONDS * 2.0 ** (self._num_failures - 1), _MAX_RETRY_SECONDS
+        )
+        return is_news
 
     def record_success(self) -> bool:
-        """All objects of the attempt exist. Returns whether that is news."""
-        news = self.conflict is not None or self.refusal is not None
+        """Record that all objects of the attempt exist. Return True if a problem was recorded before."""
+        is_news = self.conflict is not None or self.refusal is not None
         self.conflict = self.refusal = self.blocker = None
-        self._failures, self.next_creation = 0, 0.0
-        return news
+        self._num_failures, self.next_creation = 0, 0.0
+        return is_news
 
     def should_read_events(self) -> bool:
-        """Whether it is time to read events; the first time is a moment after the start was seen."""
+        """Return True if it is time to read events."""
+        # Not at the first call: give the start a moment before looking for problems.
         if not self.next_events:
             self.schedule_events()
             return False
         return _now() >= self.next_events
 
     def schedule_events(self) -> None:
-        """Read events again after the next interval."""
-        self.next_events = _now() + _EVENT_INTERVALS[min(self._readings, len(_EVENT_INTERVALS) - 1)]
-        self._readings += 1
+        """Schedule the next reading of events."""
+        self.next_events = (
+            _now() + _EVENT_INTERVALS_SECONDS[min(self._num_readings, len(_EVENT_INTERVALS_SECONDS) - 1)]
+        )
+        self._num_readings += 1
 
 
 Startups = defaultdict[str, defaultdict[str, Startup]]
@@ -86,7 +91,7 @@ Startups = defaultdict[str, defaultdict[str, Startup]]
 
 
 def new_startups() -> Startups:
-    """Nothing is known of any attempt: each has a fresh startup."""
+    """Return an empty registry, in which every attempt has a fresh startup."""
     return defaultdict(lambda: defaultdict(Startup))
 
 
@@ -94,91 +99,94 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# -- whose an object is that has a name we need -------------------------------------------------------------
+# -- owners of objects with a name that an attempt needs ----------------------------------------------------
 
 
-def ownership(found: dict[str, Any], resource: Resource) -> Literal["ours", "going", "foreign"]:
-    """Whose an object is. One of an earlier resource of the same name is garbage-collected: it is going."""
-    if "deletionTimestamp" in found["metadata"]:
+def ownership(raw: dict[str, Any], resource: Resource) -> Literal["ours", "going", "foreign"]:
+    """Return `ours` if the resource owns the object, `going` if it is being deleted, otherwise `foreign`."""
+    if "deletionTimestamp" in raw["metadata"]:
         return "going"
-    if extract.owner_uid(found) == resource.uid:
+    if extract.owner_uid(raw) == resource.uid:
         return "ours"
-    for owner in found["metadata"].get("ownerReferences") or ():
+    # An object of an earlier resource of the same name will be garbage-collected.
+    for owner in raw["metadata"].get("ownerReferences") or ():
         group = owner["apiVersion"].partition("/")[0]
         if (group, owner["kind"], owner["name"]) == (GROUP, resource.key.kind, resource.key.name):
             return "going"
     return "foreign"
 
 
-def describe_owner(found: dict[str, Any]) -> str:
-    """Whose an object is, for people."""
-    for owner in found["metadata"].get("ownerReferences") or ():
+def describe_owner(raw: dict[str, Any]) -> str:
+    """Describe the owner of an object for people."""
+    for owner in raw["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):
             return f"owned by {owner['kind']}/{owner['name']}"
-    managers = [entry.get("manager", "") for entry in found["metadata"].get("managedFields") or ()]
+    managers = [entry.get("manager", "") for entry in raw["metadata"].get("managedFields") or ()]
     return f"created by {managers[0]}" if managers and managers[0] != names.MANAGER else "without an owner"
 
 
-# -- events of others ---------------------------------------------------------------------------------------
+# -- events of other components -----------------------------------------------------------------------------
 
 
 def is_starting(attempt: AttemptFacts) -> bool:
-    """The attempt's cluster is coming up, and the attempt has not reported yet."""
+    """Return True if the attempt's cluster is starting and the attempt has not reported yet."""
     job = attempt.ray_job
-    reported = attempt.config_map is not None and attempt.config_map.report is not None
+    has_reported = attempt.config_map is not None and attempt.config_map.report is not None
     return (
         job is not None
         and job.deployment_status in {"Initializing", "Running"}
-        and not (job.deleting or job.suspended or reported)
+        and not (job.is_deleting or job.is_suspended or has_reported)
     )
 
 
 async def read_events(
     api: Api, namespace: str, attempt: AttemptFacts, startup: Startup, now: datetime
 ) -> None:
-    """Bring a startup up to date: events of the attempt's Job and pods, where these make no progress."""
+    """Update a startup from the events of the attempt's Job and pods, if these make no progress."""
     startup.schedule_events()
     startup.submitter_failure = None
-    if _submitter_is_missing(attempt, now):
-        found = await _events(api, namespace, "Job", "FailedCreate")
-        startup.submitter_failure = found.get(attempt.child)
-    mounting = _without_containers(attempt, now)
+    if _is_submitter_missing(attempt, now):
+        messages = await _event_messages(api, namespace, "Job", "FailedCreate")
+        startup.submitter_failure = messages.get(attempt.child)
+    mounting_pods = _pods_without_containers(attempt, now)
     startup.mount_failures = {}
-    if mounting:
-        found = await _events(api, namespace, "Pod", "FailedAttachVolume")
-        found |= await _events(api, namespace, "Pod", "FailedMount")
-        startup.mount_failures = {name: message for name, message in found.items() if name in mounting}
+    if mounting_pods:
+        messages = await _event_messages(api, namespace, "Pod", "FailedAttachVolume")
+        messages |= await _event_messages(api, namespace, "Pod", "FailedMount")
+        startup.mount_failures = {
+            name: message for name, message in messages.items() if name in mounting_pods
+        }
 
 
-def _submitter_is_missing(attempt: AttemptFacts, now: datetime) -> bool:
+def _is_submitter_missing(attempt: AttemptFacts, now: datetime) -> bool:
     job = attempt.ray_job
     return (
         job is not None
         and job.deployment_status == "Running"
-        and _overdue(job.started or job.created, now)
+        and _is_overdue(job.started_at or job.created_at, now)
         and not any(pod.pool == "submitter" for pod in attempt.pods)
     )
 
 
-def _without_containers(attempt: AttemptFacts, now: datetime) -> set[str]:
-    """Pods on a node whose containers do not start, and do not say why."""
+def _pods_without_containers(attempt: AttemptFacts, now: datetime) -> set[str]:
+    """Return the names of scheduled pods with containers that do not start and give no reason."""
     return {
         pod.name
         for pod in attempt.pods
         if pod.phase == "Pending"
-        and not (pod.unschedulable or pod.waiting or pod.deleting)
-        and _overdue(pod.created, now)
+        and not (pod.scheduling_failure or pod.container_wait or pod.is_deleting)
+        and _is_overdue(pod.created_at, now)
     }
 
 
-async def _events(api: Api, namespace: str, kind: str, reason: str) -> dict[str, str]:
-    """The latest message of a reason, by the name of the object that it is about."""
+async def _event_messages(api: Api, namespace: str, kind: str, reason: str) -> dict[str, str]:
+    """Return the latest event message of a reason, by the name of the object that it is about."""
     selector = f"involvedObject.kind={kind},reason={reason}"
     query = {"fieldSelector": selector, "limit": "500"}
-    found = await api.call("GET", CORE_EVENT.path(namespace), query=query)
-    events = sorted(found.get("items") or (), key=lambda event: event.get("lastTimestamp") or "")
+    response = await api.call("GET", CORE_EVENT.path(namespace), query=query)
+    events = sorted(response.get("items") or (), key=lambda event: event.get("lastTimestamp") or "")
     return {event["involvedObject"]["name"]: (event.get("message") or "")[:1000] for event in events}
 
 
-def _overdue(since: datetime, now: datetime) -> bool:
-    return (now - since).total_seconds() >= _USUAL_SECONDS
+def _is_overdue(since: datetime, now: datetime) -> bool:
+    return (now - since).total_seconds() >= _NORMAL_START_SECONDS

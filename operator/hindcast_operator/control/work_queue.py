@@ -1,4 +1,4 @@
-"""Which resources to reconcile, now or later: level-based, each at most once, never by two workers."""
+"""The work queue: keys of resources to reconcile, now or later. A key is queued at most once, for one worker."""
 
 import asyncio
 import random
@@ -8,55 +8,55 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-_SHORTEST_BACKOFF: Final = 0.2
-_LONGEST_BACKOFF: Final = 30.0
+_MIN_BACKOFF_SECONDS: Final = 0.2
+_MAX_BACKOFF_SECONDS: Final = 30.0
 
 
 class WorkQueue(Generic[K]):
     """Keys in the order in which they were added. A key that is added while it is being processed is queued again."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
-        self._waiting: deque[K] = deque()
-        self._since: dict[K, float] = {}
-        self._working: set[K] = set()
-        self._again: set[K] = set()
+        self._queue: deque[K] = deque()
+        self._enqueue_times: dict[K, float] = {}
+        self._active_keys: set[K] = set()
+        self._dirty_keys: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
-        self._arrived = asyncio.Event()
-        self._random_share = jitter
+        self._key_arrival = asyncio.Event()
+        self._jitter = jitter
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queue)
 
     def age(self) -> float:
-        """Seconds that the first key has waited; 0 where none waits."""
-        return asyncio.get_running_loop().time() - self._since[self._waiting[0]] if self._waiting else 0.0
+        """Return for how many seconds the first key has waited; 0 if the queue is empty."""
+        return asyncio.get_running_loop().time() - self._enqueue_times[self._queue[0]] if self._queue else 0.0
 
     def add(self, key: K) -> None:
-        """Process a key as soon as possible."""
-        if key in self._working:
-            self._again.add(key)
-        elif key not in self._since:
-            self._since[key] = asyncio.get_running_loop().time()
-            self._waiting.append(key)
-            self._arrived.set()
+        """Queue a key for processing as soon as possible."""
+        if key in self._active_keys:
+            self._dirty_keys.add(key)
+        elif key not in self._enqueue_times:
+            self._enqueue_times[key] = asyncio.get_running_loop().time()
+            self._queue.append(key)
+            self._key_arrival.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Process a key after a time; the earliest time counts, until the key is processed next."""
+        """Queue a key after a time. The earliest time counts until the key is processed next."""
         loop = asyncio.get_running_loop()
-        when = loop.time() + max(seconds, 0.0)
+        due_time = loop.time() + max(seconds, 0.0)
         timer = self._timers.get(key)
         if timer is not None:
-            if timer.when() <= when:
+            if timer.when() <= due_time:
                 return
             timer.cancel()
-        self._timers[key] = loop.call_at(when, self._due, key)
+        self._timers[key] = loop.call_at(due_time, self._on_timer, key)
 
     def retry(self, key: K, min_seconds: float = 0.0) -> float:
-        """Process a key again after a failure, later each time. Returns in how many seconds."""
+        """Queue a key again after a failure, later each time. Return the delay in seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        longest = min(_SHORTEST_BACKOFF * 2.0**failures, _LONGEST_BACKOFF)
-        seconds = max(longest * (0.5 + 0.5 * self._random_share()), min_seconds)
+        max_seconds = min(_MIN_BACKOFF_SECONDS * 2.0**failures, _MAX_BACKOFF_SECONDS)
+        seconds = max(max_seconds * (0.5 + 0.5 * self._jitter()), min_seconds)
         self.add_after(key, seconds)
         return seconds
 
@@ -65,24 +65,24 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key. It is not returned again before `done`."""
-        while not self._waiting:
-            self._arrived.clear()
-            await self._arrived.wait()
-        key = self._waiting.popleft()
-        del self._since[key]
-        self._working.add(key)
+        """Wait for the next key. It is not returned again before `mark_done`."""
+        while not self._queue:
+            self._key_arrival.clear()
+            await self._key_arrival.wait()
+        key = self._queue.popleft()
+        del self._enqueue_times[key]
+        self._active_keys.add(key)
         if timer := self._timers.pop(key, None):
             timer.cancel()
         return key
 
     def mark_done(self, key: K) -> None:
-        """A key has been processed."""
-        self._working.discard(key)
-        if key in self._again:
-            self._again.discard(key)
+        """Mark a key as processed."""
+        self._active_keys.discard(key)
+        if key in self._dirty_keys:
+            self._dirty_keys.discard(key)
             self.add(key)
 
-    def _due(self, key: K) -> None:
+    def _on_timer(self, key: K) -> None:
         del self._timers[key]
         self.add(key)

@@ -1,7 +1,7 @@
-"""What an attempt consists of: pure functions from a resource and the platform's defaults to manifests.
+"""Manifests of an attempt: pure functions of a resource and the platform's defaults.
 
-`effective` merges the defaults, `refusals` says what cannot be, `sizes` sizes the pools and says why, `build`
-makes the objects. No cluster, no client.
+`effective_resource` merges the defaults, `refusals` lists what cannot run, `compute_sizes` sizes the pools with
+reasons, `build` builds the objects. No cluster, no client.
 """
 
 from hindcast_operator.manifests.build import build

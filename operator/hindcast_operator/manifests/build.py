@@ -1,4 +1,4 @@
-"""The objects of an attempt, and what would be created for resources without a cluster."""
+"""The objects of an attempt, and their rendering without a cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from hindcast_operator.names import child_name, references
 
 
 def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
-    """ConfigMap, ServiceAccount, Role, RoleBinding and RayJob of an attempt, in the order of creation.
+    """Build ConfigMap, ServiceAccount, Role, RoleBinding and RayJob of an attempt, in the order of creation.
 
-    All are owned by the resource where `attempt.uid` is set. No ServiceAccount is made where
+    The resource owns all of them if `attempt.uid` is set. Without a ServiceAccount if
     `spec.cluster.serviceAccountName` names one.
 
     Args:
-        resource: `effective`.
-        attempt: which attempt, and what it is given.
+        resource: an effective resource.
+        attempt: the attempt, with its inputs.
     """
     manifests = [
         config_map(resource, attempt),
@@ -42,13 +42,13 @@ def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
 
 @dataclass(frozen=True)
 class RenderedAttempt:
-    """The first attempt of a resource.
+    """The first attempt of a resource, rendered without a cluster.
 
     Attributes:
-        resource: `effective`.
-        sizes: of its pools, with the reasons.
-        manifests: what is created, in this order. Nothing is owned: there is no uid yet.
-        unknown: `Kind/name` of what it refers to and was not given.
+        resource: the effective resource.
+        sizes: the sizes of its pools, with reasons.
+        manifests: its objects, in the order of creation. They have no owner, because the resource has no uid yet.
+        unknown_references: `Kind/name` of each resource that it refers to and that was not passed.
     """
 
     resource: Resource
@@ -57,7 +57,7 @@ class RenderedAttempt:
     unknown_references: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return it as plain values."""
         return {
             "kind": self.resource.kind,
             "name": self.resource.metadata.name,
@@ -68,53 +68,61 @@ class RenderedAttempt:
 
 
 def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) -> list[RenderedAttempt]:
-    """The first attempt of each resource, in their order.
+    """Render the first attempt of each resource, in their order.
 
     Args:
-        resources: as written. References among them are resolved; the contents of a recording's dataset are known
-            where its `status` is given.
+        resources: as written. References among them are resolved; the contents of a recording's dataset are taken
+            from its `status`, if any.
         defaults: the platform's.
-        namespace: of the resources that name none.
+        namespace: namespace of resources that do not name one.
     """
-    merged = [_placed(effective_resource(resource, defaults), namespace) for resource in resources]
+    effective_resources = [
+        _with_namespace(effective_resource(resource, defaults), namespace) for resource in resources
+    ]
     outputs = {}
-    for own, full in zip(resources, merged, strict=True):
-        outputs[full.metadata.namespace, f"{full.kind}/{full.metadata.name}"] = _output(own, full)
-    return [_rendered(own, full, outputs) for own, full in zip(resources, merged, strict=True)]
+    for source, resource in zip(resources, effective_resources, strict=True):
+        key = (resource.metadata.namespace, f"{resource.kind}/{resource.metadata.name}")
+        outputs[key] = _output(source, resource)
+    return [
+        _render_attempt(source, resource, outputs)
+        for source, resource in zip(resources, effective_resources, strict=True)
+    ]
 
 
-def _placed(resource: Resource, namespace: str) -> Resource:
-    placed = {"namespace": resource.metadata.namespace or namespace}
-    return resource.model_copy(update={"metadata": resource.metadata.model_copy(update=placed)})
+def _with_namespace(resource: Resource, namespace: str) -> Resource:
+    update = {"namespace": resource.metadata.namespace or namespace}
+    return resource.model_copy(update={"metadata": resource.metadata.model_copy(update=update)})
 
 
-def _rendered(
-    own: Resource, full: Resource, outputs: Mapping[tuple[str | None, str], ResolvedInput]
+def _render_attempt(
+    source: Resource, resource: Resource, outputs: Mapping[tuple[str | None, str], ResolvedInput]
 ) -> RenderedAttempt:
-    namespace = full.metadata.namespace
-    spec = full.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    wanted = [f"{kind}/{name}" for kind, name in references(full.kind, spec)]
-    inputs = {key: outputs[namespace, key] for key in wanted if (namespace, key) in outputs}
+    namespace = resource.metadata.namespace
+    spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    reference_keys = [f"{kind}/{name}" for kind, name in references(resource.kind, spec)]
+    inputs = {key: outputs[namespace, key] for key in reference_keys if (namespace, key) in outputs}
     attempt = Attempt(
-        revision=full.spec.revision,
+        revision=resource.spec.revision,
         number=1,
-        ray_job_name=child_name(full.kind, full.metadata.name, full.spec.revision, 1),
+        ray_job_name=child_name(resource.kind, resource.metadata.name, resource.spec.revision, 1),
         namespace=namespace or "",
-        spec_hash=spec_hash(own),
+        spec_hash=spec_hash(source),
         inputs=inputs,
     )
-    unknown = tuple(key for key in wanted if key not in inputs)
-    return RenderedAttempt(full, compute_sizes(full, inputs), build(full, attempt), unknown)
+    unknown_references = tuple(key for key in reference_keys if key not in inputs)
+    return RenderedAttempt(
+        resource, compute_sizes(resource, inputs), build(resource, attempt), unknown_references
+    )
 
 
-def _output(own: Resource, full: Resource) -> ResolvedInput:
-    """What the resource provides to others, now or once it has run."""
-    status = own.status
-    if isinstance(full, OfflineTraining):
+def _output(source: Resource, resource: Resource) -> ResolvedInput:
+    """Return the input that the resource provides to others, now or once it has run."""
+    status = source.status
+    if isinstance(resource, OfflineTraining):
         checkpoint = status.checkpoint if status is not None else None
         return ResolvedInput(
-            path=run_folder(full) if checkpoint is None else checkpoint.best_path or checkpoint.path
+            path=run_folder(resource) if checkpoint is None else checkpoint.best_path or checkpoint.path
         )
     if status is None or status.output is None:
-        return ResolvedInput(path=full.spec.output.path)
+        return ResolvedInput(path=resource.spec.output.path)
     return ResolvedInput.model_validate(status.output.model_dump())

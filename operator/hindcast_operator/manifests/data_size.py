@@ -1,4 +1,4 @@
-"""How much data a training keeps in memory, from what is known of its inputs; the operator opens no storage."""
+"""The size of a training's data in memory, computed from its resolved inputs: the operator opens no storage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from hindcast.api.input import InputSource
 from hindcast.api.training import OfflineTrainingSpec
 from hindcast_operator.manifests.quantities import MI, format_bytes, round_up
 
-DECODED: Final = 2
-"""Bytes in memory for a byte on storage, where the recording does not say: columns are stored compressed (LZ4)."""
-UNIT: Final = 64 * MI
-"""Most bytes of a unit: the piece that a data worker reads at a time. Only an episode that is longer makes more."""
+DECODED_RATIO: Final = 2
+"""Bytes in memory per byte on storage, if the recording does not state them: columns are stored compressed (LZ4)."""
+MAX_UNIT_BYTES: Final = 64 * MI
+"""Maximum size of a unit, which a data worker reads at once. Only a single longer episode exceeds it."""
 
 
 @dataclass(frozen=True)
 class DataSize:
-    """Bytes in memory, and how they were found.
+    """Sizes in memory, with the reason.
 
     Attributes:
-        total: all data; None where it is not known.
-        window: what is shuffled together.
-        unit: what a data worker reads at a time.
+        total_bytes: all data; None if unknown.
+        window_bytes: the windows that are shuffled together.
+        unit_bytes: a unit, which a data worker reads at once.
         reason: where the numbers come from.
     """
 
@@ -34,42 +34,42 @@ class DataSize:
 
 
 def data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) -> DataSize:
-    """Of a training's recorded sources: one dataset, or, with weights, one window for each source."""
-    known = [_known(source, inputs) for source in spec.recorded]
+    """Return the size of a training's recorded sources: one dataset or, with weights, one window for each source."""
+    sizes = [_source_size(source, inputs) for source in spec.recorded]
     limit = parse_bytes(spec.pipeline.window_bytes)
-    if not known:
+    if not sizes:
         return DataSize(0, 0, 0, "there are no recorded data")
-    weighted = spec.recorded[0].weight is not None
-    if None in known:
-        windows = len(known) if weighted else 1
+    is_weighted = spec.recorded[0].weight is not None
+    if None in sizes:
+        num_windows = len(sizes) if is_weighted else 1
         reason = f"the data size is not known; a full window of {format_bytes(limit)} is assumed"
-        return DataSize(None, limit * windows, UNIT, reason)
-    found = [entry for entry in known if entry is not None]
-    if not weighted:
-        found = [_together(found)]
-    total = sum(entry.bytes for entry in found)
-    window = sum(_window(entry, limit, spec.pipeline.window_steps) for entry in found)
+        return DataSize(None, limit * num_windows, MAX_UNIT_BYTES, reason)
+    known_sizes = [entry for entry in sizes if entry is not None]
+    if not is_weighted:
+        known_sizes = [_combine(known_sizes)]
+    total = sum(entry.bytes for entry in known_sizes)
+    window = sum(_window_bytes(entry, limit, spec.pipeline.window_steps) for entry in known_sizes)
     reason = f"{format_bytes(round_up(total, MI))} of data in memory, a window {format_bytes(round_up(window, MI))}"
-    return DataSize(total, window, min(UNIT, total), reason)
+    return DataSize(total, window, min(MAX_UNIT_BYTES, total), reason)
 
 
 class _SourceSize(NamedTuple):
-    """Of a source, in memory; timesteps are None where they are not known."""
+    """The size of a source in memory; `timesteps` is None if unknown."""
 
     bytes: int
     timesteps: int | None
 
 
-def _known(source: InputSource, inputs: Mapping[str, ResolvedInput]) -> _SourceSize | None:
+def _source_size(source: InputSource, inputs: Mapping[str, ResolvedInput]) -> _SourceSize | None:
     if source.recording_ref is None:
         return None
-    found = inputs.get(f"OfflineRecording/{source.recording_ref.name}")
-    if found is None or found.bytes is None:
+    recording = inputs.get(f"OfflineRecording/{source.recording_ref.name}")
+    if recording is None or recording.bytes is None:
         return None
-    return _SourceSize(found.memory_bytes or DECODED * found.bytes, found.timesteps)
+    return _SourceSize(recording.memory_bytes or DECODED_RATIO * recording.bytes, recording.timesteps)
 
 
-def _together(sources: list[_SourceSize]) -> _SourceSize:
+def _combine(sources: list[_SourceSize]) -> _SourceSize:
     steps = [source.timesteps for source in sources]
     return _SourceSize(
         sum(source.bytes for source in sources),
@@ -77,7 +77,7 @@ def _together(sources: list[_SourceSize]) -> _SourceSize:
     )
 
 
-def _window(source: _SourceSize, limit: int, steps: int) -> int:
-    """Bytes of a window: a unit at least, which is never divided."""
-    of_steps = source.bytes if not source.timesteps else -(-source.bytes * steps // source.timesteps)
-    return min(source.bytes, max(UNIT, min(limit, of_steps)))
+def _window_bytes(source: _SourceSize, limit: int, steps: int) -> int:
+    """Return the bytes of a window: at least a unit, because units are never divided."""
+    step_limit = source.bytes if not source.timesteps else -(-source.bytes * steps // source.timesteps)
+    return min(source.bytes, max(MAX_UNIT_BYTES, min(limit, step_limit)))

@@ -1,4 +1,4 @@
-"""The resource as an attempt carries it out: platform defaults merged under it, paths absolute."""
+"""The effective resource, which an attempt executes: platform defaults merged under it, paths absolute."""
 
 from typing import Any
 
@@ -12,13 +12,12 @@ from hindcast_operator.manifests.storage import with_absolute_paths
 
 
 def effective_resource(resource: Resource, defaults: Defaults) -> Resource:
-    """The resource with the platform's defaults under its own fields, and its relative paths absolute.
+    """Merge the platform's defaults under a resource's own fields, and make its relative paths absolute. Idempotent.
 
-    Scalars: the resource's own win. Lists are joined, the platform's first; an entry of the same name is the
-    resource's. Maps are merged. Deadlines and retries count as the resource's own only where they are written
-    in it. Memory given by `spec.learners` and its like moves to `spec.cluster.resources`. Image and Ray version
-    are always set. Paths stay relative where the platform has no `storageRoot`; `refusals` says so. Doing it
-    again changes nothing.
+    Scalars: the resource's own value wins. Lists are joined, the platform's entries first; of two entries with the
+    same name, the resource's wins. Mappings are merged. Deadlines and retries count as the resource's own only if they
+    are written in it. Memory set in `spec.learners` and similar fields moves to `spec.cluster.resources`. Image and Ray
+    version are always set. Paths stay relative if the platform has no `storageRoot`; `refusals` reports them.
     """
     spec = resource.spec.model_copy(
         update={
@@ -31,63 +30,67 @@ def effective_resource(resource: Resource, defaults: Defaults) -> Resource:
     )
 
 
-def _cluster(own: ClusterSpec, defaults: Defaults) -> ClusterSpec:
-    merged: ClusterSpec = _merge(defaults.cluster, own)
-    return merged.model_copy(
+def _cluster(cluster: ClusterSpec, defaults: Defaults) -> ClusterSpec:
+    merged_cluster: ClusterSpec = _merge(defaults.cluster, cluster)
+    return merged_cluster.model_copy(
         update={
-            "image": merged.image or defaults.image,
-            "ray_version": merged.ray_version or defaults.ray_version,
+            "image": merged_cluster.image or defaults.image,
+            "ray_version": merged_cluster.ray_version or defaults.ray_version,
         }
     )
 
 
-def effective_run_policy(own: RunPolicy, defaults: Defaults) -> RunPolicy:
-    """Deadlines and retries with the platform's, where the resource does not write its own."""
-    given = {name: value for name, value in defaults.run_policy if value is not None}
-    return own.model_copy(update={n: v for n, v in given.items() if n not in own.model_fields_set})
+def effective_run_policy(policy: RunPolicy, defaults: Defaults) -> RunPolicy:
+    """Merge the platform's deadlines and retries under those that are written in the resource."""
+    platform_values = {name: value for name, value in defaults.run_policy if value is not None}
+    return policy.model_copy(
+        update={n: v for n, v in platform_values.items() if n not in policy.model_fields_set}
+    )
 
 
 def _with_memory(resource: Resource) -> ClusterSpec:
-    """`spec.cluster` with the memory that the resource sets in other fields: it overrides the platform's."""
+    """Return `spec.cluster` with the memory that other fields of the resource set: it overrides the platform's."""
     if isinstance(resource, OfflineRecording):
-        own = {"runner": resource.spec.runners.memory}
+        memory = {"runner": resource.spec.runners.memory}
     else:
         spec = resource.spec
-        own = {"data_worker": spec.pipeline.data_workers.memory, "learner": spec.learners.memory}
+        memory = {"data_worker": spec.pipeline.data_workers.memory, "learner": spec.learners.memory}
     cluster = resource.spec.cluster
-    sizes = {name: getattr(cluster.resources, name) for name in own}
-    given = {
-        name: size.model_copy(update={"memory": own[name]})
+    sizes = {name: getattr(cluster.resources, name) for name in memory}
+    updates = {
+        name: size.model_copy(update={"memory": memory[name]})
         for name, size in sizes.items()
-        if size.memory is None and own[name] is not None
+        if size.memory is None and memory[name] is not None
     }
-    return cluster.model_copy(update={"resources": cluster.resources.model_copy(update=given)})
+    return cluster.model_copy(update={"resources": cluster.resources.model_copy(update=updates)})
 
 
-def _merge(platform: Any, own: Any) -> Any:
-    if own is None or platform is None:
-        return own if platform is None else platform
-    if isinstance(own, PodOverrides):
-        return _merge_overrides(platform, own)
-    if isinstance(own, Model):
-        fields = type(own).model_fields
-        return own.model_copy(update={n: _merge(getattr(platform, n), getattr(own, n)) for n in fields})
-    if isinstance(own, dict):
-        return {**platform, **{key: _merge(platform.get(key), value) for key, value in own.items()}}
-    if isinstance(own, list):
-        return _join(platform, own)
-    return own
+def _merge(platform: Any, override: Any) -> Any:
+    if override is None or platform is None:
+        return override if platform is None else platform
+    if isinstance(override, PodOverrides):
+        return _merge_overrides(platform, override)
+    if isinstance(override, Model):
+        fields = type(override).model_fields
+        return override.model_copy(
+            update={n: _merge(getattr(platform, n), getattr(override, n)) for n in fields}
+        )
+    if isinstance(override, dict):
+        return {**platform, **{key: _merge(platform.get(key), value) for key, value in override.items()}}
+    if isinstance(override, list):
+        return _join(platform, override)
+    return override
 
 
-def _merge_overrides(platform: PodOverrides, own: PodOverrides) -> PodOverrides:
-    merged = {
-        name: merge_patches(getattr(platform, name) or {}, getattr(own, name) or {}) or None
+def _merge_overrides(platform: PodOverrides, overrides: PodOverrides) -> PodOverrides:
+    patches = {
+        name: merge_patches(getattr(platform, name) or {}, getattr(overrides, name) or {}) or None
         for name in PodOverrides.model_fields
     }
-    return own.model_copy(update=merged)
+    return overrides.model_copy(update=patches)
 
 
-def _join(platform: list[Any], own: list[Any]) -> list[Any]:
-    names = {name for entry in own if (name := getattr(entry, "name", None)) is not None}
-    kept = [e for e in platform if e not in own and getattr(e, "name", None) not in names]
-    return kept + own
+def _join(platform: list[Any], override: list[Any]) -> list[Any]:
+    names = {name for entry in override if (name := getattr(entry, "name", None)) is not None}
+    platform_entries = [e for e in platform if e not in override and getattr(e, "name", None) not in names]
+    return platform_entries + override

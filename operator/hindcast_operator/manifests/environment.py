@@ -10,37 +10,39 @@ from hindcast_operator.manifests.sizes import PoolSize
 from hindcast_operator.manifests.storage import join_location
 from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
 
-RESERVED: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
-"""Variables that are never the user's."""
+RESERVED_VARIABLES: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
+"""Variables that users cannot set."""
 
 
 def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict[str, Any]]:
-    """Of a Ray container. The user's win, except for those that say which attempt this is."""
+    """Return the variables of a Ray container. The user's win, except for those that identify the attempt."""
     cluster = resource.spec.cluster
-    found: dict[str, dict[str, Any]] = {
+    env: dict[str, dict[str, Any]] = {
         "PYTHONUNBUFFERED": {"value": "1"},
         "HOME": {"value": HOME},
         "RAY_USAGE_STATS_ENABLED": {"value": "0"},
-        # On a busy node Ray's control store takes longer than the 20 to 30 s that others wait for it.
+        # On a busy node Ray's control store takes longer than the 20 to 30 s for which other processes wait for it.
         "RAY_gcs_server_port_wait_time_s": {"value": "120"},
     }
     if isinstance(resource, OfflineTraining):
-        # What is prepared of a training's data is read by all of its learners, and by its next attempt.
-        found["HINDCAST_CACHE"] = {"value": join_location(resource.spec.checkpoint.path, ".cache")}
+        # All learners of a training, and its next attempt, read the same prepared data.
+        env["HINDCAST_CACHE"] = {"value": join_location(resource.spec.checkpoint.path, ".cache")}
     if not size.num_gpus:
         # The device plugin's runtime would show all GPUs of the node to a container that asks for none.
-        found["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
-    found |= {
+        env["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
+    env |= {
         variable.name: variable.model_dump(by_alias=True, exclude_defaults=True, exclude={"name"})
         for variable in cluster.env
     }
     if cluster.code is not None and cluster.code.config_map is not None:
-        own = found.get("PYTHONPATH", {}).get("value")
-        found["PYTHONPATH"] = {"value": f"{CODE_FOLDER}:{own}" if own else CODE_FOLDER}
-    found |= dict(zip(RESERVED, ({"value": attempt.ray_job_name}, {"value": attempt.namespace}), strict=True))
-    return [{"name": name, **source} for name, source in found.items()]
+        user_path = env.get("PYTHONPATH", {}).get("value")
+        env["PYTHONPATH"] = {"value": f"{CODE_FOLDER}:{user_path}" if user_path else CODE_FOLDER}
+    env |= dict(
+        zip(RESERVED_VARIABLES, ({"value": attempt.ray_job_name}, {"value": attempt.namespace}), strict=True)
+    )
+    return [{"name": name, **source} for name, source in env.items()]
 
 
-def env_from(given: Iterable[EnvFrom]) -> list[dict[str, Any]]:
-    """`envFrom` of a Ray container."""
-    return [entry.model_dump(by_alias=True, exclude_none=True) for entry in given]
+def env_from(env_sources: Iterable[EnvFrom]) -> list[dict[str, Any]]:
+    """Return `envFrom` of a Ray container."""
+    return [entry.model_dump(by_alias=True, exclude_none=True) for entry in env_sources]

@@ -1,4 +1,4 @@
-"""The objects of an attempt besides its RayJob: the ConfigMap that it reports in, and access to it."""
+"""The objects of an attempt other than its RayJob: the ConfigMap for its reports, and access to it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,13 +16,13 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 def metadata(
     resource: Resource, attempt: Attempt, extra_labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Of an attempt's own object. `more` labels never hide ours."""
-    own = labels(resource, attempt.revision, attempt.number)
-    return _metadata(resource, attempt, attempt.ray_job_name, {**(extra_labels or {}), **own})
+    """Return the metadata of an attempt's own object. `extra_labels` never replace the operator's labels."""
+    own_labels = labels(resource, attempt.revision, attempt.number)
+    return _metadata(resource, attempt, attempt.ray_job_name, {**(extra_labels or {}), **own_labels})
 
 
 def config_map(resource: Resource, attempt: Attempt) -> Manifest:
-    """Carries the resource to the attempt, and its report back: the runtime writes `report.json`."""
+    """Build the ConfigMap that passes the resource to the attempt and its report back, in `report.json`."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -36,7 +36,7 @@ def config_map(resource: Resource, attempt: Attempt) -> Manifest:
 
 
 def service_account(resource: Resource, attempt: Attempt) -> Manifest:
-    """The account of the run's pods; the head's pod alone mounts its token."""
+    """Build the account of the run's pods; only the head's pod mounts its token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -46,7 +46,7 @@ def service_account(resource: Resource, attempt: Attempt) -> Manifest:
 
 
 def role(resource: Resource, attempt: Attempt) -> Manifest:
-    """Read and patch the ConfigMap of the current attempt: naming it takes access from the attempt before."""
+    """Build the role that may read and patch the ConfigMap of the current attempt only."""
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "Role",
@@ -55,6 +55,7 @@ def role(resource: Resource, attempt: Attempt) -> Manifest:
             {
                 "apiGroups": [""],
                 "resources": ["configmaps"],
+                # By name: an earlier attempt that still runs loses its access.
                 "resourceNames": [attempt.ray_job_name],
                 "verbs": ["get", "patch"],
             }
@@ -63,40 +64,38 @@ def role(resource: Resource, attempt: Attempt) -> Manifest:
 
 
 def role_binding(resource: Resource, attempt: Attempt) -> Manifest:
-    """The role, given to the account that the pods have: our own, or the one that the resource names."""
-    about = _shared_metadata(resource, attempt)
-    account = resource.spec.cluster.service_account_name or about["name"]
+    """Bind the role to the account of the pods: the operator's, or the one that the resource names."""
+    shared_metadata = _shared_metadata(resource, attempt)
+    account = resource.spec.cluster.service_account_name or shared_metadata["name"]
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "RoleBinding",
-        "metadata": about,
-        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": about["name"]},
+        "metadata": shared_metadata,
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": shared_metadata["name"]},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": attempt.namespace}],
     }
 
 
 def _resource_yaml(resource: Resource, namespace: str) -> str:
-    """The resource as `hindcast.api.load_resources` reads it.
-
-    Fields that have their defaults are left out: an image of another version may have more fields, or fewer.
-    """
+    """Return the resource as YAML that `hindcast.api.load_resources` reads."""
     labels = {"labels": dict(resource.metadata.labels)} if resource.metadata.labels else {}
     document = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {"name": resource.metadata.name, "namespace": namespace, **labels},
+        # Without defaults: an image of another version may have more fields, or fewer.
         "spec": resource.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     return yaml_text(document)
 
 
 def _shared_metadata(resource: Resource, attempt: Attempt) -> dict[str, Any]:
-    """Of an object that the resource's attempts share."""
+    """Return the metadata of an object that all attempts of the resource share."""
     return _metadata(resource, attempt, account_name(resource.kind, resource.metadata.name), labels(resource))
 
 
-def _metadata(resource: Resource, attempt: Attempt, name: str, own: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name, "namespace": attempt.namespace, "labels": own}
+def _metadata(resource: Resource, attempt: Attempt, name: str, own_labels: dict[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": name, "namespace": attempt.namespace, "labels": own_labels}
     if attempt.uid:
         owner = {
             "apiVersion": resource.api_version,
@@ -106,5 +105,5 @@ def _metadata(resource: Resource, attempt: Attempt, name: str, own: dict[str, st
             "controller": True,
             "blockOwnerDeletion": True,
         }
-        found["ownerReferences"] = [owner]
-    return found
+        fields["ownerReferences"] = [owner]
+    return fields

@@ -1,4 +1,4 @@
-"""Pod templates: one for each pool, and the submitter's."""
+"""Pod templates of the pools and of the submitter."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -29,20 +29,20 @@ RAYLET_PROBE: Final = {
     "timeoutSeconds": 5,
     "failureThreshold": 12,
 }
-"""Restarts a worker's container two minutes after its raylet has ended.
+"""Probe that restarts a worker's container two minutes after its raylet has ended.
 
-The raylet ends, as if it had been asked to, when the kernel kills its agent for memory, and `ray start --block` goes
-on without it. KubeRay's own probe takes ten minutes to notice.
+When the kernel kills the raylet's agent for memory, the raylet ends as if it had been asked to, and `ray start --block`
+continues without it. KubeRay's own probe takes ten minutes to notice.
 """
 
-# Labels that other tools act on: Kueue would queue each pod, GitOps tools would own it.
-_KEPT_OFF_PODS: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernetes.io/instance")
+# Labels that make other tools act: Kueue would queue each pod, GitOps tools would own it.
+_EXCLUDED_LABEL_PREFIXES: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernetes.io/instance")
 
 
 def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
-    """The template of a pool's pods. The Ray container, the first one, is called `ray` everywhere."""
+    """Build the template of a pool's pods. Its first container is always the Ray container, named `ray`."""
     cluster = resource.spec.cluster
-    mounted = volumes(cluster, size, attempt.ray_job_name)
+    mounted_volumes = volumes(cluster, size, attempt.ray_job_name)
     container = {
         "name": RAY_CONTAINER,
         **_image(cluster),
@@ -58,22 +58,22 @@ def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
         ]
     else:
         container["livenessProbe"] = RAYLET_PROBE
-    template = _template(resource, attempt, size.pool, container, mounted)
+    template = _template(resource, attempt, size.pool, container, mounted_volumes)
     spec = template["spec"]
-    # The head alone talks to the API server.
+    # Only the head talks to the API server.
     spec["automountServiceAccountToken"] = size.pool == "head"
     if size.pool == "head":
         spec["restartPolicy"] = "Never"
     if size.num_gpus:
         spec["tolerations"] = [*spec.get("tolerations", []), {"key": GPU, "operator": "Exists"}]
-    own = getattr(cluster.pod_overrides, resources_field(size.pool))
-    return _overridden(template, cluster.pod_overrides.all, own)
+    pool_override = getattr(cluster.pod_overrides, resources_field(size.pool))
+    return _apply_overrides(template, cluster.pod_overrides.all, pool_override)
 
 
 def submitter_pod(resource: Resource, attempt: Attempt) -> Template:
-    """The template of the pod that hands the driver to Ray and follows its log.
+    """Build the template of the pod that submits the driver to Ray and follows its log.
 
-    Of `podOverrides.all` it takes what concerns the pod, not what concerns containers.
+    Only the pod's fields of `podOverrides.all` apply to it, not the containers'.
     """
     cluster = resource.spec.cluster
     container = {
@@ -85,11 +85,13 @@ def submitter_pod(resource: Resource, attempt: Attempt) -> Template:
     }
     template = _template(resource, attempt, SUBMITTER, container, writable_folders())
     template["spec"] |= {"automountServiceAccountToken": False, "restartPolicy": "Never"}
-    everyone = cluster.pod_overrides.all or {}
+    shared_override = cluster.pod_overrides.all or {}
     spec = {
-        k: v for k, v in (everyone.get("spec") or {}).items() if k not in ("containers", "initContainers")
+        k: v
+        for k, v in (shared_override.get("spec") or {}).items()
+        if k not in ("containers", "initContainers")
     }
-    return _overridden(template, {**everyone, "spec": spec})
+    return _apply_overrides(template, {**shared_override, "spec": spec})
 
 
 def _template(
@@ -97,30 +99,32 @@ def _template(
     attempt: Attempt,
     pool: Pool | str,
     container: dict[str, Any],
-    mounted: Sequence[MountedVolume],
+    mounted_volumes: Sequence[MountedVolume],
 ) -> Template:
     cluster = resource.spec.cluster
-    handed_on = {k: v for k, v in resource.metadata.labels.items() if not k.startswith(_KEPT_OFF_PODS)}
+    user_labels = {
+        k: v for k, v in resource.metadata.labels.items() if not k.startswith(_EXCLUDED_LABEL_PREFIXES)
+    }
     spec: dict[str, Any] = {
         "serviceAccountName": cluster.service_account_name
         or account_name(resource.kind, resource.metadata.name),
         "enableServiceLinks": False,
         "securityContext": security.POD_CONTEXT,
-        "containers": [container | {"volumeMounts": [mount for _, mount in mounted]}],
-        "volumes": [volume for volume, _ in mounted],
+        "containers": [container | {"volumeMounts": [mount for _, mount in mounted_volumes]}],
+        "volumes": [volume for volume, _ in mounted_volumes],
     }
     if cluster.scheduling.priority_class_name is not None:
         spec["priorityClassName"] = cluster.scheduling.priority_class_name
     if cluster.node_selector:
         spec["nodeSelector"] = dict(cluster.node_selector)
     if cluster.tolerations:
-        spec["tolerations"] = [_plain(toleration) for toleration in cluster.tolerations]
+        spec["tolerations"] = [_to_plain(toleration) for toleration in cluster.tolerations]
     if cluster.image_pull_secrets:
-        spec["imagePullSecrets"] = [_plain(secret) for secret in cluster.image_pull_secrets]
+        spec["imagePullSecrets"] = [_to_plain(secret) for secret in cluster.image_pull_secrets]
     return {
         "metadata": {
             "labels": {
-                **handed_on,
+                **user_labels,
                 **labels(resource, attempt.revision, attempt.number),
                 POOL_LABEL: pool,
             }
@@ -129,26 +133,26 @@ def _template(
     }
 
 
-def _overridden(template: Template, *overrides: dict[str, Any] | None) -> Template:
-    """The template under its overrides. Our labels are kept, and so are the security rules of every container."""
-    merged = template
+def _apply_overrides(template: Template, *overrides: dict[str, Any] | None) -> Template:
+    """Apply overrides to a template. The operator's labels and the security rules of every container are kept."""
+    merged_template = template
     for override in overrides:
-        merged = strategic_merge(merged, override or {})
-    spec = _restricted(merged.get("spec") or {}, security.REQUIRED_POD_CONTEXT)
+        merged_template = strategic_merge(merged_template, override or {})
+    spec = _restrict(merged_template.get("spec") or {}, security.REQUIRED_POD_CONTEXT)
     for field in ("containers", "initContainers"):
         if spec.get(field):
             spec[field] = [
-                _restricted(container, security.REQUIRED_CONTAINER_CONTEXT) for container in spec[field]
+                _restrict(container, security.REQUIRED_CONTAINER_CONTEXT) for container in spec[field]
             ]
     return {
-        **merged,
-        "metadata": strategic_merge(merged.get("metadata") or {}, template["metadata"]),
+        **merged_template,
+        "metadata": strategic_merge(merged_template.get("metadata") or {}, template["metadata"]),
         "spec": spec,
     }
 
 
-def _restricted(part: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
-    return {**part, "securityContext": strategic_merge(rules, part.get("securityContext") or {})}
+def _restrict(owner: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
+    return {**owner, "securityContext": strategic_merge(rules, owner.get("securityContext") or {})}
 
 
 def _image(cluster: ClusterSpec) -> dict[str, Any]:
@@ -170,6 +174,6 @@ def _resources(cpu: float, memory: int, storage: int, gpus: int = 0) -> dict[str
     }
 
 
-def _plain(part: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = part.model_dump(by_alias=True, exclude_none=True)
+def _to_plain(model: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = model.model_dump(by_alias=True, exclude_none=True)
     return plain

@@ -1,4 +1,4 @@
-"""Numbers as Kubernetes writes them."""
+"""Quantities in Kubernetes' notation."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ GI: Final = 2**30
 
 
 def format_bytes(count: int) -> str:
-    """`2147483648` is `2Gi`; in Gi or Mi where it is whole, else in bytes."""
+    """Format a number of bytes: `2147483648` is `2Gi`. In Gi or Mi if it is a whole number of them, else in bytes."""
     for unit, name in ((GI, "Gi"), (MI, "Mi")):
         if count % unit == 0:
             return f"{count // unit}{name}"
@@ -15,11 +15,11 @@ def format_bytes(count: int) -> str:
 
 
 def format_cpus(cpus: float) -> str:
-    """`0.5` is `500m`, `2.0` is `2`; at least `1m`."""
+    """Format a number of CPUs: `0.5` is `500m`, `2.0` is `2`; at least `1m`."""
     thousandths = max(1, round(cpus * 1000))
     return str(thousandths // 1000) if thousandths % 1000 == 0 else f"{thousandths}m"
 
 
 def round_up(count: float, unit: int) -> int:
-    """The next multiple of `unit`."""
+    """Round up to the next multiple of `unit`."""
     return -int(-count // unit) * unit

@@ -1,4 +1,4 @@
-"""The RayJob of an attempt, as KubeRay 1.6 takes it."""
+"""The RayJob of an attempt, for KubeRay 1.6."""
 
 import json
 from typing import Any, Final
@@ -15,14 +15,14 @@ from hindcast_operator.manifests.volumes import ATTEMPT_FOLDER, SPILL_FOLDER, wr
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 ENTRYPOINT: Final = f"python -m hindcast.run.cluster {ATTEMPT_FOLDER}"
-"""The driver by the name that all runtimes have: those of the version before this know no `hindcast.cluster`."""
+"""The driver, by the module name that all runtimes have: the previous version has no `hindcast.cluster`."""
 BACKSTOP_SECONDS: Final = 900
-"""How much later than the operator KubeRay ends what is overdue, should the operator be down."""
-_LARGEST_SECONDS: Final = 2**31 - 1
+"""How much later than the operator KubeRay ends an overdue run. It only matters while the operator is down."""
+_MAX_SECONDS: Final = 2**31 - 1
 
 
 def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any]:
-    """The RayJob: one cluster, one submission, no retry of KubeRay's own."""
+    """Build the RayJob: one cluster, one submission, and no retries by KubeRay."""
     scheduling = resource.spec.cluster.scheduling
     queue = {QUEUE_LABEL: scheduling.queue_name} if scheduling.queue_name else {}
     code = resource.spec.cluster.code
@@ -32,7 +32,7 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
         "kind": "RayJob",
         "metadata": {
             **metadata(resource, attempt, extra_labels={**scheduling.labels, **queue}),
-            # KubeRay copies it to the RayCluster: a head that came again would be submitted to again.
+            # KubeRay copies it to the RayCluster. Without it, the job would be submitted again to a restarted head.
             "annotations": {"ray.io/disable-provisioned-head-restart": "true"},
         },
         "spec": {
@@ -49,16 +49,16 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
 
 
 def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
-    """KubeRay's own: a backstop, behind those that the operator keeps, and how long finished pods are kept."""
-    found = {
+    """Return KubeRay's deadlines: a backstop behind the operator's own, and for how long finished pods are kept."""
+    seconds_by_field = {
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
         "preRunningDeadlineSeconds": policy.start_deadline_seconds + BACKSTOP_SECONDS,
     }
     if policy.active_deadline_seconds is not None:
-        found["activeDeadlineSeconds"] = (
+        seconds_by_field["activeDeadlineSeconds"] = (
             policy.active_deadline_seconds + policy.start_deadline_seconds + BACKSTOP_SECONDS
         )
-    return {name: min(seconds, _LARGEST_SECONDS) for name, seconds in found.items()}
+    return {name: min(seconds, _MAX_SECONDS) for name, seconds in seconds_by_field.items()}
 
 
 def _cluster(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _group(size: PoolSize, template: Template) -> dict[str, Any]:
 
 
 def _autoscaling() -> dict[str, Any]:
-    """KubeRay adds the autoscaler's container to the head's pod, whose volumes it shares."""
+    """Return the autoscaler's settings. KubeRay adds its container to the head's pod, where it shares the volumes."""
     memory = format_bytes(512 * MI)
     return {
         "enableInTreeAutoscaling": True,

@@ -1,4 +1,4 @@
-"""What cannot run on a cluster, and admission cannot see: one sentence each."""
+"""Refusals: reasons why a resource cannot run on a cluster that admission cannot detect, one sentence each."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Final
 from hindcast.api import OfflineTraining, Resource, parse_bytes
 from hindcast.api.cluster import CREDENTIAL_VARIABLES, ClusterSpec, PoolResources, Volume
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.manifests.environment import RESERVED
+from hindcast_operator.manifests.environment import RESERVED_VARIABLES
 from hindcast_operator.manifests.quantities import format_bytes
 from hindcast_operator.manifests.requirements import MIN_OBJECT_STORE_BYTES
 from hindcast_operator.manifests.security import (
@@ -20,16 +20,16 @@ from hindcast_operator.manifests.sizes import OTHER_SHARED_MEMORY_BYTES
 from hindcast_operator.manifests.storage import StoragePath, storage_paths
 
 MIN_RAY_VERSION: Final = (2, 52)
-"""The first Ray whose dashboard asks for a token."""
-_LEAST_SHARED_MEMORY: Final = MIN_OBJECT_STORE_BYTES + OTHER_SHARED_MEMORY_BYTES
+"""The first version of Ray with token authentication in its dashboard."""
+_MIN_SHARED_MEMORY_BYTES: Final = MIN_OBJECT_STORE_BYTES + OTHER_SHARED_MEMORY_BYTES
 
 
 def refusals(resource: Resource, defaults: Defaults) -> list[str]:
-    """One sentence each: the field, what was found, what to do. Empty where the resource can run.
+    """Return one sentence for each problem: field, value, remedy. Empty if the resource can run.
 
     Args:
-        resource: `effective`.
-        defaults: what the platform allows.
+        resource: an effective resource.
+        defaults: the platform's defaults, which state what it allows.
     """
     cluster = resource.spec.cluster
     return [
@@ -45,7 +45,7 @@ def refusals(resource: Resource, defaults: Defaults) -> list[str]:
     ]
 
 
-# -- where data lie -----------------------------------------------------------------------------------------
+# -- locations of data --------------------------------------------------------------------------------------
 
 
 def _locations(resource: Resource, defaults: Defaults) -> Iterator[str]:
@@ -56,25 +56,31 @@ def _locations(resource: Resource, defaults: Defaults) -> Iterator[str]:
         elif location.is_relative and defaults.storage_root is None:
             yield (
                 f"{location.field} is {location.path}, which is relative, and the platform has no storageRoot; "
-                "give a URI (s3://…) or a path on a mounted volume"
+                "use a URI (s3://…) or a path on a mounted volume"
             )
         elif (
-            location.is_written and location.local_path is not None and (problem := _lost(location, cluster))
+            location.is_written
+            and location.local_path is not None
+            and (problem := _loss_problem(location, cluster))
         ):
-            yield f"{location.field} is {location.path}, {problem}; give a URI (s3://…) or a path on a mounted volume"
+            yield f"{location.field} is {location.path}, {problem}; use a URI (s3://…) or a path on a mounted volume"
 
 
-def _lost(location: StoragePath, cluster: ClusterSpec) -> str | None:
-    """Why what is written there would not be found again; None where it would."""
-    mounted = [volume for volume in cluster.volumes if _below(location.local_path or "", volume.mount_path)]
-    if not mounted:
-        below = any(_below(location.local_path or "", path) for path in _overridden_mounts(cluster))
-        return None if below else "on no mounted volume, and would be lost with the pod"
-    volume = max(mounted, key=lambda volume: len(volume.mount_path))
-    return _unfit(volume)
+def _loss_problem(location: StoragePath, cluster: ClusterSpec) -> str | None:
+    """Describe why files that are written to a location would be lost; None if they would not."""
+    volumes = [
+        volume for volume in cluster.volumes if _is_below(location.local_path or "", volume.mount_path)
+    ]
+    if not volumes:
+        is_on_override = any(
+            _is_below(location.local_path or "", path) for path in _overridden_mounts(cluster)
+        )
+        return None if is_on_override else "not on a mounted volume, and would be lost with the pod"
+    volume = max(volumes, key=lambda volume: len(volume.mount_path))
+    return _volume_problem(volume)
 
 
-def _unfit(volume: Volume) -> str | None:
+def _volume_problem(volume: Volume) -> str | None:
     if volume.persistent_volume_claim is None:
         kind = "an emptyDir, and would be lost with the pod" if volume.empty_dir else "a read-only volume"
         return f"on the volume {volume.name}: {kind}"
@@ -89,7 +95,7 @@ def _overridden_mounts(cluster: ClusterSpec) -> Iterator[str]:
             )
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
@@ -98,43 +104,46 @@ def _below(path: str, folder: str) -> bool:
 
 def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
     workers, learners = resource.spec.pipeline.data_workers, resource.spec.learners
-    fewest, most = workers.interval
-    if fewest < most and not defaults.allow_autoscaling:
+    min_workers, max_workers = workers.interval
+    if min_workers < max_workers and not defaults.allow_autoscaling:
         yield (
-            f"spec.pipeline.dataWorkers has minReplicas {fewest} and maxReplicas {most}, and the platform does not "
-            "allow autoscaled pools; give replicas"
+            f"spec.pipeline.dataWorkers has minReplicas {min_workers} and maxReplicas {max_workers}, and the platform "
+            "does not allow autoscaled pools; set replicas"
         )
     for field, gpus in (
         ("spec.pipeline.dataWorkers.gpus", workers.gpus),
         ("spec.learners.gpus", learners.gpus),
     ):
         if not float(gpus).is_integer():
-            yield f"{field} is {gpus:g}, and a pod gets whole GPUs; give a whole number"
+            yield f"{field} is {gpus:g}, and a pod gets whole GPUs; set a whole number"
     if learners.device == "cuda" and not learners.gpus:
-        yield "spec.learners.device is cuda, and spec.learners.gpus is 0; give each learner a GPU, or device cpu"
+        yield "spec.learners.device is cuda, and spec.learners.gpus is 0; set gpus to 1 or more, or device to cpu"
 
 
 def _ray_version(cluster: ClusterSpec) -> Iterator[str]:
     version = cluster.ray_version or ""
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_RAY_VERSION:
         yield (
-            f"spec.cluster.rayVersion is {version}, whose dashboard has no token authentication; use an image with "
-            f"Ray {MIN_RAY_VERSION[0]}.{MIN_RAY_VERSION[1]} or later"
+            f"spec.cluster.rayVersion is {version}, which has no token authentication in its dashboard; use an image "
+            f"with Ray {MIN_RAY_VERSION[0]}.{MIN_RAY_VERSION[1]} or later"
         )
 
 
 def _pod_sizes(resources: PoolResources) -> Iterator[str]:
     for name, info in PoolResources.model_fields.items():
-        own, field = getattr(resources, name), f"spec.cluster.resources.{info.alias}"
-        shm = parse_bytes(own.shared_memory) if own.shared_memory is not None else None
-        if shm is not None and shm < _LEAST_SHARED_MEMORY:
-            least = format_bytes(_LEAST_SHARED_MEMORY)
-            yield f"{field}.sharedMemory is {own.shared_memory}, and Ray's object store needs {least}; give more"
-        used = _LEAST_SHARED_MEMORY if shm is None else shm
-        if own.memory is not None and parse_bytes(own.memory) <= used:
+        pod_resources, field = getattr(resources, name), f"spec.cluster.resources.{info.alias}"
+        shm_bytes = (
+            parse_bytes(pod_resources.shared_memory) if pod_resources.shared_memory is not None else None
+        )
+        if shm_bytes is not None and shm_bytes < _MIN_SHARED_MEMORY_BYTES:
+            min_size = format_bytes(_MIN_SHARED_MEMORY_BYTES)
+            shared_memory = pod_resources.shared_memory
+            yield f"{field}.sharedMemory is {shared_memory}, and Ray's object store needs {min_size}; raise it"
+        used_bytes = _MIN_SHARED_MEMORY_BYTES if shm_bytes is None else shm_bytes
+        if pod_resources.memory is not None and parse_bytes(pod_resources.memory) <= used_bytes:
             yield (
-                f"{field}.memory is {own.memory}, and /dev/shm alone may take {format_bytes(used)} of it; "
-                "give more memory"
+                f"{field}.memory is {pod_resources.memory}, and /dev/shm alone may take {format_bytes(used_bytes)} "
+                "of it; raise it"
             )
 
 
@@ -149,14 +158,14 @@ def _mounts(cluster: ClusterSpec) -> Iterator[str]:
 
 
 def _variables(cluster: ClusterSpec) -> Iterator[str]:
-    code = cluster.code is not None and cluster.code.config_map is not None
+    has_code = cluster.code is not None and cluster.code.config_map is not None
     for variable in cluster.env:
-        if variable.name in RESERVED:
+        if variable.name in RESERVED_VARIABLES:
             yield f"spec.cluster.env sets {variable.name}, which Hindcast sets itself; choose another name"
-        if code and variable.name == "PYTHONPATH" and variable.value is None:
+        if has_code and variable.name == "PYTHONPATH" and variable.value is None:
             yield (
-                "spec.cluster.env takes PYTHONPATH from a reference, but spec.cluster.code.configMap extends it; "
-                "give its value literally"
+                "spec.cluster.env sets PYTHONPATH by a reference, but spec.cluster.code.configMap extends it; "
+                "set its value literally"
             )
 
 
@@ -168,7 +177,7 @@ def _runtime_env(cluster: ClusterSpec) -> Iterator[str]:
     folders += [("py_modules", module) for module in (modules if isinstance(modules, list) else [])]
     for name, folder in folders:
         if isinstance(folder, str) and "://" not in folder:
-            yield f"{field}.{name} has {folder}, a local folder; give a URI, or use code.configMap"
+            yield f"{field}.{name} has {folder}, a local folder; use a URI or code.configMap"
     for name in as_mapping(runtime_env.get("env_vars")):
         if name in CREDENTIAL_VARIABLES:
             yield f"{field}.env_vars sets {name} inline; pass it through spec.cluster.envFrom"
@@ -178,7 +187,7 @@ def _privileges(cluster: ClusterSpec, defaults: Defaults) -> Iterator[str]:
     if defaults.allow_privileged:
         return
     # Overrides that come from the platform's own defaults are allowed.
-    allowed = set(granted_privileges(defaults.cluster.pod_overrides))
-    for found in granted_privileges(cluster.pod_overrides):
-        if found not in allowed:
-            yield f"{found}, which the platform does not allow; remove it"
+    platform_privileges = set(granted_privileges(defaults.cluster.pod_overrides))
+    for privilege in granted_privileges(cluster.pod_overrides):
+        if privilege not in platform_privileges:
+            yield f"{privilege}, which the platform does not allow; remove it"

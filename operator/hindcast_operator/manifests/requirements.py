@@ -1,6 +1,6 @@
-"""What the pods of each pool require: sums and products of measured and given numbers, each with its origin.
+"""Requirements of the pods of each pool: sums and products of measured and configured numbers, each with its origin.
 
-What a process takes was measured with Ray 2.60 and torch 2.13 (resident bytes, shared pages counted once).
+The memory of processes was measured with Ray 2.60 and torch 2.13 (resident bytes, shared pages counted once).
 """
 
 import math
@@ -15,22 +15,22 @@ from hindcast.api.options import live_algorithms
 from hindcast_operator.manifests.data_size import DataSize, data_size
 from hindcast_operator.manifests.quantities import GI, MI, format_bytes, round_up
 
-NODE: Final = 256 * MI
-"""Ray's daemons on a pod (raylet, agents, log monitor: 210 MiB)."""
-HEAD: Final = 768 * MI
-"""Ray's daemons on the head (with GCS and dashboard: 650 MiB)."""
-PROCESS: Final = 512 * MI
-"""A Python process with torch, Ray and Hindcast in it (370 MiB)."""
-CUDA: Final = 3 * GI
+NODE_BYTES: Final = 256 * MI
+"""Ray's daemons on a pod (raylet, agents, log monitor: 210 MiB measured)."""
+HEAD_BYTES: Final = 768 * MI
+"""Ray's daemons on the head (with GCS and dashboard: 650 MiB measured)."""
+PROCESS_BYTES: Final = 512 * MI
+"""A Python process with torch, Ray and Hindcast (370 MiB measured)."""
+CUDA_BYTES: Final = 3 * GI
 """Host memory of a process with a GPU, for its libraries, context and pinned buffers (assumed)."""
-ENVIRONMENT: Final = 32 * MI
+ENVIRONMENT_BYTES: Final = 32 * MI
 """One environment of a runner (assumed: a small simulator)."""
 MIN_OBJECT_STORE_BYTES: Final = 128 * MI
-"""Ray takes no less than 75 MiB."""
-RESIDENT_LIMIT: Final = 2 * GI
-"""Data up to this size are given the memory to stay resident on a learner without a GPU."""
-RESIDENT_SHARE: Final = 4
-"""Data are resident where they take at most a fourth of the container's memory (`pipeline/residency.py`)."""
+"""Minimum size of Ray's object store; Ray accepts no less than 75 MiB."""
+RESIDENT_LIMIT_BYTES: Final = 2 * GI
+"""Learners without a GPU get enough memory to keep data of up to this size resident."""
+RESIDENT_FACTOR: Final = 4
+"""Data are resident if they take at most a fourth of the container's memory (`pipeline/residency.py`)."""
 
 Amount = tuple[int, str]
 """A number, and the reason for it."""
@@ -38,7 +38,7 @@ Amount = tuple[int, str]
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a pool's pods require, before values that the resource sets."""
+    """The requirements of a pool's pods, before values that the resource sets."""
 
     pool: Pool
     pods: Amount
@@ -53,21 +53,21 @@ class Requirements:
 
 
 def requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
-    """Of the head, then of the other pools."""
-    found = _recording(resource) if isinstance(resource, OfflineRecording) else _training(resource, inputs)
-    return _head(sum(max(need.pods[0], need.max_pods) for need in found)), *found
+    """Return the requirements of the head, then of the other pools."""
+    pools = _recording(resource) if isinstance(resource, OfflineRecording) else _training(resource, inputs)
+    return _head(sum(max(need.pods[0], need.max_pods) for need in pools)), *pools
 
 
-def _head(workers: int) -> Requirements:
+def _head(num_workers: int) -> Requirements:
     return Requirements(
         pool="head",
         pods=(1, "supervises only; no work is scheduled on it"),
-        cpu=(round(0.5 + 0.02 * workers, 2), f"0.5 + 0.02 for each other pod ({workers})"),
+        cpu=(round(0.5 + 0.02 * num_workers, 2), f"0.5 + 0.02 for each other pod ({num_workers})"),
         num_cpus=(0, "no task may be scheduled on the head"),
         memory=(
-            (HEAD, "Ray's daemons"),
-            (2 * PROCESS, "driver, mailbox and job supervisor"),
-            (16 * MI * workers, f"at 16Mi for each other pod ({workers})"),
+            (HEAD_BYTES, "Ray's daemons"),
+            (2 * PROCESS_BYTES, "driver, mailbox and job supervisor"),
+            (16 * MI * num_workers, f"at 16Mi for each other pod ({num_workers})"),
         ),
     )
 
@@ -77,7 +77,7 @@ def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
     train = resource.spec.policy.train
     expert: tuple[Amount, ...] = ((GI, "training of the expert"),) if train else ()
     if train and train.algorithm in live_algorithms():
-        expert += _played(train.sampler or Sampler())
+        expert += _sampler_memory(train.sampler or Sampler())
     envs = runners.envs_per_runner
     return (
         Requirements(
@@ -86,10 +86,13 @@ def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
             cpu=(runners.cpus, "spec.runners.cpus"),
             num_cpus=(math.ceil(runners.cpus), "spec.runners.cpus, rounded up: one runner a pod"),
             memory=(
-                (NODE, "Ray's daemons"),
-                (2 * PROCESS, "a runner, and the coordinator on one of the pods"),
+                (NODE_BYTES, "Ray's daemons"),
+                (2 * PROCESS_BYTES, "a runner, and the coordinator on one of the pods"),
                 *expert,
-                (ENVIRONMENT * envs, f"at {format_bytes(ENVIRONMENT)} for each environment ({envs})"),
+                (
+                    ENVIRONMENT_BYTES * envs,
+                    f"at {format_bytes(ENVIRONMENT_BYTES)} for each environment ({envs})",
+                ),
                 (256 * MI, "episodes being written"),
             ),
         ),
@@ -103,7 +106,7 @@ def _training(resource: OfflineTraining, inputs: Mapping[str, ResolvedInput]) ->
 
 
 def num_evaluation_runners(resource: OfflineTraining) -> int:
-    """Runners that evaluate in the data pool; none where the learner's process evaluates."""
+    """Return the number of evaluation runners in the data pool; 0 if the learner's process evaluates."""
     evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
         return 0
@@ -112,40 +115,48 @@ def num_evaluation_runners(resource: OfflineTraining) -> int:
 
 def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
     workers = resource.spec.pipeline.data_workers
-    fewest, most = workers.interval if resource.spec.recorded else (0, 0)
-    cpus, runners = math.ceil(workers.cpus), num_evaluation_runners(resource)
-    evaluating = math.ceil(runners / cpus)
-    if most + evaluating == 0:
+    min_workers, max_workers = workers.interval if resource.spec.recorded else (0, 0)
+    num_cpus, num_runners = math.ceil(workers.cpus), num_evaluation_runners(resource)
+    num_evaluation_pods = math.ceil(num_runners / num_cpus)
+    if max_workers + num_evaluation_pods == 0:
         return ()
-    named = "replicas" if fewest == most else "minReplicas and maxReplicas"
-    extra = f", and {evaluating} for evaluation.runners {runners}" if evaluating else ""
-    in_flight = round_up(2 * size.window_bytes / max(fewest, 1), MI) if most else 0
-    play = PROCESS + ENVIRONMENT * _envs(resource) if runners else 0
+    field_names = "replicas" if min_workers == max_workers else "minReplicas and maxReplicas"
+    extra = f", and {num_evaluation_pods} for evaluation.runners {num_runners}" if num_evaluation_pods else ""
+    in_flight_bytes = round_up(2 * size.window_bytes / max(min_workers, 1), MI) if max_workers else 0
+    evaluation_bytes = PROCESS_BYTES + ENVIRONMENT_BYTES * _num_envs(resource) if num_runners else 0
     return (
         Requirements(
             pool="data",
-            pods=(fewest + evaluating, f"{fewest} by spec.pipeline.dataWorkers.{named}{extra}"),
-            max_pods=most + evaluating,
+            pods=(
+                min_workers + num_evaluation_pods,
+                f"{min_workers} by spec.pipeline.dataWorkers.{field_names}{extra}",
+            ),
+            max_pods=max_workers + num_evaluation_pods,
             cpu=(workers.cpus, "spec.pipeline.dataWorkers.cpus"),
-            num_cpus=(cpus, "spec.pipeline.dataWorkers.cpus, rounded up: one worker a pod"),
+            num_cpus=(num_cpus, "spec.pipeline.dataWorkers.cpus, rounded up: one worker a pod"),
             gpus=(math.ceil(workers.gpus), "spec.pipeline.dataWorkers.gpus"),
             memory=(
-                (NODE, "Ray's daemons"),
-                (max(PROCESS + 5 * size.unit_bytes, cpus * play), _data_process(cpus if runners else 0)),
-                *_cuda(math.ceil(workers.gpus)),
+                (NODE_BYTES, "Ray's daemons"),
+                (
+                    max(PROCESS_BYTES + 5 * size.unit_bytes, num_cpus * evaluation_bytes),
+                    _data_process(num_cpus if num_runners else 0),
+                ),
+                *_cuda_memory(math.ceil(workers.gpus)),
             ),
-            object_store=_object_store(in_flight, f"this and the next window, over {fewest} workers", size),
-            spill_bytes=max(GI, in_flight),
+            object_store=_object_store(
+                in_flight_bytes, f"this and the next window, over {min_workers} workers", size
+            ),
+            spill_bytes=max(GI, in_flight_bytes),
         ),
     )
 
 
-def _data_process(runners: int) -> str:
+def _data_process(num_runners: int) -> str:
     worker = "a worker with two units as read and decoded, one of them pre-learned"
-    return f"{worker}, or evaluation runners ({runners})" if runners else worker
+    return f"{worker}, or evaluation runners ({num_runners})" if num_runners else worker
 
 
-def _envs(resource: OfflineTraining) -> int:
+def _num_envs(resource: OfflineTraining) -> int:
     evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
         return 0
@@ -155,77 +166,91 @@ def _envs(resource: OfflineTraining) -> int:
 
 def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
     learners, pipeline = resource.spec.learners, resource.spec.pipeline
-    gpus = math.ceil(learners.gpus)
-    cpus, why = _learner_cpus(learners.cpus, gpus)
-    fed = pipeline.data_workers.interval[1] > 0 and bool(resource.spec.recorded)
+    num_gpus = math.ceil(learners.gpus)
+    cpus, cpu_reason = _learner_cpus(learners.cpus, num_gpus)
+    has_data_workers = pipeline.data_workers.interval[1] > 0 and bool(resource.spec.recorded)
     sampler = resource.spec.sampler
     return Requirements(
         pool="learner",
         pods=(learners.replicas, "spec.learners.replicas"),
-        cpu=(cpus, why),
-        num_cpus=(math.ceil(cpus), f"{why}, rounded up: one learner a pod"),
-        gpus=(gpus, "spec.learners.gpus"),
+        cpu=(cpus, cpu_reason),
+        num_cpus=(math.ceil(cpus), f"{cpu_reason}, rounded up: one learner a pod"),
+        gpus=(num_gpus, "spec.learners.gpus"),
         memory=(
-            (NODE, "Ray's daemons"),
-            (2 * PROCESS, "a learner, and the coordinator on one of the pods"),
-            *_cuda(gpus),
+            (NODE_BYTES, "Ray's daemons"),
+            (2 * PROCESS_BYTES, "a learner, and the coordinator on one of the pods"),
+            *_cuda_memory(num_gpus),
             (round_up(2 * size.window_bytes, MI), "this and the next window"),
-            *_held_out(resource, size),
-            *(_played(sampler) if sampler else ()),
+            *_held_out_memory(resource, size),
+            *(_sampler_memory(sampler) if sampler else ()),
         ),
-        min_memory=_resident(resource, size) if not gpus else (0, ""),
+        min_memory=_resident_memory(resource, size) if not num_gpus else (0, ""),
         object_store=_object_store(
-            round_up(size.window_bytes, MI) if fed else 0, "the window that data workers have sent", size
+            round_up(size.window_bytes, MI) if has_data_workers else 0,
+            "the window that data workers have sent",
+            size,
         ),
         spill_bytes=max(GI, size.window_bytes),
     )
 
 
-def _held_out(resource: OfflineTraining, size: DataSize) -> tuple[Amount, ...]:
-    """Episodes that judge the policy: once as they are learnt from, once as estimates take them."""
+def _held_out_memory(resource: OfflineTraining, size: DataSize) -> tuple[Amount, ...]:
+    """Return the memory of held-out episodes: once in the form for losses, once in the form for estimates."""
     offline = resource.spec.offline
     if offline is None:
         return ()
-    share = offline.held_out or 1.0
-    total = 2 * size.window_bytes if size.total_bytes is None else 2 * math.ceil(share * size.total_bytes)
-    return ((round_up(total, MI), "twice the episodes of evaluation.offline"),)
+    fraction = offline.held_out or 1.0
+    total_bytes = (
+        2 * size.window_bytes if size.total_bytes is None else 2 * math.ceil(fraction * size.total_bytes)
+    )
+    return ((round_up(total_bytes, MI), "twice the episodes of evaluation.offline"),)
 
 
-def _played(sampler: Sampler) -> tuple[Amount, ...]:
-    """What is played and kept: as it came, as it is drawn from, and twice while a checkpoint is written."""
+def _sampler_memory(sampler: Sampler) -> tuple[Amount, ...]:
+    """Return the memory of the sampler: its timesteps as played, as drawn, and twice while a checkpoint is written."""
     envs = sampler.envs_per_runner
     return (
         (round_up(4 * parse_bytes(sampler.capacity_bytes), MI), "four times the sampler's capacityBytes"),
-        (ENVIRONMENT * envs, f"at {format_bytes(ENVIRONMENT)} for each environment of the sampler ({envs})"),
+        (
+            ENVIRONMENT_BYTES * envs,
+            f"at {format_bytes(ENVIRONMENT_BYTES)} for each environment of the sampler ({envs})",
+        ),
     )
 
 
-def _learner_cpus(given: float | None, gpus: int) -> tuple[float, str]:
-    if given is not None:
-        return given, "spec.learners.cpus"
-    if gpus:
-        return 4.0 * gpus, "4 for each GPU, to gather and copy its batches"
+def _learner_cpus(num_cpus: float | None, num_gpus: int) -> tuple[float, str]:
+    if num_cpus is not None:
+        return num_cpus, "spec.learners.cpus"
+    if num_gpus:
+        return 4.0 * num_gpus, "4 for each GPU, to gather and copy its batches"
     return 1.0, "1 without a GPU"
 
 
-def _resident(resource: OfflineTraining, size: DataSize) -> Amount:
-    """Memory with which the data stay resident, where they should."""
+def _resident_memory(resource: OfflineTraining, size: DataSize) -> Amount:
+    """Return the memory with which the data stay resident; 0 if they are streamed."""
     pipeline = resource.spec.pipeline
     if pipeline.residency == "Streaming" or size.total_bytes is None:
         return 0, ""
     if pipeline.resident_budget is not None:
         budget = min(parse_bytes(pipeline.resident_budget), size.total_bytes)
-        return NODE + 2 * PROCESS + 2 * budget, "twice spec.pipeline.residentBudget, while data are loaded"
-    if pipeline.residency == "Auto" and size.total_bytes > RESIDENT_LIMIT:
+        return (
+            NODE_BYTES + 2 * PROCESS_BYTES + 2 * budget,
+            "twice spec.pipeline.residentBudget, while data are loaded",
+        )
+    if pipeline.residency == "Auto" and size.total_bytes > RESIDENT_LIMIT_BYTES:
         return 0, ""
-    return RESIDENT_SHARE * size.total_bytes, "four times all data, so that they stay resident"
+    return RESIDENT_FACTOR * size.total_bytes, "four times all data, so that they stay resident"
 
 
-def _cuda(gpus: int) -> tuple[Amount, ...]:
-    return ((CUDA * gpus, f"of host memory at {format_bytes(CUDA)} for each GPU"),) if gpus else ()
+def _cuda_memory(num_gpus: int) -> tuple[Amount, ...]:
+    return (
+        ((CUDA_BYTES * num_gpus, f"of host memory at {format_bytes(CUDA_BYTES)} for each GPU"),)
+        if num_gpus
+        else ()
+    )
 
 
-def _object_store(wanted: int, what: str, size: DataSize) -> Amount:
-    if wanted <= MIN_OBJECT_STORE_BYTES:
-        return MIN_OBJECT_STORE_BYTES, f"the minimum; {what}: {format_bytes(wanted)}"
-    return wanted, f"{what}; {size.reason}"
+def _object_store(num_bytes: int, description: str, size: DataSize) -> Amount:
+    if num_bytes <= MIN_OBJECT_STORE_BYTES:
+        return MIN_OBJECT_STORE_BYTES, f"the minimum; {description}: {format_bytes(num_bytes)}"
+    return num_bytes, f"{description}; {size.reason}"

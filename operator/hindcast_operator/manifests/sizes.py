@@ -1,4 +1,4 @@
-"""The sizes of the pools, each number with its reason: what they require, unless the resource sets other values."""
+"""The sizes of the pools, each number with its reason: the requirements, unless the resource sets other values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ from hindcast_operator.manifests.requirements import (
     requirements,
 )
 
-HEADROOM: Final = 256 * MI
-"""Headroom for what is not counted: allocators, caches, other threads."""
+HEADROOM_BYTES: Final = 256 * MI
+"""Headroom for memory that is not counted: allocators, caches, other threads."""
 OTHER_SHARED_MEMORY_BYTES: Final = 64 * MI
-"""Of /dev/shm, for everything but Ray's object store (NCCL, torch)."""
-SCRATCH: Final = 1 * GI
+"""Part of /dev/shm for everything except Ray's object store (NCCL, torch)."""
+SCRATCH_BYTES: Final = 1 * GI
 """Disk for logs and temporary files."""
 
 
 @dataclass(frozen=True)
 class PoolSize:
-    """A pool's pods.
+    """The number of a pool's pods, and the size of each pod.
 
     Attributes:
-        pods: pods that the pool begins with, and keeps unless it is autoscaled.
-        max_pods: most pods; more than `pods` in an autoscaled pool only.
+        num_pods: initial number of pods; constant unless the pool is autoscaled.
+        max_pods: maximum number of pods; larger than `num_pods` only in an autoscaled pool.
         cpu: CPUs that a pod requests; there is no limit.
         num_cpus: CPUs that Ray schedules on a pod, regardless of the pod's request.
-        gpus: GPUs a pod.
-        memory: bytes a pod, request and limit; /dev/shm is part of it.
-        shared_memory: bytes of /dev/shm a pod.
-        object_store: bytes of Ray's object store a pod, in /dev/shm.
-        ephemeral_storage: bytes of scratch disk that a pod requests, spilled objects included.
-        spill: bytes of it that spilled objects may take.
-        reasons: why, by name in `status.resolved`.
+        num_gpus: GPUs per pod.
+        memory_bytes: memory per pod, request and limit; /dev/shm is part of it.
+        shared_memory_bytes: /dev/shm per pod.
+        object_store_bytes: Ray's object store per pod, in /dev/shm.
+        ephemeral_storage_bytes: scratch disk that a pod requests, spilled objects included.
+        spill_bytes: part of the scratch disk for spilled objects.
+        reasons: the reason for each number, by its name in `status.resolved`.
     """
 
     pool: Pool
@@ -58,11 +58,11 @@ class PoolSize:
 
     @property
     def is_autoscaled(self) -> bool:
-        """Whether its number of pods follows the load."""
+        """True if its number of pods follows the load."""
         return self.max_pods > self.num_pods
 
     def to_status(self) -> dict[str, Any]:
-        """Field -> `{value, reason}`."""
+        """Return field -> `{value, reason}`."""
         values: dict[str, Any] = {
             "pods": f"{self.num_pods} to {self.max_pods}" if self.is_autoscaled else self.num_pods,
             "cpu": self.cpu,
@@ -83,95 +83,105 @@ class Sizes:
     pools: tuple[PoolSize, ...]
 
     def pool(self, name: Pool) -> PoolSize | None:
-        """The pool of that name; None where the attempt has none."""
+        """Return the pool of that name, or None if the attempt does not have it."""
         return next((pool for pool in self.pools if pool.pool == name), None)
 
     @property
     def head(self) -> PoolSize:
-        """The head's."""
+        """The head's pool."""
         return self.pools[0]
 
     @property
     def workers(self) -> tuple[PoolSize, ...]:
-        """All but the head."""
+        """All pools except the head's."""
         return self.pools[1:]
 
     def to_status(self) -> dict[str, Any]:
-        """For `status.resolved`: `{pools: {head: {memory: {value: 2Gi, reason: …}, …}, …}}`."""
+        """Return the value of `status.resolved`: `{pools: {head: {memory: {value: 2Gi, reason: …}, …}, …}}`."""
         return {"pools": {pool.pool: pool.to_status() for pool in self.pools}}
 
 
 def compute_sizes(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> Sizes:
-    """The pools of an attempt, each number with its reason.
+    """Compute the sizes of an attempt's pools, each number with its reason.
 
     Args:
-        resource: `effective`.
-        inputs: what the resources that this one refers to give, by `Kind/name`. Where the size of the data is
-            not known, a full window is assumed, and the reasons say so.
+        resource: an effective resource.
+        inputs: inputs from the resources that this one refers to, by `Kind/name`. If the size of the data is not
+            known, a full window is assumed, and the reasons say so.
     """
-    return Sizes(tuple(_sized(need, resource) for need in requirements(resource, inputs)))
+    return Sizes(tuple(_pool_size(need, resource) for need in requirements(resource, inputs)))
 
 
 def resources_field(pool: str) -> str:
-    """The pool's field in `spec.cluster.resources` and `podOverrides`, in Python's spelling."""
+    """Return the name of the pool's field in `spec.cluster.resources` and `podOverrides`, in Python's spelling."""
     return "data_worker" if pool == "data" else pool
 
 
-def _sized(need: Requirements, resource: Resource) -> PoolSize:
+def _pool_size(need: Requirements, resource: Resource) -> PoolSize:
     name = resources_field(need.pool)
-    own: PodResources = getattr(resource.spec.cluster.resources, name)
-    memory = parse_bytes(own.memory) if own.memory else None
-    shm, object_store = _shared_memory(need.object_store[0], own.shared_memory, memory)
-    computed, why_memory = _memory(need, shm)
-    storage = (
-        SCRATCH + need.spill_bytes if own.ephemeral_storage is None else parse_bytes(own.ephemeral_storage)
+    pod_resources: PodResources = getattr(resource.spec.cluster.resources, name)
+    memory_bytes = parse_bytes(pod_resources.memory) if pod_resources.memory else None
+    shm_bytes, object_store_bytes = _shared_memory(
+        need.object_store[0], pod_resources.shared_memory, memory_bytes
     )
-    spill = max(storage - SCRATCH, storage // 2)
+    computed_bytes, memory_reason = _memory(need, shm_bytes)
+    storage_bytes = (
+        SCRATCH_BYTES + need.spill_bytes
+        if pod_resources.ephemeral_storage is None
+        else parse_bytes(pod_resources.ephemeral_storage)
+    )
+    spill_bytes = max(storage_bytes - SCRATCH_BYTES, storage_bytes // 2)
+    log_size, spill_size = format_bytes(storage_bytes - spill_bytes), format_bytes(spill_bytes)
     reasons = {
         "pods": need.pods[1],
         "cpu": need.cpu[1],
         "numCpus": need.num_cpus[1],
         "gpus": need.gpus[1],
-        "memory": why_memory,
-        "sharedMemory": f"the object store, and {format_bytes(shm - object_store)} for NCCL and torch",
+        "memory": memory_reason,
+        "sharedMemory": f"the object store, and {format_bytes(shm_bytes - object_store_bytes)} for NCCL and torch",
         "objectStoreMemory": need.object_store[1],
-        "ephemeralStorage": f"{format_bytes(storage - spill)} for logs + {format_bytes(spill)} for spilled objects",
+        "ephemeralStorage": f"{log_size} for logs + {spill_size} for spilled objects",
     }
-    if object_store != need.object_store[0]:
+    if object_store_bytes != need.object_store[0]:
         reasons["objectStoreMemory"] = "what fits into /dev/shm"
-    given = own.model_dump(by_alias=True, exclude_none=True)
+    set_fields = pod_resources.model_dump(by_alias=True, exclude_none=True)
     return PoolSize(
         pool=need.pool,
         num_pods=need.pods[0],
         max_pods=max(need.pods[0], need.max_pods),
-        cpu=own.cpu or need.cpu[0],
+        cpu=pod_resources.cpu or need.cpu[0],
         num_cpus=need.num_cpus[0],
         num_gpus=need.gpus[0],
-        memory_bytes=memory or computed,
-        shared_memory_bytes=shm,
-        object_store_bytes=object_store,
-        ephemeral_storage_bytes=storage,
-        spill_bytes=spill,
+        memory_bytes=memory_bytes or computed_bytes,
+        shared_memory_bytes=shm_bytes,
+        object_store_bytes=object_store_bytes,
+        ephemeral_storage_bytes=storage_bytes,
+        spill_bytes=spill_bytes,
         reasons=reasons
-        | {field: f"set by spec.cluster.resources.{to_camel(name)}.{field}" for field in given},
+        | {field: f"set by spec.cluster.resources.{to_camel(name)}.{field}" for field in set_fields},
     )
 
 
-def _memory(need: Requirements, shm: int) -> Amount:
-    parts = [part for part in (*need.memory, (shm, "/dev/shm"), (HEADROOM, "headroom")) if part[0]]
-    total = sum(size for size, _ in parts)
-    least, why = need.min_memory
-    if least > total:
-        return round_up(least, 128 * MI), why
-    return round_up(total, 128 * MI), " + ".join(f"{format_bytes(size)} {what}" for size, what in parts)
+def _memory(need: Requirements, shm_bytes: int) -> Amount:
+    candidates = (*need.memory, (shm_bytes, "/dev/shm"), (HEADROOM_BYTES, "headroom"))
+    amounts = [amount for amount in candidates if amount[0]]
+    total_bytes = sum(size for size, _ in amounts)
+    min_bytes, reason = need.min_memory
+    if min_bytes > total_bytes:
+        return round_up(min_bytes, 128 * MI), reason
+    return round_up(total_bytes, 128 * MI), " + ".join(
+        f"{format_bytes(size)} {what}" for size, what in amounts
+    )
 
 
-def _shared_memory(object_store: int, given: str | None, memory: int | None) -> tuple[int, int]:
-    """Bytes of /dev/shm and of the object store in it; at most half of a pod's memory that was given."""
-    if given is not None:
-        shm = parse_bytes(given)
-        return shm, max(shm - OTHER_SHARED_MEMORY_BYTES, shm // 2)
-    if memory is not None:
-        room = memory // 2 - OTHER_SHARED_MEMORY_BYTES
-        object_store = min(object_store, max(room, MIN_OBJECT_STORE_BYTES))
-    return object_store + OTHER_SHARED_MEMORY_BYTES, object_store
+def _shared_memory(
+    object_store_bytes: int, shared_memory: str | None, memory_bytes: int | None
+) -> tuple[int, int]:
+    """Return the bytes of /dev/shm and of the object store in it; at most half of a memory size set by the user."""
+    if shared_memory is not None:
+        shm_bytes = parse_bytes(shared_memory)
+        return shm_bytes, max(shm_bytes - OTHER_SHARED_MEMORY_BYTES, shm_bytes // 2)
+    if memory_bytes is not None:
+        available_bytes = memory_bytes // 2 - OTHER_SHARED_MEMORY_BYTES
+        object_store_bytes = min(object_store_bytes, max(available_bytes, MIN_OBJECT_STORE_BYTES))
+    return object_store_bytes + OTHER_SHARED_MEMORY_BYTES, object_store_bytes

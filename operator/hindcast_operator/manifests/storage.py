@@ -1,4 +1,4 @@
-"""Where a resource reads and writes: which fields are locations, and what relative ones mean on a cluster."""
+"""Locations that a resource reads and writes: the fields that hold them, and relative paths on a cluster."""
 
 import posixpath
 import re
@@ -16,7 +16,7 @@ _BUCKET: Final = re.compile(r"^(s3|gs|gcs|az|abfss?)://")
 
 @dataclass(frozen=True)
 class StoragePath:
-    """A location in a resource: its field, and whether the run writes there."""
+    """A location in a resource: its field and path; `is_written` if the run writes there."""
 
     field: str
     path: str
@@ -24,41 +24,41 @@ class StoragePath:
 
     @property
     def is_relative(self) -> bool:
-        """Whether it is neither a URI nor a path from the root or the home folder."""
+        """True if it is neither a URI nor a path from the root or the home folder."""
         return not self.path.startswith(("/", "~")) and _SCHEME.match(self.path) is None
 
     @property
     def leaves_root(self) -> bool:
-        """Whether it is a relative path that leads out of the folder that it starts in."""
+        """True if it is a relative path that leads out of the folder in which it starts."""
         return self.is_relative and posixpath.normpath(self.path).split("/")[0] == ".."
 
     @property
     def local_path(self) -> str | None:
-        """The path in the pod's own file system; None of any other."""
+        """The path in the pod's own file system; None if the location is elsewhere."""
         path = self.path.removeprefix("file://")
         return posixpath.normpath(path) if path.startswith(("/", "~")) else None
 
 
 def storage_paths(resource: Resource) -> list[StoragePath]:
-    """All locations that the resource names, in the order of its fields."""
-    found: list[StoragePath] = []
+    """Return all locations that the resource names, in the order of its fields."""
+    locations: list[StoragePath] = []
 
     def collect(location: StoragePath) -> str:
-        found.append(location)
+        locations.append(location)
         return location.path
 
-    _map(resource, collect)
-    return found
+    _map_locations(resource, collect)
+    return locations
 
 
 def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
-    """The resource with its relative locations below `<root>/<namespace>`; references to other resources stay.
+    """Return the resource with its relative locations below `<root>/<namespace>`; references to other resources stay.
 
-    Resources of one name in two namespaces are two: neither finds the other's work as its own. Paths that lead out
-    of the root stay relative, as all do without a root; `refusals` says so.
+    Paths that lead out of the root stay relative, and so do all paths without a root; `refusals` reports them.
     """
     if root is None:
         return resource
+    # By namespace: otherwise resources of the same name in two namespaces would resume each other's work.
     namespace = resource.metadata.namespace or "default"
 
     def below_root(location: StoragePath) -> str:
@@ -66,19 +66,17 @@ def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
             return location.path
         return join_location(root, namespace, posixpath.normpath(location.path))
 
-    return _map(resource, below_root)
+    return _map_locations(resource, below_root)
 
 
 def run_folder(training: OfflineTraining) -> str:
-    """The run folder of a training: `hindcast.run.claim.run_folder` without the runtime extra."""
+    """Return the run folder of a training, like `hindcast.run.claim.run_folder`, which requires the runtime extra."""
     return join_location(training.spec.checkpoint.path, training.metadata.name, f"r{training.spec.revision}")
 
 
 def join_location(folder: str, *names: str) -> str:
-    """What is below a folder; a query of its URI (`hdfs://host/x?user=…`) stays at the end.
-
-    In plain paths and buckets, `?` is part of a name.
-    """
+    """Append names to a folder's location; a query of its URI (`hdfs://host/x?user=…`) stays at the end."""
+    # In plain paths and buckets, `?` is part of a name.
     has_query = _SCHEME.match(folder) and not _BUCKET.match(folder)
     base, mark, query = folder.partition("?") if has_query else (folder, "", "")
     return f"{'/'.join((base.rstrip('/'), *names))}{mark}{query}"
@@ -90,26 +88,28 @@ _LOCATIONS: Final = {
     "OfflineRecording": ("policy.checkpoint.path", "policy.train.initial_checkpoint", "output.path"),
     "OfflineTraining": ("input.path", "checkpoint.path", "evaluation.offline.input", "initial_checkpoint"),
 }
-_WRITTEN: Final = ("spec.output.path", "spec.checkpoint.path")
+_WRITTEN_FIELDS: Final = ("spec.output.path", "spec.checkpoint.path")
 
 
-def _map(resource: Resource, change: _Change) -> Resource:
-    """The resource with its locations changed."""
+def _map_locations(resource: Resource, change: _Change) -> Resource:
+    """Return the resource with its locations changed."""
     for steps in _LOCATIONS[resource.kind]:
         resource = resource.model_copy(
-            update={"spec": _changed(resource.spec, steps.split("."), "spec", change)}
+            update={"spec": _change_locations(resource.spec, steps.split("."), "spec", change)}
         )
     return resource
 
 
-def _changed(part: Any, steps: Sequence[str], field: str, change: _Change) -> Any:
-    """A part of the resource, whose field is `field`, with the locations changed that are `steps` below it."""
+def _change_locations(part: Any, steps: Sequence[str], field: str, change: _Change) -> Any:
+    """Return the part of a resource at `field` with the locations changed that are `steps` below it."""
     if isinstance(part, list):
-        return [_changed(each, steps, f"{field}[{index}]", change) for index, each in enumerate(part)]
+        return [
+            _change_locations(entry, steps, f"{field}[{index}]", change) for index, entry in enumerate(part)
+        ]
     if isinstance(part, str):
-        return change(StoragePath(field, part, is_written=field in _WRITTEN))
-    step, *below = steps
+        return change(StoragePath(field, part, is_written=field in _WRITTEN_FIELDS))
+    step, *remaining_steps = steps
     if getattr(part, step) is None:
         return part
-    changed = _changed(getattr(part, step), below, f"{field}.{to_camel(step)}", change)
-    return part.model_copy(update={step: changed})
+    new_value = _change_locations(getattr(part, step), remaining_steps, f"{field}.{to_camel(step)}", change)
+    return part.model_copy(update={step: new_value})

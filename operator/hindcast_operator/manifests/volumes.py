@@ -1,4 +1,4 @@
-"""What is mounted into a run's pods."""
+"""Volumes of a run's pods."""
 
 from typing import Any, Final
 
@@ -13,15 +13,15 @@ SPILL_FOLDER: Final = "/var/spill"
 HOME: Final = "/home/hindcast"
 
 _PREFIX: Final = "hindcast-"
-"""Begins the names of our own volumes, so that they never collide with a user's."""
+"""Prefix of the operator's volumes, so that their names never collide with a user's."""
 
 MountedVolume = tuple[dict[str, Any], dict[str, Any]]
 """A volume and its mount."""
 
 
 def volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[MountedVolume]:
-    """Of a Ray pod: the user's, then our own unless the user's are mounted in their place."""
-    own = [
+    """Return the volumes of a Ray pod: the user's, then the operator's at mount paths that the user's leave free."""
+    own_volumes = [
         *writable_folders(),
         _volume(
             "shm",
@@ -32,19 +32,19 @@ def volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[MountedVol
     ]
     if size.pool == "head":
         files = [{"key": key, "path": key} for key in (RESOURCE_KEY, ATTEMPT_KEY)]
-        own.append(
+        own_volumes.append(
             _volume("attempt", ATTEMPT_FOLDER, configMap={"name": child, "items": files}, read_only=True)
         )
     if cluster.code is not None and cluster.code.config_map is not None:
         name = cluster.code.config_map.name
-        own.append(_volume("code", CODE_FOLDER, configMap={"name": name}, read_only=True))
-    given = [_given(volume) for volume in cluster.volumes]
-    taken = {mount["mountPath"] for _, mount in given}
-    return given + [entry for entry in own if entry[1]["mountPath"] not in taken]
+        own_volumes.append(_volume("code", CODE_FOLDER, configMap={"name": name}, read_only=True))
+    user_volumes = [_user_volume(volume) for volume in cluster.volumes]
+    used_paths = {mount["mountPath"] for _, mount in user_volumes}
+    return user_volumes + [entry for entry in own_volumes if entry[1]["mountPath"] not in used_paths]
 
 
 def writable_folders() -> list[MountedVolume]:
-    """What a container with a read-only root file system needs."""
+    """Return the writable folders that a container with a read-only root file system needs."""
     return [_volume("tmp", "/tmp", emptyDir={}), _volume("home", HOME, emptyDir={})]
 
 
@@ -53,7 +53,7 @@ def _volume(name: str, path: str, *, read_only: bool = False, **source: Any) -> 
     return {"name": _PREFIX + name, **source}, mount
 
 
-def _given(volume: Volume) -> MountedVolume:
-    of_mount = {"mount_path", "sub_path", "read_only"}
-    source = volume.model_dump(by_alias=True, exclude_defaults=True, exclude=of_mount)
-    return source, volume.model_dump(by_alias=True, exclude_defaults=True, include={"name", *of_mount})
+def _user_volume(volume: Volume) -> MountedVolume:
+    mount_fields = {"mount_path", "sub_path", "read_only"}
+    source = volume.model_dump(by_alias=True, exclude_defaults=True, exclude=mount_fields)
+    return source, volume.model_dump(by_alias=True, exclude_defaults=True, include={"name", *mount_fields})

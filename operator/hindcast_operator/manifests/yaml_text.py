@@ -1,4 +1,4 @@
-"""Plain values as YAML, in their order."""
+"""YAML text of plain values, in their order."""
 
 import io
 from collections.abc import Iterable
@@ -9,33 +9,33 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
 # Kubernetes' tools read YAML 1.1, in which these words are not text.
-_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", ""})
-_NUMERIC: Final = tuple("0123456789+-.~")
+_QUOTED_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", ""})
+_NUMERIC_STARTS: Final = tuple("0123456789+-.~")
 
 
 def yaml_text(value: Any) -> str:
-    """One document, the same for readers of YAML 1.1 and 1.2."""
+    """Return one YAML document with the same meaning in YAML 1.1 and 1.2."""
     text = io.StringIO()
     _writer().dump(value, text)
     return text.getvalue()
 
 
 def yaml_documents(values: Iterable[Any]) -> str:
-    """Several documents, each after a line `---`."""
+    """Return several YAML documents, each after a line `---`."""
     return "".join(f"---\n{yaml_text(value)}" for value in values)
 
 
 class _Representer(RoundTripRepresenter):
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """A value that occurs twice is written twice."""
+        """Write a value that occurs twice in full each time."""
         return True
 
     def represent_text(self, data: str) -> ScalarNode:
-        """Text, quoted where some reader would parse it as something else."""
+        """Represent text, quoted if some reader would parse it as another type."""
         if "\n" in data:
             return self.represent_scalar("tag:yaml.org,2002:str", data, style="|")
-        doubtful = data.lower() in _WORDS or data.startswith(_NUMERIC)
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if doubtful else None)
+        is_ambiguous = data.lower() in _QUOTED_WORDS or data.startswith(_NUMERIC_STARTS)
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if is_ambiguous else None)
 
 
 _Representer.add_representer(str, _Representer.represent_text)

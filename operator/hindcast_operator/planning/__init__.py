@@ -1,4 +1,4 @@
-"""What is to be done about a resource, decided from plain facts: no cluster, no clock, no client."""
+"""Decisions about a resource, made from plain facts: no cluster, no clock, no client."""
 
 from hindcast_operator.planning.plan import plan
 from hindcast_operator.planning.reasons import Reason

@@ -1,4 +1,4 @@
-"""An attempt that has not ended: what exists of it, and its deadlines."""
+"""An attempt that has not ended: its objects and its deadlines."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,13 +15,14 @@ from hindcast_operator.planning.status import find_condition
 from hindcast_operator.times import after, earliest, format_timestamp, parse_time
 
 UNREACHABLE_SECONDS: Final = 300
-"""A pod whose node has not answered this long counts as gone; should it run on, the output's lease keeps it out."""
+"""A pod on a node that has not answered for this long counts as gone. If it still runs, the output's lease keeps it
+from writing."""
 
 FINAL_REPORT_SECONDS: Final = 10
 """A RayJob that has ended may be seen before the attempt's final report."""
 
 HEADLESS_SECONDS: Final = 2 * LONGEST_SILENCE_SECONDS
-"""An attempt without a head pod that is silent this long has no driver."""
+"""An attempt without a head pod that has not reported for this long has no driver."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,11 @@ class LiveAttempt:
     """An attempt that has not ended.
 
     Attributes:
-        uid: of the resource: objects of another one are not the attempt's.
+        run: its entry in `status.runs`.
+        facts: its objects.
+        uid: uid of the resource; objects of another owner are not the attempt's.
         diagnosis: what keeps its pods from running now.
-        cluster: the ClusterReady condition so far, which remembers what killed pods that are gone.
+        cluster_condition: the previous ClusterReady condition, which records what killed pods that are gone.
     """
 
     run: RunStatus
@@ -43,17 +46,17 @@ class LiveAttempt:
     now: datetime
 
     def with_run(self, run: RunStatus) -> "LiveAttempt":
-        """The same with a changed entry."""
+        """Return a copy with a changed entry."""
         return replace(self, run=run)
 
     @property
     def policy(self) -> RunPolicy:
-        """Its deadlines."""
+        """The revision's deadlines and retries."""
         return self.revision.policy
 
     @property
     def job(self) -> RayJobFacts | None:
-        """Its RayJob, where that is the attempt's own."""
+        """The RayJob of the attempt; None if it does not exist or belongs to another owner or attempt."""
         job = self.facts.ray_job
         if job is None or job.owner_uid != self.uid:
             return None
@@ -61,62 +64,63 @@ class LiveAttempt:
 
     @property
     def config_map(self) -> ConfigMapFacts | None:
-        """Its ConfigMap, where that is the attempt's own."""
+        """The ConfigMap of the attempt; None if it does not exist or has another owner."""
         return owned_config_map(self.facts, self.uid)
 
     @property
     def report(self) -> Report | None:
-        """Its latest report."""
+        """The attempt's latest report, if any."""
         return None if self.config_map is None else self.config_map.report
 
     @property
     def head(self) -> PodFacts | None:
-        """The pod that the driver runs in, while it is alive."""
+        """The pod in which the driver runs, while that pod is alive."""
         return next((pod for pod in self.facts.pods if pod.pool == "head" and _is_alive(pod)), None)
 
 
 def observe_attempt(
     facts: Facts, old: Status, revision: Revision, run: RunStatus, now: datetime
 ) -> LiveAttempt:
-    """The attempt as it was observed; its entry records what was seen."""
-    found = facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name))
+    """Return the observed attempt, with an entry that records the new observations."""
+    attempt_facts = facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name))
     attempt = LiveAttempt(
         run=run,
-        facts=found,
+        facts=attempt_facts,
         revision=revision,
         uid=facts.uid,
-        diagnosis=diagnose(found, run.image or "", old.resolved, now),
+        diagnosis=diagnose(attempt_facts, run.image or "", old.resolved, now),
         cluster_condition=find_condition(old, "ClusterReady"),
         now=now,
     )
-    run = _with_what_was_seen(attempt, was_queued=old.state == "Queued")
+    run = _update_run(attempt, was_queued=old.state == "Queued")
     if attempt.job is None and run.ray_job_uid is None:
         run = renew_run(facts, revision, run)
     return attempt.with_run(run)
 
 
-def _with_what_was_seen(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
+def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     job, run = attempt.job, attempt.run
     if job is None:
         return run
-    seen: dict[str, str | int | None] = {}
-    if not job.deleting and run.ray_job_uid is None:
-        seen["ray_job_uid"] = job.uid
+    changes: dict[str, str | int | None] = {}
+    if not job.is_deleting and run.ray_job_uid is None:
+        changes["ray_job_uid"] = job.uid
     if attempt.report is not None and run.first_report_time is None:
-        seen["first_report_time"] = format_timestamp(attempt.now)
-    if _has_saved(attempt):
-        seen["retries"] = 0
+        changes["first_report_time"] = format_timestamp(attempt.now)
+    if _has_saved_checkpoint(attempt):
+        changes["retries"] = 0
     if is_queued(job):
         if run.first_report_time is None:
-            seen["admission_time"] = None
+            changes["admission_time"] = None
     elif run.admission_time is None:
-        began = job.created if job.started is None else max(job.created, job.started)
-        seen["admission_time"] = format_timestamp(attempt.now if was_queued else began)
-    return run.model_copy(update=seen)
+        admission_time = job.created_at if job.started_at is None else max(job.created_at, job.started_at)
+        changes["admission_time"] = format_timestamp(attempt.now if was_queued else admission_time)
+    return run.model_copy(update=changes)
 
 
-def _has_saved(attempt: LiveAttempt) -> bool:
-    """Whether it has saved a checkpoint of its own. Both times are stamps: as texts they are in the order of time."""
+def _has_saved_checkpoint(attempt: LiveAttempt) -> bool:
+    """Return True if the attempt has saved a checkpoint of its own."""
+    # Both times are timestamps in the same format: their order as text is their order in time.
     checkpoint = None if attempt.report is None else attempt.report.checkpoint
     return checkpoint is not None and (checkpoint.save_time or "") > (attempt.run.start_time or "")
 
@@ -125,60 +129,61 @@ def _has_saved(attempt: LiveAttempt) -> bool:
 
 
 def owned_config_map(attempt: AttemptFacts, uid: str) -> ConfigMapFacts | None:
-    """The attempt's ConfigMap, where the resource of that uid owns it."""
-    found = attempt.config_map
-    return found if found is not None and found.owner_uid == uid else None
+    """Return the attempt's ConfigMap if the resource of that uid owns it."""
+    config_map = attempt.config_map
+    return config_map if config_map is not None and config_map.owner_uid == uid else None
 
 
 def is_gone(attempt: AttemptFacts, now: datetime) -> bool:
-    """No RayJob, and no pod that could still write."""
-    return attempt.ray_job is None and all(_pod_is_gone(pod, now) for pod in attempt.pods)
+    """Return True if neither a RayJob nor a pod that could still write exists."""
+    return attempt.ray_job is None and all(_is_pod_gone(pod, now) for pod in attempt.pods)
 
 
 def next_pod_loss_time(attempts: Iterable[AttemptFacts], now: datetime) -> datetime | None:
-    """When the next pod on an unreachable node counts as gone."""
-    pods = [pod for attempt in attempts for pod in attempt.pods if not _pod_is_gone(pod, now)]
-    return earliest(*(_given_up(pod) for pod in pods))
+    """Return when the next pod on an unreachable node counts as gone."""
+    pods = [pod for attempt in attempts for pod in attempt.pods if not _is_pod_gone(pod, now)]
+    return earliest(*(_give_up_time(pod) for pod in pods))
 
 
 def is_over(job: RayJobFacts) -> bool:
-    """KubeRay is done with it."""
+    """Return True if KubeRay has finished the RayJob."""
     return job.deployment_status in ("Complete", "Failed")
 
 
 def is_queued(job: RayJobFacts) -> bool:
-    """Kueue keeps it queued, or KubeRay has not yet seen that it no longer does."""
-    return job.suspended or job.deployment_status in ("Suspending", "Suspended")
+    """Return True if Kueue keeps the RayJob queued."""
+    # KubeRay's status lags behind `suspend`: until it has noticed the admission, the job still counts as queued.
+    return job.is_suspended or job.deployment_status in ("Suspending", "Suspended")
 
 
 def _is_alive(pod: PodFacts) -> bool:
-    return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
+    return pod.phase not in ("Succeeded", "Failed") and not pod.is_deleting
 
 
-def _pod_is_gone(pod: PodFacts, now: datetime) -> bool:
-    given_up = _given_up(pod)
-    return pod.phase in ("Succeeded", "Failed") or (given_up is not None and now >= given_up)
+def _is_pod_gone(pod: PodFacts, now: datetime) -> bool:
+    give_up_time = _give_up_time(pod)
+    return pod.phase in ("Succeeded", "Failed") or (give_up_time is not None and now >= give_up_time)
 
 
-def _given_up(pod: PodFacts) -> datetime | None:
+def _give_up_time(pod: PodFacts) -> datetime | None:
     since = pod.unreachable_since
     return None if since is None else after(since, UNREACHABLE_SECONDS)
 
 
-# -- deadlines, each by its own clock; None where that clock does not run -----------------------------------
+# -- deadlines, each with its own clock; None while that clock does not run ---------------------------------
 
 Deadline = Callable[[LiveAttempt], datetime | None]
 
 
 def start_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Until when the attempt must have reported: from its admission; none while it is queued."""
+    """Return until when the attempt must report first, counted from its admission; None while it is queued."""
     if attempt.run.admission_time is None or attempt.run.first_report_time is not None:
         return None
     return after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Until when all attempts together may run; queued and suspended time does not count."""
+    """Return until when all attempts together may run; queued and suspended time does not count."""
     limit = attempt.policy.active_deadline_seconds
     if limit is None or attempt.run.admission_time is None:
         return None
@@ -186,43 +191,43 @@ def active_deadline(attempt: LiveAttempt) -> datetime | None:
 
 
 def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Until when the attempt must report again."""
-    found = attempt.config_map
-    if found is None or found.beat_seen is None:
+    """Return until when the attempt must report again."""
+    config_map = attempt.config_map
+    if config_map is None or config_map.beat_seen_at is None:
         return None
-    return after(found.beat_seen, attempt.policy.stall_timeout_seconds)
+    return after(config_map.beat_seen_at, attempt.policy.stall_timeout_seconds)
 
 
 def progress_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Until when the attempt must make progress."""
-    found = attempt.config_map
-    if found is None or found.moved_seen is None:
+    """Return until when the attempt must make progress."""
+    config_map = attempt.config_map
+    if config_map is None or config_map.progress_seen_at is None:
         return None
-    return after(found.moved_seen, attempt.policy.stall_timeout_seconds)
+    return after(config_map.progress_seen_at, attempt.policy.stall_timeout_seconds)
 
 
 def head_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Until when an attempt that has reported, and has no head now, must report again."""
-    found, head = attempt.config_map, attempt.head
-    if found is None or found.beat_seen is None:
+    """Return until when an attempt that has reported, but has no reachable head pod now, must report again."""
+    config_map, head = attempt.config_map, attempt.head
+    if config_map is None or config_map.beat_seen_at is None:
         return None
     if head is None:
-        return after(found.beat_seen, HEADLESS_SECONDS)
+        return after(config_map.beat_seen_at, HEADLESS_SECONDS)
     if head.unreachable_since is None:
         return None
-    return after(max(head.unreachable_since, found.beat_seen), UNREACHABLE_SECONDS)
+    return after(max(head.unreachable_since, config_map.beat_seen_at), UNREACHABLE_SECONDS)
 
 
 def final_report_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Until when the final report of an attempt whose RayJob has ended is awaited."""
+    """Return until when to wait for the final report of an attempt after its RayJob has ended."""
     job = attempt.job
     if job is None or not is_over(job):
         return None
-    return attempt.now if job.ended is None else after(job.ended, FINAL_REPORT_SECONDS)
+    return attempt.now if job.ended_at is None else after(job.ended_at, FINAL_REPORT_SECONDS)
 
 
 def stop_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Until when an attempt that was asked to checkpoint and stop must have done so."""
+    """Return until when an attempt that was asked to save a checkpoint must stop."""
     if attempt.run.stop_requested_time is None:
         return None
     return after(parse_time(attempt.run.stop_requested_time), attempt.policy.suspend_grace_seconds)

@@ -1,4 +1,7 @@
-"""What keeps an attempt's pods from running: lifted from where KubeRay leaves it, with what to do."""
+"""Diagnosis of what keeps an attempt's pods from running, with a remedy.
+
+KubeRay leaves the causes on pods, RayClusters, Jobs and events; this copies them into one sentence.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,89 +17,96 @@ from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.times import after
 
 KUBERAY_SILENCE_SECONDS: Final = 45
-"""KubeRay processes a new RayJob within a second or two, somewhat later when busy."""
+"""KubeRay processes a new RayJob within one or two seconds, somewhat later if it is busy."""
 
 MAX_QUOTE_LENGTH: Final = 300
 
-_POOLS: Final = ("head", "learner", "data", "runner", "submitter")
-_IMAGE: Final = (
+_POOL_ORDER: Final = ("head", "learner", "data", "runner", "submitter")
+_IMAGE_REASONS: Final = (
     "ErrImagePull",
     "ImagePullBackOff",
     "InvalidImageName",
     "ErrImageNeverPull",
     "RegistryUnavailable",
 )
-_START: Final = ("CrashLoopBackOff", "CreateContainerError", "RunContainerError", "StartError")
-_QUOTA: Final = ("exceeded quota", "failed quota", "usage per Pod", "usage per Container", "LimitRange")
+_START_REASONS: Final = ("CrashLoopBackOff", "CreateContainerError", "RunContainerError", "StartError")
+_QUOTA_PHRASES: Final = (
+    "exceeded quota",
+    "failed quota",
+    "usage per Pod",
+    "usage per Container",
+    "LimitRange",
+)
 POD_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_UNREACHABLE)
-"""Reasons that end pods, rather than keep them from starting."""
+"""Reasons that end running pods rather than keep them from starting."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with an attempt's pods, in one sentence that says what to do."""
+    """A problem with an attempt's pods: one sentence with a remedy."""
 
     reason: Reason
     message: str
 
 
 def kuberay_deadline(attempt: AttemptFacts) -> datetime | None:
-    """Until when KubeRay should have processed the RayJob; None where it has."""
+    """Return until when KubeRay should process the RayJob; None if it already has."""
     job = attempt.ray_job
-    if job is None or job.suspended or job.deployment_status:
+    if job is None or job.is_suspended or job.deployment_status:
         return None
-    return after(job.created, KUBERAY_SILENCE_SECONDS)
+    return after(job.created_at, KUBERAY_SILENCE_SECONDS)
 
 
 def diagnose(
     attempt: AttemptFacts, image: str, resolved: Mapping[str, Any], now: datetime
 ) -> Diagnosis | None:
-    """The first thing that keeps the attempt's pods from running; None where nothing does.
+    """Return the first problem that keeps the attempt's pods from running, or None.
 
     Args:
-        attempt: what exists of it.
+        attempt: the attempt's objects.
         image: its runtime image.
-        resolved: `status.resolved`, for the sizes that the pools have.
+        resolved: `status.resolved`, for the current sizes of the pools.
         now: the time.
     """
-    due = kuberay_deadline(attempt)
-    if due is not None and now >= due:
+    deadline = kuberay_deadline(attempt)
+    if deadline is not None and now >= deadline:
         return Diagnosis(
             Reason.KUBERAY_NOT_ANSWERING,
             f"KubeRay has not processed RayJob {attempt.child} for {KUBERAY_SILENCE_SECONDS} seconds; check the "
             "KubeRay operator's pod, its log, and the namespaces that it watches",
         )
     if attempt.submitter_failure is not None:
-        return _refused_pods("the submitter's pod", attempt.submitter_failure)
+        return _diagnose_refusal("the submitter's pod", attempt.submitter_failure)
     if attempt.ray_cluster is not None and attempt.ray_cluster.replica_failure is not None:
-        return _refused_pods("a pod of the Ray cluster", attempt.ray_cluster.replica_failure)
-    return next((found for pod in _in_order(attempt.pods) if (found := _of_pod(pod, image, resolved))), None)
+        return _diagnose_refusal("a pod of the Ray cluster", attempt.ray_cluster.replica_failure)
+    diagnoses = (_diagnose_pod(pod, image, resolved) for pod in _sort_pods(attempt.pods))
+    return next(filter(None, diagnoses), None)
 
 
 def memory_hint(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
-    """Which field to raise for more memory in a pool, and its value now."""
+    """Name the field to raise for more memory in a pool, with its current value."""
     if pool is None:
         return "raise the memory of its pool (spec.cluster.resources.<pool>.memory)"
-    size = _memory(pool, resolved)
-    now = f" (now {size})" if size else ""
-    return f"raise {_resources(pool)}.memory{now}"
+    size = _resolved_memory(pool, resolved)
+    current_size = f" (now {size})" if size else ""
+    return f"raise {_resources_path(pool)}.memory{current_size}"
 
 
 def quote(text: str) -> str:
-    """A message of another component, on one line, cut to a readable length."""
+    """Quote another component's message on one line, cut to a readable length."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_QUOTE_LENGTH else line[: MAX_QUOTE_LENGTH - 1] + "…"
 
 
-def _in_order(pods: Iterable[PodFacts]) -> list[PodFacts]:
+def _sort_pods(pods: Iterable[PodFacts]) -> list[PodFacts]:
     return sorted(
-        (pod for pod in pods if not pod.deleting), key=lambda pod: (_POOLS.index(pod.pool), pod.name)
+        (pod for pod in pods if not pod.is_deleting), key=lambda pod: (_POOL_ORDER.index(pod.pool), pod.name)
     )
 
 
-def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis | None:
+def _diagnose_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis | None:
     name = f"pod {pod.name} ({pod.pool})"
-    if not pod.ready and pod.out_of_memory:
+    if not pod.is_ready and pod.is_oom_killed:
         hint = memory_hint(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
         return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {hint}")
     if pod.reason == "Evicted":
@@ -105,15 +115,15 @@ def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis
         )
     if pod.unreachable_since is not None:
         return Diagnosis(Reason.NODE_UNREACHABLE, f"the node of {name} is unreachable")
-    if pod.unschedulable is not None:
-        return Diagnosis(Reason.UNSCHEDULABLE, _unschedulable(name, pod))
-    if pod.waiting is not None:
-        return _waiting(name, image, *pod.waiting) or _mounts(name, pod)
-    return _mounts(name, pod)
+    if pod.scheduling_failure is not None:
+        return Diagnosis(Reason.UNSCHEDULABLE, _unschedulable_message(name, pod))
+    if pod.container_wait is not None:
+        return _diagnose_waiting(name, image, *pod.container_wait) or _diagnose_mounts(name, pod)
+    return _diagnose_mounts(name, pod)
 
 
-def _unschedulable(name: str, pod: PodFacts) -> str:
-    scheduler, field = pod.unschedulable or "", _resources(pod.pool)
+def _unschedulable_message(name: str, pod: PodFacts) -> str:
+    scheduler, field = pod.scheduling_failure or "", _resources_path(pod.pool)
     fixes = {
         "nvidia.com/gpu": "add GPU nodes or lower spec.learners.gpus",
         "Insufficient cpu": f"add nodes or lower {field}.cpu",
@@ -128,49 +138,50 @@ def _unschedulable(name: str, pod: PodFacts) -> str:
     return f"no node can run {name}: {quote(scheduler).rstrip('.')}; {fix}"
 
 
-def _waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
-    if reason in _IMAGE:
+def _diagnose_waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
+    if reason in _IMAGE_REASONS:
         return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, image, reason, message))
     if reason == "CreateContainerConfigError":
         text = f"{name} is missing what its containers need: {quote(message)}; create it"
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, text)
-    if reason in _START:
+    if reason in _START_REASONS:
         text = f"{name} cannot start ({reason}); inspect it with kubectl describe pod and kubectl logs"
         return Diagnosis(Reason.CONTAINER_START_FAILED, text)
     return None
 
 
 def _image_message(name: str, image: str, reason: str, message: str) -> str:
-    # The kubelet alternates between two reasons and texts while it retries: only what both have in common is shown.
+    # The kubelet alternates between two reasons and texts while it retries. Only their common part is shown, so that
+    # the status does not change with each retry.
     if reason == "InvalidImageName":
         return f"image {image} of {name} is not a valid name; correct spec.cluster.image"
     credentials = any(word in message.lower() for word in ("unauthorized", "denied", "forbidden"))
-    trouble = "needs credentials" if credentials else "cannot be pulled"
+    problem = "needs credentials" if credentials else "cannot be pulled"
     fix = "correct spec.cluster.image or set spec.cluster.imagePullSecrets"
-    return f"image {image} of {name} {trouble}; {fix}"
+    return f"image {image} of {name} {problem}; {fix}"
 
 
-def _mounts(name: str, pod: PodFacts) -> Diagnosis | None:
+def _diagnose_mounts(name: str, pod: PodFacts) -> Diagnosis | None:
     if pod.mount_failure is None or pod.phase != "Pending":
         return None
     text = f"a volume of {name} cannot be mounted: {quote(pod.mount_failure)}; create what is missing"
     return Diagnosis(Reason.MOUNT_FAILED, text)
 
 
-def _refused_pods(what: str, message: str) -> Diagnosis:
-    # Each try names another pod: only the text after its name stays the same.
-    said = quote(message.rpartition("is forbidden: ")[2])
+def _diagnose_refusal(subject: str, message: str) -> Diagnosis:
+    # Each try names another pod. Only the text after its name stays the same, so that the status does not flap.
+    quotation = quote(message.rpartition("is forbidden: ")[2])
     if "violates PodSecurity" in message:
-        return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security rejected {what}: {said}")
-    if any(word in message for word in _QUOTA):
-        return Diagnosis(Reason.QUOTA_EXCEEDED, f"a quota rejected {what}: {said}")
-    return Diagnosis(Reason.PODS_REFUSED, f"the API server rejected {what}: {said}")
+        return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security rejected {subject}: {quotation}")
+    if any(word in message for word in _QUOTA_PHRASES):
+        return Diagnosis(Reason.QUOTA_EXCEEDED, f"a quota rejected {subject}: {quotation}")
+    return Diagnosis(Reason.PODS_REFUSED, f"the API server rejected {subject}: {quotation}")
 
 
-def _resources(pool: str) -> str:
+def _resources_path(pool: str) -> str:
     return f"spec.cluster.resources.{to_camel(resources_field(pool))}"
 
 
-def _memory(pool: Pool, resolved: Mapping[str, Any]) -> str | None:
+def _resolved_memory(pool: Pool, resolved: Mapping[str, Any]) -> str | None:
     value = resolved.get("pools", {}).get(pool, {}).get("memory", {}).get("value")
     return None if value is None else str(value)

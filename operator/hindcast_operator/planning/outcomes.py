@@ -1,4 +1,4 @@
-"""How an attempt has ended: what it reported, what happened to its objects, which deadline it exceeded."""
+"""Endings of attempts: by their own report, by a change of their objects, by a deadline that they exceeded."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from hindcast_operator.times import earliest, format_timestamp
 
 @dataclass(frozen=True)
 class Ending:
-    """An attempt's end. `Failed` is final; `Lost` is worth another attempt."""
+    """The end of an attempt. `Failed` is final; after `Lost` another attempt is created."""
 
     outcome: Outcome
     reason: Reason
@@ -36,11 +36,11 @@ class Ending:
 
 
 def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunStatus, Ending | None]:
-    """The attempt's entry, and how it has ended; None while it is running.
+    """Return the attempt's entry and its ending; the ending is None while it is running.
 
-    An attempt that is to be suspended, and has reported, is asked to stop.
+    If the resource is to be suspended, an attempt that has reported is asked to stop; one that has not is ended.
     """
-    ending = _ending(attempt, resolved)
+    ending = _detect_ending(attempt, resolved)
     run = attempt.run
     if ending is not None:
         return run, ending
@@ -52,103 +52,111 @@ def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunS
 
 
 def end_attempt(attempt: LiveAttempt, ending: Ending) -> RunStatus:
-    """The entry of the attempt that has ended; the loss that exhausts the retries is final."""
+    """Return the entry of an attempt that has ended. A loss beyond `backoffLimit` becomes `Failed`."""
     limit = attempt.policy.backoff_limit
     run = end_run(attempt.run, ending.outcome, ending.reason, ending.message, attempt.now)
     count = num_losses(run)
     if ending.outcome != "Lost" or count <= limit:
         return run
-    lost = "1 attempt was" if count == 1 else f"{count} attempts were"
-    text = f"{lost} lost (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
+    losses = "1 attempt was lost" if count == 1 else f"{count} attempts were lost"
+    text = (
+        f"{losses} (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
+    )
     return end_run(run, "Failed", Reason.BACKOFF_LIMIT_EXCEEDED, text, attempt.now)
 
 
-def _ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending | None:
+def _detect_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending | None:
     outcome = None if attempt.report is None else attempt.report.outcome
     if outcome is not None:
-        return _while_stopping(attempt, _reported(outcome, resolved))
-    ending = _deleted(attempt) or _invalid(attempt) or _preempted(attempt) or _too_late(attempt)
-    return None if ending is None else _while_stopping(attempt, ending)
+        return _suspend_if_stopping(attempt, _reported_ending(outcome, resolved))
+    ending = (
+        _ending_if_deleted(attempt)
+        or _ending_if_invalid(attempt)
+        or _ending_if_preempted(attempt)
+        or _check_deadlines(attempt)
+    )
+    return None if ending is None else _suspend_if_stopping(attempt, ending)
 
 
-def _too_late(attempt: LiveAttempt) -> Ending | None:
-    for deadline, exceeded in _DEADLINES:
+def _check_deadlines(attempt: LiveAttempt) -> Ending | None:
+    for deadline, make_ending in _DEADLINES:
         due = deadline(attempt)
         if due is not None and attempt.now >= due:
-            return exceeded(attempt)
+            return make_ending(attempt)
     return None
 
 
 def next_deadline(attempt: LiveAttempt) -> datetime | None:
-    """When the attempt ends unless it reports, makes progress, stops …"""
+    """Return when the attempt ends unless it reports, makes progress or stops first."""
     return earliest(*(deadline(attempt) for deadline, _ in _DEADLINES))
 
 
-def _while_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
-    """An attempt that was asked to stop, and was lost before it had, is suspended: no retry is counted."""
+def _suspend_if_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
+    """Turn the loss of an attempt that was asked to stop into a suspension, which counts no retry."""
     if attempt.run.stop_requested_time is None or ending.outcome not in ("Lost", "Preempted"):
         return ending
     return Ending("Suspended", ending.reason, f"Stopped without a new checkpoint: {ending.message}")
 
 
-def _reported(outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
+def _reported_ending(outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
     message = outcome.message
     if outcome.reason == "OutOfMemory" and "spec." not in message:
         message = f"{message.rstrip('. ')}; {memory_hint(outcome.pool, resolved)}"
     return Ending(outcome.state, Reason.of(outcome.reason), message)
 
 
-# -- what happened to its objects ---------------------------------------------------------------------------
+# -- endings by a change of the attempt's objects -----------------------------------------------------------
 
 
-def _deleted(attempt: LiveAttempt) -> Ending | None:
+def _ending_if_deleted(attempt: LiveAttempt) -> Ending | None:
     job = attempt.job
-    if (job is None and attempt.run.ray_job_uid is not None) or (job is not None and job.deleting):
+    if (job is None and attempt.run.ray_job_uid is not None) or (job is not None and job.is_deleting):
         message = f"RayJob {attempt.run.ray_job_name} was deleted by a user or another controller"
         return Ending("Lost", Reason.RAY_JOB_DELETED, message)
     return None
 
 
-def _invalid(attempt: LiveAttempt) -> Ending | None:
+def _ending_if_invalid(attempt: LiveAttempt) -> Ending | None:
     if attempt.job is None or attempt.job.deployment_status != "ValidationFailed":
         return None
     message = f"KubeRay rejected the RayJob: {quote(attempt.job.message)}; correct it and raise spec.revision"
     return Ending("Failed", Reason.INVALID_RAY_JOB, message)
 
 
-def _preempted(attempt: LiveAttempt) -> Ending | None:
+def _ending_if_preempted(attempt: LiveAttempt) -> Ending | None:
     if attempt.job is None or not is_queued(attempt.job) or attempt.run.first_report_time is None:
         return None
     return Ending("Preempted", Reason.PREEMPTED, "Preempted by Kueue; the next attempt is queued again")
 
 
-# -- which deadline it exceeded -----------------------------------------------------------------------------
+# -- endings by a deadline ----------------------------------------------------------------------------------
 
 
 def _no_final_report(attempt: LiveAttempt) -> Ending:
-    """The RayJob has ended, and the report does not say how."""
+    """Return the ending of an attempt whose RayJob has ended without a final report."""
     job = attempt.job
     assert job is not None
     if job.reason in _KUBERAY_DEADLINES:
         return _ended_by_kuberay(attempt, job, *_KUBERAY_DEADLINES[job.reason])
     if job.reason == "SubmissionFailed":
-        return _lost(attempt, Reason.SUBMISSION_FAILED, "KubeRay could not submit the job to the Ray cluster")
+        return _loss(attempt, Reason.SUBMISSION_FAILED, "KubeRay could not submit the job to the Ray cluster")
     status = job.job_status or job.deployment_status
-    return _lost(attempt, Reason.LOST_DRIVER, f"RayJob {job.name} ended ({status}) without a final report")
+    return _loss(attempt, Reason.LOST_DRIVER, f"RayJob {job.name} ended ({status}) without a final report")
 
 
 def _ended_by_kuberay(
-    attempt: LiveAttempt, job: RayJobFacts, deadline: Deadline, exceeded: Callable[[LiveAttempt], Ending]
+    attempt: LiveAttempt, job: RayJobFacts, deadline: Deadline, make_ending: Callable[[LiveAttempt], Ending]
 ) -> Ending:
-    """By the deadline that the RayJob had: the spec's may have been raised while nobody could pass that on."""
+    """Return the ending of an attempt that KubeRay ended by a deadline of the RayJob."""
+    # The deadline of the spec may be later: it was raised while the operator was not running to update the RayJob.
     due = deadline(attempt)
     if due is not None and attempt.now >= due:
-        return exceeded(attempt)
-    text = f"KubeRay ended RayJob {job.name} by an earlier deadline than the spec's ({job.reason})"
-    return _lost(attempt, Reason.LOST_DRIVER, text)
+        return make_ending(attempt)
+    text = f"KubeRay ended RayJob {job.name} because of an earlier deadline than the spec's ({job.reason})"
+    return _loss(attempt, Reason.LOST_DRIVER, text)
 
 
-def _not_stopped(attempt: LiveAttempt) -> Ending:
+def _stop_timeout(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.suspend_grace_seconds} s (spec.runPolicy.suspendGraceSeconds)"
     message = f"No checkpoint within {limit}; it will resume from the last one"
     return Ending("Suspended", Reason.SUSPENDED, message)
@@ -162,13 +170,14 @@ def _ran_too_long(attempt: LiveAttempt) -> Ending:
 
 
 def _no_head(attempt: LiveAttempt) -> Ending:
-    """The head is gone, and with it the driver: KubeRay may take long to see it."""
-    return _lost(attempt, Reason.LOST_DRIVER, "Its head pod, which ran the driver, is gone")
+    """Return the ending of an attempt without a head pod, and so without a driver."""
+    # KubeRay may take long to notice it.
+    return _loss(attempt, Reason.LOST_DRIVER, "Its head pod, which ran the driver, is gone")
 
 
 def _no_heartbeat(attempt: LiveAttempt) -> Ending:
     text = f"No report for {attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
-    return _lost(attempt, Reason.NO_HEARTBEAT, text)
+    return _loss(attempt, Reason.NO_HEARTBEAT, text)
 
 
 def _no_progress(attempt: LiveAttempt) -> Ending:
@@ -177,7 +186,8 @@ def _no_progress(attempt: LiveAttempt) -> Ending:
 
 
 def _not_started(attempt: LiveAttempt) -> Ending:
-    """A known cause would stop the next attempt too: only an unknown one is worth another attempt."""
+    """Return the ending of an attempt that did not report in time: `Failed` if the cause is known, else `Lost`."""
+    # A known cause would stop the next attempt too.
     limit = attempt.policy.start_deadline_seconds
     text = f"No report within {limit} s (spec.runPolicy.startDeadlineSeconds)"
     if attempt.diagnosis is None:
@@ -186,8 +196,8 @@ def _not_started(attempt: LiveAttempt) -> Ending:
     return Ending("Failed", Reason.START_DEADLINE_EXCEEDED, cause)
 
 
-def _lost(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
-    """A loss, explained by what killed the pods: seen now, or remembered from before they were gone."""
+def _loss(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
+    """Return a loss, explained by what killed the pods: seen now, or recorded before the pods were gone."""
     if attempt.diagnosis is not None and attempt.diagnosis.reason in POD_LOSSES:
         return Ending("Lost", attempt.diagnosis.reason, f"{message}: {attempt.diagnosis.message}")
     old = attempt.cluster_condition
@@ -200,15 +210,15 @@ _KUBERAY_DEADLINES: Final[Mapping[str, tuple[Deadline, Callable[[LiveAttempt], E
     "PreRunningDeadlineExceeded": (start_deadline, _not_started),
     "DeadlineExceeded": (active_deadline, _ran_too_long),
 }
-"""KubeRay's reasons for ending a RayJob early, with the deadline of ours that each stands behind."""
+"""KubeRay's reasons for ending a RayJob early -> the operator's own deadline that KubeRay backs up, and its ending."""
 
 _DEADLINES: Final[tuple[tuple[Deadline, Callable[[LiveAttempt], Ending]], ...]] = (
     (final_report_deadline, _no_final_report),
-    (stop_deadline, _not_stopped),
+    (stop_deadline, _stop_timeout),
     (active_deadline, _ran_too_long),
     (head_deadline, _no_head),
     (heartbeat_deadline, _no_heartbeat),
     (progress_deadline, _no_progress),
     (start_deadline, _not_started),
 )
-"""Each deadline with what it ends in; of several that have passed, the first counts."""
+"""Each deadline with its ending. The order matters: if several have passed, the first one counts."""

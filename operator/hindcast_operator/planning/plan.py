@@ -1,4 +1,4 @@
-"""The plan: what follows from what was observed of one resource. A pure function."""
+"""The plan: a pure function from the facts about one resource to a decision."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -28,22 +28,22 @@ from hindcast_operator.planning.status import Situation, events_between, new_sta
 
 
 def plan(facts: Facts, defaults: Defaults) -> Decision:
-    """What is to be done about one resource.
+    """Decide what to do about one resource.
 
-    The same facts give the same decision. Once it is carried out, and as long as nothing changes but the time
-    between two deadlines, the status is equal to the one that is stored. A decision that was carried out in
-    part, up to any point, is completed by the next one.
+    The same facts give the same decision. After its execution, and as long as only time passes between two
+    deadlines, the new status is equal to the stored one. If a decision was executed only in part, up to any point,
+    the next one completes it.
 
     Args:
-        facts: what was observed, with the status that is stored.
+        facts: the facts, with the stored status.
         defaults: the platform's.
     """
     old = read_status(facts.status)
-    if facts.deleting:
+    if facts.is_deleting:
         return Decision(old)
     now = facts.now.replace(microsecond=0)
     revision = requested_revision(facts, defaults, old.runs)
-    runs = _superseded(old.runs, revision.number, now) or adopt_run(facts, revision, now)
+    runs = _supersede_runs(old.runs, revision.number, now) or adopt_run(facts, revision, now)
     situation = _situation(Case(facts, revision, runs, now), old)
     run = current_run(situation.runs, revision.number)
     spec_changes = {"SpecDrift": revision.drift, "ChangeWaiting": change_waiting(facts.resource, run)}
@@ -51,7 +51,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         situation,
         old,
         report=_report(facts, run),
-        resolved=_resolved(situation),
+        resolved=_resolved_sizes(situation),
         spec_changes={type_: change for type_, change in spec_changes.items() if change is not None},
         generation=facts.generation,
         now=now,
@@ -76,11 +76,9 @@ def _situation(case: Case, old: Status) -> Situation:
     return situation_before_attempt(case)
 
 
-def _superseded(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:
-    """The history; an unfinished attempt of an older revision is over.
-
-    It is deleted without waiting for a checkpoint: nothing will resume from it.
-    """
+def _supersede_runs(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:
+    """Return the history, in which an unfinished attempt of an older revision has ended as `Superseded`."""
+    # No checkpoint is awaited before it is deleted: nothing will resume from it.
     if not runs or runs[0].outcome is not None or runs[0].revision == revision:
         return tuple(runs)
     message = f"spec.revision was raised to {revision}"
@@ -89,11 +87,11 @@ def _superseded(runs: Sequence[RunStatus], revision: int, now: datetime) -> tupl
 
 def _report(facts: Facts, run: RunStatus | None) -> Report | None:
     attempt = None if run is None else facts.attempts.get(run.ray_job_name)
-    found = None if attempt is None else owned_config_map(attempt, facts.uid)
-    return None if found is None else found.report
+    config_map = None if attempt is None else owned_config_map(attempt, facts.uid)
+    return None if config_map is None else config_map.report
 
 
-def _resolved(situation: Situation) -> Mapping[str, Any] | None:
-    """Sizes of an attempt that is yet to be created."""
+def _resolved_sizes(situation: Situation) -> Mapping[str, Any] | None:
+    """Return the sizes of the attempt that is about to be created, or None."""
     create = next((action for action in situation.actions if isinstance(action, CreateAttempt)), None)
     return None if create is None else compute_sizes(create.resource, create.attempt.inputs).to_status()

@@ -1,4 +1,4 @@
-"""Every reason that a condition, an event or an entry of `status.runs` may give, with what to do about it."""
+"""All reasons of conditions, events and entries of `status.runs`, each with a remedy."""
 
 from enum import StrEnum
 from typing import Literal
@@ -7,12 +7,12 @@ EventType = Literal["Normal", "Warning"]
 
 
 class Reason(StrEnum):
-    """A reason: its word, and what `docs/reasons.md` says of it.
+    """A reason: its word, and its row in `docs/reasons.md`.
 
     Attributes:
-        type: of the event that announces it.
+        type: type of the event that announces it.
         meaning: what happened.
-        action: what the reader should do; "nothing" where no action is needed.
+        action: what the reader should do; "nothing" if no action is needed.
     """
 
     type: EventType
@@ -27,10 +27,10 @@ class Reason(StrEnum):
 
     @classmethod
     def of(cls, word: str) -> "Reason":
-        """The reason of that word. Raises ValueError where there is none."""
+        """Return the reason of that word. Raises ValueError if the word is not a reason."""
         return cls(word)  # type: ignore[call-arg]
 
-    # A table: word, type of the event and meaning; below them what to do.
+    # A table: word, type of the event and meaning; below them the remedy.
     # fmt: off
     # -- in progress -----------------------------------------------------------------------------------------
     ACCEPTED = "Accepted", "Normal", "The resource was accepted; its attempt is being created.", "nothing"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
     REFERENCE_UNFINISHED = ("ReferenceUnfinished", "Normal",
         "A recording or training that it refers to is not complete yet.",
         "nothing")
-    INPUTS_READY = "InputsReady", "Normal", "All that it refers to is complete.", "nothing"
+    INPUTS_READY = "InputsReady", "Normal", "Every resource that it refers to is complete.", "nothing"
     QUEUED = ("Queued", "Normal", "Kueue keeps the RayJob queued until there is quota; no deadline applies.",
         "nothing; `kubectl get workloads` shows the queue")
     CLUSTER_STARTING = ("ClusterStarting", "Normal", "The pods are starting; the attempt has not reported yet.",
@@ -89,7 +89,7 @@ class Reason(StrEnum):
     # -- stalled: somebody must act, then the run continues by itself ----------------------------------------
     DEPENDENCY_FAILED = ("DependencyFailed", "Warning", "A recording or training that it refers to has failed.",
         "fix that one and raise its revision; this one continues when it is complete")
-    CIRCULAR_REFERENCE = ("CircularReference", "Warning", "It and a resource that it refers to wait for each other.",
+    CIRCULAR_REFERENCE = ("CircularReference", "Warning", "The resource and one that it refers to wait for each other.",
         "remove one of the two references")
     REFUSED_BY_PLATFORM = ("RefusedByPlatform", "Warning", "The platform does not allow what the spec asks for.",
         "change the field that the message names, or ask for the chart's value")
@@ -136,7 +136,7 @@ class Reason(StrEnum):
     WORKER_LOST = "WorkerLost", "Warning", "A Ray worker or its node was lost.", "nothing; it is retried"
     STORAGE_UNAVAILABLE = ("StorageUnavailable", "Warning",
         "Storage did not answer, or was failing, for longer than the runtime retries.",
-        "nothing, unless its address is wrong; it is retried every 2 minutes, whatever runPolicy.backoffLimit is")
+        "nothing, unless its address is wrong; it is retried every 2 minutes, regardless of runPolicy.backoffLimit")
     STORAGE_FAILED = ("StorageFailed", "Warning", "Storage rejected a request.",
         "correct what the message names; it is retried")
     TERMINATED = "Terminated", "Warning", "The driver was terminated.", "nothing; it is retried"

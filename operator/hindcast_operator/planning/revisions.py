@@ -1,4 +1,4 @@
-"""What a revision runs: the spec with the platform's defaults and inputs that the revision began with."""
+"""Revisions: the spec with the platform's defaults and the inputs that the revision began with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,15 +28,17 @@ from hindcast_operator.times import format_timestamp
 
 @dataclass(frozen=True)
 class Revision:
-    """What is to run.
+    """The revision to run.
 
     Attributes:
-        number: the spec's; the latest run's where the spec is not valid.
-        resource: effective; None where the spec is not valid.
-        defaults: the platform's, as the revision uses them.
-        spec_hash: of the run-defining fields; None where the spec is not valid.
-        course_hash: of those that a run does not go on with when they change; None where the spec is not valid.
-        drift: SpecDrift, where the spec is no longer what the revision runs.
+        number: the spec's revision; the latest run's if the spec is not valid.
+        suspend: the run is to be suspended.
+        policy: effective deadlines and retries.
+        resource: effective resource; None if the spec is not valid.
+        defaults: the platform's defaults as the revision uses them.
+        spec_hash: hash of the run-defining fields; None if the spec is not valid.
+        course_hash: hash of those run-defining fields that may not change during a run; None if the spec is not valid.
+        drift: the condition SpecDrift, if the spec differs from what the revision runs.
     """
 
     number: int
@@ -50,10 +52,10 @@ class Revision:
 
 
 def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatus]) -> Revision:
-    """The revision that the spec asks for.
+    """Return the revision that the spec asks for.
 
-    A spec that is not valid leaves its running attempt alone: only a new attempt needs the spec. Its deadlines and
-    `suspend` can be read all the same.
+    A spec that is not valid does not affect the running attempt: only a new attempt needs the spec. Its deadlines and
+    `suspend` can still be read.
     """
     latest = runs[0].revision if runs else 1
     if facts.resource is None or facts.problems:
@@ -61,15 +63,15 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
         policy = effective_run_policy(facts.run_policy, defaults)
         return Revision(latest, facts.suspend and bool(runs), policy, None, defaults, None, None, drift)
     number = max(facts.resource.spec.revision, latest)
-    pinned = _pinned(defaults, [run for run in runs if run.revision == number])
-    resource = effective_resource(facts.resource, pinned)
+    pinned_defaults = _pin_defaults(defaults, [run for run in runs if run.revision == number])
+    resource = effective_resource(facts.resource, pinned_defaults)
     digest, course = spec_hash(facts.resource), course_hash(facts.resource)
     return Revision(
         number=number,
         suspend=resource.spec.suspend,
         policy=resource.spec.run_policy,
         resource=resource,
-        defaults=pinned,
+        defaults=pinned_defaults,
         spec_hash=digest,
         course_hash=course,
         drift=_drift(current_run(runs, number), digest, course),
@@ -77,41 +79,46 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
 
 
 def invalid_spec_message(facts: Facts) -> str:
-    """What is wrong with the spec."""
+    """Describe why the spec is not valid."""
     return "; ".join(facts.problems) or "The spec is not valid."
 
 
-def _pinned(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
-    """The platform's defaults with those that the revision began with.
+def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
+    """Return the platform's defaults, some of them as they were when the revision began.
 
-    Another storage root would hide the run's checkpoints from its next attempt. The image is pinned once an
-    attempt has reported from it; until then a corrected default may repair the run.
+    Pinned are the storage root and, once an attempt has reported, the image and its Ray version.
     """
     if not attempts:
         return defaults
-    used: Mapping[str, Any] = attempts[0].inputs.get(DEFAULTS_KEY, {})
-    pinned: dict[str, Any] = {"storage_root": used.get("storageRoot", defaults.storage_root)}
+    # Another storage root would hide the run's checkpoints from its next attempt.
+    used_defaults: Mapping[str, Any] = attempts[0].inputs.get(DEFAULTS_KEY, {})
+    pins: dict[str, Any] = {"storage_root": used_defaults.get("storageRoot", defaults.storage_root)}
+    # Until an attempt has reported from the image, a corrected default may repair the run.
     if any(run.first_report_time for run in attempts):
         cluster = defaults.cluster.model_copy(update={"image": None, "ray_version": None})
-        pinned |= {"image": used.get("image"), "ray_version": used.get("rayVersion"), "cluster": cluster}
-    return defaults.model_copy(update={name: value for name, value in pinned.items() if value is not None})
+        pins |= {
+            "image": used_defaults.get("image"),
+            "ray_version": used_defaults.get("rayVersion"),
+            "cluster": cluster,
+        }
+    return defaults.model_copy(update={name: value for name, value in pins.items() if value is not None})
 
 
-def _used(defaults: Defaults) -> dict[str, Any]:
-    """The defaults that stay as they are within a revision, for the entry of an attempt."""
-    used = {
+def _fixed_defaults(defaults: Defaults) -> dict[str, Any]:
+    """Return the defaults that stay fixed within a revision, for the entry of an attempt."""
+    values = {
         "image": defaults.cluster.image or defaults.image,
         "rayVersion": defaults.cluster.ray_version or defaults.ray_version,
         "storageRoot": defaults.storage_root,
     }
-    return {name: value for name, value in used.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 # -- changes of the spec at the same revision ---------------------------------------------------------------
 
 
 def _drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
-    """SpecDrift: run-defining fields have changed, and not only those that may change during a run."""
+    """Return the condition SpecDrift if run-defining fields changed that may not change during a run."""
     if run is None or run.spec_hash == digest or run.course_hash == course:
         return None
     message = (
@@ -122,19 +129,19 @@ def _drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
 
 
 def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | None:
-    """ChangeWaiting: fields that the next attempt takes up have changed since the running one was created.
+    """Return the condition ChangeWaiting if fields for the next attempt have changed since the running one was created.
 
     Args:
-        resource: as the user wrote it; None where it is not valid.
+        resource: as the user wrote it; None if it is not valid.
         run: the revision's latest attempt.
     """
     if resource is None or run is None or run.outcome is not None or not run.operational_fields:
         return None
-    now = fixed_fields(resource)
+    current_fields = fixed_fields(resource)
     changes = [
-        _change(path, now.get(path), run.operational_fields.get(path))
-        for path in sorted(now.keys() | run.operational_fields.keys())
-        if now.get(path) != run.operational_fields.get(path)
+        _change(path, current_fields.get(path), run.operational_fields.get(path))
+        for path in sorted(current_fields.keys() | run.operational_fields.keys())
+        if current_fields.get(path) != run.operational_fields.get(path)
     ]
     if not changes:
         return None
@@ -142,54 +149,55 @@ def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | 
     return Check(True, Reason.CHANGE_WAITS, message)
 
 
-def _change(path: str, now: Any, before: Any) -> str:
-    if any(isinstance(value, str) and value.startswith(DIGEST_PREFIX) for value in (now, before)):
+def _change(path: str, new: Any, old: Any) -> str:
+    if any(isinstance(value, str) and value.startswith(DIGEST_PREFIX) for value in (new, old)):
         return f"{path} changed"
-    now, before = ("not set" if value is None else value for value in (now, before))
-    return f"{path} changed from {before} to {now}"
+    new, old = ("not set" if value is None else value for value in (new, old))
+    return f"{path} changed from {old} to {new}"
 
 
-# -- inputs: awaited before a revision's first attempt, kept for its later ones -----------------------------
+# -- inputs: awaited before a revision's first attempt, unchanged for its later ones ------------------------
 
 _WORST_FIRST = ("Failed", "Missing", "Circular", "Unfinished", "Complete")
 
 
 def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
-    """DataReady; None for a resource that refers to no other.
+    """Return the condition DataReady, or None if the resource refers to no other.
 
     Args:
-        facts: what was observed.
-        run: the revision's latest attempt: it was given its inputs, whatever has become of them since.
+        facts: the facts about the resource.
+        run: the revision's latest attempt. Once there is one, the inputs are those that it was created with; later
+            changes of the references do not count.
     """
     if run is not None:
-        given = sorted(input_names(run))
-        message = f"{_list(given, 'was', 'were')} complete when revision {run.revision} started"
-        return Check(True, Reason.INPUTS_READY, message) if given else None
+        input_keys = sorted(input_names(run))
+        message = f"{_join_names(input_keys, 'was', 'were')} complete when revision {run.revision} started"
+        return Check(True, Reason.INPUTS_READY, message) if input_keys else None
     if not facts.references:
         return None
     worst = min(facts.references, key=lambda entry: (_WORST_FIRST.index(entry.state), entry.kind, entry.name))
     if worst.state == "Complete":
         names = sorted(f"{entry.kind}/{entry.name}" for entry in facts.references)
-        return Check(True, Reason.INPUTS_READY, f"{_list(names)} complete")
+        return Check(True, Reason.INPUTS_READY, f"{_join_names(names)} complete")
     return Check(False, *_not_ready(f"{facts.kind}/{facts.name}", worst))
 
 
 def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
-    """Inputs for a new attempt's entry: those of the revision's previous attempt, or else the references now."""
+    """Return the inputs for a new attempt's entry: those of the revision's previous attempt, else the references."""
     if previous is not None:
-        given = {key: previous.inputs[key] for key in input_names(previous)}
+        inputs = {key: previous.inputs[key] for key in input_names(previous)}
     else:
-        given = {
+        inputs = {
             f"{entry.kind}/{entry.name}": entry.input.model_dump(
                 mode="json", by_alias=True, exclude_none=True
             )
             for entry in facts.references
             if entry.input is not None
         }
-    return {**given, DEFAULTS_KEY: _used(defaults)}
+    return {**inputs, DEFAULTS_KEY: _fixed_defaults(defaults)}
 
 
-def _not_ready(own: str, reference: ReferenceFacts) -> tuple[Reason, str]:
+def _not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[Reason, str]:
     name = f"{reference.kind}/{reference.name}"
     if reference.state == "Failed":
         return Reason.DEPENDENCY_FAILED, f"{name} has failed; fix it and raise its spec.revision"
@@ -201,13 +209,13 @@ def _not_ready(own: str, reference: ReferenceFacts) -> tuple[Reason, str]:
     if reference.state == "Circular":
         return (
             Reason.CIRCULAR_REFERENCE,
-            f"{own} and {name} wait for each other; remove one of the references",
+            f"{resource_name} and {name} wait for each other; remove one of the references",
         )
     return Reason.REFERENCE_UNFINISHED, f"Waiting for {name} to complete"
 
 
-def _list(names: Sequence[str], one: str = "is", several: str = "are") -> str:
-    return f"{', '.join(names)} {one if len(names) == 1 else several}"
+def _join_names(names: Sequence[str], singular: str = "is", plural: str = "are") -> str:
+    return f"{', '.join(names)} {singular if len(names) == 1 else plural}"
 
 
 # -- a new attempt ------------------------------------------------------------------------------------------
@@ -216,11 +224,11 @@ def _list(names: Sequence[str], one: str = "is", several: str = "are") -> str:
 def new_run(
     facts: Facts, revision: Revision, number: int, previous: RunStatus | None, now: datetime
 ) -> RunStatus:
-    """The entry of an attempt that is about to be created; `previous` is the revision's attempt before it."""
+    """Return the entry of an attempt that is about to be created; `previous` is the revision's attempt before it."""
     assert revision.spec_hash is not None, "no attempt without a valid spec"
-    taken = _taken(facts, revision)
+    creation_fields = _creation_fields(facts, revision)
     if previous is not None:
-        taken["initial_learners"] = previous.initial_learners
+        creation_fields["initial_learners"] = previous.initial_learners
     return RunStatus(
         revision=revision.number,
         attempt=number,
@@ -229,25 +237,25 @@ def new_run(
         retries=0 if previous is None else num_losses(previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
         start_time=format_timestamp(now),
-        **taken,
+        **creation_fields,
     )
 
 
 def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
-    """The entry of an attempt whose RayJob does not exist yet: it is created from the spec as it is now."""
+    """Return the entry of an attempt whose RayJob does not exist yet, updated to the current spec."""
     if revision.resource is None:
         return run
-    taken = _taken(facts, revision)
-    if revision.drift is not None:  # the attempt is not created from that spec
-        return run.model_copy(update={"operational_fields": taken["operational_fields"]})
+    creation_fields = _creation_fields(facts, revision)
+    if revision.drift is not None:  # the attempt is not created from the changed spec
+        return run.model_copy(update={"operational_fields": creation_fields["operational_fields"]})
     if run.attempt > 1:
-        taken["initial_learners"] = run.initial_learners
-    inputs = {**run.inputs, DEFAULTS_KEY: _used(revision.defaults)}
-    return run.model_copy(update={**taken, "inputs": inputs})
+        creation_fields["initial_learners"] = run.initial_learners
+    inputs = {**run.inputs, DEFAULTS_KEY: _fixed_defaults(revision.defaults)}
+    return run.model_copy(update={**creation_fields, "inputs": inputs})
 
 
-def _taken(facts: Facts, revision: Revision) -> dict[str, Any]:
-    """The fields of an attempt's entry that say what it was created with."""
+def _creation_fields(facts: Facts, revision: Revision) -> dict[str, Any]:
+    """Return the fields of an attempt's entry that record the settings it was created with."""
     resource = revision.resource
     assert resource is not None, "no attempt without a valid spec"
     return {

@@ -1,4 +1,4 @@
-"""The entries of `status.runs`: what they record, how they end, how many were lost."""
+"""The entries of `status.runs`: creation, end, history, and the pause before a retry."""
 
 import hashlib
 import re
@@ -18,32 +18,29 @@ from hindcast_operator.times import after, format_timestamp, parse_time
 MAX_RUNS: Final = 32
 DEFAULTS_KEY: Final = "defaults"
 DIGEST_PREFIX: Final = "sha256:"
-"""Begins what stands for a list or a mapping in `operational_fields`."""
+"""Prefix of the digest that represents a list or a mapping in `fixed`."""
 FIRST_PAUSE_SECONDS: Final = 10
 LONGEST_PAUSE_SECONDS: Final = 600
 STORAGE_PAUSE_SECONDS: Final = 120
 
-_EFFECTIVE_AT_ONCE: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
+_IMMEDIATE_FIELDS: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
 
 Outcome = Literal["Succeeded", "Failed", "Lost", "Suspended", "Preempted", "Superseded"]
 
 
 def current_run(runs: Sequence[RunStatus], revision: int) -> RunStatus | None:
-    """The latest attempt of the revision."""
+    """Return the latest attempt of the revision, if any."""
     return runs[0] if runs and runs[0].revision == revision else None
 
 
 def next_number(runs: Sequence[RunStatus], revision: int) -> int:
-    """Number of the revision's next attempt."""
+    """Return the number of the revision's next attempt."""
     run = current_run(runs, revision)
     return 1 if run is None else run.attempt + 1
 
 
 def watched_children(kind: str, name: str, resource: Resource | None, status: Status) -> tuple[str, ...]:
-    """Children that must be observed before anything is decided.
-
-    The running one, that of a finished run, and the next one.
-    """
+    """Return the children that must be observed before a decision: the latest one and the next one."""
     revision = resource.spec.revision if resource is not None else 1
     if status.runs:
         revision = max(revision, status.runs[0].revision)
@@ -52,7 +49,7 @@ def watched_children(kind: str, name: str, resource: Resource | None, status: St
 
 
 def attempt_number(child: str, stem: str) -> int | None:
-    """Number of a child whose name begins with the revision's stem, `<name>-r1-`."""
+    """Return the attempt number of a child whose name begins with the revision's stem, `<name>-r1-`, or None."""
     match = re.fullmatch(re.escape(stem) + r"([1-9][0-9]*)", child)
     return int(match.group(1)) if match else None
 
@@ -61,7 +58,7 @@ def attempt_number(child: str, stem: str) -> int | None:
 
 
 def end_run(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now: datetime) -> RunStatus:
-    """The entry of an attempt that is over."""
+    """Return the entry of an attempt with its ending."""
     return run.model_copy(
         update={
             "outcome": outcome,
@@ -74,18 +71,18 @@ def end_run(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now:
 
 
 def replace_latest_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
-    """The history with a changed latest entry."""
+    """Return the history with a changed latest entry."""
     return (run, *runs[1:])
 
 
 def add_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
-    """The history with a new entry; the oldest are dropped, except the latest of each revision."""
+    """Return the history with a new entry. The oldest entries are dropped, except the latest of each revision."""
     history = [run, *runs]
-    for at in range(len(history) - 1, 0, -1):
+    for index in range(len(history) - 1, 0, -1):
         if len(history) <= MAX_RUNS:
             break
-        if history[at - 1].revision == history[at].revision:
-            del history[at]
+        if history[index - 1].revision == history[index].revision:
+            del history[index]
     return tuple(history[:MAX_RUNS])
 
 
@@ -93,7 +90,7 @@ def add_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
 
 
 def describe_attempt(run: RunStatus, facts: Facts) -> Attempt:
-    """The description of itself that the attempt is given."""
+    """Return the description of an attempt that is passed to it."""
     return Attempt(
         revision=run.revision,
         number=run.attempt,
@@ -106,28 +103,28 @@ def describe_attempt(run: RunStatus, facts: Facts) -> Attempt:
 
 
 def input_names(run: RunStatus) -> list[str]:
-    """`Kind/name` of the resources that gave the attempt its inputs."""
+    """Return `Kind/name` of each resource that provides an input of the attempt."""
     return [key for key in run.inputs if key != DEFAULTS_KEY]
 
 
 def fixed_fields(resource: Resource) -> dict[str, Any]:
-    """The fields that may change within a revision and that an attempt takes from the spec when it is created, by path.
+    """Return the fields, by path, that may change within a revision but stay fixed for an attempt once it is created.
 
-    Unset ones are left out.
+    Unset fields are left out.
     """
-    return dict(_fixed(resource.spec, "spec", changeable=False))
+    return dict(_walk_fixed_fields(resource.spec, "spec", is_changeable=False))
 
 
-def _fixed(model: Model, path: str, changeable: bool) -> Iterator[tuple[str, Any]]:
+def _walk_fixed_fields(model: Model, path: str, is_changeable: bool) -> Iterator[tuple[str, Any]]:
     for name, field in type(model).model_fields.items():
-        value, at = getattr(model, name), f"{path}.{field.alias or name}"
+        value, field_path = getattr(model, name), f"{path}.{field.alias or name}"
         marks = [mark for mark in field.metadata if isinstance(mark, Mark)]
-        if value in (None, [], {}) or at in _EFFECTIVE_AT_ONCE or LOCATION in marks or FIXED in marks:
+        if value in (None, [], {}) or field_path in _IMMEDIATE_FIELDS or LOCATION in marks or FIXED in marks:
             continue
         if isinstance(value, Model):
-            yield from _fixed(value, at, changeable or bool(marks))
-        elif changeable or marks:
-            yield at, value if isinstance(value, bool | int | float | str) else _digest(model, name)
+            yield from _walk_fixed_fields(value, field_path, is_changeable or bool(marks))
+        elif is_changeable or marks:
+            yield field_path, value if isinstance(value, bool | int | float | str) else _digest(model, name)
 
 
 def _digest(model: Model, name: str) -> str:
@@ -135,16 +132,16 @@ def _digest(model: Model, name: str) -> str:
     return f"{DIGEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-# -- counted and retried ------------------------------------------------------------------------------------
+# -- losses and retries -------------------------------------------------------------------------------------
 
 
 def num_losses(run: RunStatus) -> int:
-    """Attempts of the revision that were lost, this one included; those that storage did not answer are waited out."""
+    """Return how many attempts of the revision were lost, this one included, unavailable storage not counted."""
     return run.retries + (run.outcome == "Lost" and run.reason != UNCOUNTED_REASON)
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
-    """Seconds that the revision's attempts could use nodes, this one included."""
+    """Return for how many seconds the revision's attempts, this one included, had nodes or waited outside a queue."""
     if run.admission_time is None:
         return run.active_seconds
     end = parse_time(run.end_time) if run.end_time is not None else now
@@ -152,14 +149,15 @@ def active_seconds(run: RunStatus, now: datetime) -> int:
 
 
 def retry_time(run: RunStatus) -> datetime:
-    """When the attempt after a lost one begins.
+    """Return when the attempt after a lost one begins.
 
-    10 s after the first loss, doubled with each, at most 600 s; 120 s after one that storage did not answer. Up to a
-    quarter more or less, by the lost attempt's name: runs that one node took down do not all come back at once, and a
-    restarted operator computes the same pause.
+    10 s after the first loss, doubled with each further one, at most 600 s; 120 s after a loss by unavailable storage.
+    Each pause is up to a quarter longer or shorter.
     """
     seconds = STORAGE_PAUSE_SECONDS
     if run.reason != UNCOUNTED_REASON:
         seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
-    share = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
-    return after(parse_time(run.end_time or ""), round(seconds * (0.75 + share / 2)))
+    # Runs that one node took down must not all come back at once. The jitter is a hash of the lost attempt's name, not
+    # random: a restarted operator computes the same pause.
+    fraction = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
+    return after(parse_time(run.end_time or ""), round(seconds * (0.75 + fraction / 2)))

@@ -1,4 +1,4 @@
-"""The situation of a resource: of its live attempt, of a finished run, or of what precedes the next attempt."""
+"""The situation of a resource: of its live attempt, of a finished run, or before the next attempt."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -36,11 +36,11 @@ from hindcast_operator.planning.status import Check, Situation, State
 from hindcast_operator.times import after, earliest, format_for_people, parse_time
 
 ENDING_SECONDS: Final = 120
-"""A driver that has reported its end exits, and KubeRay then deletes the cluster; after this long we do."""
+"""A driver that has reported its end exits, and KubeRay then deletes the cluster; after this time the operator does."""
 POLL_SECONDS: Final = 30
-"""Between checks of an object that is in the way."""
+"""Interval between checks of a foreign object that has a name the attempt needs."""
 CREATION_SECONDS: Final = 60
-"""A creation that the API server refused is tried again."""
+"""Interval between retries of a creation that the API server refused."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Case:
         return current_run(self.runs, self.revision.number)
 
     @property
-    def data(self) -> Check | None:
-        """DataReady, where the resource refers to others."""
+    def data_ready(self) -> Check | None:
+        """The condition DataReady; None if the resource refers to no other."""
         return data_ready(self.facts, self.run)
 
     def with_run(self, run: RunStatus) -> "Case":
-        """The same with a changed latest entry."""
+        """Return a copy with a changed latest entry."""
         return replace(self, runs=replace_latest_run(self.runs, run))
 
     def situation(
@@ -72,30 +72,32 @@ class Case:
         reason: Reason,
         message: str,
         *actions: Action,
-        cluster: Check | None = None,
+        cluster_ready: Check | None = None,
         requeue_at: datetime | None = None,
     ) -> Situation:
-        """The situation with this history."""
-        return Situation(state, reason, message, self.runs, actions, self.data, cluster, requeue_at)
+        """Return a situation with this history."""
+        return Situation(
+            state, reason, message, self.runs, actions, self.data_ready, cluster_ready, requeue_at
+        )
 
 
 # -- the live attempt ---------------------------------------------------------------------------------------
 
 
 def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
-    """The situation of the live attempt; what is left of earlier ones is deleted."""
-    situation = _of_live_attempt(case.with_run(attempt.run), attempt)
-    left = _deletions(case, kept=attempt.run.ray_job_name)
-    return replace(situation, actions=(*left, *situation.actions, *_changed_deadlines(attempt)))
+    """Return the situation of the live attempt; remaining objects of earlier attempts are deleted."""
+    situation = _situation_by_state(case.with_run(attempt.run), attempt)
+    deletions = _deletions(case, kept_child=attempt.run.ray_job_name)
+    return replace(situation, actions=(*deletions, *situation.actions, *_deadline_actions(attempt)))
 
 
 def situation_without_kuberay(case: Case) -> Situation:
-    """No attempt can be created or observed."""
+    """Return the situation without KubeRay: no attempt can be created or observed."""
     message = "KubeRay is not installed: install KubeRay 1.6 or later; the run then continues by itself"
     return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
 
 
-def _of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
+def _situation_by_state(case: Case, attempt: LiveAttempt) -> Situation:
     run = attempt.run
     if attempt.job is None:
         return _not_created(case, attempt)
@@ -103,33 +105,36 @@ def _of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
         return _suspending(case, attempt)
     if is_queued(attempt.job):
         message = f"RayJob {run.ray_job_name} is queued by Kueue; no deadline applies while it waits"
-        return case.situation("Queued", Reason.QUEUED, message, cluster=Check(False, Reason.QUEUED, message))
+        return case.situation(
+            "Queued", Reason.QUEUED, message, cluster_ready=Check(False, Reason.QUEUED, message)
+        )
     if attempt.report is None and run.first_report_time is None:
         return _starting(case, attempt)
     return _running(case, attempt)
 
 
-def _changed_deadlines(attempt: LiveAttempt) -> tuple[Action, ...]:
-    """KubeRay's own follow the spec, or it would end by the former ones what may go on."""
-    job, wanted = attempt.job, ray_job_deadlines(attempt.policy)
-    if job is None or is_over(job) or job.deadlines == wanted:
+def _deadline_actions(attempt: LiveAttempt) -> tuple[Action, ...]:
+    """Return the action that passes changed deadlines of the spec to KubeRay, if any."""
+    # Otherwise KubeRay would end a run by its former deadlines.
+    job, expected = attempt.job, ray_job_deadlines(attempt.policy)
+    if job is None or is_over(job) or job.deadlines == expected:
         return ()
-    changed = {
-        name: wanted.get(name) for name in DEADLINE_FIELDS if wanted.get(name) != job.deadlines.get(name)
+    changes = {
+        name: expected.get(name) for name in DEADLINE_FIELDS if expected.get(name) != job.deadlines.get(name)
     }
-    return (SetDeadlines(attempt.run.ray_job_name, changed),)
+    return (SetDeadlines(attempt.run.ray_job_name, changes),)
 
 
 def _not_created(case: Case, attempt: LiveAttempt) -> Situation:
-    obstacle = _invalid_spec(case) or _name_taken(case, attempt.facts)
+    obstacle = _invalid_spec(case) or _name_conflict(case, attempt.facts)
     if obstacle is not None:
         return obstacle
     assert case.revision.resource is not None
     create = CreateAttempt(case.revision.resource, describe_attempt(attempt.run, case.facts))
     if attempt.facts.refusal is not None:
         message = f"The API server refused to create the attempt: {attempt.facts.refusal}; will retry"
-        again = after(case.now, CREATION_SECONDS)
-        return case.situation("Stalled", Reason.CREATION_REFUSED, message, create, requeue_at=again)
+        recheck_time = after(case.now, CREATION_SECONDS)
+        return case.situation("Stalled", Reason.CREATION_REFUSED, message, create, requeue_at=recheck_time)
     return _creating(case, attempt.run, create)
 
 
@@ -139,14 +144,14 @@ def _creating(case: Case, run: RunStatus, create: CreateAttempt) -> Situation:
 
 
 def _suspending(case: Case, attempt: LiveAttempt) -> Situation:
-    found = attempt.config_map
-    asked = found is None or found.intent == CHECKPOINT
+    config_map = attempt.config_map
+    is_asked = config_map is None or config_map.intent == CHECKPOINT
     return case.situation(
         "Suspending",
         Reason.SUSPENDING,
         "The attempt was asked to save a checkpoint and stop; its pods are deleted afterwards",
-        *(() if asked else (SetIntent(attempt.run.ray_job_name, CHECKPOINT),)),
-        cluster=_cluster_ready(attempt),
+        *(() if is_asked else (SetIntent(attempt.run.ray_job_name, CHECKPOINT),)),
+        cluster_ready=_cluster_ready(attempt),
         requeue_at=next_deadline(attempt),
     )
 
@@ -160,9 +165,13 @@ def _starting(case: Case, attempt: LiveAttempt) -> Situation:
     )
     if attempt.diagnosis is not None:
         reason, message = attempt.diagnosis.reason, f"{_sentence(attempt.diagnosis.message)}{until}"
-    kuberay = kuberay_deadline(attempt.facts)
-    again = earliest(next_deadline(attempt), kuberay if kuberay is not None and kuberay > case.now else None)
-    return case.situation("Starting", reason, message, cluster=_cluster_ready(attempt), requeue_at=again)
+    kuberay_due = kuberay_deadline(attempt.facts)
+    recheck_time = earliest(
+        next_deadline(attempt), kuberay_due if kuberay_due is not None and kuberay_due > case.now else None
+    )
+    return case.situation(
+        "Starting", reason, message, cluster_ready=_cluster_ready(attempt), requeue_at=recheck_time
+    )
 
 
 def _running(case: Case, attempt: LiveAttempt) -> Situation:
@@ -176,12 +185,12 @@ def _running(case: Case, attempt: LiveAttempt) -> Situation:
     if not cluster.is_true:
         message = f"{message}. {cluster.message}"
     return case.situation(
-        "Running", Reason.RUNNING, message, cluster=cluster, requeue_at=next_deadline(attempt)
+        "Running", Reason.RUNNING, message, cluster_ready=cluster, requeue_at=next_deadline(attempt)
     )
 
 
 def _cluster_ready(attempt: LiveAttempt) -> Check:
-    """ClusterReady; what killed the head's pod is remembered after it is gone."""
+    """Return the condition ClusterReady; it still names what killed the head's pod after that pod is gone."""
     if attempt.diagnosis is not None:
         return Check(False, attempt.diagnosis.reason, _sentence(attempt.diagnosis.message))
     if attempt.run.first_report_time is None:
@@ -198,7 +207,7 @@ def _sentence(text: str) -> str:
 
 # -- a finished run -----------------------------------------------------------------------------------------
 
-_STOPPED_BY_US: Final = (
+_OPERATOR_STOPS: Final = (
     Reason.BACKOFF_LIMIT_EXCEEDED,
     Reason.DEADLINE_EXCEEDED,
     Reason.START_DEADLINE_EXCEEDED,
@@ -207,44 +216,44 @@ _STOPPED_BY_US: Final = (
 
 
 def should_continue(case: Case, run: RunStatus) -> bool:
-    """Whether a finished training got another `stop` or `evaluation` since: its next attempt continues with it."""
+    """Return True if `stop` or `evaluation` of a finished training has changed: another attempt then continues it."""
     revision = case.revision
-    extended = revision.course_hash is not None and run.course_hash == revision.course_hash
-    return run.outcome == "Succeeded" and extended and run.spec_hash != revision.spec_hash
+    is_extended = revision.course_hash is not None and run.course_hash == revision.course_hash
+    return run.outcome == "Succeeded" and is_extended and run.spec_hash != revision.spec_hash
 
 
 def finished_situation(case: Case, run: RunStatus) -> Situation:
-    """The run is over: its status stays, its RayJob too, once that uses no nodes."""
+    """Return the situation of a finished run: its status is kept, and so is its RayJob once it uses no nodes."""
     state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"
     reason = Reason.SUCCEEDED if state == "Succeeded" else Reason.of(run.reason or Reason.INTERNAL_ERROR)
-    actions = _deletions(case, kept=run.ray_job_name)
+    actions = _deletions(case, kept_child=run.ray_job_name)
     job = case.facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name)).ray_job
-    again = None
+    recheck_time = None
     if job is not None and job.is_current(case.facts.uid) and not is_over(job):
         due = after(parse_time(run.end_time or ""), ENDING_SECONDS)
-        again = due if run.reason not in _STOPPED_BY_US and case.now < due else None
-        if again is None:
+        recheck_time = due if run.reason not in _OPERATOR_STOPS and case.now < due else None
+        if recheck_time is None:
             actions = (*actions, DeleteAttempt(run.ray_job_name, keep_config_map=True))
     message = run.message or "Done"
     if state == "Failed" and "spec.revision" not in message:
         message = f"{message.rstrip('.')}. Fix this, then raise spec.revision to run again"
-    return case.situation(state, reason, message, *actions, requeue_at=again)
+    return case.situation(state, reason, message, *actions, requeue_at=recheck_time)
 
 
 # -- before the next attempt --------------------------------------------------------------------------------
 
 
 def situation_before_attempt(case: Case) -> Situation:
-    """What must happen before the next attempt, or its creation."""
-    actions = _deletions(case, kept=None)
-    waiting = _suspended(case) or _waiting(case)
-    if waiting is None and not actions:
-        return _created(case)
-    return replace(waiting or _cleaning_up(case), actions=actions)
+    """Return the obstacle to the next attempt, or the situation that creates it."""
+    actions = _deletions(case, kept_child=None)
+    obstacle = _suspended_situation(case) or _find_obstacle(case)
+    if obstacle is None and not actions:
+        return _create_attempt(case)
+    return replace(obstacle or _cleaning_up(case), actions=actions)
 
 
 def adopt_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunStatus, ...]:
-    """The entry of an attempt that exists although the status, which was lost or wiped, has none."""
+    """Return an entry for an attempt that exists although the status, which was lost or wiped, has none."""
     if revision.resource is None:
         return ()
     stem = child_name(facts.kind, facts.name, revision.number, 0)[:-1]
@@ -257,47 +266,47 @@ def adopt_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunStatu
     return (new_run(facts, revision, max(numbers), None, now),) if numbers else ()
 
 
-def _suspended(case: Case) -> Situation | None:
+def _suspended_situation(case: Case) -> Situation | None:
     if not case.revision.suspend:
         return None
-    if _unfinished_deletion(case):
+    if _is_deletion_unfinished(case):
         return case.situation("Suspending", Reason.SUSPENDING, "The pods are being deleted")
     message = "Suspended by spec.suspend, with no pods; set it to false to resume"
     return case.situation("Suspended", Reason.SUSPENDED, message)
 
 
-def _waiting(case: Case) -> Situation | None:
-    """What the next attempt has to wait for; None where it can be created."""
-    if (invalid := _invalid_spec(case)) is not None:
-        return invalid
-    data, run = case.data, case.run
+def _find_obstacle(case: Case) -> Situation | None:
+    """Return the situation in which the next attempt has to wait; None if it can be created."""
+    if (invalid_spec := _invalid_spec(case)) is not None:
+        return invalid_spec
+    data, run = case.data_ready, case.run
     if data is not None and not data.is_true:
-        stalled = data.reason in (Reason.DEPENDENCY_FAILED, Reason.CIRCULAR_REFERENCE)
-        state: State = "Stalled" if stalled else "Waiting"
+        is_stalled = data.reason in (Reason.DEPENDENCY_FAILED, Reason.CIRCULAR_REFERENCE)
+        state: State = "Stalled" if is_stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if case.facts.kuberay == "NotInstalled":
         return situation_without_kuberay(case)
-    if _unfinished_deletion(case):
+    if _is_deletion_unfinished(case):
         return _cleaning_up(case)
-    if run is not None and run.outcome == "Lost" and case.now < (begins := retry_time(run)):
+    if run is not None and run.outcome == "Lost" and case.now < (next_start := retry_time(run)):
         message = (
             f"Attempt {run.attempt} was lost ({run.reason}): {(run.message or '').rstrip('.')}. "
-            f"Attempt {run.attempt + 1} starts at {format_for_people(begins)}"
+            f"Attempt {run.attempt + 1} starts at {format_for_people(next_start)}"
         )
-        return case.situation("Retrying", Reason.RETRYING, message, requeue_at=begins)
+        return case.situation("Retrying", Reason.RETRYING, message, requeue_at=next_start)
     number = next_number(case.runs, case.revision.number)
     child = child_name(case.facts.kind, case.facts.name, case.revision.number, number)
-    return _name_taken(case, case.facts.attempts.get(child, AttemptFacts(child)))
+    return _name_conflict(case, case.facts.attempts.get(child, AttemptFacts(child)))
 
 
 def _cleaning_up(case: Case) -> Situation:
     state: State = "Retrying" if case.run is not None and case.run.outcome == "Lost" else "Pending"
     message = "Waiting for the pods and objects of the previous attempt to be deleted"
-    again = next_pod_loss_time(_own_attempts(case.facts), case.now)
-    return case.situation(state, Reason.CLEANING_UP, message, requeue_at=again)
+    recheck_time = next_pod_loss_time(_owned_attempts(case.facts), case.now)
+    return case.situation(state, Reason.CLEANING_UP, message, requeue_at=recheck_time)
 
 
-def _created(case: Case) -> Situation:
+def _create_attempt(case: Case) -> Situation:
     resource, number = case.revision.resource, next_number(case.runs, case.revision.number)
     assert resource is not None, "an obstacle otherwise"
     run = new_run(case.facts, case.revision, number, case.run, case.now)
@@ -305,65 +314,66 @@ def _created(case: Case) -> Situation:
     return replace(_creating(case, run, create), runs=add_run(case.runs, run))
 
 
-# -- what an attempt that is over leaves behind -------------------------------------------------------------
+# -- objects that finished attempts leave behind ------------------------------------------------------------
 
 
-def _deletions(case: Case, kept: str | None) -> tuple[Action, ...]:
-    """Deletes the objects of all attempts but the kept one."""
+def _deletions(case: Case, kept_child: str | None) -> tuple[Action, ...]:
+    """Return the actions that delete the objects of all attempts but one."""
     return tuple(
         DeleteAttempt(child)
         for child, attempt in sorted(case.facts.attempts.items())
-        if child != kept and _leaves_objects(attempt, case.facts.uid)
+        if child != kept_child and _leaves_objects(attempt, case.facts.uid)
     )
 
 
 def _leaves_objects(attempt: AttemptFacts, uid: str) -> bool:
     objects = (attempt.ray_job, attempt.config_map)
-    return any(found is not None and found.is_current(uid) for found in objects)
+    return any(facts is not None and facts.is_current(uid) for facts in objects)
 
 
-def _unfinished_deletion(case: Case) -> bool:
-    return any(not is_gone(attempt, case.now) for attempt in _own_attempts(case.facts))
+def _is_deletion_unfinished(case: Case) -> bool:
+    return any(not is_gone(attempt, case.now) for attempt in _owned_attempts(case.facts))
 
 
-def _own_attempts(facts: Facts) -> Iterator[AttemptFacts]:
-    """Attempts that left anything, and not those of another resource."""
+def _owned_attempts(facts: Facts) -> Iterator[AttemptFacts]:
+    """Yield the attempts that do not belong to another resource."""
     for attempt in facts.attempts.values():
         job = attempt.ray_job
         if job is None or job.owner_uid == facts.uid:
             yield attempt
 
 
-# -- what prevents the creation of an attempt ---------------------------------------------------------------
+# -- obstacles to the creation of an attempt ----------------------------------------------------------------
 
 
 def _invalid_spec(case: Case) -> Situation | None:
-    """No attempt can be created from the spec."""
+    """Return the situation in which the spec allows no new attempt, or None."""
     revision = case.revision
     if revision.resource is None:
         return case.situation("Stalled", Reason.INVALID_SPEC, invalid_spec_message(case.facts))
     if revision.drift is not None:
         return case.situation("Stalled", revision.drift.reason, revision.drift.message)
-    if refused := refusals(revision.resource, revision.defaults):
-        return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(refused))
+    if problems := refusals(revision.resource, revision.defaults):
+        return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(problems))
     return None
 
 
-def _name_taken(case: Case, attempt: AttemptFacts) -> Situation | None:
-    """An object has the name of one of the attempt's. It is not watched for this resource: check again."""
-    again = after(case.now, POLL_SECONDS)
+def _name_conflict(case: Case, attempt: AttemptFacts) -> Situation | None:
+    """Return the situation in which another object has a name that the attempt needs, or None."""
+    # That object is not watched for this resource, so it is checked again after a while.
+    recheck_time = after(case.now, POLL_SECONDS)
     if attempt.conflict is not None:
         message = f"{attempt.conflict} has a name that the attempt needs; rename this resource or delete that object"
-        return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=again)
-    for kind, found in (("RayJob", attempt.ray_job), ("ConfigMap", attempt.config_map)):
-        if found is None or found.is_current(case.facts.uid):
+        return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=recheck_time)
+    for kind, object_facts in (("RayJob", attempt.ray_job), ("ConfigMap", attempt.config_map)):
+        if object_facts is None or object_facts.is_current(case.facts.uid):
             continue
         name = f"{kind}/{attempt.child}"
-        if found.owner_uid is None and not found.deleting:
+        if object_facts.owner_uid is None and not object_facts.is_deleting:
             message = (
-                f"{name} has no owner, but a name that the attempt needs; delete it or rename this resource"
+                f"{name} has no owner but a name that the attempt needs; delete it or rename this resource"
             )
-            return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=again)
+            return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=recheck_time)
         message = f"Waiting for {name} of an earlier resource or attempt to be deleted"
-        return case.situation("Pending", Reason.CLEANING_UP, message, requeue_at=again)
+        return case.situation("Pending", Reason.CLEANING_UP, message, requeue_at=recheck_time)
     return None

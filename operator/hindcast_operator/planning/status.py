@@ -1,4 +1,4 @@
-"""From a situation to what is written and announced: the status, its conditions, and events."""
+"""The status, its conditions and the events that follow from a situation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ State = Literal[
     "Succeeded",
     "Failed",
 ]
-"""`Stalled`: somebody must act, then the run continues by itself. `Failed`: final for the revision."""
+"""`Stalled`: a person must act; the run then continues by itself. `Failed`: final for the revision."""
 
-FINISHED: Final = ("Succeeded", "Failed")
-_READY: Final[tuple[State, ...]] = ("Running", "Suspended", "Succeeded")
-_STALLED: Final[tuple[State, ...]] = ("Stalled", "Failed")
-_LONGEST_EVENT: Final = 1000
+FINISHED_STATES: Final = ("Succeeded", "Failed")
+_READY_STATES: Final[tuple[State, ...]] = ("Running", "Suspended", "Succeeded")
+_STALLED_STATES: Final[tuple[State, ...]] = ("Stalled", "Failed")
+_MAX_EVENT_LENGTH: Final = 1000
 """Kubernetes accepts 1024 bytes."""
 
 
@@ -44,14 +44,15 @@ class Check:
 
 @dataclass(frozen=True)
 class Situation:
-    """The state of a resource, and what is to be done.
+    """The state of a resource, and the actions that it needs.
 
     Attributes:
-        reason: of Ready, and of Reconciling or Stalled.
-        message: one sentence for people: why, and what to do next.
+        reason: reason of Ready, and of Reconciling or Stalled.
+        message: one sentence for people: the cause, and what to do next.
         runs: the history, newest first.
-        data: DataReady, where the resource refers to others.
-        cluster: ClusterReady, where there is an attempt.
+        actions: the actions, in order.
+        data_ready: the condition DataReady, if the resource refers to others.
+        cluster_ready: the condition ClusterReady, if there is an attempt.
         requeue_at: the next deadline.
     """
 
@@ -69,15 +70,14 @@ class Situation:
 
 
 def read_status(plain: Mapping[str, Any]) -> Status:
-    """The status of a resource; that of a new one where there is none."""
+    """Parse the status of a resource; an empty one is that of a new resource."""
     return Status.model_validate(dict(plain), by_alias=True, by_name=False)
 
 
 def plain_status(status: Status) -> dict[str, Any]:
-    """The status as it is written: camelCase, without unset fields. Equal plain statuses need no write.
-
-    Nothing in it is empty: server-side apply turns a mapping whose last entry is removed into null, and rejects that.
-    """
+    """Return the status as it is written: camelCase, without unset or empty fields. Equal results need no write."""
+    # Empty mappings are left out: server-side apply turns a mapping into null when its last entry is removed, and then
+    # rejects the null.
     plain: dict[str, Any] = _without_empty(status.model_dump(mode="json", by_alias=True, exclude_none=True))
     return plain
 
@@ -102,29 +102,33 @@ def new_status(
     now: datetime,
     new_revision: bool,
 ) -> Status:
-    """The whole status.
+    """Return the whole new status.
 
     Args:
-        report: of the current attempt; what it leaves out stays as it was.
+        situation: the situation that it describes.
+        old: the stored status.
+        report: report of the current attempt; fields that it leaves out keep their old values.
         resolved: sizes of an attempt that is created now; None keeps the old ones.
-        spec_changes: SpecDrift and ChangeWaiting, where they are true.
-        new_revision: nothing of the revision exists yet: results of an older one are dropped.
+        spec_changes: the conditions SpecDrift and ChangeWaiting, if they are true.
+        generation: generation of the spec.
+        now: the time of changed conditions.
+        new_revision: the revision has no attempt yet; results of an older one are dropped.
     """
-    kept = Status() if new_revision else old
+    base = Status() if new_revision else old
     report = report or Report(number=1, report_time="", last_progress_time="")
     runs = situation.runs
     was_seen = bool(runs) and runs[0].ray_job_uid is not None
-    has_job = was_seen and (runs[0].outcome is None or situation.state in FINISHED)
+    has_job = was_seen and (runs[0].outcome is None or situation.state in FINISHED_STATES)
     return Status(
         observed_generation=generation,
         state=situation.state,
         message=_message(situation, spec_changes),
         conditions=_conditions(situation, spec_changes, old.conditions, generation, now),
         ray_job_name=runs[0].ray_job_name if has_job else None,
-        progress=report.progress or kept.progress,
-        output=report.output or kept.output,
-        checkpoint=report.checkpoint or kept.checkpoint,
-        resolved=kept.resolved if resolved is None else dict(resolved),
+        progress=report.progress or base.progress,
+        output=report.output or base.output,
+        checkpoint=report.checkpoint or base.checkpoint,
+        resolved=base.resolved if resolved is None else dict(resolved),
         runs=list(runs),
     )
 
@@ -140,7 +144,7 @@ def _message(situation: Situation, spec_changes: Mapping[str, Check]) -> str:
 
 
 def find_condition(status: Status, type_: str) -> Condition | None:
-    """The condition of that type."""
+    """Return the condition of a type, if any."""
     return next((entry for entry in status.conditions if entry.type == type_), None)
 
 
@@ -151,7 +155,7 @@ def _conditions(
     generation: int,
     now: datetime,
 ) -> list[Condition]:
-    """All conditions, in a fixed order; those whose status did not change keep their transition time."""
+    """Return all conditions in a fixed order. A condition with an unchanged status keeps its transition time."""
     since: dict[tuple[str, str], str] = {
         (entry.type, entry.status): entry.last_transition_time for entry in old
     }
@@ -172,89 +176,98 @@ def _conditions(
 
 
 def _checks(situation: Situation, spec_changes: Mapping[str, Check]) -> Iterator[tuple[str, Check]]:
-    """Most conditions exist only while they are true.
-
-    kstatus takes whichever of Reconciling and Stalled it finds True, and `kubectl wait` waits for True.
-    """
+    """Yield type and value of each condition. Most conditions exist only while they are true."""
+    # kstatus takes whichever of Reconciling and Stalled it finds True, and `kubectl wait` waits for True.
     state = situation.state
-    true = Check(True, situation.reason, situation.message)
-    ready = state in _READY
-    yield "Ready", Check(ready, situation.reason, situation.message)
-    if not ready:
-        yield "Stalled" if state in _STALLED else "Reconciling", true
+    true_check = Check(True, situation.reason, situation.message)
+    is_ready = state in _READY_STATES
+    yield "Ready", Check(is_ready, situation.reason, situation.message)
+    if not is_ready:
+        yield "Stalled" if state in _STALLED_STATES else "Reconciling", true_check
     if situation.data_ready is not None:
         yield "DataReady", situation.data_ready
     if situation.cluster_ready is not None:
         yield "ClusterReady", situation.cluster_ready
     yield from spec_changes.items()
     if state == "Suspended":
-        yield "Suspended", true
+        yield "Suspended", true_check
     if state == "Suspending":
         yield "Suspended", Check(False, Reason.SUSPENDING, situation.message)
-    if state in FINISHED:
-        yield "Complete" if state == "Succeeded" else "Failed", true
-        yield "Finished", true
+    if state in FINISHED_STATES:
+        yield "Complete" if state == "Succeeded" else "Failed", true_check
+        yield "Finished", true_check
 
 
-# -- events: one for each transition that the status shows, none at rest -------------------------------------
+# -- events: one for each transition in the status, none while it is unchanged -------------------------------
 
 
 def events_between(old: Status, new: Status) -> tuple[Event, ...]:
-    """What happened between two statuses, in the order of cause and effect."""
+    """Return the events between two statuses, in the order of cause and effect."""
     return (*_ended_attempts(old, new), *_new_attempt(old, new), *_changed_conditions(old, new))
 
 
 def _ended_attempts(old: Status, new: Status) -> Iterator[Event]:
-    """Attempts that ended without finishing the run."""
-    unfinished = {run.ray_job_name for run in old.runs if run.outcome is None}
+    """Yield an event for each attempt that ended without finishing the run."""
+    unfinished_children = {run.ray_job_name for run in old.runs if run.outcome is None}
     for run in new.runs:
-        if run.ray_job_name in unfinished and run.outcome in ("Lost", "Preempted", "Superseded"):
+        if run.ray_job_name in unfinished_children and run.outcome in ("Lost", "Preempted", "Superseded"):
             yield _event(
                 Reason.of(run.reason or Reason.LOST_DRIVER), f"{_attempt_name(run)} ended: {run.message}"
             )
 
 
 def _new_attempt(old: Status, new: Status) -> Iterator[Event]:
-    known = {run.ray_job_name for run in old.runs}
+    old_children = {run.ray_job_name for run in old.runs}
     for run in new.runs[:1]:
-        if run.ray_job_name not in known:
+        if run.ray_job_name not in old_children:
             yield _event(Reason.ATTEMPT_CREATED, f"{_attempt_name(run)}: RayJob {run.ray_job_name}")
 
 
 def _changed_conditions(old: Status, new: Status) -> Iterator[Event]:
-    ready = _changed(old, new, "Ready")
+    ready = _changed_condition(old, new, "Ready")
     if ready is not None and ready.reason != Reason.ACCEPTED:
         yield _event(Reason.of(ready.reason), ready.message)
-    cluster = _changed(old, new, "ClusterReady")
+    cluster = _changed_condition(old, new, "ClusterReady")
     if cluster is not None and cluster.status == "False" and new.state in ("Running", "Suspending"):
         yield _event(Reason.of(cluster.reason), cluster.message)
-    if (obstacle := _another_obstacle(old, new)) is not None:
+    if (obstacle := _new_obstacle(old, new)) is not None:
         yield _event(Reason.UNSCHEDULABLE, obstacle.message)
     for type_ in ("SpecDrift", "ChangeWaiting"):
-        change = _changed(old, new, type_)
+        change = _changed_condition(old, new, type_)
         if change is not None and new.state != "Stalled":
             yield _event(Reason.of(change.reason), change.message)
 
 
-def _changed(old: Status, new: Status, type_: str) -> Condition | None:
-    """The condition, where its reason is another than it was."""
-    before, now = find_condition(old, type_), find_condition(new, type_)
-    return now if now is not None and (before is None or before.reason != now.reason) else None
+def _changed_condition(old: Status, new: Status, type_: str) -> Condition | None:
+    """Return the condition if its reason has changed."""
+    old_condition, new_condition = find_condition(old, type_), find_condition(new, type_)
+    return (
+        new_condition
+        if new_condition is not None
+        and (old_condition is None or old_condition.reason != new_condition.reason)
+        else None
+    )
 
 
-def _another_obstacle(old: Status, new: Status) -> Condition | None:
-    """ClusterReady, where pods found no node before and find none now, for want of something else.
-
-    The scheduler rewords its message as nodes come and go; what to do about it, after the last semicolon, stays.
-    """
-    before, now = find_condition(old, "ClusterReady"), find_condition(new, "ClusterReady")
-    if before is None or now is None or not before.reason == now.reason == Reason.UNSCHEDULABLE:
+def _new_obstacle(old: Status, new: Status) -> Condition | None:
+    """Return ClusterReady if pods are still unschedulable, but now for lack of something else."""
+    old_condition, new_condition = find_condition(old, "ClusterReady"), find_condition(new, "ClusterReady")
+    if (
+        old_condition is None
+        or new_condition is None
+        or not old_condition.reason == new_condition.reason == Reason.UNSCHEDULABLE
+    ):
         return None
-    return now if before.message.rpartition("; ")[2] != now.message.rpartition("; ")[2] else None
+    # The scheduler rewords its message as nodes come and go. Only the remedy, after the last semicolon, is compared.
+    return (
+        new_condition
+        if old_condition.message.rpartition("; ")[2] != new_condition.message.rpartition("; ")[2]
+        else None
+    )
 
 
 def _event(reason: Reason, message: str) -> Event:
-    short = message if len(message) <= _LONGEST_EVENT else message[: _LONGEST_EVENT - 1] + "…"
+    short = message if len(message) <= _MAX_EVENT_LENGTH else message[: _MAX_EVENT_LENGTH - 1] + "…"
     return Event(reason.type, reason.value, short)
 
 

@@ -192,7 +192,7 @@ class RunningAlgorithm:
         result = self._trainer.iterate()
         start_time = time.monotonic()
         held_out, online_evaluation = self._trainer.held_out_evaluator, self._run_due_evaluation()
-        is_offline_due = held_out is not None and held_out.due(self.iteration)
+        is_offline_due = held_out is not None and held_out.is_due(self.iteration)
         evaluation = add_evaluation(
             {}, online_evaluation, self.evaluate_offline() if is_offline_due else None
         )
@@ -425,7 +425,7 @@ class RunningAlgorithm:
         if self._evaluations is None:
             return None
         evaluation = self._evaluations.collect()
-        if not self._evaluations.due(self.iteration):
+        if not self._evaluations.is_due(self.iteration):
             return evaluation
         if self._evaluations.runs_in_parallel:
             self._launch_evaluation()

@@ -1,4 +1,4 @@
-"""What commands share: the flags --json, --debug and --quiet, how they fail, options of several of them."""
+"""Parts that commands share: the flags --json, --debug and --quiet, error reporting, common options."""
 
 import functools
 import inspect
@@ -31,21 +31,25 @@ KubeContext = Annotated[
 
 _FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
 
-# Typer's control flow: exits, and command-line mistakes, which `main` reports.
+# Typer's control flow: exits, and usage errors, which `main` reports. Typer's copy of click is private, so
+# UsageError is reached through a public subclass.
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 _CONTROL_FLOW = (typer.Exit, typer.Abort, USAGE_ERROR, BrokenPipeError)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a typer command of a function that takes a `screen`.
+    """Make a typer command from a function with a parameter `screen`.
 
-    The command has the function's other parameters and the common flags; exceptions become an
-    error message and an exit code. In place of a parameter that is a dataclass it has an option for each
-    of the dataclass's fields, whose annotation is typer's.
+    The command has the function's other parameters and the common flags. Exceptions become an error message and an
+    exit code. A parameter that is a dataclass becomes one option per field, declared by the field's typer annotation.
     """
-    own = dict(inspect.signature(function, eval_str=True).parameters)
-    del own["screen"]
-    groups = {name: own.pop(name).annotation for name in list(own) if is_dataclass(own[name].annotation)}
+    parameters = dict(inspect.signature(function, eval_str=True).parameters)
+    del parameters["screen"]
+    groups = {
+        name: parameters.pop(name).annotation
+        for name in list(parameters)
+        if is_dataclass(parameters[name].annotation)
+    }
 
     @functools.wraps(function)
     def run_command(context: typer.Context, json: bool, debug: bool, quiet: bool, **arguments: Any) -> None:
@@ -57,24 +61,24 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             function(**arguments, screen=screen)
         except _CONTROL_FLOW:
             raise
-        except BaseException as error:
+        except BaseException as error:  # KeyboardInterrupt too, which has an exit code of its own
             if isinstance(error, SystemExit):
                 raise
             raise typer.Exit(report_failure(error, function.__name__, screen)) from None
 
-    parameters = [
-        *own.values(),
+    all_parameters = [
+        *parameters.values(),
         *chain(*(inspect.signature(group).parameters.values() for group in groups.values())),
     ]
-    _declare(run_command, parameters)
+    _declare(run_command, all_parameters)
     return run_command
 
 
-def _declare(run_command: Callable[..., None], own: Iterable[inspect.Parameter]) -> None:
-    """Give the command the signature that typer reads its parameters from."""
+def _declare(run_command: Callable[..., None], own_parameters: Iterable[inspect.Parameter]) -> None:
+    """Set the signature from which typer reads the command's parameters."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
-    parameters += [parameter.replace(kind=keyword) for parameter in own]
+    parameters += [parameter.replace(kind=keyword) for parameter in own_parameters]
     parameters += [
         inspect.Parameter(name, keyword, annotation=annotation, default=False)
         for name, annotation in _FLAGS.items()

@@ -1,4 +1,4 @@
-"""How the data commands read and write, and the summary that they print."""
+"""Options of the data commands for reading and writing, and the summary that they print."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def _writing(*names: str, **options: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReadFlags:
-    """How to read the sources; the same as the fields of a training's input."""
+    """Options for reading the sources; they match the fields of a training's input."""
 
     form: Annotated[Format, _reading("--format", help="Format of the source files.")] = "Auto"
     schema: Annotated[
@@ -102,7 +102,8 @@ class ReadFlags:
     ] = False
 
     def reading(self, paths: Sequence[str]) -> "Reading":
-        """How to read the paths with these options."""
+        """Return a reading of the paths with these options."""
+        # Imported here: --help shows these options too, and must not wait for pyarrow.
         from hindcast.api.filter_term import parse_filter
         from hindcast.api.input import PrepareSpec
         from hindcast.datasets.prepare.reading import Reading
@@ -127,7 +128,7 @@ class ReadFlags:
 
 @dataclass(frozen=True)
 class WriteFlags:
-    """How to write the destination; the same as the fields of a recording's output."""
+    """Options for writing the destination; they match the fields of a recording's output."""
 
     to: Annotated[
         str,
@@ -154,7 +155,7 @@ class WriteFlags:
     ] = False
 
     def target(self, folder: str) -> "Target":
-        """How to write the folder with these options."""
+        """Return a target that writes into the folder with these options."""
         from hindcast.api.quantity import parse_bytes
         from hindcast.datasets.target import Target
         from hindcast.errors import SpecError
@@ -164,15 +165,21 @@ class WriteFlags:
             size = parse_bytes(self.file_size)
         except ValueError as error:
             raise SpecError(f"--file-size {error}") from error
-        packed = tuple(name.strip() for name in self.compress_columns.split(",") if name.strip())
+        packed_columns = tuple(name.strip() for name in self.compress_columns.split(",") if name.strip())
         return Target(
-            resolve(folder), self.to, self.rows_per_file, max(1, size), self.compression, self.replace, packed
+            resolve(folder),
+            self.to,
+            self.rows_per_file,
+            max(1, size),
+            self.compression,
+            self.replace,
+            packed_columns,
         )
 
 
 @contextmanager
-def watching(screen: Screen, name: str) -> "Iterator[Hooks]":
-    """Progress on the screen, and Ctrl-C as a request to stop at the next safe point."""
+def show_progress(screen: Screen, name: str) -> "Iterator[Hooks]":
+    """Show progress on the screen; Ctrl-C requests a stop at the next safe point."""
     from hindcast.cli.progress import reporting
     from hindcast.datasets.hooks import Hooks
     from hindcast.report.events import Progress
@@ -187,17 +194,17 @@ def watching(screen: Screen, name: str) -> "Iterator[Hooks]":
         yield Hooks(progress, lambda message: reporter.note(name, message), interruption.check)
 
 
-def show_written(screen: Screen, sources: Sequence[str], *written: "WriteResult") -> None:
-    """Print what was written, where, and its checksum."""
+def show_written(screen: Screen, sources: Sequence[str], *results: "WriteResult") -> None:
+    """Print what was written, its folder and its checksum."""
     from hindcast import formatting
 
-    document: dict[str, Any] = {"sources": list(sources), "written": [asdict(one) for one in written]}
+    document: dict[str, Any] = {"sources": list(sources), "written": [asdict(result) for result in results]}
     lines = [
-        f"{one.folder}: {formatting.plural(one.episodes, 'episode')}, "
-        f"{formatting.plural(one.timesteps, 'timestep')} as {one.format}, {formatting.size(one.bytes)} in "
-        f"{formatting.plural(one.files, 'file')}, verified (content {one.checksum[:16]})"
-        + (", already there" if one.state == "AlreadyFinished" else "")
-        for one in written
+        f"{result.folder}: {formatting.plural(result.episodes, 'episode')}, "
+        f"{formatting.plural(result.timesteps, 'timestep')} as {result.format}, {formatting.size(result.bytes)} in "
+        f"{formatting.plural(result.files, 'file')}, verified (content {result.checksum[:16]})"
+        + (", already exists" if result.state == "AlreadyFinished" else "")
+        for result in results
     ]
     screen.result(document, *lines)
 
@@ -211,18 +218,18 @@ def _read_option(text: str) -> tuple[str, Any]:
 
 
 def _schema_map(texts: Sequence[str]) -> dict[str, str | list[str]]:
-    """From each name to the one or the several that it is given."""
-    found: dict[str, list[str]] = {}
+    """Return column name -> source name, or a list of source names if there are several."""
+    sources: dict[str, list[str]] = {}
     for text in texts:
-        name, theirs = _pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
-        found.setdefault(name, []).append(theirs)
-    return {name: theirs if len(theirs) > 1 else theirs[0] for name, theirs in found.items()}
+        name, source_name = _pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
+        sources.setdefault(name, []).append(source_name)
+    return {name: names if len(names) > 1 else names[0] for name, names in sources.items()}
 
 
 def _pair(option: str, text: str, form: str) -> tuple[str, str]:
     from hindcast.errors import SpecError
 
-    name, equals, theirs = (part.strip(" ") for part in text.partition("="))
-    if not (name and equals and theirs):
-        raise SpecError(f"{option} {text!r} is not of the form {form}")
-    return name, theirs
+    name, equals, value = (part.strip(" ") for part in text.partition("="))
+    if not (name and equals and value):
+        raise SpecError(f"{option} {text!r} does not have the form {form}")
+    return name, value

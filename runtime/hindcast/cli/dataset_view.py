@@ -1,4 +1,4 @@
-"""A dataset's summary on the terminal: facts, distributions, tables of dimensions, problems."""
+"""Renders a dataset's summary on the terminal: facts, distributions, tables of dimensions, problems."""
 
 import itertools
 from collections import Counter
@@ -21,17 +21,17 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def views(name: str, summary: Summary) -> Iterator[RenderableType]:
-    """What `hindcast inspect` shows, from top to bottom."""
+    """Yield the parts of `hindcast inspect` from top to bottom."""
     yield Text(name, style="bold")
     yield _facts(summary)
     if summary.returns is not None:
         yield from spread_bars("Returns", summary.returns)
     if summary.lengths is not None:
         yield from spread_bars("Lengths (timesteps)", summary.lengths)
-    for leaf in summary.actions:
-        yield from _actions(leaf)
-    for observed in summary.observations:
-        yield from _observations(observed)
+    for action_leaf in summary.actions:
+        yield from _actions(action_leaf)
+    for observation_leaf in summary.observations:
+        yield from _observations(observation_leaf)
     if summary.coverage is not None:
         yield Text(f"Coverage: {describe_coverage(summary.coverage)}\n")
     yield from _problems(summary.problems)
@@ -74,7 +74,7 @@ def _observations(leaf: ObservationLeaf) -> Iterator[RenderableType]:
 def _dimensions(
     name: str, count: int, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> Iterator[RenderableType]:
-    """A row for each dimension, the first few; of the many of a frame, a few spread evenly."""
+    """Show a row for each of the first dimensions; for a frame, of a few dimensions spread evenly."""
     more = f", the first {MAX_ROWS}" if count > MAX_ROWS else ""
     if count > len(rows):
         more = f", {MAX_ROWS} of them"
@@ -93,13 +93,13 @@ def _number(value: float | None) -> str:
 
 
 def _problems(problems: Sequence[DataProblem]) -> Iterator[RenderableType]:
-    """One line each; problems after the tenth of a kind are only counted."""
-    seen: Counter[tuple[str, str]] = Counter()
+    """Show one line per problem; after the tenth of a kind, only their number."""
+    num_seen: Counter[tuple[str, str]] = Counter()
     for problem in problems:
-        seen[problem.severity, problem.kind] += 1
-        if seen[problem.severity, problem.kind] <= MAX_OF_A_KIND:
+        num_seen[problem.severity, problem.kind] += 1
+        if num_seen[problem.severity, problem.kind] <= MAX_OF_A_KIND:
             yield _line(problem.severity, problem.message, problem.kind)
-    for (severity, kind), count in seen.items():
+    for (severity, kind), count in num_seen.items():
         if count > MAX_OF_A_KIND:
             yield _line(
                 severity, f"and {formatting.integer(count - MAX_OF_A_KIND)} more; --json lists all", kind
@@ -114,38 +114,39 @@ def _line(severity: str, message: str, kind: str) -> Text:
 
 
 def spread_bars(title: str, spread: ValueDistribution) -> Iterator[RenderableType]:
-    """A distribution's numbers in a line, and its histogram."""
+    """Show a distribution's statistics in a line, and its histogram."""
     low, high = formatting.significant(spread.min), formatting.significant(spread.max)
     mean, deviation = formatting.significant(spread.mean), formatting.significant(spread.std)
     middle = formatting.significant(spread.median)
     yield Text(f"{title}: mean {mean} ± {deviation}, median {middle}, from {low} to {high}")
-    edges, counts = _merged(spread)
+    edges, counts = _merge_bins(spread)
     yield _bars([_bin(*ends) for ends in itertools.pairwise(edges)], counts)
 
 
 def value_bars(name: str, counts: Mapping[int, int]) -> Iterator[RenderableType]:
-    """How often each value of a discrete action is taken."""
-    shown = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_ROWS])
-    more = f", the {len(shown)} most frequent of {len(counts)}" if len(shown) < len(counts) else ""
+    """Show how often each value of a discrete action occurs."""
+    values = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_ROWS])
+    more = f", the {len(values)} most frequent of {len(counts)}" if len(values) < len(counts) else ""
     yield Text(f"{name}: how often each value is taken{more}")
-    yield _bars([str(value) for value in shown], [counts[value] for value in shown])
+    yield _bars([str(value) for value in values], [counts[value] for value in values])
 
 
 def bar(share: float) -> str:
-    """A bar of up to `BAR_WIDTH` blocks, in eighths; anything above zero shows."""
+    """Return a bar of up to `BAR_WIDTH` blocks, in eighths; any share above zero is visible."""
+    # A share that rounds to nothing still gets an eighth.
     eighths = max(round(share * BAR_WIDTH * 8), 1 if share > 0 else 0)
     return "█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8]
 
 
 def _bin(low: float, high: float) -> str:
-    """A bin's name; a bin around a single integer is called by it."""
+    """Return a bin's label; the label of a bin around a single integer is that integer."""
     if high - low == 1 and low % 1 == 0.5:
         return formatting.significant(low + 0.5)
     return f"{formatting.significant(low)} to {formatting.significant(high)}"
 
 
-def _merged(spread: ValueDistribution) -> tuple[Sequence[float], Sequence[int]]:
-    """Neighbouring bins together, so that they fit on a screen."""
+def _merge_bins(spread: ValueDistribution) -> tuple[Sequence[float], Sequence[int]]:
+    """Merge neighbouring bins so that they fit on a screen."""
     step = -(-len(spread.counts) // MAX_ROWS)
     counts = [sum(spread.counts[i : i + step]) for i in range(0, len(spread.counts), step)]
     return [*spread.edges[:-1:step], spread.edges[-1]], counts
@@ -156,11 +157,11 @@ def _bars(labels: Sequence[str], counts: Sequence[int]) -> RenderableType:
     table.add_column(justify="right", style="dim")
     table.add_column(style="cyan")
     table.add_column(justify="right")
-    total, most = sum(counts), max(counts)
+    total, max_count = sum(counts), max(counts)
     for label, count in zip(labels, counts, strict=True):
         table.add_row(
             label,
-            bar(count / most),
+            bar(count / max_count),
             f"{formatting.integer(count)}  {formatting.as_percentage(count / total)}",
         )
     return Padding(table, (0, 0, 1, 2), expand=False)

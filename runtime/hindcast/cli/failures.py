@@ -1,4 +1,4 @@
-"""What a command prints when it fails: one sentence and an exit code."""
+"""Reports a command's failure: one sentence and an exit code."""
 
 import sys
 import tempfile
@@ -42,16 +42,17 @@ _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
     ),
     "runtime",
 )
-"""Package -> the extra that brings it."""
+"""Package -> the extra that installs it."""
 
 
 def report_failure(error: BaseException, command: str, screen: Screen) -> int:
-    """Print what went wrong to stderr; with --json also as a document on stdout. The exit code."""
+    """Print an error to stderr, with --json also as a document on stdout; return the exit code."""
     message, exit_code = _explain(error, command, screen)
     if screen.flags.debug:
         traceback.print_exception(error, file=sys.stderr)
     for line in message.splitlines():
         text, style = (line, None) if exit_code == EXIT_INTERRUPTED else (f"error: {line}", "red")
+        # Without markup and wrapping: a message may contain brackets, and paths are copied.
         screen.err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     if screen.flags.json:
         screen.json_line({"error": failure_document(error, message, exit_code)})
@@ -59,7 +60,7 @@ def report_failure(error: BaseException, command: str, screen: Screen) -> int:
 
 
 def failure_document(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
-    """The document that `--json` prints for a failure."""
+    """Return the document that `--json` prints for a failure."""
     return {"type": type(error).__name__, "message": message, "exitCode": exit_code}
 
 
@@ -71,7 +72,7 @@ def _explain(error: BaseException, command: str, screen: Screen) -> tuple[str, i
     missing = _missing_package(error)
     if missing is not None:
         install = f"pip install 'hindcast-rl[{_EXTRAS[missing]}]'"
-        return f"hindcast {command} needs {missing}, which is not installed: {install}", 1
+        return f"hindcast {command} requires {missing}, which is not installed: {install}", 1
     return _defect(error, screen), EXIT_DEFECT
 
 
@@ -86,6 +87,7 @@ def _defect(error: BaseException, screen: Screen) -> str:
     what = f"this is a bug in Hindcast, not in your files: {type(error).__name__}: {error}"
     if screen.flags.debug:
         return f"{what} (traceback above)"
+    # Kept, so that the user can attach it to a report.
     with tempfile.NamedTemporaryFile(
         "w", prefix="hindcast-", suffix=".traceback.txt", delete=False, encoding="utf-8"
     ) as file:

@@ -1,4 +1,5 @@
-"""The `hindcast` command. Commands import what they need when they run, so that help comes at once."""
+"""The `hindcast` command."""
+# Commands import their packages when they run: with torch and pyarrow imported here, --help would take seconds.
 
 import sys
 
@@ -72,8 +73,8 @@ def main() -> None:
     except USAGE_ERROR as error:
         print(f"error: {_usage(error)}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        sys.stdout = None  # nothing more can be flushed into it
+    except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
+        sys.stdout = None  # else the interpreter flushes into the closed pipe at exit and prints an error
         sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_INTERRUPTED)
@@ -82,7 +83,7 @@ def main() -> None:
 
 def _usage(error: BaseException) -> str:
     if isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
-        error.message = _rejected(error.__cause__)
+        error.message = _describe_value_error(error.__cause__)
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     message = " ".join(message.split()).rstrip(".")
     stop = "" if message.endswith("?") else "."
@@ -91,8 +92,8 @@ def _usage(error: BaseException) -> str:
     return f"{message[:1].lower()}{message[1:]}{stop} See {name} --help."
 
 
-def _rejected(error: ValueError) -> str:
-    """What is wrong with a value that Typer had pydantic parse."""
+def _describe_value_error(error: ValueError) -> str:
+    """Describe why an option's value is invalid; Typer lets pydantic parse some of them."""
     from pydantic import ValidationError
 
     from hindcast.api.sentences import value_problem

@@ -1,4 +1,4 @@
-"""An offline evaluation on the terminal: a table of estimates, and a verdict."""
+"""Renders an offline evaluation on the terminal: a table of estimates, and a verdict."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ _COLOURS = {"better": "green", "worse": "red", "unknown": "yellow"}
 
 
 def views(report: OfflineReport, name: str, gamma: float) -> Iterator[RenderableType]:
-    """From top to bottom."""
+    """Yield the parts of `hindcast evaluate --data` from top to bottom."""
     yield (
         f"{name}: {formatting.plural(report.episodes, 'episode')}, "
         f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {gamma:g}"
@@ -21,7 +21,7 @@ def views(report: OfflineReport, name: str, gamma: float) -> Iterator[Renderable
     yield _table(report)
     for reason in dict.fromkeys(report.refused.values()):
         names = ", ".join(name for name, why in report.refused.items() if why == reason)
-        yield f"not estimated by {names}: {reason}"
+        yield f"{names} not estimated: {reason}"
     if report.calibration is not None:
         error = report.calibration.error
         fits = (
@@ -30,7 +30,7 @@ def views(report: OfflineReport, name: str, gamma: float) -> Iterator[Renderable
             else "fits badly, so importance ratios are unreliable"
         )
         yield (
-            "the behaviour policy's log-probabilities were not recorded; a clone of it "
+            "the recorded policy's log-probabilities are missing from the data; a clone of it "
             f"{fits} (calibration error {error:.2f})"
         )
     yield Text(report.verdict.sentence, style=_COLOURS[report.verdict.answer])

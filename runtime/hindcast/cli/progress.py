@@ -1,4 +1,4 @@
-"""Reporters of the command line: bars on a terminal, a line now and then elsewhere, JSON for machines."""
+"""Reporters of the command line: bars on a terminal, occasional lines elsewhere, JSON for machines."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reporting(screen: Screen) -> Iterator[Reporter]:
-    """The reporter that fits the screen: bars when a person watches, else a log."""
+    """Provide the reporter that suits the screen: bars on a terminal, else a log."""
     if screen.err.is_terminal and not screen.flags.quiet and not screen.flags.json:
         bars = BarReporter(screen)
         try:
@@ -31,7 +31,7 @@ def reporting(screen: Screen) -> Iterator[Reporter]:
 
 @contextmanager
 def progress_bar(screen: Screen, description: str) -> "Iterator[Hooks]":
-    """A transient bar for one long step; without a terminal only its notes are shown."""
+    """Show a transient bar for one long step; without a terminal, show only its notes."""
     from hindcast.datasets.hooks import Hooks
 
     if not screen.err.is_terminal or screen.flags.quiet or screen.flags.json:
@@ -47,16 +47,16 @@ def progress_bar(screen: Screen, description: str) -> "Iterator[Hooks]":
 
 
 def show_outcome(outcome: Outcome, screen: Screen) -> None:
-    """The end of a resource, on stdout."""
-    named = outcome.message.startswith(outcome.resource)
-    text = outcome.message if named else f"{outcome.resource}: {outcome.message}"
+    """Print the outcome of a resource to stdout."""
+    is_named = outcome.message.startswith(outcome.resource)
+    text = outcome.message if is_named else f"{outcome.resource}: {outcome.message}"
     if outcome.report is not None and outcome.report not in text:
         text += f"\nreport: {outcome.report}"
     screen.result(asdict(outcome), text)
 
 
 class LogReporter(Reporter):
-    """Writes a line when a stage begins, when it is done, and every ten seconds in between."""
+    """Writes a line when a stage starts, when it ends, and every ten seconds in between."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -75,7 +75,7 @@ class LogReporter(Reporter):
 
 
 class BarReporter(Reporter):
-    """One bar for each stage, with its numbers and the time left."""
+    """Draws one bar for each stage, with its numbers and the remaining time."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -88,7 +88,7 @@ class BarReporter(Reporter):
         stage = (progress.resource, progress.stage)
         if stage not in self._tasks:
             for task in self._tasks.values():
-                bars.stop_task(task)
+                bars.stop_task(task)  # a stage ends when the next one starts, and its clock must stop
             self._tasks[stage] = bars.add_task(progress.stage, total=progress.total, numbers="")
         bars.update(
             self._tasks[stage],

@@ -1,4 +1,4 @@
-"""Where a command writes: results to stdout, everything else to stderr, as the common flags say."""
+"""The output streams of a command: results to stdout, everything else to stderr, subject to the common flags."""
 
 import json
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ class Flags:
     """The flags common to all commands.
 
     Attributes:
-        json: results as JSON on stdout.
-        debug: tracebacks on stderr.
-        quiet: neither progress nor notes.
+        json: print results as JSON on stdout.
+        debug: print tracebacks on stderr.
+        quiet: print neither progress nor notes.
     """
 
     json: bool = False
@@ -25,28 +25,28 @@ class Flags:
     quiet: bool = False
 
     def __or__(self, other: "Flags") -> "Flags":
-        """Flags given in either place: before the command or after it."""
+        """Combine flags given before the command with flags given after it."""
         return Flags(self.json or other.json, self.debug or other.debug, self.quiet or other.quiet)
 
 
 @dataclass(frozen=True)
 class Screen:
-    """Both output streams, under the flags of this call."""
+    """Both output streams and the flags of this call."""
 
     flags: Flags = Flags()
 
     @cached_property
     def out(self) -> "Console":
-        """Results."""
+        """Console for results."""
         return _console(stderr=False)
 
     @cached_property
     def err(self) -> "Console":
-        """Progress, notes and errors."""
+        """Console for progress, notes and errors."""
         return _console(stderr=True)
 
     def without_json(self) -> "Screen":
-        """The same for people only."""
+        """Return the same screen without JSON output."""
         return replace(self, flags=replace(self.flags, json=False))
 
     def result(self, document: Mapping[str, Any], *renderables: "RenderableType") -> None:
@@ -63,12 +63,13 @@ class Screen:
                 self.out.print(renderable)
 
     def json_line(self, document: Mapping[str, Any]) -> None:
-        """One JSON document on one line of stdout."""
+        """Print a JSON document on one line of stdout."""
+        # Not through rich, which would wrap the line.
         self.out.file.write(json.dumps(document, ensure_ascii=False, allow_nan=False, default=str) + "\n")
         self.out.file.flush()
 
     def note(self, message: str, style: str | None = None) -> None:
-        """A line for people on stderr, unless they asked for quiet."""
+        """Print a line to stderr, except with --quiet."""
         if not self.flags.quiet:
             self.err.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -77,4 +78,5 @@ def _console(stderr: bool) -> "Console":
     from rich.console import Console
 
     console = Console(stderr=stderr)
+    # Without a terminal rich assumes 80 columns and would wrap tables in logs and pipes.
     return console if console.is_terminal else Console(stderr=stderr, width=120)

@@ -9,7 +9,7 @@ from hindcast.errors import SpecError
 
 
 def main() -> int:
-    """Carry out the attempt whose ConfigMap is mounted at the folder given; the exit code."""
+    """Execute the attempt in the folder that the command line names; return the exit code."""
     if len(sys.argv) != 2:
         print("error: give the folder of the attempt: python -m hindcast.cluster FOLDER", file=sys.stderr)
         return SpecError.exit_code

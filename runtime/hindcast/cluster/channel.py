@@ -1,7 +1,7 @@
-"""The attempt's ConfigMap: what the operator wants is read from it, what the attempt reports is written to it.
+"""The attempt's ConfigMap: the operator's intent is read from it, the attempt's report is written to it.
 
-The account of the head's pod may get and patch this one ConfigMap and nothing else. When a later attempt begins the
-operator takes that right away, or the ConfigMap with it.
+The service account of the head's pod may get and patch this one ConfigMap and nothing else. When a later attempt
+starts, the operator revokes that permission or deletes the ConfigMap.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from hindcast.errors import SpecError
 NAMESPACE_VARIABLE = "HINDCAST_NAMESPACE"
 ATTEMPT_VARIABLE = "HINDCAST_ATTEMPT"
 
-_TIMEOUT_S = (5.0, 15.0)
-_GONE = (403, 404)
+_TIMEOUT_SECONDS = (5.0, 15.0)
+_GONE_STATUS = (403, 404)
 
 
 class SupersededError(Exception):
-    """The attempt may no longer report: another one has started, or the resource is gone."""
+    """The attempt may no longer report: another one has started, or the resource was deleted."""
 
 
 class ReportError(Exception):
-    """The API server did not take the report; the next one may get through."""
+    """The API server did not accept the report; the next one may succeed."""
 
 
 class Channel(Protocol):
-    """To the operator."""
+    """A connection to the operator."""
 
     def send(self, report: Report) -> str:
-        """Put the report there; what the operator wants: nothing, or `CHECKPOINT`.
+        """Send the report; return the operator's intent: an empty string or `CHECKPOINT`.
 
         Raises:
-            Superseded: another attempt has started, or the resource is gone.
-            ReportFailed: try again.
+            SupersededError: another attempt has started, or the resource was deleted.
+            ReportError: the report was not accepted and should be sent again.
         """
 
 
 @dataclass(frozen=True)
 class ConfigMapName:
-    """Which ConfigMap is the attempt's."""
+    """Namespace and name of an attempt's ConfigMap."""
 
     namespace: str
     name: str
 
     @classmethod
     def from_environment(cls) -> ConfigMapName:
-        """As the pods of a run have it in their environment.
+        """Read it from the environment of a run's pod.
 
         Raises:
-            SpecError: these are not the pods of a run.
+            SpecError: this is not a pod of a run.
         """
         namespace, name = os.environ.get(NAMESPACE_VARIABLE), os.environ.get(ATTEMPT_VARIABLE)
         if not namespace or not name:
@@ -66,35 +66,35 @@ class ConfigMapName:
 
 
 class ConfigMapChannel:
-    """A channel through the API server."""
+    """A channel that patches the ConfigMap through the API server."""
 
-    def __init__(self, api: Any, at: ConfigMapName) -> None:
+    def __init__(self, api: Any, config_map: ConfigMapName) -> None:
         from kubernetes.client import CoreV1Api
 
         self._api = CoreV1Api(api)
-        self._at = at
+        self._config_map = config_map
 
     def send(self, report: Report) -> str:
-        """Merge the report into the ConfigMap; its answer carries the intent."""
+        """Merge the report into the ConfigMap; the response contains the intent."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
         body = {"data": {REPORT_KEY: report.model_dump_json(by_alias=True, exclude_none=True)}}
         try:
             response = self._api.patch_namespaced_config_map(
-                self._at.name,
-                self._at.namespace,
+                self._config_map.name,
+                self._config_map.namespace,
                 body,
                 _content_type="application/merge-patch+json",
                 _preload_content=False,
-                _request_timeout=_TIMEOUT_S,
+                _request_timeout=_TIMEOUT_SECONDS,
             )
             status, text = response.status, response.read()
         except ApiException as error:
             status, text = error.status, b""
         except (HTTPError, OSError) as error:
             raise ReportError(f"{type(error).__name__}: {error}") from error
-        if status in _GONE:
+        if status in _GONE_STATUS:
             raise SupersededError(f"the API server answered {status} to the report")
         if status != 200:
             raise ReportError(f"the API server answered {status} to the report")
@@ -102,11 +102,11 @@ class ConfigMapChannel:
         return intent
 
 
-def open_channel(at: ConfigMapName) -> ConfigMapChannel:
-    """The channel of a pod, by the account that is mounted into it.
+def open_channel(config_map: ConfigMapName) -> ConfigMapChannel:
+    """Open the channel of this pod, with its mounted service account.
 
     Raises:
-        SpecError: no account is mounted.
+        SpecError: no service account is mounted.
     """
     from kubernetes import client, config
 
@@ -118,5 +118,5 @@ def open_channel(at: ConfigMapName) -> ConfigMapChannel:
             f"the pod of the run's head has no service account to report with ({error}): podOverrides must "
             "not turn automountServiceAccountToken off."
         ) from error
-    configuration.retries = False
-    return ConfigMapChannel(client.ApiClient(configuration), at)
+    configuration.retries = False  # urllib3 would repeat an old report; `ReportSender` sends the latest one
+    return ConfigMapChannel(client.ApiClient(configuration), config_map)

@@ -1,6 +1,6 @@
-"""The driver of an attempt: it runs on the head, starts the work in the pools, monitors it, and reports.
+"""The driver of an attempt: runs on the head, starts the task in its pool, supervises it, and reports.
 
-It needs no CPU of Ray's, imports no torch, and touches storage only from a separate thread.
+It uses no CPU of Ray's, does not import torch, and accesses storage only from a separate thread.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from hindcast.run.progress import ProgressLines
 SUPERSEDED_EXIT_CODE: Final = 1
 """Exit code of a superseded driver."""
 
-_LOOK_S: Final = 1.0
-_ANSWER_S: Final = 5.0
-_RETRIES: Final = 3
-"""Times that the work resumes after its own pod was lost."""
-_SIGTERM_S: Final = 1.5
+_POLL_SECONDS: Final = 1.0
+_MAIL_TIMEOUT_SECONDS: Final = 5.0
+_MAX_RETRIES: Final = 3
+"""Number of times that the task resumes after its own pod was lost."""
+_SIGTERM_GRACE_SECONDS: Final = 1.5
 """Ray kills a driver three seconds after SIGTERM."""
-_PATIENCE_S: Final = 300.0
-_STORAGE_S: Final = 20.0
+_OUTCOME_TIMEOUT_SECONDS: Final = 300.0
+_STORAGE_TIMEOUT_SECONDS: Final = 20.0
 
 _RAY_OPTIONS: Final = {
     "RAY_task_oom_retries": "3",  # by default Ray restarts a task that runs out of memory forever
@@ -56,44 +56,45 @@ Connect = Callable[[], None]
 
 
 def drive(folder: Path, channel: Channel, connect: Connect, has_pool_labels: bool = True) -> int:
-    """Carry out the attempt in a folder; the exit code.
+    """Execute the attempt in a folder; return the exit code.
 
     Args:
-        folder: has `resource.yaml` and `attempt.json`.
+        folder: contains `resource.yaml` and `attempt.json`.
+        channel: connection to the operator.
         connect: connects this process to Ray.
-        labelled: Ray's nodes have labels that name their pools.
+        has_pool_labels: Ray's nodes have labels that name their pools.
     """
-    with capture_output(DriverLog(make_redactor())) as log, heartbeat(ReportSender(channel)) as reporting:
+    with capture_output(DriverLog(make_redactor())) as log, heartbeat(ReportSender(channel)) as sender:
         try:
             resource, attempt = read_attempt(folder)
         except SpecError as error:
-            return _end(reporting, classify(error))
-        keeper = StorageMonitor(resource, attempt, log, reporting)
-        driver = Driver(resource, Pools(attempt, has_pool_labels), reporting, keeper)
+            return _exit(sender, classify(error))
+        monitor = StorageMonitor(resource, attempt, log, sender)
+        driver = Driver(resource, Pools(attempt, has_pool_labels), sender, monitor)
         outcome = driver.run(connect)
         if outcome is None:
             print("superseded by another attempt, or the resource is gone: exiting.")
-            keeper.abandon()
+            monitor.abandon()
             return SUPERSEDED_EXIT_CODE
         print(f"{outcome.state} ({outcome.reason}): {outcome.message}")
-        if outcome.reason == "Terminated":  # there is time for one thing at most
-            code = _end(reporting, outcome)
-            keeper.end(_STORAGE_S)
+        if outcome.reason == "Terminated":  # Ray kills the driver soon: the report matters more than the log
+            code = _exit(sender, outcome)
+            monitor.stop(_STORAGE_TIMEOUT_SECONDS)
             return code
-        keeper.end(_STORAGE_S)
-        return _end(reporting, outcome)
+        monitor.stop(_STORAGE_TIMEOUT_SECONDS)
+        return _exit(sender, outcome)
 
 
 def read_attempt(folder: Path) -> tuple[OfflineRecording | OfflineTraining, Attempt]:
-    """The resource and the attempt that the operator passed in.
+    """Read the resource and the attempt that the operator wrote.
 
     Raises:
-        SpecError: a file is missing or not valid here.
+        SpecError: a file is missing or invalid for this version.
     """
-    loaded = load_resources(folder / RESOURCE_KEY)
+    items = load_resources(folder / RESOURCE_KEY)
     file = folder / ATTEMPT_KEY
     try:
-        return loaded[0].resource, Attempt.model_validate(json.loads(file.read_bytes()))
+        return items[0].resource, Attempt.model_validate(json.loads(file.read_bytes()))
     except (OSError, ValueError) as error:
         reason = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else error
         raise SpecError(
@@ -102,10 +103,10 @@ def read_attempt(folder: Path) -> tuple[OfflineRecording | OfflineTraining, Atte
 
 
 def connect_to_ray() -> None:
-    """Join the cluster whose head this process runs on.
+    """Join the Ray cluster of this head.
 
     Raises:
-        SpecError: it runs another version of Ray or Python.
+        SpecError: the cluster runs another version of Ray or Python.
     """
     for name, value in _RAY_OPTIONS.items():
         os.environ.setdefault(name, value)
@@ -122,7 +123,7 @@ def connect_to_ray() -> None:
 
 @dataclass
 class Driver:
-    """Starts the work of one attempt in its pools and waits for its end."""
+    """Starts the task of one attempt in its pool and waits for its end."""
 
     resource: OfflineRecording | OfflineTraining
     pools: Pools
@@ -131,7 +132,7 @@ class Driver:
     _lines: ProgressLines = field(default_factory=ProgressLines, init=False)
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
-        """How the attempt ended; None if it was superseded."""
+        """Execute the attempt and return its outcome, or None if it was superseded."""
         print(f"{title(self.resource)}: starting {self.pools.attempt.ray_job_name}")
         try:
             connect()
@@ -145,33 +146,33 @@ class Driver:
 
     def _supervise(self, signal: Interruption) -> AttemptOutcome | None:
         mailbox = Mailbox.open(self.pools.options("head"))
-        work = self._start(mailbox)
-        asked, terminated_at = False, math.inf
+        task_ref = self._start(mailbox)
+        is_stop_sent, terminated_at = False, math.inf
         while True:
-            ended, _ = ray.wait([work], timeout=_LOOK_S)
-            self._take_mail(mailbox)
+            finished_refs, _ = ray.wait([task_ref], timeout=_POLL_SECONDS)
+            self._handle_mail(mailbox)  # after the wait, for the last mail of a task that has just ended
             if self.sender.is_superseded or self.monitor.is_superseded:
-                ray.cancel(work, force=True)
+                ray.cancel(task_ref, force=True)
                 return None
             if signal.is_requested:
                 terminated_at = min(terminated_at, time.monotonic())
-            if not asked and (self.sender.is_checkpoint_requested or signal.is_requested):
-                asked = True
+            if not is_stop_sent and (self.sender.is_checkpoint_requested or signal.is_requested):
+                is_stop_sent = True
                 print(f"{title(self.resource)}: stopping at the next safe point")
                 mailbox.request_stop()
-            is_late = time.monotonic() - terminated_at > _SIGTERM_S
-            if ended or is_late:
-                return self._outcome(ray.get(work) if ended else None)
+            is_late = time.monotonic() - terminated_at > _SIGTERM_GRACE_SECONDS
+            if finished_refs or is_late:
+                return self._outcome(ray.get(task_ref) if finished_refs else None)
 
     def _start(self, mailbox: Mailbox) -> Any:
         pool: Pool = "runner" if isinstance(self.resource, OfflineRecording) else "learner"
         options = self.pools.options(pool)
-        task = ray.remote(_carry_out).options(max_retries=_RETRIES, name=title(self.resource), **options)
+        task = ray.remote(_execute).options(max_retries=_MAX_RETRIES, name=title(self.resource), **options)
         return task.remote(self.resource, mailbox, self.pools)
 
-    def _take_mail(self, mailbox: Mailbox) -> None:
+    def _handle_mail(self, mailbox: Mailbox) -> None:
         try:
-            mail = mailbox.take(_ANSWER_S)
+            mail = mailbox.take(_MAIL_TIMEOUT_SECONDS)
         except ray.exceptions.GetTimeoutError:
             return
         if mail.pulses:
@@ -185,18 +186,18 @@ class Driver:
             if line is not None:
                 print(line)
 
-    def _outcome(self, ended: FinishedRun | AttemptOutcome | None) -> AttemptOutcome:
-        """The outcome of the work, given who asked it to end; `ended` is None if it has not ended."""
-        if isinstance(ended, FinishedRun):
-            if ended.output is not None:
-                self.sender.output(ended.output)
-            is_old = ended.outcome.state == "AlreadyFinished"
+    def _outcome(self, result: FinishedRun | AttemptOutcome | None) -> AttemptOutcome:
+        """Return the outcome of the attempt; `result` is None if the task has not ended."""
+        if isinstance(result, FinishedRun):
+            if result.output is not None:
+                self.sender.output(result.output)
+            is_old = result.outcome.state == "AlreadyFinished"
             return make_outcome(
-                "Succeeded", "AlreadyFinished" if is_old else "Succeeded", ended.outcome.message
+                "Succeeded", "AlreadyFinished" if is_old else "Succeeded", result.outcome.message
             )
-        if ended is not None and ended.reason != "Suspended":
-            return explain_by_memory(ended)
-        if ended is not None and self.sender.is_checkpoint_requested:
+        if result is not None and result.reason != "Suspended":
+            return explain_by_memory(result)
+        if result is not None and self.sender.is_checkpoint_requested:
             return make_outcome(
                 "Suspended",
                 "Suspended",
@@ -207,16 +208,16 @@ class Driver:
         )
 
 
-def _carry_out(
+def _execute(
     resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
 ) -> FinishedRun | AttemptOutcome:
-    from hindcast.cluster.task import execute  # brings torch along, which the driver does without
+    from hindcast.cluster.task import execute  # imports torch, which the driver does without
 
     return execute(resource, mailbox, pools)
 
 
-def _end(reporting: ReportSender, outcome: AttemptOutcome) -> int:
-    if not send_outcome(reporting, outcome, _PATIENCE_S):
+def _exit(sender: ReportSender, outcome: AttemptOutcome) -> int:
+    if not send_outcome(sender, outcome, _OUTCOME_TIMEOUT_SECONDS):
         print(
             "the outcome could not be reported: the API server did not answer, or no longer accepts reports."
         )

@@ -1,4 +1,4 @@
-"""The learners of an attempt: a group of Ray actors; the first does what `hindcast run` does."""
+"""The learners of an attempt: a group of Ray actors, of which the first does what `hindcast run` does."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
 from hindcast.run.placement import learner_device
 from hindcast.run.training import TrainingRun, follow_first_learner
 
-_MOST_RESTARTS: Final = 3
+_MAX_RESTARTS: Final = 3
 _CPUS_PER_GPU: Final = 4
-_UNTIL_DEATH_IS_KNOWN_S: Final = 10.0
-"""How long it may take until Ray knows of a learner's death."""
-_UNTIL_ALL_HAVE_MET: Final = timedelta(minutes=30)
+_DEATH_NOTICE_SECONDS: Final = 10.0
+"""Maximum delay until Ray notices the death of a learner."""
+_RENDEZVOUS_TIMEOUT: Final = timedelta(minutes=30)
 
 
 class Assignment(NamedTuple):
-    """What all learners of a group are given.
+    """Arguments that all learners of a group receive.
 
     Attributes:
-        is_again: a group before this one was lost.
+        is_restart: an earlier group was lost.
     """
 
     resource: OfflineTraining
@@ -49,31 +49,30 @@ class Assignment(NamedTuple):
 
 
 def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox, pools: Pools) -> Outcome:
-    """Train with all learners that the resource asks for.
+    """Train with the number of learners in the resource.
 
-    A group that loses a learner is started again, from the last checkpoint: three times at most without another
-    checkpoint in between.
+    A group that loses a learner restarts from the last checkpoint, at most three times without a new checkpoint.
 
     Raises:
-        Interrupted: asked to stop; a checkpoint was written.
-        UserError: what went wrong, in one sentence.
+        Interrupted: a stop was requested; a checkpoint was written.
+        UserError: the training failed; the message is one sentence.
         WorkerLost: learners keep dying.
-        RayTaskError: a defect.
+        RayTaskError: a bug in Hindcast.
     """
     checkpoints = CheckpointStore(run_folder(resource).child(CHECKPOINTS_FOLDER))
-    deaths, saved = 0, _updates(checkpoints)
+    num_deaths, saved_updates = 0, _latest_updates(checkpoints)
     while True:
         try:
-            return unwrap(_in_a_group(Assignment(resource, sources, mailbox, pools, deaths > 0)))
+            return unwrap(_run_group(Assignment(resource, sources, mailbox, pools, num_deaths > 0)))
         except (ray.exceptions.RayError, PeerLost) as death:
-            # Where the first one is gone before it has met the others, their calls fail with its death as the cause.
+            # If the first learner dies before the rendezvous, the calls of the others fail with its death as the cause.
             if not isinstance(death, PeerLost) and classify(death).reason != "WorkerLost":
                 raise
-            before, saved = saved, _updates(checkpoints)
-            deaths = deaths + 1 if saved == before else 1
-            if deaths > _MOST_RESTARTS:
+            previous_updates, saved_updates = saved_updates, _latest_updates(checkpoints)
+            num_deaths = num_deaths + 1 if saved_updates == previous_updates else 1
+            if num_deaths > _MAX_RESTARTS:
                 raise WorkerLost(
-                    f"learners died {plural(deaths, 'time')} without a new checkpoint; the last error was: {death}"
+                    f"learners died {plural(num_deaths, 'time')} without a new checkpoint; the last error was: {death}"
                 ) from death
         with mailbox.reporter() as reporter:
             reporter.note(
@@ -81,87 +80,96 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
             )
 
 
-def _updates(checkpoints: CheckpointStore) -> int | None:
-    """Of the latest checkpoint."""
+def _latest_updates(checkpoints: CheckpointStore) -> int | None:
+    """Return the updates of the latest checkpoint, or None if there is none."""
     latest = checkpoints.latest()
     return None if latest is None else latest.updates
 
 
-def _in_a_group(work: Assignment) -> Outcome | UserError:
-    """What a group of learners ends with; all its processes have ended too.
+def _run_group(assignment: Assignment) -> Outcome | UserError:
+    """Run a group of learners and return how it ended; by then all its processes have ended too.
 
     Raises:
-        RayError: the death of a learner, or a defect in one.
-        PeerLost: a learner misses another, of which Ray knows no death.
+        RayError: a learner died, or has a bug.
+        PeerLost: a learner lost the connection to another, whose death Ray has not noticed.
     """
-    spec = work.resource.spec.learners
-    options = work.pools.options("learner", _cpus(spec), spec.gpus)
+    # Not with Ray Train: it starts a controller and up to six helper processes for a group. Three short trainings of
+    # two learners took 102 s of processor time with it, and take 50 s without.
+    spec = assignment.resource.spec.learners
+    options = assignment.pools.options("learner", _cpus(spec), spec.gpus)
     actor = ray.remote(LearnerProcess).options(**options)
     learners = [actor.remote() for _ in range(spec.replicas)]
-    meeting = learners[0].open_rendezvous.remote(spec.replicas) if spec.replicas > 1 else None
-    given = ray.put(work)
-    runs = [learner.run.remote(given, rank, meeting) for rank, learner in enumerate(learners)]
+    rendezvous = learners[0].open_rendezvous.remote(spec.replicas) if spec.replicas > 1 else None
+    assignment_ref = ray.put(assignment)
+    runs = [learner.run.remote(assignment_ref, rank, rendezvous) for rank, learner in enumerate(learners)]
     try:
-        return _first_end(runs)
+        return _wait_for_outcome(runs)
     finally:
         for learner in learners:
             ray.kill(learner)
-        ray.wait(runs, num_returns=len(runs), timeout=_UNTIL_DEATH_IS_KNOWN_S)
+        # Only once all have ended can a new group write to the folder alone.
+        ray.wait(runs, num_returns=len(runs), timeout=_DEATH_NOTICE_SECONDS)
 
 
-def _first_end(runs: Sequence[Any]) -> Outcome | UserError:
-    """The outcome of the first learner, or the first mistake of any."""
-    missed: PeerLost | None = None
+def _wait_for_outcome(runs: Sequence[Any]) -> Outcome | UserError:
+    """Wait for the outcome of the first learner or the first error of any."""
+    peer_lost: PeerLost | None = None
     while runs:
-        ended, runs = ray.wait(runs, timeout=_UNTIL_DEATH_IS_KNOWN_S if missed else None)
-        if not ended:
+        finished_runs, runs = ray.wait(runs, timeout=_DEATH_NOTICE_SECONDS if peer_lost else None)
+        if not finished_runs:
             break
         try:
-            result: Outcome | UserError | None = ray.get(ended[0])
-        except PeerLost as error:  # the lost one's own end says more
-            missed = error
+            result: Outcome | UserError | None = ray.get(finished_runs[0])
+        except PeerLost as error:  # the lost learner's own error, if any, says more
+            peer_lost = error
             continue
         if result is not None:
             return result
-    assert missed is not None  # a first learner that ends says how
-    raise missed
+    assert peer_lost is not None  # the first learner always returns an outcome or an error
+    raise peer_lost
 
 
 class LearnerProcess:
-    """A learner of a group, in its own process."""
+    """A learner of a group, in its own process (a Ray actor)."""
 
     def __init__(self) -> None:
         self._store: TCPStore | None = None
 
-    def open_rendezvous(self, learners: int) -> tuple[str, int]:
-        """As the first learner, open the port at which so many learners meet.
+    def open_rendezvous(self, world_size: int) -> tuple[str, int]:
+        """Open the port at which `world_size` learners meet; called on the first learner.
 
         Returns:
-            Its host and port.
+            Host and port.
         """
         host = ray.util.get_node_ip_address()
-        self._store = TCPStore(host, 0, learners, is_master=True, wait_for_workers=False)
+        # Port 0 lets the kernel choose a free one; the other learners connect later.
+        self._store = TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False)
         return host, self._store.port
 
-    def run(self, work: Assignment, rank: int, meeting: tuple[str, int] | None) -> Outcome | UserError | None:
-        """What the first learner ends with, or any learner's mistake; None as another one that has ended well.
+    def run(
+        self, assignment: Assignment, rank: int, rendezvous: tuple[str, int] | None
+    ) -> Outcome | UserError | None:
+        """Train; return the first learner's outcome, a learner's error, or None if another learner succeeded.
 
         Args:
-            meeting: where it meets the others; None if it is alone.
+            assignment: see there.
+            rank: number of this learner.
+            rendezvous: host and port at which the learners meet; None for a single learner.
         """
-        return catch_user_error(lambda: self._run(work, rank, meeting))
+        return catch_user_error(lambda: self._run(assignment, rank, rendezvous))
 
-    def _run(self, work: Assignment, rank: int, meeting: tuple[str, int] | None) -> Outcome | None:
-        if work.is_restart and oom_kills():
+    def _run(self, assignment: Assignment, rank: int, rendezvous: tuple[str, int] | None) -> Outcome | None:
+        # Ray does not report the kernel's kills; the container's counter does.
+        if assignment.is_restart and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
-        resource, sources, mailbox, pools, _ = work
+        resource, sources, mailbox, pools, _ = assignment
         device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
         group = Group()
-        if meeting is not None:
-            learners = resource.spec.learners.replicas
-            store = self._store or TCPStore(*meeting, learners, is_master=False)
+        if rendezvous is not None:
+            world_size = resource.spec.learners.replicas
+            store = self._store or TCPStore(*rendezvous, world_size, is_master=False)
             dist.init_process_group(
-                "gloo", store=store, rank=rank, world_size=learners, timeout=_UNTIL_ALL_HAVE_MET
+                "gloo", store=store, rank=rank, world_size=world_size, timeout=_RENDEZVOUS_TIMEOUT
             )
             group = Ranks(device)
         if isinstance(group, Ranks) and not group.is_leader:
@@ -175,7 +183,7 @@ class LearnerProcess:
 
 
 def _cpus(learners: LearnersSpec) -> float:
-    """CPUs of a learner, which uses all of its pod."""
+    """Return the CPUs of a learner, which uses its whole pod."""
     if learners.cpus is not None:
         return learners.cpus
     return max(1, _CPUS_PER_GPU * learners.gpus)

@@ -1,8 +1,8 @@
-"""Who may write to a run's folder: the attempt that started there last.
+"""The lease of a run's folder, which the latest attempt holds.
 
-Pods share no locks, and one on an unreachable node may keep working unseen. So each attempt takes the folder's lease
-over from earlier ones, and a superseded attempt stops writing: it checks before each change, and can at most finish
-the request in progress.
+Pods share no locks, and a pod on an unreachable node may keep working unseen. So each attempt takes over the folder's
+lease from earlier ones. A superseded attempt stops writing: it checks the lease before each change, and can at most
+finish a request that is already in flight.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from hindcast.storage.location import Location
 
 
 def acquire_lease(state: Location, attempt: Attempt) -> Lease:
-    """Take the folder over from whoever had it.
+    """Acquire the folder's lease from its current holder.
 
     Args:
         state: folder of the run's own files (`_hindcast` of a dataset, the run folder of a training).
+        attempt: the attempt that will write.
 
     Raises:
-        OutputConflict: a later attempt of the same resource has begun here.
+        OutputConflict: a later attempt of the same resource has started here.
     """
     mark = {
         "uid": attempt.uid,
@@ -37,20 +38,20 @@ def acquire_lease(state: Location, attempt: Attempt) -> Lease:
     def refuse_earlier(folder: Location, holder: dict[str, Any]) -> None:
         is_later = (holder["revision"], holder["attempt"]) > (mark["revision"], mark["attempt"])
         if holder["uid"] == mark["uid"] and is_later:
-            raise _superseded(folder, holder)
+            raise _superseded_error(folder, holder)
 
     folder = state.child(ATTEMPTS)
     folder.mkdirs()
-    return Lease.acquire(folder, mark, refuse_earlier, _superseded)
+    return Lease.acquire(folder, mark, refuse_earlier, _superseded_error)
 
 
 def lease_holder(state: Location) -> dict[str, Any] | None:
-    """The mark of the latest attempt in a run's folder; None if there is none."""
+    """Return the mark of the latest attempt in a run's folder, or None if there is no attempt."""
     return newest_mark(state.child(ATTEMPTS))[1]
 
 
-def _superseded(folder: Location, by: dict[str, Any] | None) -> OutputConflict:
-    who = f"the attempt {by['child']}" if by else "another run"
+def _superseded_error(folder: Location, successor: dict[str, Any] | None) -> OutputConflict:
+    owner = f"the attempt {successor['child']}" if successor else "another run"
     return OutputConflict(
-        f"{folder.parent()} was taken over by {who}, which began later: this process has stopped writing."
+        f"{folder.parent()} was taken over by {owner}, which began later: this process has stopped writing."
     )

@@ -1,6 +1,6 @@
-"""The driver's log: what it prints goes to the pod's output, and to the run folder, since pods vanish.
+"""The driver's log, written to the pod's output and to the run folder, which outlives the pod.
 
-Secrets stay out of all that people read: logs, reports, events (`redactor`).
+Secrets are hidden in everything that people read: logs, reports, events (`make_redactor`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 HEAD_BYTES: Final = 256 << 10
-"""Kept of the beginning."""
+"""Size of the part at the start of a log that is kept."""
 TAIL_BYTES: Final = 2 << 20
-"""Kept of the end."""
+"""Size of the part at the end of a log that is kept."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 MASK = "***"
@@ -29,10 +29,10 @@ _SECRET_NAME = re.compile(
     r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|(ACCESS|ACCOUNT|API|STORAGE)_KEY"
 )
 _FILE_NAME = re.compile(r"_(FILE|PATH|DIR)$")
-_SHORTEST = 6
-"""Minimum length of a value to hide; shorter ones occur in ordinary words."""
+_MIN_SECRET_LENGTH = 6
+"""Minimum length of a value to hide; shorter values occur in ordinary words."""
 
-_PATTERNS = (
+_SECRET_PATTERNS = (
     (re.compile(r"(?<=://)(?!anonymous@)[^/\s@]+(?=@)"), MASK),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {MASK}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
@@ -48,21 +48,25 @@ _PATTERNS = (
 
 
 def make_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
-    """What hides, in any text, the values of variables whose names speak of credentials, and what looks like one."""
+    """Return a function that hides credentials in texts.
+
+    It hides the values of environment variables with names such as TOKEN or PASSWORD, and text that looks like a
+    credential.
+    """
     values = {
         value
         for name, value in environment.items()
         if _SECRET_NAME.search(name.upper())
         and not _FILE_NAME.search(name.upper())
-        and len(value) >= _SHORTEST
+        and len(value) >= _MIN_SECRET_LENGTH
     }
-    known = re.compile(
+    secret_values = re.compile(
         "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True)) or "(?!)"
     )
 
     def redact(text: str) -> str:
-        text = known.sub(MASK, text)
-        for pattern, hidden in _PATTERNS:
+        text = secret_values.sub(MASK, text)
+        for pattern, hidden in _SECRET_PATTERNS:
             text = pattern.sub(hidden, text)
         return text
 
@@ -70,7 +74,9 @@ def make_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str]
 
 
 class DriverLog:
-    """Lines that were printed, the first and the last ones, bounded; object stores cannot append, so all of it is kept.
+    """The first and last printed lines, within size limits.
+
+    All of it stays in memory, because object stores cannot append.
 
     Args:
         redact: hides secrets in a line.
@@ -83,32 +89,32 @@ class DriverLog:
         self._head_bytes = 0
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
-        self._dropped = 0
-        self._rest = ""
+        self._num_dropped = 0
+        self._partial_line = ""
         self._version = 0
-        self._uploaded = 0
+        self._uploaded_version = 0
 
     def write(self, text: str) -> str:
-        """Take what was printed; the complete lines of it and of what came before, as they may be shown."""
+        """Add printed text; return the lines that it completes, redacted."""
         with self._lock:
-            complete, newline, self._rest = (self._rest + text).rpartition("\n")
-            shown = self._redact(_COLOURS.sub("", complete + newline))
-            for line in shown.encode(errors="replace").splitlines(keepends=True):
+            complete, newline, self._partial_line = (self._partial_line + text).rpartition("\n")
+            visible = self._redact(_COLOURS.sub("", complete + newline))
+            for line in visible.encode(errors="replace").splitlines(keepends=True):
                 self._keep(line)
-            self._version += bool(shown)
-            return shown
+            self._version += bool(visible)
+            return visible
 
     def upload(self, file: Location) -> None:
-        """Put the log there, where it has changed since.
+        """Write the log to a file if it has changed since the last upload.
 
         Raises:
-            StorageError: it could not be written.
+            StorageError: the file could not be written.
         """
         with self._lock:
             version, content = self._version, self._content()
-        if version != self._uploaded:
+        if version != self._uploaded_version:
             file.write_bytes(content)
-            self._uploaded = version
+            self._uploaded_version = version
 
     def _keep(self, line: bytes) -> None:
         if not self._tail and self._head_bytes + len(line) <= HEAD_BYTES:
@@ -119,45 +125,47 @@ class DriverLog:
         self._tail_bytes += len(line)
         while self._tail_bytes > TAIL_BYTES:
             self._tail_bytes -= len(self._tail.popleft())
-            self._dropped += 1
+            self._num_dropped += 1
 
     def _content(self) -> bytes:
-        gap = [f"… {plural(self._dropped, 'line')} left out …\n".encode()] if self._dropped else []
-        return b"".join([*self._head, *gap, *self._tail, self._redact(self._rest).encode(errors="replace")])
+        gap = [f"… {plural(self._num_dropped, 'line')} left out …\n".encode()] if self._num_dropped else []
+        return b"".join(
+            [*self._head, *gap, *self._tail, self._redact(self._partial_line).encode(errors="replace")]
+        )
 
 
 @contextmanager
 def capture_output(log: DriverLog) -> Iterator[DriverLog]:
-    """The log takes the place of sys.stdout and sys.stderr for as long as the block runs."""
-    before = sys.stdout, sys.stderr
+    """Redirect sys.stdout and sys.stderr to the log for the duration of the block."""
+    original_streams = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = _Stream(log, sys.stdout)
     try:
         yield log
     finally:
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = original_streams
 
 
 class _Stream:
-    """A text stream that writes whole lines to the log, and what the log lets through to another stream."""
+    """A text stream that writes to the log, and the log's redacted lines to another stream."""
 
     encoding = "utf-8"
 
-    def __init__(self, log: DriverLog, below: TextIO) -> None:
+    def __init__(self, log: DriverLog, target: TextIO) -> None:
         self._log = log
-        self._below = below
+        self._target = target
 
     def write(self, text: str) -> int:
-        shown = self._log.write(text)
-        if shown:
-            self._below.write(shown)
-            self._below.flush()
+        visible = self._log.write(text)
+        if visible:
+            self._target.write(visible)
+            self._target.flush()
         return len(text)
 
     def flush(self) -> None:
-        self._below.flush()
+        self._target.flush()
 
     def isatty(self) -> bool:
         return False
 
     def fileno(self) -> int:
-        return self._below.fileno()
+        return self._target.fileno()

@@ -1,7 +1,7 @@
-"""Messages between the pools and the driver: a small actor on the head that both sides know.
+"""Messages between the pools and the driver, through a small actor on the head.
 
-The driver sits on the head and only supervises; runners and learners work elsewhere. Neither waits for the other:
-events are posted and collected, and the wish to stop is looked up once a second.
+The driver runs on the head and only supervises; runners and learners work in other pods. Neither waits for the other:
+events are posted and collected, and a stop request is polled once a second.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import ray
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.interruption import Interruption
 
-_PROGRESS_EVERY_S = 0.5
-_LOOK_EVERY_S = 1.0
-_MOST_NOTES = 100
+_PROGRESS_INTERVAL_SECONDS = 0.5
+_POLL_INTERVAL_SECONDS = 1.0
+_MAX_NOTES = 100
 
 
 @dataclass
 class Mail:
-    """What was posted since the driver looked last.
+    """Messages since the driver's last poll.
 
     Attributes:
-        progress: the latest.
-        notes: (resource, message), in order.
-        pulses: signs of life between two progress reports.
+        progress: latest progress report.
+        notes: (resource, message) pairs, in order.
+        pulses: number of signs of life between progress reports.
     """
 
     progress: Progress | None = None
@@ -39,17 +39,17 @@ class Mail:
 
 
 class _MailboxActor:
-    """The actor."""
+    """The actor behind a `Mailbox`."""
 
     def __init__(self) -> None:
         self._mail = Mail()
-        self._stop = False
+        self._is_stop_requested = False
 
     def post_progress(self, progress: Progress) -> None:
         self._mail.progress = progress
 
     def post_note(self, resource: str, message: str) -> None:
-        self._mail.notes = [*self._mail.notes, (resource, message)][-_MOST_NOTES:]
+        self._mail.notes = [*self._mail.notes, (resource, message)][-_MAX_NOTES:]
 
     def post_pulse(self) -> None:
         self._mail.pulses += 1
@@ -59,130 +59,133 @@ class _MailboxActor:
         return mail
 
     def request_stop(self) -> None:
-        self._stop = True
+        self._is_stop_requested = True
 
-    def stop_requested(self) -> bool:
-        return self._stop
+    def is_stop_requested(self) -> bool:
+        return self._is_stop_requested
 
-    def answer(self) -> None:
-        """Once it is given, all that was posted before is here."""
+    def flush(self) -> None:
+        """Do nothing. Ray runs calls in order, so once it returns, everything posted before has arrived."""
 
 
 class Mailbox:
-    """A handle of the box, for the driver and (pickled) for every process of the run."""
+    """A handle of the actor, for the driver and (pickled) for every process of the run."""
 
-    def __init__(self, box: Any) -> None:
-        self._box = box
-        self._taking: Any = None
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._pending_mail: Any = None
 
     @classmethod
     def open(cls, options: dict[str, Any]) -> Mailbox:
-        """Start the actor with these options of Ray's; it ends with the driver."""
+        """Start the actor with these Ray options; it ends with the driver."""
         return cls(ray.remote(_MailboxActor).options(**options).remote())
 
     @contextmanager
     def reporter(self) -> Iterator[Reporter]:
-        """Posts events; to be used where the work is done. The last ones are there when it ends."""
-        poster = _Poster(self._box)
+        """Yield a reporter that posts events, for the working process; on exit all events have arrived."""
+        poster = _Poster(self._actor)
         try:
             yield poster
         finally:
             poster.flush()
 
     def pulse(self) -> Pulse:
-        """Sends signs of life when progress is rare; called where the work is done. Can be pickled."""
-        return Pulse(self._box)
+        """Return a callable that posts signs of life, for work that rarely reports progress. It can be pickled."""
+        return Pulse(self._actor)
 
     @contextmanager
     def interruption(self) -> Iterator[Interruption]:
-        """Sees the driver's wish to stop within about a second; to be made where it is looked at."""
-        wish = _StopRequest(self._box)
+        """Yield an interruption that sees the driver's stop request within about a second.
+
+        It must be created in the process that checks it.
+        """
+        stop_request = _StopRequest(self._actor)
         try:
-            yield wish
+            yield stop_request
         finally:
-            wish.end()
+            stop_request.end()
 
     def take(self, timeout: float) -> Mail:
-        """What was posted since the last call.
+        """Collect the messages since the last call.
 
         Raises:
-            ray.exceptions.GetTimeoutError: no answer within `timeout` seconds; the next call waits for the same one.
+            ray.exceptions.GetTimeoutError: no answer within `timeout` seconds; the next call waits for the same answer.
         """
-        if self._taking is None:
-            self._taking = self._box.take.remote()
-        mail: Mail = ray.get(self._taking, timeout=timeout)
-        self._taking = None
+        if self._pending_mail is None:
+            self._pending_mail = self._actor.take.remote()
+        mail: Mail = ray.get(self._pending_mail, timeout=timeout)
+        self._pending_mail = None
         return mail
 
     def request_stop(self) -> None:
-        """Ask the run to end at its next safe point."""
-        self._box.request_stop.remote()
+        """Request that the run ends at its next safe point."""
+        self._actor.request_stop.remote()
 
 
 class _Poster(Reporter):
-    """A reporter whose events go to the box; of progress at most two a second, a stage's first one always.
+    """A reporter that posts events: progress at most twice a second, but always the first of a stage.
 
-    An outcome is what the work returns: it is not posted.
+    It does not post outcomes, which the task returns.
     """
 
-    def __init__(self, box: Any) -> None:
-        self._box = box
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
         self._stage: tuple[str, str] | None = None
-        self._posted = 0.0
-        self._held: Progress | None = None
+        self._last_post_time = 0.0
+        self._unposted: Progress | None = None
 
     def progress(self, progress: Progress) -> None:
         stage = (progress.resource, progress.stage)
         now = time.monotonic()
-        if stage == self._stage and now - self._posted < _PROGRESS_EVERY_S:
-            self._held = progress
+        if stage == self._stage and now - self._last_post_time < _PROGRESS_INTERVAL_SECONDS:
+            self._unposted = progress
             return
-        self._stage, self._posted, self._held = stage, now, None
-        self._box.post_progress.remote(progress)
+        self._stage, self._last_post_time, self._unposted = stage, now, None
+        self._actor.post_progress.remote(progress)
 
     def flush(self) -> None:
-        """Post what was held back, and wait until all has come."""
-        if self._held is not None:
-            self._box.post_progress.remote(self._held)
-        with suppress(ray.exceptions.RayError):  # the box went with the head, and this process is about to
-            ray.get(self._box.answer.remote())
+        """Post the withheld progress, and wait until everything has arrived."""
+        if self._unposted is not None:
+            self._actor.post_progress.remote(self._unposted)
+        with suppress(ray.exceptions.RayError):  # the head died, and this process will end with it
+            ray.get(self._actor.flush.remote())
 
     def note(self, resource: str, message: str) -> None:
-        self._box.post_note.remote(resource, message)
+        self._actor.post_note.remote(resource, message)
 
 
 class Pulse:
-    """Called for any event, such as an episode; posts at most one sign of life per second."""
+    """A callable for any event, such as an episode, that posts at most one sign of life per second."""
 
-    def __init__(self, box: Any) -> None:
-        self._box = box
-        self._posted = 0.0
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._last_post_time = 0.0
 
-    def __call__(self, done: object = None) -> None:  # noqa: ARG002  (that it was done is enough)
+    def __call__(self, done: object = None) -> None:  # noqa: ARG002  (the event itself does not matter)
         now = time.monotonic()
-        if now - self._posted >= _LOOK_EVERY_S:
-            self._posted = now
-            self._box.post_pulse.remote()
+        if now - self._last_post_time >= _POLL_INTERVAL_SECONDS:
+            self._last_post_time = now
+            self._actor.post_pulse.remote()
 
 
 class _StopRequest(Interruption):
-    """An interruption that a thread asks the box for, so that `check` never waits."""
+    """An interruption that a thread polls from the actor, so that `check` never waits."""
 
-    def __init__(self, box: Any) -> None:
+    def __init__(self, actor: Any) -> None:
         super().__init__()
-        self._box = box
-        self._ended = threading.Event()
+        self._actor = actor
+        self._end_event = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hindcast-stop", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Ask no more: a call after Ray was shut down would start another one."""
-        self._ended.set()
-        self._thread.join(timeout=_LOOK_EVERY_S)
+        """Stop polling: a remote call after Ray's shutdown would start another Ray."""
+        self._end_event.set()
+        self._thread.join(timeout=_POLL_INTERVAL_SECONDS)
 
     def _watch(self) -> None:
-        while not self.is_requested and not self._ended.wait(_LOOK_EVERY_S):
+        while not self.is_requested and not self._end_event.wait(_POLL_INTERVAL_SECONDS):
             try:
-                self.is_requested = ray.get(self._box.stop_requested.remote())
-            except Exception:  # the box went with the head, and this process is about to
+                self.is_requested = ray.get(self._actor.is_stop_requested.remote())
+            except Exception:  # the head died, and this process will end with it
                 return

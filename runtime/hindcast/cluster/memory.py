@@ -1,4 +1,4 @@
-"""Whether a process was killed because memory ran out, according to each pod's cgroup and to Ray."""
+"""Detection of processes that were killed for lack of memory, from each pod's cgroup and from Ray."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ POOL_FIELDS: Final[dict[Pool, str]] = {
     "data": "dataWorker",
     "learner": "learner",
 }
-"""Pool -> its name in spec.cluster.resources."""
+"""Pool -> its field in spec.cluster.resources."""
 
-_FIELDS: Final = "spec.cluster.resources"
-_KILLED_BY_RAY: Final = ("exit_type", "=", "NODE_OUT_OF_MEMORY")
-_MOST_LISTED: Final = 10_000  # Ray's own limit of a listing
-_ANSWER_S: Final = 120.0
-"""How long pods may take to answer: on busy nodes it takes a minute until a process for the question has started."""
+_RESOURCES_FIELD: Final = "spec.cluster.resources"
+_KILLED_BY_RAY_FILTER: Final = ("exit_type", "=", "NODE_OUT_OF_MEMORY")
+_MAX_LISTED_WORKERS: Final = 10_000  # Ray's own limit of a listing
+_ANSWER_TIMEOUT_SECONDS: Final = 120.0
+"""Timeout for the answers of pods: on busy nodes it takes a minute until a process for the task has started."""
 
 
 class ContainerMemory(NamedTuple):
-    """Of one pod: how many processes the kernel killed for memory, and what it may take; None without a limit."""
+    """Number of processes in a container that the kernel killed for memory, and the container's limit, if any."""
 
     num_kills: int
     limit_bytes: int | None
 
 
 def container_memory() -> ContainerMemory:
-    """Of this process's container."""
+    """Return the values of this process's container."""
     return ContainerMemory(oom_kills(), memory_limit())
 
 
@@ -46,10 +46,10 @@ class Pod(NamedTuple):
     """A node of the Ray cluster.
 
     Attributes:
-        pool: that it is in.
-        marks: by which Ray's messages name it: node id, address.
-        memory: None where it does not answer.
-        killed_by_ray: how many of its processes Ray killed, which it does when a pod's memory is nearly used up.
+        pool: its pool.
+        identifiers: names of the node in Ray's messages: node id, address.
+        memory: None if the pod does not answer.
+        num_killed_by_ray: processes that Ray killed, as it does when a pod's memory is nearly exhausted.
     """
 
     pool: Pool
@@ -63,11 +63,11 @@ class Pod(NamedTuple):
 
 
 def inspect_pods() -> list[Pod]:
-    """The pods that are alive, with their memory; none where this process is not connected to Ray."""
+    """Return the pods that are alive, with their memory; empty if this process is not connected to Ray."""
     if not ray.is_initialized():
         return []
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in POOL_FIELDS]
-    asked = [
+    answers = [
         ray.remote(container_memory)
         .options(
             num_cpus=0,
@@ -77,59 +77,60 @@ def inspect_pods() -> list[Pod]:
         .remote()
         for node in nodes
     ]
-    ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
-    killed_by_ray = _killed_by_ray()
+    ray.wait(answers, num_returns=len(answers), timeout=_ANSWER_TIMEOUT_SECONDS)
+    num_killed_by_ray = _count_ray_kills()
     return [
         Pod(
             node["Labels"][POOL_LABEL],
             (node["NodeID"], node["NodeManagerAddress"]),
             _answer(reference),
-            killed_by_ray[node["NodeID"]],
+            num_killed_by_ray[node["NodeID"]],
         )
-        for node, reference in zip(nodes, asked, strict=True)
+        for node, reference in zip(nodes, answers, strict=True)
     ]
 
 
 def explain_by_memory(
     outcome: AttemptOutcome, inspect: Callable[[], Sequence[Pod]] = inspect_pods
 ) -> AttemptOutcome:
-    """The outcome; where workers were lost and a pod's processes were killed for memory, that is the reason.
-
-    The kernel counts its kills in the pod. Ray, which kills before it comes to that, lists those of a worker that it
-    restarted, and names the pod in the message of one that it did not.
-    """
-    if outcome.reason not in ("WorkerLost", "OutOfMemory") or _FIELDS in outcome.message:
+    """Return the outcome, with reason OutOfMemory if workers were lost and a pod's processes were killed for memory."""
+    # The kernel counts its kills in the pod's cgroup. Ray kills earlier: it lists kills of workers that it restarted,
+    # and names the pod only in the message of a worker that it did not restart.
+    if outcome.reason not in ("WorkerLost", "OutOfMemory") or _RESOURCES_FIELD in outcome.message:
         return outcome
     pods = inspect()
-    killed = [pod for pod in pods if pod.num_kills]
+    pods_with_kills = [pod for pod in pods if pod.num_kills]
     if outcome.reason == "OutOfMemory":
-        killed = [pod for pod in pods if any(mark in outcome.message for mark in pod.identifiers)] or killed
-    if not killed:
+        pods_with_kills = [
+            pod for pod in pods if any(identifier in outcome.message for identifier in pod.identifiers)
+        ] or pods_with_kills
+    if not pods_with_kills:
         return outcome
-    pod = max(killed, key=lambda found: found.num_kills)
-    has = f" of {formatting.size(pod.memory.limit_bytes)}" if pod.memory and pod.memory.limit_bytes else ""
-    explained = make_outcome(
+    pod = max(pods_with_kills, key=lambda candidate: candidate.num_kills)
+    size = f" ({formatting.size(pod.memory.limit_bytes)})" if pod.memory and pod.memory.limit_bytes else ""
+    explanation = make_outcome(
         "Lost",
         "OutOfMemory",
-        f"a process in the {pod.pool} pool was killed: its pod ran out of its memory{has}; raise "
-        f"{_FIELDS}.{POOL_FIELDS[pod.pool]}.memory.",
+        f"a process in the {pod.pool} pool was killed: its pod ran out of memory{size}; raise "
+        f"{_RESOURCES_FIELD}.{POOL_FIELDS[pod.pool]}.memory.",
     )
-    return explained.model_copy(update={"pool": pod.pool})
+    return explanation.model_copy(update={"pool": pod.pool})
 
 
 def _answer(reference: Any) -> ContainerMemory | None:
     try:
-        found: ContainerMemory = ray.get(reference, timeout=0)
-    except ray.exceptions.RayError:  # it died, or is too busy to answer
+        memory: ContainerMemory = ray.get(reference, timeout=0)
+    except ray.exceptions.RayError:  # the pod died, or is too busy to answer
         return None
-    return found
+    return memory
 
 
-def _killed_by_ray() -> Counter[str]:
-    """Node id -> how many of its processes Ray killed for memory; empty where Ray runs without its dashboard."""
+def _count_ray_kills() -> Counter[str]:
+    """Return node id -> number of processes that Ray killed for memory; empty if Ray runs without its dashboard."""
     try:
-        here = ray.get_runtime_context().gcs_address  # there may be other Rays on this machine
-        workers = state.list_workers(here, filters=[_KILLED_BY_RAY], limit=_MOST_LISTED)
+        # Without the address, the state API may find another Ray on this machine.
+        address = ray.get_runtime_context().gcs_address
+        workers = state.list_workers(address, filters=[_KILLED_BY_RAY_FILTER], limit=_MAX_LISTED_WORKERS)
     except state.exception.RayStateApiException:
         return Counter()
     return Counter(worker.node_id for worker in workers)

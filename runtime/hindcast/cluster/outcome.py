@@ -1,4 +1,4 @@
-"""Classifies errors: whether another attempt is worth it, and the message for people."""
+"""Classification of errors: the outcome of an attempt, whether to retry it, and the message for people."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _USER_ERRORS: Final[tuple[tuple[type[UserError], AttemptState, AttemptReason], .
     (OutOfMemory, "Lost", "OutOfMemory"),
     (WorkerLost, "Lost", "WorkerLost"),
 )
-_DEATHS: Final = (
+_DEATH_ERRORS: Final = (
     ray_errors.RayActorError,
     ray_errors.WorkerCrashedError,
     ray_errors.NodeDiedError,
@@ -54,13 +54,13 @@ _DEATHS: Final = (
     ray_errors.TaskUnschedulableError,
     ray_errors.ActorUnschedulableError,
 )
-_KILLED_BY_RAY: Final = re.compile(r"NODE_OUT_OF_MEMORY|low on memory|out of memory", re.IGNORECASE)
+_RAY_KILL_MESSAGE: Final = re.compile(r"NODE_OUT_OF_MEMORY|low on memory|out of memory", re.IGNORECASE)
 _REMOTE_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """How the work ended where it went well, and the dataset where it made one."""
+    """Result of a task that succeeded: its outcome, and the dataset if it recorded one."""
 
     outcome: Outcome
     output: OutputStatus | None = None
@@ -74,11 +74,11 @@ EXIT_CODES: Final[dict[AttemptReason, int]] = {
     "AlreadyFinished": 0,
     "Suspended": 0,
 }
-"""The driver's, by the reason of its outcome."""
+"""Reason of an outcome -> exit code of the driver."""
 
 
 def make_outcome(state: AttemptState, reason: AttemptReason, message: str) -> AttemptOutcome:
-    """An outcome whose message is one line of at most 500 characters, without secrets."""
+    """Create an outcome; its message is cut to one line of at most 500 characters, without secrets."""
     text = " ".join(make_redactor()(message).split())
     if len(text) > MAX_MESSAGE_LENGTH:
         text = f"{text[: MAX_MESSAGE_LENGTH - 1]}…"
@@ -86,12 +86,12 @@ def make_outcome(state: AttemptState, reason: AttemptReason, message: str) -> At
 
 
 def classify(error: BaseException) -> AttemptOutcome:
-    """What an attempt's error means.
+    """Convert an attempt's error to its outcome.
 
-    A user's mistake takes precedence over its consequences elsewhere; then the death of a Ray process; anything else
-    is a bug in Hindcast.
+    A user's error takes precedence over its consequences in other processes, then the death of a Ray process; anything
+    else is a bug in Hindcast.
     """
-    causes = list(_causes(error))
+    causes = list(_iterate_causes(error))
     for cause in causes:
         for kind, state, reason in _USER_ERRORS:
             if isinstance(cause, kind):
@@ -105,37 +105,38 @@ def classify(error: BaseException) -> AttemptOutcome:
             return make_outcome(
                 "Lost", "OutOfMemory", f"Ray killed a process because memory ran out: {cause}"
             )
-        if isinstance(cause, _DEATHS):
+        if isinstance(cause, _DEATH_ERRORS):
             return make_outcome("Lost", "WorkerLost", f"a process or its node was lost: {cause}")
     root = causes[-1]
     return make_outcome(
         "Failed",
         "InternalError",
-        f"this is a bug in Hindcast, not in your files: {type(root).__name__} at {_place(causes)}: {root}",
+        f"this is a bug in Hindcast, not in your files: {type(root).__name__} at {_error_location(causes)}: {root}",
     )
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from: through tasks of Ray, and `raise … from`."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        found = waiting.pop(0)
-        if id(found) in seen:
+def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and its causes, through Ray tasks and `raise … from`."""
+    seen_ids: set[int] = set()
+    queue = [error]
+    while queue:
+        cause = queue.pop(0)
+        if id(cause) in seen_ids:
             continue
-        seen.add(id(found))
-        yield found
-        inner = [getattr(found, "cause", None), found.__cause__]
-        waiting += [cause for cause in inner if isinstance(cause, BaseException)]
+        seen_ids.add(id(cause))
+        yield cause
+        inner = [getattr(cause, "cause", None), cause.__cause__]
+        queue += [error for error in inner if isinstance(error, BaseException)]
 
 
 def _is_killed_by_ray(error: BaseException) -> bool:
-    """Ray's memory monitor kills actors like any other cause does; only the message shows it."""
-    return isinstance(error, ray_errors.RayActorError) and bool(_KILLED_BY_RAY.search(str(error)))
+    """Return True if Ray's memory monitor killed the actor."""
+    # Ray raises the same error for every death of an actor; only the message names memory.
+    return isinstance(error, ray_errors.RayActorError) and bool(_RAY_KILL_MESSAGE.search(str(error)))
 
 
-def _place(causes: list[BaseException]) -> str:
-    """file:line where it was raised: the innermost frame, of another process where it came from one."""
+def _error_location(causes: list[BaseException]) -> str:
+    """Return file:line where the error was raised: the innermost frame, in the process that raised it."""
     for cause in reversed(causes):
         remote = _REMOTE_FRAME.findall(getattr(cause, "traceback_str", ""))
         if remote:
@@ -143,4 +144,4 @@ def _place(causes: list[BaseException]) -> str:
         frames = traceback.extract_tb(cause.__traceback__)
         if frames:
             return f"{frames[-1].filename}:{frames[-1].lineno}"
-    return "an unknown place"
+    return "an unknown location"

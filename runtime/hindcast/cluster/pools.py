@@ -1,4 +1,4 @@
-"""The pools of a cluster: which pods of an attempt do which part of its work."""
+"""The pools of a cluster: groups of an attempt's pods, by the work that they do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.cluster.lease import acquire_lease
 from hindcast.storage.location import Guard, Location, remove_temporary_files
 
-if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does without
+if TYPE_CHECKING:  # these import torch, which the driver on the head does without
     from hindcast.evaluate.environment import EnvEvaluator
     from hindcast.pipeline.executors import Executor
     from hindcast.record.pool import Runner
@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does w
 
 @dataclass(frozen=True)
 class Pools:
-    """Where the work of one attempt lands: a `Placement`. It pickles.
+    """A `Placement` in the pools of one attempt. It can be pickled.
 
     Args:
-        attempt: which attempt of which run this is, and what it was given.
-        labelled: nodes say by a label which pool they are in; False for a Ray without pools.
-        on_episode: called in the runner's process for each recorded episode. Can be pickled.
+        attempt: the attempt, with its inputs.
+        has_pool_labels: nodes have a label that names their pool; False for a Ray cluster without pools.
+        on_episode: called in the runner's process for each recorded episode. It can be pickled.
     """
 
     attempt: Attempt
@@ -38,10 +38,8 @@ class Pools:
     is_one_machine = False
 
     def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
-        """Ray's options for a task or actor in a pool.
-
-        A pod hands out whole CPUs, those of one worker rounded up: who asks for as many has the pod to itself.
-        """
+        """Return the Ray options for a task or actor in a pool."""
+        # A pod offers whole CPUs, those of one worker rounded up, so a worker that takes them has the pod to itself.
         options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
         if gpus:
             options["num_gpus"] = gpus
@@ -50,12 +48,12 @@ class Pools:
         return options
 
     def replicas(self, requested: int, what: str) -> tuple[int, str | None]:  # noqa: ARG002
-        """All of them: the pools were made for them."""
+        """Return the requested count: the pools have that size."""
         return requested, None
 
     @contextlib.contextmanager
     def sole_writer(self, state: Location) -> Iterator[Guard | None]:
-        """A lease, which a later attempt takes over."""
+        """Acquire the folder's lease, which a later attempt may take over."""
         guard = acquire_lease(state, self.attempt).check
         remove_temporary_files(state.with_guard(guard))
         yield guard
@@ -67,26 +65,26 @@ class Pools:
         cpus: float = 1,
         on_episode: OnEpisode | None = None,  # noqa: ARG002  (no episode is recorded in this process)
     ) -> Workers[Runner]:
-        """Actors in the pool of runners."""
+        """Start actors in the pool of runners."""
         from hindcast.ray_workers import RayWorkers
         from hindcast.record.pool import Runner
 
         return RayWorkers(count, Runner(task, self.on_episode), self.options("runner", cpus))
 
     def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
-        """Actors in the pool of data workers, one CPU each."""
+        """Start actors in the pool of data workers, with one CPU each."""
         from hindcast.ray_workers import RayWorkers
 
         return RayWorkers(count, evaluator, self.options("data", cpus=1))
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
-        """Actors in the pool of data workers, one a pod; without any, the learner's own process."""
+        """Return an executor on actors in the pool of data workers, one per pod; without workers, a local one."""
         from hindcast.pipeline.data_workers import DataWorkers
         from hindcast.pipeline.executors import Local
 
-        fewest, most = workers.interval
-        if not most:
+        min_workers, max_workers = workers.interval
+        if not max_workers:
             return Local()
         options = self.options("data", workers.cpus, workers.gpus)
         cpus, gpus = options.pop("num_cpus"), options.pop("num_gpus", 0)
-        return DataWorkers((fewest, most), num_cpus=cpus, num_gpus=gpus, remote_args=options)
+        return DataWorkers((min_workers, max_workers), num_cpus=cpus, num_gpus=gpus, remote_args=options)

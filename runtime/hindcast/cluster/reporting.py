@@ -1,7 +1,7 @@
-"""What the attempt reports, and when: changes at most every ten seconds, a beat every thirty, the outcome at once.
+"""Reports of an attempt: changes at most every ten seconds, a heartbeat every thirty, the outcome at once.
 
-The heartbeat comes from a separate thread, so that it also shows a driver whose work hangs: `lastProgressTime` is when
-the work itself last made progress.
+The heartbeat comes from a separate thread, so it continues while the work hangs; the report's `lastProgressTime` is
+the time when the work last made progress.
 """
 
 from __future__ import annotations
@@ -31,33 +31,37 @@ from hindcast.report.events import Progress
 from hindcast.run.progress import Pace, amount
 
 REFUSAL_GRACE_SECONDS: Final = 30.0
-"""The right to report may come a moment after the pod; so long a refusal of the first report is not believed."""
+"""How long refusals of the first report are ignored: the permission to report may be granted after the pod starts."""
 
-_LONGEST_WAIT_S: Final = 15.0
-_BEAT_S: Final = LONGEST_SILENCE_SECONDS - 5  # leaves time for a first failure
+_MAX_BACKOFF_SECONDS: Final = 15.0
+_HEARTBEAT_SECONDS: Final = LONGEST_SILENCE_SECONDS - 5  # leaves time for one retry
 _METRICS: Final = {"return": "episodeReturnMean", "timesteps_per_s": "timestepsPerSecond"}
 _COUNTS: Final = ("iteration", "timesteps", "episodes")
 
 
-def utc() -> datetime:
+def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
 class ReportSender:
-    """Collects what there is to report and sends it in time. Its methods may be called from any thread.
+    """Collects changes and sends reports in time. Its methods may be called from any thread.
 
     Args:
-        clock: that the times between reports are measured with.
-        now: the time that reports carry.
+        channel: connection to the operator.
+        clock: clock in seconds that measures the time between reports.
+        now: clock of the timestamps in reports.
 
     Attributes:
-        checkpoint_wanted: the operator wants the attempt to checkpoint and end.
-        superseded: the operator has given up this attempt; nobody reads its reports any more.
-        outcome_delivered: the operator has the outcome.
+        is_checkpoint_requested: the operator wants the attempt to write a checkpoint and end.
+        is_superseded: the operator has abandoned this attempt and no longer reads its reports.
+        is_outcome_delivered: the operator has received the outcome.
     """
 
     def __init__(
-        self, channel: Channel, clock: Callable[[], float] = time.monotonic, now: Callable[[], datetime] = utc
+        self,
+        channel: Channel,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.is_checkpoint_requested = False
         self.is_superseded = False
@@ -66,119 +70,127 @@ class ReportSender:
         self._clock = clock
         self._now = now
         self._lock = threading.Lock()
-        self._said: dict[str, Any] = {"stage": "Starting"}
-        self._moved = now()
-        self._done: tuple[str, float] | None = None
+        self._fields: dict[str, Any] = {"stage": "Starting"}
+        self._last_progress_time = now()
+        self._last_done: tuple[str, float] | None = None
         self._pace = Pace()
-        self._is_changed = True
-        self._beats = 0
-        self._begun = clock()
-        self._sent = -math.inf
-        self._failures = 0
-        self._not_before = -math.inf
+        self._has_changes = True
+        self._num_sent = 0
+        self._start_time = clock()
+        self._last_sent_time = -math.inf
+        self._num_failures = 0
+        self._earliest_retry_time = -math.inf
 
     def progress(self, progress: Progress) -> None:
         with self._lock:
-            if self._said.get("stage") != progress.stage:
+            if self._fields.get("stage") != progress.stage:
                 self._pace = Pace()
             self._pace.add(progress.done)
-            if self._done != (progress.stage, progress.done):
-                self._done, self._moved = (progress.stage, progress.done), self._now()
-            left = self._pace.seconds_left(progress.total)
-            self._say(stage=progress.stage, progress=progress_status(progress, left, _stamp(self._now())))
+            if self._last_done != (progress.stage, progress.done):
+                self._last_done, self._last_progress_time = (progress.stage, progress.done), self._now()
+            seconds_left = self._pace.seconds_left(progress.total)
+            self._set_fields(
+                stage=progress.stage,
+                progress=progress_status(progress, seconds_left, _format_timestamp(self._now())),
+            )
 
     def mark_progress(self) -> None:
-        """The work advanced, by less than a progress report."""
+        """Note that the work advanced, without a progress report."""
         with self._lock:
-            self._moved = self._now()
+            self._last_progress_time = self._now()
 
     def note(self, message: str) -> None:
         with self._lock:
-            self._say(note=message[:500])
+            self._set_fields(note=message[:500])
 
     def checkpoint(self, checkpoint: CheckpointStatus) -> None:
         with self._lock:
-            if self._said.get("checkpoint") != checkpoint:
-                self._say(checkpoint=checkpoint)
+            if self._fields.get("checkpoint") != checkpoint:
+                self._set_fields(checkpoint=checkpoint)
 
     def output(self, output: OutputStatus) -> None:
         with self._lock:
-            self._say(output=output)
+            self._set_fields(output=output)
 
     def outcome(self, outcome: AttemptOutcome) -> None:
-        """How the attempt ended; it is sent at once."""
+        """Report the outcome; it is sent at once."""
         with self._lock:
-            self._say(outcome=outcome)
-            self._not_before = -math.inf
+            self._set_fields(outcome=outcome)
+            self._earliest_retry_time = -math.inf
 
     def send_if_due(self) -> float:
-        """Send what is due; the seconds until the next call is worth it."""
+        """Send a report if one is due; return the seconds until the next call."""
         with self._lock:
-            wait = self._due() - self._clock()
+            wait = self._next_due_time() - self._clock()
             if wait > 0 or self.is_superseded:
                 return min(max(wait, 0.05), 1.0)
-            self._is_changed = False
+            self._has_changes = False
         try:
-            report = self._report()
+            report = self._build_report()
             intent = self._channel.send(report)
         except SupersededError:
-            self._refused()
+            self._handle_refusal()
         except ReportError:
-            self._failed()
-        except Exception:  # a defect here must not end the beats
+            self._schedule_retry()
+        except Exception:  # a bug here must not stop the heartbeat
             traceback.print_exc()
-            self._failed()
+            self._schedule_retry()
         else:
-            self._sent, self._failures, self._beats = self._clock(), 0, self._beats + 1
+            self._last_sent_time, self._num_failures, self._num_sent = self._clock(), 0, self._num_sent + 1
             self.is_outcome_delivered = report.outcome is not None
             self.is_checkpoint_requested = self.is_checkpoint_requested or intent == CHECKPOINT
         return 0.0
 
-    def _due(self) -> float:
-        """When the next report is to be sent, by the clock."""
-        if "outcome" in self._said:
-            due = -math.inf if self._is_changed else math.inf
+    def _next_due_time(self) -> float:
+        """Return the time of the next report, by `clock`."""
+        if "outcome" in self._fields:
+            due = -math.inf if self._has_changes else math.inf
         else:
-            due = self._sent + (SHORTEST_SILENCE_SECONDS if self._is_changed else _BEAT_S)
-        return max(due, self._not_before)
+            due = self._last_sent_time + (
+                SHORTEST_SILENCE_SECONDS if self._has_changes else _HEARTBEAT_SECONDS
+            )
+        return max(due, self._earliest_retry_time)
 
-    def _report(self) -> Report:
+    def _build_report(self) -> Report:
         with self._lock:
-            said, moved = dict(self._said), self._moved
+            fields, last_progress_time = dict(self._fields), self._last_progress_time
         return Report(
-            number=self._beats + 1, report_time=_stamp(self._now()), last_progress_time=_stamp(moved), **said
+            number=self._num_sent + 1,
+            report_time=_format_timestamp(self._now()),
+            last_progress_time=_format_timestamp(last_progress_time),
+            **fields,
         )
 
-    def _say(self, **fields: Any) -> None:
-        self._said |= fields
-        self._is_changed = True
+    def _set_fields(self, **fields: Any) -> None:
+        self._fields |= fields
+        self._has_changes = True
 
-    def _refused(self) -> None:
-        if self._beats or self._clock() - self._begun > REFUSAL_GRACE_SECONDS:
+    def _handle_refusal(self) -> None:
+        if self._num_sent or self._clock() - self._start_time > REFUSAL_GRACE_SECONDS:
             self.is_superseded = True
         else:
-            self._failed()
+            self._schedule_retry()
 
-    def _failed(self) -> None:
-        """Try again after a while, longer each time; what is sent then is the latest."""
+    def _schedule_retry(self) -> None:
+        """Retry later with the latest state, after exponential backoff with jitter."""
         with self._lock:
-            self._is_changed = True
-            self._failures += 1
-            longest = min(2.0 ** (self._failures - 1), _LONGEST_WAIT_S)
-            self._not_before = self._clock() + random.uniform(0.5, 1.0) * longest
+            self._has_changes = True
+            self._num_failures += 1
+            max_backoff = min(2.0 ** (self._num_failures - 1), _MAX_BACKOFF_SECONDS)
+            self._earliest_retry_time = self._clock() + random.uniform(0.5, 1.0) * max_backoff
 
 
 def progress_status(progress: Progress, seconds_left: float | None, at: str) -> ProgressStatus:
-    """Progress as the resource's status has it."""
+    """Convert progress to the form of the resource's status."""
     counts = {name: int(progress.metrics[name]) for name in _COUNTS if name in progress.metrics}
-    counted = "iteration" if progress.unit == "iterations" else progress.unit
-    if counted in _COUNTS:
-        counts[counted] = int(progress.done)
-    share = 100 * progress.done / progress.total if progress.total else None
+    count_name = "iteration" if progress.unit == "iterations" else progress.unit
+    if count_name in _COUNTS:
+        counts[count_name] = int(progress.done)
+    percentage = 100 * progress.done / progress.total if progress.total else None
     score = progress.metrics.get("return")
     return ProgressStatus(
         **counts,
-        percentage=None if share is None else round(min(max(share, 0.0), 100.0), 2),
+        percentage=None if percentage is None else round(min(max(percentage, 0.0), 100.0), 2),
         estimated_remaining_seconds=None if seconds_left is None else int(seconds_left),
         metrics={
             _METRICS.get(name, to_camel(name)): float(value)
@@ -193,37 +205,37 @@ def progress_status(progress: Progress, seconds_left: float | None, at: str) -> 
 
 
 def _summary(progress: Progress) -> str:
-    """`120/500 episodes`; the iteration where only a return ends the stage."""
+    """Return the amount done, such as `120/500 episodes`, or the iteration if only a return ends the stage."""
     iteration = progress.metrics.get("iteration")
     return amount(progress) or (f"iteration {iteration:.0f}" if iteration is not None else "")
 
 
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _format_timestamp(timestamp: datetime) -> str:
+    return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @contextmanager
-def heartbeat(reporting: ReportSender) -> Iterator[ReportSender]:
-    """Report from a thread, for as long as the block runs."""
-    ended = threading.Event()
+def heartbeat(sender: ReportSender) -> Iterator[ReportSender]:
+    """Send reports from a thread for the duration of the block."""
+    end_event = threading.Event()
 
     def report() -> None:
-        while not ended.is_set():
-            ended.wait(reporting.send_if_due())
+        while not end_event.is_set():
+            end_event.wait(sender.send_if_due())
 
     thread = threading.Thread(target=report, name="hindcast-report", daemon=True)
     thread.start()
     try:
-        yield reporting
+        yield sender
     finally:
-        ended.set()
+        end_event.set()
         thread.join(timeout=1.0)
 
 
-def send_outcome(reporting: ReportSender, outcome: AttemptOutcome, patience: float) -> bool:
-    """Report the outcome and wait until the operator has it; False if that takes more than `patience` seconds."""
-    reporting.outcome(outcome)
-    deadline = time.monotonic() + patience
-    while not reporting.is_outcome_delivered and not reporting.is_superseded and time.monotonic() < deadline:
+def send_outcome(sender: ReportSender, outcome: AttemptOutcome, timeout_seconds: float) -> bool:
+    """Report the outcome and wait until the operator has it; return False after `timeout_seconds`."""
+    sender.outcome(outcome)
+    deadline = time.monotonic() + timeout_seconds
+    while not sender.is_outcome_delivered and not sender.is_superseded and time.monotonic() < deadline:
         time.sleep(0.05)
-    return reporting.is_outcome_delivered
+    return sender.is_outcome_delivered

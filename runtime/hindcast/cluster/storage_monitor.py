@@ -1,4 +1,4 @@
-"""The driver's storage work, in a separate thread: storage may hang, the heartbeat must not."""
+"""The driver's access to storage, in a separate thread: storage may hang, the heartbeat must not."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ POLL_INTERVAL_SECONDS: Final = 15.0
 
 
 class StorageMonitor:
-    """Keeps the log in the run folder, and sees there what others did: checkpoints, a later attempt.
+    """Uploads the log to the run folder, and watches the folder for checkpoints and a later attempt.
 
     Attributes:
-        superseded: a later attempt has begun in the run folder.
+        is_superseded: a later attempt has started in the run folder.
     """
 
     def __init__(
@@ -48,60 +48,60 @@ class StorageMonitor:
         resource: OfflineRecording | OfflineTraining,
         attempt: Attempt,
         log: DriverLog,
-        reporting: ReportSender,
+        sender: ReportSender,
     ) -> None:
         self.is_superseded = False
         self._resource = resource
         self._child = attempt.ray_job_name
         self._log = log
-        self._reporting = reporting
-        self._had_lease = False
-        self._complained = ""
-        self._ended = threading.Event()
-        self._last_look = threading.Event()
-        threading.Thread(target=self._run, name="hindcast-keeper", daemon=True).start()
+        self._sender = sender
+        self._has_held_lease = False
+        self._last_complaint = ""
+        self._stop_event = threading.Event()
+        self._done_event = threading.Event()
+        threading.Thread(target=self._run, name="hindcast-storage", daemon=True).start()
 
-    def end(self, patience: float) -> None:
-        """Look a last time, and wait for it at most so many seconds."""
-        self._ended.set()
-        self._last_look.wait(patience)
+    def stop(self, timeout_seconds: float) -> None:
+        """Poll once more, and wait for that at most `timeout_seconds`."""
+        self._stop_event.set()
+        self._done_event.wait(timeout_seconds)
 
     def abandon(self) -> None:
-        """Touch storage no more."""
+        """Stop accessing storage."""
         self.is_superseded = True
-        self._ended.set()
+        self._stop_event.set()
 
     def poll(self) -> None:
-        """One look at the run folder; what goes wrong is said once."""
+        """Poll the run folder once; print each error once."""
         try:
-            self._look_at_lease()
-            if self.is_superseded or not self._is_ours():
+            self._check_lease()
+            if self.is_superseded or not self._can_write_log():
                 return
             self._log.upload(log_file(self._resource, self._child))
             if isinstance(self._resource, OfflineTraining):
-                found = checkpoint_status(run_folder(self._resource).child(CHECKPOINTS_FOLDER))
-                if found is not None:
-                    self._reporting.checkpoint(found)
+                status = checkpoint_status(run_folder(self._resource).child(CHECKPOINTS_FOLDER))
+                if status is not None:
+                    self._sender.checkpoint(status)
         except UserError as error:
-            if str(error) != self._complained:
-                self._complained = str(error)
+            if str(error) != self._last_complaint:
+                self._last_complaint = str(error)
                 print(f"the run folder could not be updated; will retry: {error}")
 
     def _run(self) -> None:
-        while not self._ended.wait(POLL_INTERVAL_SECONDS):
+        while not self._stop_event.wait(POLL_INTERVAL_SECONDS):
             self.poll()
         if not self.is_superseded:
             self.poll()
-        self._last_look.set()
+        self._done_event.set()
 
-    def _look_at_lease(self) -> None:
-        found = lease_holder(state_folder(self._resource))
-        is_mine = found is not None and found["child"] == self._child
-        self.is_superseded = self.is_superseded or (self._had_lease and not is_mine)
-        self._had_lease = self._had_lease or is_mine
+    def _check_lease(self) -> None:
+        holder = lease_holder(state_folder(self._resource))
+        is_mine = holder is not None and holder["child"] == self._child
+        self.is_superseded = self.is_superseded or (self._has_held_lease and not is_mine)
+        self._has_held_lease = self._has_held_lease or is_mine
 
-    def _is_ours(self) -> bool:
-        """Whether a log may be written to the folder: not among files of another run or of the user."""
+    def _can_write_log(self) -> bool:
+        """Return True unless the folder contains files of another run or of the user."""
         state = state_folder(self._resource)
         if is_claimed_by_another(state, self._resource):
             return False
@@ -111,10 +111,10 @@ class StorageMonitor:
 
 
 def checkpoint_status(folder: Location) -> CheckpointStatus | None:
-    """The latest and the best checkpoint in a folder of checkpoints; None if there is none.
+    """Return the latest and the best checkpoint in a folder of checkpoints, or None if it has no checkpoint.
 
     Raises:
-        UserError: storage failed, or a checkpoint vanished meanwhile.
+        UserError: storage failed, or a checkpoint was deleted meanwhile.
     """
     names = sorted(entry.relative_path for entry in folder.list() if FOLDER_NAME.match(entry.relative_path))
     complete = [name for name in names if folder.child(name, RECORD_FILE).exists()]
@@ -122,15 +122,15 @@ def checkpoint_status(folder: Location) -> CheckpointStatus | None:
         return None
     latest = folder.child(max(complete, key=lambda name: (len(name), name)))
     record = parse(latest.child(RECORD_FILE), CheckpointRecord)
-    saved = latest.child(RECORD_FILE).info().mtime
+    save_time = latest.child(RECORD_FILE).info().mtime
     file = folder.child(BEST_FILE)
     best = parse(file, Best) if file.exists() else None
-    played = best is not None and best.by == EPISODE_RETURN_MEAN
+    is_played_best = best is not None and best.by == EPISODE_RETURN_MEAN
     return CheckpointStatus(
         path=str(latest),
         iteration=record.training.iteration,
-        save_time=None if saved is None else saved.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        save_time=None if save_time is None else save_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         best_path=str(folder.child(folder_name(best.updates))) if best else None,
-        best_episode_return_mean=best.score if best and played else None,
-        best_estimated_return=best.score if best and not played else None,
+        best_episode_return_mean=best.score if best and is_played_best else None,
+        best_estimated_return=best.score if best and not is_played_best else None,
     )

@@ -1,4 +1,4 @@
-"""The work of an attempt in the pools: what `hindcast run` does, on a cluster."""
+"""The task of an attempt in its pool: what `hindcast run` does, on a cluster."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from hindcast.storage.location import resolve
 
 
 class ResolvedReferences:
-    """References that the operator has resolved."""
+    """References, resolved by the operator."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._inputs = attempt.inputs
 
     def dataset(self, recording: str) -> str | None:
-        found = self._inputs.get(f"OfflineRecording/{recording}")
-        return found.path if found else None
+        attempt_input = self._inputs.get(f"OfflineRecording/{recording}")
+        return attempt_input.path if attempt_input else None
 
     def policy(self, training: str) -> str:
-        found = self._inputs.get(f"OfflineTraining/{training}")
-        if found is None:
+        attempt_input = self._inputs.get(f"OfflineTraining/{training}")
+        if attempt_input is None:
             raise DataError(f"the attempt received no checkpoint of OfflineTraining/{training}")
-        return found.path
+        return attempt_input.path
 
 
 def execute(
     resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
 ) -> FinishedRun | AttemptOutcome:
-    """Run the resource, from a task in its pool.
+    """Execute the resource in a Ray task.
 
     Returns:
-        How it ended. An error comes back classified: here its traceback is known.
+        The result, or the outcome of an error, classified here because its traceback is only known here.
     """
     try:
         references = ResolvedReferences(pools.attempt)
@@ -57,7 +57,9 @@ def execute(
             options = pools.options("data" if has_workers else "learner", 1)
             inputs = prepare_inputs(resource, inputs, reporter, interruption, options)
         outcome = train(resource, sources_of(inputs), mailbox, pools)
-        report = write_training_report(resource, outcome, {one.path: one.opened_data for one in inputs})
+        report = write_training_report(
+            resource, outcome, {input_.path: input_.opened_data for input_ in inputs}
+        )
         return FinishedRun(replace(outcome, report=report))
     except Exception as error:
         if not isinstance(error, UserError):
@@ -68,9 +70,9 @@ def execute(
 def _record(
     resource: OfflineRecording, references: ResolvedReferences, mailbox: Mailbox, pools: Pools
 ) -> FinishedRun:
-    observed = replace(pools, on_episode=mailbox.pulse())
+    pools_with_pulse = replace(pools, on_episode=mailbox.pulse())
     with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
-        outcome = execute_recording(resource, references, reporter, interruption, observed)
+        outcome = execute_recording(resource, references, reporter, interruption, pools_with_pulse)
     manifest = read_manifest(resolve(resource.spec.output.path))
     assert manifest is not None
     spec = manifest.data_spec

@@ -1,1 +1,1 @@
-"""Datasets: opened, made of other data, looked at, converted."""
+"""Open, prepare, inspect and convert datasets."""

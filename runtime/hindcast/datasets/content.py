@@ -1,4 +1,4 @@
-"""What episodes hold, as checksums that depend on neither layout, files nor order; and which hold the same."""
+"""Checksums of episodes that depend on neither layout, files nor order, and the search for repeated episodes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Bounds = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Content:
-    """Sums over episodes: equal for the same episodes and (barring collisions) only for them.
+    """Checksums of a set of episodes: equal for the same episodes and (barring collisions) only for them.
 
     Attributes:
-        episodes: how many.
-        timesteps: their steps.
-        sums: leaf name -> sum, modulo 2^256, of sha256(leaf, dtype, shape, episode id, values) over all episodes;
-            "episodes" has their lengths and how they end, "episode details" those of episodes that have any. NaN
-            counts as one value, and so does JSON however it is spaced; an episode whose infos are all empty adds
-            nothing to `infos`.
+        episodes: number of episodes.
+        timesteps: number of their timesteps.
+        sums: leaf name -> sum, modulo 2^256, of sha256(leaf, dtype, shape, episode id, values) over all episodes.
+            "episodes" covers lengths and flags, "episode details" the details of episodes that have any. All NaNs count
+            as one value, and so do spellings of the same JSON. An episode whose infos are all empty adds nothing to
+            `infos`.
     """
 
     episodes: int = 0
@@ -42,16 +42,16 @@ class Content:
 
     @classmethod
     def from_block(cls, block: Block) -> Content:
-        """The content of complete episodes."""
-        sums = {name: sum(numbers) % _MODULUS for name, numbers in _numbers(block)}
-        return cls(block.num_episodes, block.num_steps, _not_empty(sums))
+        """Compute the content of all episodes of a block."""
+        sums = {name: sum(numbers) % _MODULUS for name, numbers in _digests_by_leaf(block)}
+        return cls(block.num_episodes, block.num_steps, _drop_zero_sums(sums))
 
     @classmethod
     def per_episode(cls, block: Block) -> list[Content]:
-        """The content of each of some complete episodes."""
-        found = list(_numbers(block))
+        """Compute the content of each episode of a block."""
+        digests_by_leaf = list(_digests_by_leaf(block))
         return [
-            cls(1, steps, _not_empty({name: numbers[i] for name, numbers in found}))
+            cls(1, steps, _drop_zero_sums({name: numbers[i] for name, numbers in digests_by_leaf}))
             for i, steps in enumerate(block.length.tolist())
         ]
 
@@ -62,40 +62,40 @@ class Content:
 
     @property
     def checksum(self) -> str:
-        """sha256 (hex) of all of it."""
+        """The sha256 (hex) of all sums."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The sums in hexadecimal."""
+        """Return JSON values, the sums in hexadecimal."""
         sums = {name: f"{total:064x}" for name, total in self.sums.items()}
         return {"episodes": self.episodes, "timesteps": self.timesteps, "sums": sums}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Content:
-        """The inverse of `to_json`."""
+        """Restore what `to_json` returned."""
         sums = {name: int(total, 16) for name, total in data["sums"].items()}
         return cls(data["episodes"], data["timesteps"], sums)
 
     def difference(self, other: Content) -> str | None:
-        """What differs in the other, in words; None if they are equal."""
-        for what in ("episodes", "timesteps"):
-            mine, theirs = getattr(self, what), getattr(other, what)
-            if mine != theirs:
-                return f"{theirs:,} {what} where there were {mine:,}"
+        """Describe how the other content differs; None if they are equal."""
+        for unit in ("episodes", "timesteps"):
+            count, other_count = getattr(self, unit), getattr(other, unit)
+            if count != other_count:
+                return f"{other_count:,} {unit} instead of {count:,}"
         names = sorted({*self.sums, *other.sums})
-        differing = [name for name in names if self.sums.get(name) != other.sums.get(name)]
-        if not differing:
+        differing_leaves = [name for name in names if self.sums.get(name) != other.sums.get(name)]
+        if not differing_leaves:
             return None
-        words = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
-        return "other " + ", ".join(words.get(name, repr(name)) for name in differing)
+        labels = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
+        return "different " + ", ".join(labels.get(name, repr(name)) for name in differing_leaves)
 
 
 class Repeats(NamedTuple):
-    """Episodes whose id an earlier one has.
+    """Episodes with the id of an earlier episode.
 
     Attributes:
-        same: those that hold the same as an earlier one of their id.
-        others: the rest -> the first of their id.
+        duplicates: episodes with the content of an earlier episode of the same id.
+        conflicts: the other episodes -> the first episode of their id.
     """
 
     duplicates: list[int]
@@ -105,91 +105,97 @@ class Repeats(NamedTuple):
 def find_repeats(
     ids: Mapping[int, Hashable], contents: Callable[[Sequence[int]], Mapping[int, Hashable]]
 ) -> Repeats:
-    """Which episodes are there again.
+    """Find repeated episodes; the first of equal episodes is not a repeat.
 
     Args:
-        ids: episode -> its id, in order: of those that are the same, the first counts.
-        contents: what some episodes hold; asked once, for those whose id occurs again, if there are any.
+        ids: episode -> its id, in order.
+        contents: returns the content of some episodes; called at most once, with the episodes whose id occurs again.
     """
     counts = Counter(ids.values())
-    several = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
-    held = contents(several) if several else {}
+    repeated_episodes = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
+    content_of = contents(repeated_episodes) if repeated_episodes else {}
     repeats = Repeats([], {})
-    first: dict[Hashable, int] = {}
-    seen: set[tuple[Hashable, Hashable]] = set()
-    for episode in several:
+    first_of_id: dict[Hashable, int] = {}
+    seen_keys: set[tuple[Hashable, Hashable]] = set()
+    for episode in repeated_episodes:
         eps_id = ids[episode]
-        key = (eps_id, held[episode])
-        if key in seen:
+        key = (eps_id, content_of[episode])
+        if key in seen_keys:
             repeats.duplicates.append(episode)
-        elif eps_id in first:
-            repeats.conflicts[episode] = first[eps_id]
-        seen.add(key)
-        first.setdefault(eps_id, episode)
+        elif eps_id in first_of_id:
+            repeats.conflicts[episode] = first_of_id[eps_id]
+        seen_keys.add(key)
+        first_of_id.setdefault(eps_id, episode)
     return repeats
 
 
 def contents_of(
     dataset: Dataset, episodes: Sequence[int], leaves: Sequence[str] | None = None
 ) -> dict[int, str]:
-    """What each of some episodes of a dataset holds (in some leaves; all if None), as a checksum.
+    """Compute a checksum for each of some episodes of a dataset, reading only their units.
 
-    Only units with one of the episodes are read.
+    Args:
+        dataset: the dataset.
+        episodes: indices of episodes.
+        leaves: the leaves to cover; all if None.
     """
-    chosen = dataset.select(episodes)
+    view = dataset.select(episodes)
     contents = (
-        each.checksum for unit in chosen.units for each in Content.per_episode(chosen.read(unit, leaves))
+        content.checksum for unit in view.units for content in Content.per_episode(view.read(unit, leaves))
     )
     return dict(zip(sorted(episodes), contents, strict=True))
 
 
 def leaf_digests(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:
-    """What each episode holds in a leaf, as a number; 0 if it is empty.
+    """Compute a digest of each episode's values in a leaf, as an integer; 0 if infos are empty.
 
     Args:
-        name: the leaf's.
+        name: name of the leaf.
         column: rows of all episodes.
-        bounds: each episode's id, and its first and last row (exclusive).
+        bounds: id, first row and last row (exclusive) of each episode.
     """
     column = canonicalise(name, column)
-    return list((_of_texts if column.dtype == object else _of_values)(name, column, bounds))
+    return list((_text_digests if column.dtype == object else _value_digests)(name, column, bounds))
 
 
 def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """A leaf's rows such that the same content has the same bytes: one NaN, and JSON spaced and sorted in one way.
+    """Convert a leaf's rows so that equal content has equal bytes: one NaN, JSON with one spacing and key order.
 
-    Numbers come contiguous and little-endian; other text than infos is as it was.
+    Numbers become contiguous and little-endian; text other than infos is unchanged.
     """
     if column.dtype == object:
         return _canonical_json(column) if root(name) == Columns.INFOS else column
     values = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
     if values.dtype.kind not in "fc" or not values.size:
         return values
+    # A complex number is a pair of floats, either of which may be NaN.
     floats = values.view(f"<f{values.itemsize // 2}") if values.dtype.kind == "c" else values
+    # The minimum is NaN if any value is, and takes no array of flags.
     if not np.isnan(floats.min()):
         return values
     return np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(values.dtype)
 
 
-def _not_empty(sums: dict[str, int]) -> dict[str, int]:
+def _drop_zero_sums(sums: dict[str, int]) -> dict[str, int]:
     return {name: total for name, total in sums.items() if total or name == _ENDS}
 
 
-def _numbers(block: Block) -> Iterator[tuple[str, list[int]]]:
-    """For each leaf, and for ends and details, a number per episode."""
+def _digests_by_leaf(block: Block) -> Iterator[tuple[str, list[int]]]:
+    """Yield each leaf, the ends and the details with a digest per episode."""
     ids = block.eps_id.tolist()
     ends = (block.length, block.t_started, block.terminated, block.truncated)
-    yield _ENDS, [_number(repr(one)) for one in zip(ids, *(each.tolist() for each in ends), strict=True)]
+    yield _ENDS, [_digest(repr(values)) for values in zip(ids, *(end.tolist() for end in ends), strict=True)]
     if block.details is not None and block.details.any():
         details = zip(ids, _canonical_json(block.details).tolist(), strict=True)
-        yield _DETAILS, [_number(repr(one)) if one[1] else 0 for one in details]
+        yield _DETAILS, [_digest(repr(pair)) if pair[1] else 0 for pair in details]
     for name, column in block.columns.items():
         starts = block.obs_start if is_per_observation(name) else block.start
         stops = starts + block.length + is_per_observation(name)
         yield name, leaf_digests(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
 
 
-def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:
+def _value_digests(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:
+    # The hash of the common prefix is copied for each episode.
     head = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
     size = column.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     values = column.reshape(-1).view(np.uint8).data
@@ -200,19 +206,19 @@ def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Ite
         yield int.from_bytes(sha.digest(), "little")
 
 
-def _of_texts(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
+def _text_digests(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
     for eps_id, first, stop in bounds:
-        own = texts[first:stop].tolist()
-        has_content = root(name) != Columns.INFOS or any(own)
-        yield _number(repr((name, eps_id, own))) if has_content else 0
+        episode_texts = texts[first:stop].tolist()
+        has_content = root(name) != Columns.INFOS or any(episode_texts)
+        yield _digest(repr((name, eps_id, episode_texts))) if has_content else 0
 
 
 def _canonical_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
-    known = {text: _respaced(text) for text in set(texts.tolist())}
-    return np.array([known[text] for text in texts.tolist()], dtype=object)
+    canonical_texts = {text: _canonical_text(text) for text in set(texts.tolist())}
+    return np.array([canonical_texts[text] for text in texts.tolist()], dtype=object)
 
 
-def _respaced(text: str) -> str:
+def _canonical_text(text: str) -> str:
     if not text or text == EMPTY_INFO:
         return ""
     try:
@@ -222,5 +228,6 @@ def _respaced(text: str) -> str:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if value else ""
 
 
-def _number(text: str) -> int:
+def _digest(text: str) -> int:
+    # JSON text may contain lone surrogates, which UTF-8 refuses by default.
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), "little")

@@ -1,4 +1,4 @@
-"""`Dataset`: recorded episodes in units of about 16 MiB, in a fixed order; and `View`: episodes of others as one."""
+"""`Dataset`, recorded episodes in units of about 16 MiB in a fixed order, and `View`, episodes of other datasets."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Episodes = NDArray[Any] | Sequence[int] | Sequence[bool]
 
 
 class Dataset(ABC):
-    """Recorded episodes. Parts of it (`select`, `split`, `filter`, `sample`) read the same files; nothing is copied.
+    """Recorded episodes. Subsets of it (`select`, `split`, `filter`, `sample`) read the same files; nothing is copied.
 
     Attributes:
-        spec: what they hold.
-        units: all of them, in the dataset's order.
+        spec: leaves, spaces and environment of the episodes.
+        units: all units, in the dataset's order.
         digest: sha256 (hex) that changes when the data do.
-        notes: what a user should know about the data, in sentences.
+        notes: sentences about the data for the user.
     """
 
     spec: DataSpec
@@ -43,12 +43,12 @@ class Dataset(ABC):
 
     @cached_property
     def num_episodes(self) -> int:
-        """Episodes in all; one in fragments counts once."""
+        """Number of episodes; one stored in fragments counts once."""
         return sum(len(unit.lengths) for unit in self.units)
 
     @cached_property
     def num_steps(self) -> int:
-        """Timesteps in all."""
+        """Number of timesteps."""
         return sum(int(unit.lengths.sum()) for unit in self.units)
 
     @cached_property
@@ -58,11 +58,11 @@ class Dataset(ABC):
 
     @abstractmethod
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """The unit's complete episodes, fragments joined.
+        """Read the complete episodes of a unit, with fragments joined.
 
         Args:
             unit: one of `units`.
-            columns: column names (`obs` means all its leaves) or leaf names; all by default.
+            columns: names of columns (`obs` means all its leaves) or of leaves; all by default.
 
         Raises:
             DataError: a damaged file, or a column that the dataset does not have.
@@ -70,10 +70,10 @@ class Dataset(ABC):
 
     @abstractmethod
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
-        """Where an episode of the block that `read` returns is."""
+        """Return the stored location of an episode of the block that `read` returns."""
 
     def select(self, episodes: Episodes) -> View:
-        """Some of the episodes, in the dataset's order.
+        """Select episodes, in the dataset's order.
 
         Args:
             episodes: `[num_episodes]` booleans, or indices in any order, each once.
@@ -83,63 +83,66 @@ class Dataset(ABC):
         """
         indices = _indices(episodes, self.num_episodes)
         starts = np.cumsum([0, *(len(unit.lengths) for unit in self.units)])
-        cuts = np.searchsorted(indices, starts)
+        boundaries = np.searchsorted(indices, starts)
         origins = [
             UnitOrigin(self, unit, indices[first:stop] - start)
-            for unit, start, first, stop in zip(self.units, starts[:-1], cuts[:-1], cuts[1:], strict=True)
+            for unit, start, first, stop in zip(
+                self.units, starts[:-1], boundaries[:-1], boundaries[1:], strict=True
+            )
             if first < stop
         ]
+        # Little-endian, so that the digest is the same on every machine.
         digest = digest_of([self.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
         return View(self.spec, [self], origins, digest)
 
     def without(self, leaves: Collection[str]) -> View:
-        """The same episodes without some leaves; others that it does not have are ignored."""
-        kept = {name: leaf for name, leaf in self.spec.leaves.items() if name not in leaves}
+        """Return the same episodes without some leaves; names that the dataset does not have are ignored."""
+        remaining_leaves = {name: leaf for name, leaf in self.spec.leaves.items() if name not in leaves}
         origins = [UnitOrigin(self, unit, np.arange(len(unit.lengths))) for unit in self.units]
         digest = digest_of([self.digest, "without", *sorted(leaves)])
-        return View(replace(self.spec, leaves=kept), [self], origins, digest)
+        return View(replace(self.spec, leaves=remaining_leaves), [self], origins, digest)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[View, View]:
-        """The dataset in two, such as for training and validation; every episode is in one of them.
+        """Split the episodes in two, such as for training and validation.
 
-        The split depends on the seed and the episodes' ids, not on layout, files or order. Episodes of one id, such as
-        the pieces that a filter leaves of one, are in one part.
+        The split depends on the seed and the episodes' ids, not on layout, files or order. Episodes with the same id,
+        such as the fragments that a filter leaves of one, stay together.
 
         Args:
-            fraction: share of the episodes in the second part, rounded to complete episodes, or to all of an id.
+            fraction: fraction of the episodes in the second part, rounded to complete episodes, or to all of an id.
             seed: a different seed gives a different split.
 
         Returns:
-            The rest, and the share.
+            The remaining episodes, and the given fraction of them.
 
         Raises:
-            SpecError: a fraction that is not between 0 and 1.
+            SpecError: the fraction is not between 0 and 1.
         """
         _check_fraction("fraction", fraction)
-        share = self.episode_table().split_mask(round(fraction * self.num_episodes), seed)
-        return self.select(~share), self.select(share)
+        mask = self.episode_table().split_mask(round(fraction * self.num_episodes), seed)
+        return self.select(~mask), self.select(mask)
 
     def filter(self, *terms: FilterTerm | str, top: float | None = None) -> View:
-        """The episodes that satisfy all terms, such as `"return >= 100"` and `"length > 10"`.
+        """Select the episodes that satisfy all terms, such as `"return >= 100"` and `"length > 10"`.
 
         Args:
             terms: comparisons of `return` (sum of rewards), `length`, `terminated`, `truncated` or `eps_id`.
-            top: of those, the share with the highest return, rounded up; ties go to the earlier episode.
+            top: fraction of those to select, by highest return, rounded up; ties go to the earlier episode.
 
         Raises:
-            SpecError: a term that cannot be parsed, an unknown field, a share that is not between 0 and 1.
+            SpecError: a term that cannot be parsed, an unknown field, a fraction that is not between 0 and 1.
         """
-        parsed = [_episode_term(term) for term in terms]
-        table = self.episode_table(top is not None or any(term.column == RETURN for term in parsed))
-        chosen = np.ones(len(table.length), dtype=np.bool_)
-        for term in parsed:
-            chosen &= table.satisfies(term)
-        indices = np.flatnonzero(chosen)
+        parsed_terms = [_episode_term(term) for term in terms]
+        table = self.episode_table(top is not None or any(term.column == RETURN for term in parsed_terms))
+        mask = np.ones(len(table.length), dtype=np.bool_)
+        for term in parsed_terms:
+            mask &= table.satisfies(term)
+        indices = np.flatnonzero(mask)
         if top is not None:
             _check_fraction("top", top)
             assert table.returns is not None
-            best = np.argsort(-table.returns[indices], kind="stable")
-            indices = indices[best[: math.ceil(top * len(indices))]]
+            by_return = np.argsort(-table.returns[indices], kind="stable")
+            indices = indices[by_return[: math.ceil(top * len(indices))]]
         return self.select(indices)
 
     def sample(
@@ -150,43 +153,45 @@ class Dataset(ABC):
         fraction: float | None = None,
         seed: int = 0,
     ) -> View:
-        """Episodes drawn at random, each at most once; the draw depends on the seed and their ids, as in `split`.
+        """Draw episodes at random without replacement; as in `split`, the draw depends on the seed and their ids.
 
         Args:
-            episodes: how many.
+            episodes: number of episodes.
             timesteps: draw until this many timesteps are reached.
-            fraction: share of the episodes, rounded to complete episodes.
+            fraction: fraction of the episodes, rounded to complete episodes.
             seed: a different seed draws different episodes.
 
         Raises:
-            SpecError: not exactly one of the three, or more than the dataset has.
+            SpecError: not exactly one of the three is given, or it is more than the dataset has.
         """
-        if sum(given is not None for given in (episodes, timesteps, fraction)) != 1:
-            raise SpecError("a sample takes exactly one of episodes, timesteps and fraction")
-        for what, given, available in (
+        if sum(option is not None for option in (episodes, timesteps, fraction)) != 1:
+            raise SpecError("a sample requires exactly one of episodes, timesteps and fraction")
+        for unit_name, count, available in (
             ("episodes", episodes, self.num_episodes),
             ("timesteps", timesteps, self.num_steps),
         ):
-            if given is not None and not 0 < given <= available:
-                raise SpecError(f"a sample of {given:,} {what} cannot be drawn: the data have {available:,}")
+            if count is not None and not 0 < count <= available:
+                raise SpecError(
+                    f"a sample of {count:,} {unit_name} cannot be drawn: the data have {available:,}"
+                )
         table = self.episode_table()
         order = table.shuffled_order(seed)
         if timesteps is not None:
-            reached = np.cumsum(table.length[order])
-            return self.select(order[: int(np.searchsorted(reached, timesteps)) + 1])
+            cumulative_steps = np.cumsum(table.length[order])
+            return self.select(order[: int(np.searchsorted(cumulative_steps, timesteps)) + 1])
         if fraction is not None:
             _check_fraction("fraction", fraction)
             episodes = round(fraction * self.num_episodes)
         return self.select(order[:episodes])
 
     def episode_table(self, with_returns: bool = False) -> EpisodeTable:
-        """One row per episode, in one pass over the data, without reading their steps.
+        """Return one row per episode, without reading the timesteps (except rewards, if returns are requested).
 
         Args:
             with_returns: whether to sum the rewards.
 
         Raises:
-            DataError: returns of data without rewards.
+            DataError: returns are requested and the data have no rewards.
         """
         if with_returns and Columns.REWARDS not in self.spec.leaves:
             raise DataError(
@@ -200,13 +205,13 @@ class Dataset(ABC):
 
 
 class UnitOrigin(NamedTuple):
-    """Where a unit of a view comes from.
+    """The source of a view's unit.
 
     Attributes:
-        dataset: which holds it.
-        unit: its unit there.
-        rows: increasing, of the episodes that are chosen from it.
-        renamed: of those, the ones that have another id here.
+        dataset: the dataset that it comes from.
+        unit: the unit of that dataset.
+        rows: indices of the selected episodes in that unit, increasing.
+        new_ids: index in that unit -> id in the view, for episodes whose id is changed.
     """
 
     dataset: Dataset
@@ -215,21 +220,21 @@ class UnitOrigin(NamedTuple):
     new_ids: Mapping[int, str] = {}
 
     def as_unit(self, number: int) -> Unit:
-        """The view's own unit."""
+        """Make the view's unit."""
         lengths = self.unit.lengths[self.rows]
         nbytes = self.unit.nbytes * int(lengths.sum()) // max(1, int(self.unit.lengths.sum()))
         return Unit(number, self.unit.parts, lengths, nbytes)
 
 
 class View(Dataset):
-    """Episodes of other datasets. A unit is read in full, and what was not chosen is dropped.
+    """Episodes of other datasets. A source unit is read in full, then the selected episodes are taken.
 
     Args:
-        spec: what all of them hold; other leaves are not read.
-        datasets: the others.
-        origins: of each unit, in order.
+        spec: leaves of the view; other leaves are not read.
+        datasets: the source datasets.
+        origins: the source of each unit, in order.
         digest: see `Dataset`.
-        notes: in addition to those of the others.
+        notes: notes in addition to those of the source datasets.
     """
 
     def __init__(
@@ -247,47 +252,52 @@ class View(Dataset):
         self._origins = origins
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """See `Dataset.read`; JSON columns that the unit's dataset lacks are empty."""
-        dataset, own, rows, renamed = self._origins[unit.id]
-        wanted = set(self.spec.leaves if columns is None else columns)
-        lacking = [leaf for leaf in self.spec.leaves if leaf in wanted and leaf not in dataset.spec.leaves]
-        block = dataset.read(own, wanted.difference(lacking))
+        """See `Dataset.read`; JSON leaves that the source dataset lacks are empty."""
+        dataset, source_unit, rows, new_ids = self._origins[unit.id]
+        column_names = set(self.spec.leaves if columns is None else columns)
+        missing_leaves = [
+            leaf for leaf in self.spec.leaves if leaf in column_names and leaf not in dataset.spec.leaves
+        ]
+        block = dataset.read(source_unit, column_names.difference(missing_leaves))
         if len(rows) < block.num_episodes:
             block = block.take(rows)
-        if lacking:
+        if missing_leaves:
+            # Infos have a value per observation, of which an episode has one more than timesteps.
             empty = np.full(block.num_steps + block.num_episodes, "", dtype=object)
-            block = block.with_columns({**block.columns, **dict.fromkeys(lacking, empty)})
-        if renamed:
-            names = [renamed.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
-            block = replace(block, eps_id=np.array(names, dtype=object))
+            block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty)})
+        if new_ids:
+            eps_ids = [new_ids.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
+            block = replace(block, eps_id=np.array(eps_ids, dtype=object))
         return block
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
-        dataset, own, rows, _ = self._origins[unit.id]
-        return dataset.locate(own, int(rows[episode]))
+        dataset, source_unit, rows, _ = self._origins[unit.id]
+        return dataset.locate(source_unit, int(rows[episode]))
 
 
 def _indices(episodes: Episodes, total: int) -> I64:
-    chosen = np.asarray(episodes)
-    if chosen.dtype == np.bool_:
-        if chosen.shape != (total,):
-            raise DataError(f"{len(chosen):,} booleans were given to select from {total:,} episodes")
-        return np.flatnonzero(chosen)
-    indices = np.unique(chosen.astype(np.int64))
-    if len(indices) != chosen.size:
+    selection = np.asarray(episodes)
+    if selection.dtype == np.bool_:
+        if selection.shape != (total,):
+            raise DataError(f"{len(selection):,} booleans were given to select from {total:,} episodes")
+        return np.flatnonzero(selection)
+    indices = np.unique(selection.astype(np.int64))
+    if len(indices) != selection.size:
         raise DataError("an episode was selected twice: give each index once")
     if len(indices) and (indices[0] < 0 or indices[-1] >= total):
-        wrong = indices[0] if indices[0] < 0 else indices[-1]
-        raise DataError(f"episode {wrong} was selected: the data have {total:,}, counted from 0")
+        invalid_index = indices[0] if indices[0] < 0 else indices[-1]
+        raise DataError(f"episode {invalid_index} was selected: the data have {total:,}, counted from 0")
     return indices
 
 
 def _episode_term(term: FilterTerm | str) -> FilterTerm:
-    parsed = parse_filter(term) if isinstance(term, str) else term
-    if parsed.column not in FIELDS:
-        raise SpecError(f"{parsed.column!r} is not a field of an episode: allowed are {', '.join(FIELDS)}")
-    return parsed
+    filter_term = parse_filter(term) if isinstance(term, str) else term
+    if filter_term.column not in FIELDS:
+        raise SpecError(
+            f"{filter_term.column!r} is not a field of an episode: allowed are {', '.join(FIELDS)}"
+        )
+    return filter_term
 
 
 def _check_fraction(name: str, fraction: float) -> None:

@@ -1,4 +1,4 @@
-"""Reading units of Parquet files in any layout."""
+"""Datasets of Parquet files in any layout."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class EpisodeDataset(Dataset):
     """A dataset of Parquet files.
 
     Args:
-        spec: what all files hold.
-        files: in the dataset's order.
-        unit_bytes: most bytes of a unit.
+        spec: leaves, spaces and environment of all files.
+        files: the files, in the dataset's order.
+        unit_bytes: maximum size of a unit in bytes.
         notes: see `Dataset`.
-        repeated: how many stored episodes do not count, since they repeat others.
+        num_repeated: number of stored episodes that do not count because they repeat others.
 
     Attributes:
-        nbytes_stored: size of the files.
+        stored_bytes: size of the files.
         layouts: names of the files' layouts.
     """
 
@@ -61,88 +61,90 @@ class EpisodeDataset(Dataset):
         self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes
         self._footers = FooterCache()
-        self._files = {str(file.location): file._replace(runs=()) for file in files}  # it travels to workers
+        # The dataset is sent to workers, which do not need the files' episode parts.
+        self._files = {str(file.location): file._replace(runs=()) for file in files}
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""
-        leaves = self._leaves(columns)
-        stored = Block.concat(self._read_parts(unit.parts, leaves))
-        groups = self._groups(unit)
-        counting = counted_rows(groups)
-        if stored.num_episodes != len(counting):
-            raise self._changed(unit)
-        if not counting.all():
-            stored = stored.take(np.flatnonzero(counting))
-        block = join_fragments(stored, continued_rows(groups)[counting])
+        leaves = self._leaf_names(columns)
+        stored_rows = Block.concat(self._read_parts(unit.parts, leaves))
+        groups = self._row_groups(unit)
+        is_counted = counted_rows(groups)
+        if stored_rows.num_episodes != len(is_counted):
+            raise self._changed_error(unit)
+        if not is_counted.all():
+            stored_rows = stored_rows.take(np.flatnonzero(is_counted))
+        block = join_fragments(stored_rows, continued_rows(groups)[is_counted])
         if not np.array_equal(block.length, unit.lengths):
-            raise self._changed(unit)
+            raise self._changed_error(unit)
         return block
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
-        groups = self._groups(unit)
+        groups = self._row_groups(unit)
         heads = counted_rows(groups) & ~continued_rows(groups)
-        path, row = self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
+        path, row = self._locate_row(unit.parts, int(np.flatnonzero(heads)[episode]))
         origin = self._files[path].origin
         return EpisodeLocation(origin, None) if origin else EpisodeLocation(path, row)
 
     def unreadable_files(
         self, unit: Unit, columns: Iterable[str] | None = None
     ) -> Iterator[tuple[str, DataError]]:
-        """The files of a unit that cannot be read, and why."""
-        leaves = self._leaves(columns)
+        """Yield the files of a unit that cannot be read, with the error of each."""
+        leaves = self._leaf_names(columns)
         for part in unit.parts:
             try:
                 self._read_part(part, leaves)
             except DataError as error:
                 yield part.path, error
 
-    def _leaves(self, columns: Iterable[str] | None) -> list[str]:
+    def _leaf_names(self, columns: Iterable[str] | None) -> list[str]:
         if columns is None:
             return list(self.spec.leaves)
-        wanted = set(columns)
-        unknown = wanted - self.spec.leaves.keys() - {root(leaf) for leaf in self.spec.leaves}
-        if unknown:
+        column_names = set(columns)
+        unknown_columns = column_names - self.spec.leaves.keys() - {root(leaf) for leaf in self.spec.leaves}
+        if unknown_columns:
             first = next(iter(self._files.values()))
             raise DataError(
-                f"the dataset of {first.origin or first.location} has no column {', '.join(sorted(unknown))}: "
+                f"the dataset of {first.origin or first.location} has no column {', '.join(sorted(unknown_columns))}: "
                 f"it has {', '.join(self.spec.leaves)}"
             )
-        return [leaf for leaf in self.spec.leaves if leaf in wanted or root(leaf) in wanted]
+        return [leaf for leaf in self.spec.leaves if leaf in column_names or root(leaf) in column_names]
 
     def _read_parts(self, parts: Sequence[FilePart], leaves: Sequence[str]) -> list[Block]:
-        """Stored rows of each part; several files of a store at a time, since each takes requests to wait for."""
+        """Read the stored rows of each part."""
+        # Files of a store are read in parallel, since most of the time is spent waiting for its answers.
         if len(parts) == 1 or self._files[parts[0].path].location.is_local:
             return [self._read_part(part, leaves) for part in parts]
         return map_in_threads(lambda part: self._read_part(part, leaves), parts)
 
     def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
-        """The part's stored rows."""
-        indexed = self._files[part.path]
-        layout = LAYOUTS[indexed.layout]
+        """Read a part's stored rows."""
+        indexed_file = self._files[part.path]
+        layout = LAYOUTS[indexed_file.layout]
         try:
-            with open_parquet(indexed.location, self._footers) as file:
+            with open_parquet(indexed_file.location, self._footers) as file:
                 columns = layout.columns(file.schema_arrow, self.spec, leaves)
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
                 return layout.decode(table, self.spec, leaves)
         except CellError as error:
-            raise error.to_row_error(*self._locate_stored([part], error.row)) from error
+            raise error.to_row_error(*self._locate_row([part], error.row)) from error
         except DataError as error:
             raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 
-    def _groups(self, unit: Unit) -> list[RowGroup]:
+    def _row_groups(self, unit: Unit) -> list[RowGroup]:
         return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]
 
-    def _changed(self, unit: Unit) -> DataError:
+    def _changed_error(self, unit: Unit) -> DataError:
         paths = " or ".join(part.path for part in unit.parts)
         return DataError(f"{paths} was changed after it was indexed: open the dataset again")
 
-    def _locate_stored(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
-        """File and Parquet row in it of one that is counted over some parts."""
+    def _locate_row(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
+        """Find the file and the Parquet row of a row counted over several parts."""
         for part in parts:
             groups = self._files[part.path].entry.row_groups
             for i in part.row_groups:
                 if row < groups[i].rows:
                     return part.path, sum(group.rows for group in groups[:i]) + row
                 row -= groups[i].rows
-        raise IndexError(f"{parts} have {row} rows less")
+        raise IndexError(f"the row is {row} rows past the end of {parts}")

@@ -1,4 +1,4 @@
-"""One row per episode: the fields that episodes are selected by."""
+"""A table with one row per episode, by whose fields episodes are selected."""
 
 from __future__ import annotations
 
@@ -38,70 +38,75 @@ class EpisodeTable(NamedTuple):
 
     @classmethod
     def from_block(cls, block: Block, with_returns: bool) -> EpisodeTable:
-        """The episodes of a block, in order.
+        """Make the table of a block's episodes, in order.
 
         Raises:
-            DataError: rewards of more than one number a step, where returns are requested.
+            DataError: returns are requested, and rewards have more than one number per timestep.
         """
         returns = returns_of(block) if with_returns else None
         return cls(block.eps_id, block.length, block.terminated, block.truncated, returns)
 
     @classmethod
     def concat(cls, parts: Iterable[EpisodeTable], with_returns: bool) -> EpisodeTable:
-        """The episodes of all parts, in order."""
-        none = np.zeros(0, dtype=np.bool_)
+        """Concatenate tables, in order."""
+        no_flags = np.zeros(0, dtype=np.bool_)
         empty = cls(
-            none.astype(object), none.astype(np.int64), none, none, np.zeros(0) if with_returns else None
+            no_flags.astype(object),
+            no_flags.astype(np.int64),
+            no_flags,
+            no_flags,
+            np.zeros(0) if with_returns else None,
         )
         *columns, returns = zip(empty, *parts, strict=True)
         eps_id, length, terminated, truncated = map(np.concatenate, columns)
         return cls(eps_id, length, terminated, truncated, np.concatenate(returns) if with_returns else None)
 
     def satisfies(self, term: FilterTerm) -> Bool:
-        """`[N]` which episodes satisfy a comparison of one of `FIELDS`.
+        """Compare one of `FIELDS` and return `[N]` True for episodes that satisfy the term.
 
         Raises:
-            SpecError: a value that cannot be compared with the field.
+            SpecError: the value cannot be compared with the field.
         """
         values = self.returns if term.column == RETURN else getattr(self, term.column)
         assert values is not None
-        wanted = term.value if term.op == "in" else [term.value]
-        for value in wanted:
+        expected_values = term.value if term.op == "in" else [term.value]
+        for value in expected_values:
             _check_comparable(term, value)
         if term.op == "in":
-            return np.isin(values, wanted)
+            return np.isin(values, expected_values)
         return OPERATORS[term.op](values, term.value).astype(np.bool_)
 
     def shuffled_order(self, seed: int) -> I64:
-        """`[N]` all episodes in an order that depends on the seed and their ids, not on how they are stored."""
-        seen: dict[str, int] = {}
+        """Return `[N]` episode indices in a random order that depends on the seed and the ids, not on the storage."""
+        last_occurrence: dict[str, int] = {}
         keys = []
         for eps_id in self.eps_id.tolist():
-            again = seen[eps_id] = seen.get(eps_id, -1) + 1
-            keys.append(_key("sample", seed, again, eps_id))
+            occurrence = last_occurrence[eps_id] = last_occurrence.get(eps_id, -1) + 1
+            keys.append(_sort_key("sample", seed, occurrence, eps_id))
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
     def split_mask(self, count: int, seed: int) -> Bool:
-        """`[N]` episodes that the seed and their ids choose: all of an id or none of them, and so about `count`."""
-        ids, id_of, sizes = np.unique(self.eps_id, return_inverse=True, return_counts=True)
-        keys = [_key("split", seed, 0, eps_id) for eps_id in ids.tolist()]
+        """Return `[N]` a random mask of about `count` episodes, by the seed and the ids; equal ids stay together."""
+        ids, id_index, sizes = np.unique(self.eps_id, return_inverse=True, return_counts=True)
+        keys = [_sort_key("split", seed, 0, eps_id) for eps_id in ids.tolist()]
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
-        reached = np.append(0, np.cumsum(sizes[order]))
-        chosen = np.zeros(len(ids), dtype=np.bool_)
-        chosen[order[: int(np.argmin(np.abs(reached - count)))]] = True
-        return chosen[id_of]
+        cumulative_counts = np.append(0, np.cumsum(sizes[order]))
+        is_chosen = np.zeros(len(ids), dtype=np.bool_)
+        is_chosen[order[: int(np.argmin(np.abs(cumulative_counts - count)))]] = True
+        return is_chosen[id_index]
 
 
-def _key(purpose: str, seed: int, again: int, eps_id: str) -> bytes:
-    """What episodes are ordered by; `again` counts those of one id."""
-    return hashlib.sha256(f"{purpose} {seed} {again} {eps_id}".encode()).digest()
+def _sort_key(purpose: str, seed: int, occurrence: int, eps_id: str) -> bytes:
+    """Return the sort key of an episode; `occurrence` counts the episodes of one id."""
+    # A hash rather than a random generator, whose numbers would depend on the order of the episodes.
+    return hashlib.sha256(f"{purpose} {seed} {occurrence} {eps_id}".encode()).digest()
 
 
 def returns_of(block: Block) -> NDArray[np.float64]:
-    """`[N]` the sum of each episode's rewards.
+    """Return `[N]` the sum of each episode's rewards.
 
     Raises:
-        DataError: rewards of more than one number a step.
+        DataError: rewards have more than one number per timestep.
     """
     rewards = block.columns[Columns.REWARDS].astype(np.float64)
     if rewards.ndim > 1:

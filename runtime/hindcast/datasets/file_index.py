@@ -1,6 +1,6 @@
-"""Indexing Parquet files that no manifest describes: from their footers and, where it takes that, their rows.
+"""The index of Parquet files that no manifest describes, from their footers and, if necessary, their rows.
 
-What takes decoding rows (of files of other tools) is cached.
+The index of other tools' files, whose rows must be decoded, is cached.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _VERSION = 4
 
 
 class IndexedFile(NamedTuple):
-    """A data file: where it is, what is known of it, what it holds and how.
+    """A data file with its index.
 
     Attributes:
-        location: where.
-        entry: rows, timesteps, row groups.
-        spec: what it holds.
+        location: the file.
+        entry: rows, timesteps and row groups.
+        spec: leaves, spaces and environment.
         layout: name of its layout.
-        runs: of a file that Hindcast did not write, what each stored episode is.
-        unfinished: what to say of the recording that it belongs to, where that is not complete.
-        is_listed: a recording says all of this; the file itself was not looked into.
-        origin: the data that it was prepared from, for messages; empty where it is the user's own.
+        runs: part of an episode in each stored row, if another tool wrote the file.
+        unfinished_note: note on the recording that it belongs to, if that is not complete.
+        is_listed: whether a recording describes the file, so that it was not opened.
+        origin: name of the data that it was prepared from, for messages; empty for the user's own files.
     """
 
     location: Location
@@ -52,23 +52,23 @@ class IndexedFile(NamedTuple):
 
 
 def index_file(location: Location, relative_path: str) -> IndexedFile:
-    """Look into one file.
-
-    Its checksum is not of the whole file: it covers the size, both ends and the episodes' lengths.
+    """Index one file.
 
     Args:
         location: the file.
-        relative: its path within the dataset.
+        relative_path: its path within the dataset.
 
     Raises:
-        DataError: empty, truncated, not Parquet, of no known layout, or with rows that cannot be read.
+        DataError: the file is empty, truncated, not Parquet, of no known layout, or has rows that cannot be read.
     """
+    # The checksum covers the size, both ends and the episodes' lengths: not the whole file, which would have to be
+    # read for it.
     checksum, size = fingerprint(location)
     with open_parquet(location) as file:
-        layout, contents = _contents(location, file)
-        found = sum(len(lengths) for lengths in contents.lengths)
-        if found != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
-            reason = f"it has {plural(found, 'row')}, but its footer says {file.metadata.num_rows}"
+        layout, contents = _read_layout(location, file)
+        num_rows = sum(len(lengths) for lengths in contents.lengths)
+        if num_rows != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
+            reason = f"it has {plural(num_rows, 'row')}, but its footer says {file.metadata.num_rows}"
             raise DataError(damage_message(str(location), reason))
         row_groups = [
             RowGroup(
@@ -76,9 +76,11 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
                 timesteps=int(lengths.sum()),
                 bytes=file.metadata.row_group(i).total_byte_size,
                 lengths=tuple(lengths.tolist()),
-                continued=tuple(np.flatnonzero(continued).tolist()),
+                continued=tuple(np.flatnonzero(is_continued).tolist()),
             )
-            for i, (lengths, continued) in enumerate(zip(contents.lengths, contents.continued, strict=True))
+            for i, (lengths, is_continued) in enumerate(
+                zip(contents.lengths, contents.continued, strict=True)
+            )
         ]
     for lengths in contents.lengths:
         checksum.update(lengths.tobytes())
@@ -87,18 +89,18 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
 
 
 def describe_file(location: Location) -> tuple[DataSpec, str]:
-    """What one file that Hindcast wrote holds, and its layout.
+    """Return spec and layout of a file that Hindcast wrote.
 
     Raises:
         DataError: as `index_file`.
     """
     with open_parquet(location) as file:
-        layout, contents = _contents(location, file)
+        layout, contents = _read_layout(location, file)
     return contents.spec, layout
 
 
-def _contents(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
-    """The name of the file's layout, and what is in it."""
+def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
+    """Detect the file's layout and read its description."""
     try:
         layout = detect_layout(file.schema_arrow)
         return layout, LAYOUTS[layout].read_contents(file)
@@ -108,8 +110,8 @@ def _contents(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
         raise type(error)(f"{location}: {error}") from error
 
 
-class _Cached(JsonModel):
-    """A file as it was when it was decoded."""
+class _CachedFile(JsonModel):
+    """The index of a file, with the file's size and time of change when it was decoded."""
 
     size: int
     modified: int
@@ -119,77 +121,81 @@ class _Cached(JsonModel):
     runs: tuple[EpisodePart, ...]
 
 
-class _Document(JsonModel):
-    """All that is kept of a folder; `version` changes with what is found in files."""
+class _CacheDocument(JsonModel):
+    """The cached indices of a folder; `version` changes when the same file would be indexed differently."""
 
     version: int
-    files: dict[str, _Cached]
+    files: dict[str, _CachedFile]
 
 
 class IndexCache:
-    """The indices of files in one folder whose lengths are only known after decoding.
+    """A cache of the indices of one folder's files whose episode lengths are only known after decoding.
 
-    It is a file in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file that has another size or time of
-    change than when it was decoded is decoded again.
+    It is stored in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file is decoded again if its size or time of
+    change differs.
     """
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
         name = hashlib.sha256(f"{folder.backend.root} {folder.path}".encode()).hexdigest()[:32]
-        self._place = cache_folder().child("index", f"{name}.json")
+        self._location = cache_folder().child("index", f"{name}.json")
         self._files = self._load()
         self._has_new = False
 
     def index(self, entry: Entry) -> IndexedFile:
-        """Look into a file, unless the cache has what was found in it.
+        """Index a file, or return its index from the cache.
 
         Raises:
             DataError: as `index_file`.
         """
-        cached = self._files.get(entry.relative_path)
-        if cached is not None and (cached.size, cached.modified) == (entry.size, entry.modified_ns):
-            spec = DataSpec.from_json(cached.spec)
-            return IndexedFile(entry.location, cached.entry, spec, cached.layout, cached.runs)
-        found = index_file(entry.location, entry.relative_path)
-        if found.runs and entry.modified_ns is not None:
-            self._files[entry.relative_path] = _Cached(
+        cached_file = self._files.get(entry.relative_path)
+        if cached_file is not None and (cached_file.size, cached_file.modified) == (
+            entry.size,
+            entry.modified_ns,
+        ):
+            spec = DataSpec.from_json(cached_file.spec)
+            return IndexedFile(entry.location, cached_file.entry, spec, cached_file.layout, cached_file.runs)
+        indexed_file = index_file(entry.location, entry.relative_path)
+        # Other files are indexed from their footers alone, which is fast.
+        if indexed_file.runs and entry.modified_ns is not None:
+            self._files[entry.relative_path] = _CachedFile(
                 size=entry.size,
                 modified=entry.modified_ns,
-                layout=found.layout,
-                spec=found.spec.to_json(),
-                entry=found.entry,
-                runs=found.runs,
+                layout=indexed_file.layout,
+                spec=indexed_file.spec.to_json(),
+                entry=indexed_file.entry,
+                runs=indexed_file.runs,
             )
             self._has_new = True
-        return found
+        return indexed_file
 
     def save(self) -> None:
-        """Keep what is new. A cache that cannot be written is none: the files will be decoded again."""
+        """Store new indices. If the cache cannot be written, files are decoded again."""
         if not self._has_new:
             return
-        document = _Document(version=_VERSION, files=self._files)
+        document = _CacheDocument(version=_VERSION, files=self._files)
         try:
-            self._place.write_bytes(document.model_dump_json(by_alias=True).encode())
+            self._location.write_bytes(document.model_dump_json(by_alias=True).encode())
         except UserError:
             return
 
-    def _load(self) -> dict[str, _Cached]:
+    def _load(self) -> dict[str, _CachedFile]:
         try:
-            if not self._place.exists():
+            if not self._location.exists():
                 return {}
-            document = _Document.model_validate_json(self._place.read_bytes())
-        except (UserError, ValidationError):  # unreadable, or of an older Hindcast: it will be written again
+            document = _CacheDocument.model_validate_json(self._location.read_bytes())
+        except (UserError, ValidationError):  # damaged, or written by an older Hindcast: write it again
             return {}
         return document.files if document.version == _VERSION else {}
 
 
 def cache_folder() -> Location:
-    """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: for files that can be made again."""
-    given = os.environ.get("HINDCAST_CACHE")
-    if given:
-        return resolve(given)
+    """Return the folder of derived files: `$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`."""
+    folder = os.environ.get("HINDCAST_CACHE")
+    if folder:
+        return resolve(folder)
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home folder
         caches = Path(tempfile.gettempdir())
     return resolve(caches / "hindcast")

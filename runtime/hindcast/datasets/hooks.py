@@ -15,14 +15,13 @@ def _ignore(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks; by default none does anything.
+    """Callbacks; by default they do nothing.
 
     Attributes:
-        progress: called with a stage, how much of it is done, and the total: pieces of data where they are prepared,
-            timesteps elsewhere.
-        note: called with a sentence that the user should read.
-        check: called often; an exception that it raises stops the work.
-        accept: called with what is known of the data before they are prepared; an exception that it raises prevents it.
+        progress: called with a stage, the amount done and the total: pieces of data in preparing, otherwise timesteps.
+        note: called with a sentence for the user.
+        check: called often; its exception stops the work.
+        accept: called before data are prepared, with their spaces and environment; its exception prevents preparing.
     """
 
     progress: Callable[[str, int, int], None] = _ignore

@@ -1,4 +1,4 @@
-"""Opening files of complete episodes as one dataset."""
+"""Open files of complete episodes as one dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
 
-_NO_LEAVES: Final = frozenset(
+_IMPLICIT_COLUMNS: Final = frozenset(
     {
         Columns.EPS_ID,
         Columns.AGENT_ID,
@@ -28,7 +28,7 @@ _NO_LEAVES: Final = frozenset(
         Columns.TRUNCATEDS,
     }
 )
-"""Columns that every episode has in another form."""
+"""Columns that are never leaves, since every episode has them in another form."""
 
 
 _Path = str | Path | Location
@@ -39,84 +39,90 @@ def open_dataset(
 ) -> EpisodeDataset:
     """Open recorded episodes.
 
-    A folder with a manifest is what its manifest lists; one with commits only, what they list; any other
-    folder is searched recursively for Parquet files, which are indexed from their footers. Several paths make
-    one dataset when their columns and spaces agree.
+    A folder with a manifest consists of the files that it lists, and a folder with only commits of those that they
+    list. Any other folder is searched recursively for Parquet files, which are indexed from their footers. Several
+    paths make one dataset if their columns and spaces agree.
 
     Args:
         paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs.
-        filesystem: a file system of `pyarrow.fs` or fsspec, or an obstore store, in which the paths are.
-        verify: read all files of recordings and compare their checksums (sizes are always compared).
+        filesystem: a file system of `pyarrow.fs` or fsspec, or an obstore store, that contains the paths.
+        verify: whether to read all files of recordings and compare their checksums; sizes are always compared.
 
     Raises:
-        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist, there are no Parquet files or no episodes, a file is damaged or changed, or
+            files differ.
+        StorageError: storage refuses or fails.
     """
-    several = [paths] if isinstance(paths, str | Path | Location) else list(paths)
-    found = find_files([resolve(path, filesystem) for path in several], verify)
-    return dataset_of(found.indexed_files, ", ".join(map(str, several)))
+    path_list = [paths] if isinstance(paths, str | Path | Location) else list(paths)
+    data_files = find_files([resolve(path, filesystem) for path in path_list], verify)
+    return dataset_of(data_files.indexed_files, ", ".join(map(str, path_list)))
 
 
 def dataset_of(files: Sequence[IndexedFile], name: str) -> EpisodeDataset:
-    """Files that were found, in that order, as one dataset.
+    """Make a dataset of indexed files, in their order.
 
     Args:
-        files: as `find_files` gives them, perhaps of several calls.
-        name: of the data, for messages.
+        files: files from one or more calls of `find_files`.
+        name: name of the data, for messages.
 
     Raises:
-        DataError: no episodes, a file that is there twice, files that differ.
+        DataError: there are no episodes, a file occurs twice, or files differ.
     """
     check_distinct(file.location for file in files)
     spec = DataSpec.merge_all((file.location, file.spec) for file in files)
-    stitched, repeated = drop_repeats(stitch(files), spec)
-    notes = (*unfinished_notes(files), *repeat_notes(repeated))
-    dataset = EpisodeDataset(spec, stitched, notes=notes, num_repeated=repeated)
+    stitched_files, num_repeated = drop_repeats(stitch(files), spec)
+    notes = (*unfinished_notes(files), *repeat_notes(num_repeated))
+    dataset = EpisodeDataset(spec, stitched_files, notes=notes, num_repeated=num_repeated)
     if not dataset.num_steps:
         raise DataError(f"{name} holds no episodes: record some first")
     return dataset
 
 
 def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None) -> Sequence[IndexedFile]:
-    """The files of one input, as if they held no other columns.
+    """Restrict the files of one input to some columns.
 
     Args:
-        files: as `find_files` gives them.
+        files: files from `find_files`.
         columns: names of columns (`obs` means all its leaves) or of leaves; all if None.
 
     Raises:
-        DataError: a column that none of them has.
+        DataError: none of the files has a requested column.
     """
     if columns is None or not files:
         return files
-    wanted = set(columns)
-    specs = {id(file.spec): file.spec for file in files}  # most files of a recording share one
-    there = dict.fromkeys(leaf for spec in specs.values() for leaf in spec.leaves)
-    unknown = sorted(
-        name for name in wanted - there.keys() - {*map(root, there)} if root(name) not in _NO_LEAVES
+    column_names = set(columns)
+    specs = {id(file.spec): file.spec for file in files}  # most files of a recording share one spec
+    known_leaves = dict.fromkeys(leaf for spec in specs.values() for leaf in spec.leaves)
+    unknown_columns = sorted(
+        name
+        for name in column_names - known_leaves.keys() - {*map(root, known_leaves)}
+        if root(name) not in _IMPLICIT_COLUMNS
     )
-    if unknown:
+    if unknown_columns:
         raise DataError(
-            f"{files[0].location} has no column {', '.join(unknown)}, which `columns` names: it has {', '.join(there)}"
+            f"{files[0].location} has no column {', '.join(unknown_columns)}, which `columns` names: it has "
+            f"{', '.join(known_leaves)}"
         )
-    narrowed = {
+    projected_specs = {
         key: replace(
-            spec, leaves={name: leaf for name, leaf in spec.leaves.items() if {name, root(name)} & wanted}
+            spec,
+            leaves={name: leaf for name, leaf in spec.leaves.items() if {name, root(name)} & column_names},
         )
         for key, spec in specs.items()
     }
-    return [file._replace(spec=narrowed[id(file.spec)]) for file in files]
+    return [file._replace(spec=projected_specs[id(file.spec)]) for file in files]
 
 
 def unfinished_notes(files: Iterable[IndexedFile]) -> Iterator[str]:
-    """What to say of each recording among them that is not complete."""
+    """Yield a note on each incomplete recording among the files."""
     yield from dict.fromkeys(file.unfinished_note for file in files if file.unfinished_note)
 
 
-def repeat_notes(repeated: int) -> Iterator[str]:
-    """What to say of stored episodes that do not count."""
-    if repeated:
+def repeat_notes(num_repeated: int) -> Iterator[str]:
+    """Yield a note on stored episodes that do not count because they repeat others."""
+    if num_repeated:
+        verb = "repeats" if num_repeated == 1 else "repeat"
         yield (
-            f"{formatting.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
-            "same id and the same content): each counts once"
+            f"{formatting.plural(num_repeated, 'stored episode')} {verb} others (the same id and the same content): "
+            "each counts once"
         )

@@ -1,4 +1,4 @@
-"""Which data files a user's paths name: recordings, plain folders, files, globs."""
+"""The data files of a user's paths: recordings, plain folders, files, globs."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from hindcast.storage.location import Entry, Location, broken_links, missing_err
 _GLOB = re.compile(r"[*?\[]")
 _THREADS = 8
 _CHUNK = 8 << 20
-_AGAIN = "copy it again or record again"
+_REMEDY = "copy it again or record again"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
 Refuse = Callable[[Reason, Location, DataError], None]
-"""What happens with a file that cannot be used: it raises, or notes it, so that reading continues without the file."""
+"""Called for a file that cannot be used: it raises, or notes the file so that the search continues without it."""
 
 
 def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:  # noqa: ARG001
-    """The first file that cannot be used ends it all."""
+    """Raise the error of a file that cannot be used."""
     raise error
 
 
 class DataFiles(NamedTuple):
-    """What is in some places.
+    """The files found in some locations.
 
     Attributes:
-        indexed: the data files, in a fixed order.
-        unopened: files in plain folders that nobody looked into, since they are not named as Parquet is.
-        unlisted: Parquet files in recordings that do not list them.
+        indexed_files: the data files, in a fixed order.
+        unopened_files: files in plain folders that were not opened because their names do not end as Parquet's do.
+        unlisted_files: Parquet files in recordings that do not list them.
     """
 
     indexed_files: list[IndexedFile]
@@ -55,7 +55,7 @@ class DataFiles(NamedTuple):
 def find_files(
     locations: Sequence[Location], verify: bool = False, refuse: Refuse = raise_refusal
 ) -> DataFiles:
-    """The data files that the user's paths name; every folder is listed once, and every file opened once at most.
+    """Find the data files of the user's paths; every folder is listed once, and every file opened at most once.
 
     Args:
         locations: files, folders (searched recursively) and globs.
@@ -63,21 +63,21 @@ def find_files(
         refuse: called for each file that cannot be used.
 
     Raises:
-        DataError: nothing there, no Parquet files, nothing recorded yet; what `refuse` raises.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist, there are no Parquet files, or nothing is recorded yet; errors of `refuse`.
+        StorageError: storage refuses or fails.
     """
     if not locations:
         raise DataError("no paths are given: name at least one folder or file with episodes")
-    found = [_files_of(place, verify, refuse) for location in locations for place in expand_glob(location)]
+    groups = [_find_in(place, verify, refuse) for location in locations for place in expand_glob(location)]
     return DataFiles(
-        [file for one in found for file in one.indexed_files],
-        [file for one in found for file in one.unopened_files],
-        [file for one in found for file in one.unlisted_files],
+        [file for group in groups for file in group.indexed_files],
+        [file for group in groups for file in group.unopened_files],
+        [file for group in groups for file in group.unlisted_files],
     )
 
 
 def expand_glob(location: Location) -> list[Location]:
-    """What a glob matches, sorted; the location itself if it is none."""
+    """Return the sorted matches of a glob; the location itself if it has no wildcards."""
     base = glob_base(location)
     if base.path == location.path:
         return [location]
@@ -88,8 +88,9 @@ def expand_glob(location: Location) -> list[Location]:
 
 
 def glob_base(location: Location) -> Location:
-    """The folder before a glob's first wildcard; the location itself if it is none."""
+    """Return the folder before a glob's first wildcard; the location itself if it has no wildcards."""
     wildcard = _GLOB.search(location.path)
+    # A path that exists is taken literally, although its name contains wildcards.
     if wildcard is None or location.exists():
         return location
     head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
@@ -100,7 +101,7 @@ def glob_base(location: Location) -> Location:
 
 
 def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
-    """What matches names with wildcards below a folder, listing as few folders as possible."""
+    """Yield the matches of names with wildcards below a folder, listing as few folders as possible."""
     name, *rest = names
     if "**" in name:
         yield from _matches_at_any_depth(folder, _glob_pattern("/".join(names)))
@@ -116,74 +117,77 @@ def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
 
 
 def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
-    """What matches below a folder; nothing inside another match."""
-    found: set[str] = set()
+    """Yield the matches below a folder, except those inside another match."""
+    matched_paths: set[str] = set()
     for entry in folder.list(recursive=True):
         is_inside = any(
-            entry.relative_path[: slash.start()] in found for slash in re.finditer("/", entry.relative_path)
+            entry.relative_path[: slash.start()] in matched_paths
+            for slash in re.finditer("/", entry.relative_path)
         )
         if pattern.fullmatch(entry.relative_path) and not is_inside and not is_hidden(entry.relative_path):
-            found.add(entry.relative_path)
+            matched_paths.add(entry.relative_path)
             yield entry.location
 
 
 def _glob_pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
+    """Translate a glob: `*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[![^\]]+\]|\[[^!\]][^\]]*\])", glob)
     parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = [tokens.get(token) or _characters(token[1:-1]) for token in parts[1::2]]
+    parts[1::2] = [tokens.get(token) or _character_class(token[1:-1]) for token in parts[1::2]]
     try:
         return re.compile("".join(parts))
     except re.error as error:
         raise DataError(f"the pattern {glob} cannot be read ({error}): check its brackets") from error
 
 
-def _characters(listed: str) -> str:
-    """Characters of which a name has one, or, after `!`, has none."""
-    listed = re.sub(r"([\[\\&~|])", r"\\\1", listed)
-    return f"[^/{listed[1:]}]" if listed.startswith("!") else f"[{listed}]"
+def _character_class(characters: str) -> str:
+    """Translate the inside of brackets; `!` at the beginning negates it."""
+    characters = re.sub(r"([\[\\&~|])", r"\\\1", characters)
+    return f"[^/{characters[1:]}]" if characters.startswith("!") else f"[{characters}]"
 
 
-def _files_of(place: Location, verify: bool, refuse: Refuse) -> DataFiles:
-    if not place.exists():
-        raise missing_error(place)
-    if not place.is_folder():
-        info = place.info()
-        entry = Entry(place, place.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
-        return DataFiles(_indexed(place.parent(), [entry], refuse), [], [])
-    entries = place.list(recursive=True)
+def _find_in(location: Location, verify: bool, refuse: Refuse) -> DataFiles:
+    if not location.exists():
+        raise missing_error(location)
+    if not location.is_folder():
+        info = location.info()
+        entry = Entry(location, location.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
+        return DataFiles(_index_files(location.parent(), [entry], refuse), [], [])
+    entries = location.list(recursive=True)
     recordings = _recordings_in(entries)
     if "" in recordings:
-        return _recorded(place, entries, verify, refuse)
-    found: dict[str, list[IndexedFile]] = {}
-    unlisted: list[Location] = []
+        return _recording_files(location, entries, verify, refuse)
+    files_by_path: dict[str, list[IndexedFile]] = {}
+    unlisted_files: list[Location] = []
     for recording in recordings:
-        inside = [
+        recording_entries = [
             entry._replace(relative_path=entry.relative_path[len(recording) + 1 :])
             for entry in entries
             if entry.relative_path.startswith(f"{recording}/")
         ]
-        recorded = _recorded(place.child(recording), inside, verify, refuse)
-        found[recording] = recorded.indexed_files
-        unlisted += recorded.unlisted_files
+        recording_files = _recording_files(location.child(recording), recording_entries, verify, refuse)
+        files_by_path[recording] = recording_files.indexed_files
+        unlisted_files += recording_files.unlisted_files
     for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
         refuse("missing", link, missing_error(link))
-    others = [entry for entry in entries if _is_plain(entry, recordings)]
-    plain = [entry for entry in others if _is_parquet(entry)]
-    if not plain and not recordings:
+    plain_entries = [entry for entry in entries if _is_plain(entry, recordings)]
+    parquet_entries = [entry for entry in plain_entries if _is_parquet(entry)]
+    if not parquet_entries and not recordings:
         names = ", ".join(entry.relative_path for entry in entries[:5]) or "nothing"
-        raise UnknownLayoutError(f"{place} holds no Parquet files: it holds {names}")
-    found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
+        raise UnknownLayoutError(f"{location} holds no Parquet files: it holds {names}")
+    files_by_path.update(
+        {file.entry.path: [file] for file in _index_files(location, parquet_entries, refuse)}
+    )
     return DataFiles(
-        [file for name in sorted(found) for file in found[name]],
-        [entry.location for entry in others if not _is_parquet(entry)],
-        unlisted,
+        [file for name in sorted(files_by_path) for file in files_by_path[name]],
+        [entry.location for entry in plain_entries if not _is_parquet(entry)],
+        unlisted_files,
     )
 
 
-def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[IndexedFile]:
-    """Files that nothing describes, looked into; all must be of one layout."""
+def _index_files(folder: Location, entries: list[Entry], refuse: Refuse) -> list[IndexedFile]:
+    """Index files that no recording describes; all must have the same layout."""
     cache = IndexCache(folder)
 
     def index(entry: Entry) -> IndexedFile | DataError:
@@ -192,133 +196,149 @@ def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Ind
         except DataError as error:
             return error
 
-    found = map_in_threads(index, entries)
+    results = map_in_threads(index, entries)
     files: list[IndexedFile] = []
-    for entry, file in zip(entries, found, strict=True):
+    for entry, file in zip(entries, results, strict=True):
         if isinstance(file, DataError):
             refuse("unreadable", entry.location, file)
         elif files and file.layout != files[0].layout:
-            refuse("mixed-layouts", entry.location, _mixture(folder, files[0], file))
+            refuse("mixed-layouts", entry.location, _mixed_layouts_error(folder, files[0], file))
         else:
             files.append(file)
     cache.save()
     return files
 
 
-def _mixture(folder: Location, one: IndexedFile, other: IndexedFile) -> DataError:
+def _mixed_layouts_error(folder: Location, first: IndexedFile, second: IndexedFile) -> DataError:
     return DataError(
-        f"{folder} mixes layouts: {one.entry.path} is {one.layout} and {other.entry.path} is {other.layout}; "
+        f"{folder} mixes layouts: {first.entry.path} is {first.layout} and {second.entry.path} is {second.layout}; "
         "keep them in separate folders, and give each as an input"
     )
 
 
 def _recordings_in(entries: Iterable[Entry]) -> list[str]:
-    """The folders in a recursive listing that are recordings, relative to it, sorted."""
+    """Return the recordings in a recursive listing, as sorted relative paths."""
     return sorted(
         {posixpath.dirname(entry.relative_path) for entry in entries if entry.location.name == FOLDER}
     )
 
 
 def _is_parquet(entry: Entry) -> bool:
-    """Whether a file is named as Parquet is."""
+    """Return True for a file with a Parquet suffix."""
     return entry.is_file and entry.relative_path.endswith((".parquet", ".pq"))
 
 
 def _is_plain(entry: Entry, recordings: list[str]) -> bool:
-    inside = any(entry.relative_path.startswith(f"{recording}/") for recording in recordings)
-    return entry.is_file and not inside and not is_hidden(entry.relative_path)
+    is_in_recording = any(entry.relative_path.startswith(f"{recording}/") for recording in recordings)
+    return entry.is_file and not is_in_recording and not is_hidden(entry.relative_path)
 
 
-def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
-    """The files of a recording: those of its manifest, else of its commits; never other files in the folder."""
+def _recording_files(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
+    """Return the files of a recording's manifest, else of its commits; never other files in the folder."""
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.layout in EXPORTED_LAYOUTS:
-            raise _is_exported(folder, manifest.layout)
+            raise _exported_error(folder, manifest.layout)
         if manifest.layout not in LAYOUTS:
             raise DataError(
                 f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
             )
-        listed, what = manifest.files, (manifest.data_spec, manifest.layout)
+        listed_entries, spec_and_layout = manifest.files, (manifest.data_spec, manifest.layout)
     else:
         commits = list(read_commits(folder).values())
         if commits and commits[0].exported is not None:
-            raise _is_exported(folder, commits[0].exported.layout)
-        listed = committed_files(commits)
-        if not listed:
+            raise _exported_error(folder, commits[0].exported.layout)
+        listed_entries = committed_files(commits)
+        if not listed_entries:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
-        what, far = None, describe_progress(folder, commits)
-    files = listed_files(folder, listed, entries, verify, refuse)
-    if what is not None:
-        indexed = [IndexedFile(folder.child(file.path), file, *what, is_listed=True) for file in files]
+        spec_and_layout, progress_note = None, describe_progress(folder, commits)
+    files = listed_files(folder, listed_entries, entries, verify, refuse)
+    if spec_and_layout is not None:
+        indexed_files = [
+            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True) for file in files
+        ]
     else:
-        indexed = [file._replace(unfinished_note=far) for file in _described(folder, files, refuse)]
-    known = {file.path for file in listed}
-    unlisted = [
+        indexed_files = [
+            file._replace(unfinished_note=progress_note)
+            for file in _describe_committed(folder, files, refuse)
+        ]
+    listed_paths = {file.path for file in listed_entries}
+    unlisted_files = [
         entry.location
         for entry in entries
-        if _is_parquet(entry) and not is_hidden(entry.relative_path) and entry.relative_path not in known
+        if _is_parquet(entry)
+        and not is_hidden(entry.relative_path)
+        and entry.relative_path not in listed_paths
     ]
-    return DataFiles(indexed, [], unlisted)
+    return DataFiles(indexed_files, [], unlisted_files)
 
 
 def listed_files(
     folder: Location,
-    listed: Sequence[FileEntry],
+    expected_files: Sequence[FileEntry],
     entries: Sequence[Entry] = (),
     verify: bool = False,
     refuse: Refuse = raise_refusal,
 ) -> list[FileEntry]:
-    """The files that a recording lists, which are there and have their sizes.
+    """Return the listed files of a recording that exist with their recorded sizes.
 
     Args:
-        folder: the recording's.
-        listed: by its manifest or commits.
+        folder: folder of the recording.
+        expected_files: the files in its manifest or commits.
         entries: an earlier listing of the folder.
-        verify: whether to compare their checksums too.
-        refuse: called for each of the others.
+        verify: whether to compare checksums, too.
+        refuse: called for each of the other listed files.
 
     Raises:
-        DataError: what `refuse` raises.
+        DataError: errors of `refuse`.
     """
     sizes = _sizes(entries)
-    if any(file.path not in sizes for file in listed):
-        sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
+    if any(file.path not in sizes for file in expected_files):
+        # A file may have been committed after the earlier listing.
+        sizes = _sizes(folder.list(recursive=True))
 
-    def problem(file: FileEntry) -> tuple[Reason, str] | None:
+    def find_problem(file: FileEntry) -> tuple[Reason, str] | None:
         size = sizes.get(file.path)
         if size is None:
-            return "missing", f"is missing, but the recording lists it: {_AGAIN}"
+            return "missing", f"is missing, but the recording lists it: {_REMEDY}"
         if size != file.bytes:
-            return "changed", f"has {size} bytes, but was recorded with {file.bytes}: {_AGAIN}"
+            return "changed", f"has {size} bytes, but was recorded with {file.bytes}: {_REMEDY}"
         if verify and _checksum(folder.child(file.path)) != file.checksum:
-            return "changed", f"was changed since it was recorded: {_AGAIN}"
+            return "changed", f"was changed since it was recorded: {_REMEDY}"
         return None
 
-    problems = map_in_threads(problem, listed) if verify else [problem(file) for file in listed]
-    for file, found in zip(listed, problems, strict=True):
-        if found is not None:
+    problems = (
+        map_in_threads(find_problem, expected_files)
+        if verify
+        else [find_problem(file) for file in expected_files]
+    )
+    for file, problem in zip(expected_files, problems, strict=True):
+        if problem is not None:
             location = folder.child(file.path)
-            refuse(found[0], location, DataError(f"{location} {found[1]}"))
-    return [file for file, found in zip(listed, problems, strict=True) if found is None]
+            refuse(problem[0], location, DataError(f"{location} {problem[1]}"))
+    return [file for file, problem in zip(expected_files, problems, strict=True) if problem is None]
 
 
-def _is_exported(folder: Location, layout: str) -> UnknownLayoutError:
+def _exported_error(folder: Location, layout: str) -> UnknownLayoutError:
     return UnknownLayoutError(f"{folder} is recorded as {layout}, which is prepared before it is read")
 
 
-def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
-    """The files of commits, which do not say what they hold: the first that can be read says it for all."""
+def _describe_committed(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
+    """Describe the files of commits by the first that can be read."""
+    # Unlike a manifest, commits do not contain the spec; all files of a recording have the same.
     for number, file in enumerate(files):
         location = folder.child(file.path)
         try:
-            what = describe_file(location)
+            spec_and_layout = describe_file(location)
         except DataError as error:
             refuse("unreadable", location, error)
             continue
-        return [IndexedFile(folder.child(file.path), file, *what, is_listed=True) for file in files[number:]]
+        return [
+            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True)
+            for file in files[number:]
+        ]
     return []
 
 
@@ -335,25 +355,26 @@ def _checksum(location: Location) -> str:
 
 
 def check_distinct(locations: Iterable[Location]) -> None:
-    """Make sure that no file is there twice.
+    """Check that no file occurs twice.
 
     Raises:
         DataError: two paths name the same file.
     """
-    seen: set[tuple[str, str]] = set()
+    seen_keys: set[tuple[str, str]] = set()
     for location in locations:
         key = (location.backend.root, real_path(location))
-        if key in seen:
+        if key in seen_keys:
             raise DataError(f"{location} is named twice by the paths: its episodes would count twice")
-        seen.add(key)
+        seen_keys.add(key)
 
 
 def real_path(location: Location) -> str:
-    """The path without links, where there can be any."""
+    """Resolve links in a local path; return other paths unchanged."""
     return os.path.realpath(location.path) if location.is_local else location.path
 
 
 def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`function(item)` of each item, in order; eight at a time, since each waits for its storage."""
+    """Call the function for each item, eight at a time, and return the results in order."""
+    # More threads than processors help, since each waits for its storage.
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))

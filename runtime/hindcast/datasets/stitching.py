@@ -1,4 +1,4 @@
-"""Joining episodes that others cut at the ends of row groups and files, and leaving out those that they repeat."""
+"""Join episodes that other tools cut at the ends of row groups and files, and drop repeated ones."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ StoredRow = tuple[int, int, int]  # file, row group, stored row
 
 
 def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
-    """The files, with runs marked that continue the one before, across row groups and files."""
+    """Mark the stored rows that continue the episode of the previous row, across row groups and files."""
     if not any(file.runs for file in files):
         return list(files)
-    continued: set[StoredRow] = set()
-    before: tuple[EpisodePart, int] | None = None
+    continued_rows: set[StoredRow] = set()
+    previous: tuple[EpisodePart, int] | None = None
     for row, run, steps, _ in _stored_rows(files):
-        if run is not None and before is not None and _follows(run, *before):
-            continued.add(row)
-        before = None if run is None else (run, steps)
-    return _marked(files, continued, "continued")
+        if run is not None and previous is not None and _follows(run, *previous):
+            continued_rows.add(row)
+        previous = None if run is None else (run, steps)
+    return _mark_rows(files, continued_rows, "continued")
 
 
 def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[IndexedFile], int]:
-    """The files, stitched, with episodes left out that repeat an earlier one.
+    """Mark the rows of episodes that repeat an earlier one as dropped.
 
-    In a folder that Hindcast wrote all are there once. Of the others, only episodes whose id occurs again are read.
+    Args:
+        files: the stitched files.
+        spec: spec of all files.
 
     Returns:
-        The files, and how many episodes were left out.
+        The files, and the number of dropped episodes.
     """
-    own_folders = {str(file.location.parent()) for file in files if not file.runs}
-    if len(own_folders) < 2 and not any(file.runs for file in files):
+    # Within one folder that Hindcast wrote, no episode repeats another. Otherwise only episodes whose id occurs again
+    # are read.
+    hindcast_folders = {str(file.location.parent()) for file in files if not file.runs}
+    if len(hindcast_folders) < 2 and not any(file.runs for file in files):
         return files, 0
     dataset = EpisodeDataset(spec, files)
     episodes: list[tuple[EpisodePart | None, list[StoredRow]]] = []
@@ -43,34 +47,34 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
         if not episodes or not continues:
             episodes.append((run, []))
         episodes[-1][1].append(row)
-    if own_folders:
+    if hindcast_folders:
         ids = dict(enumerate(dataset.episode_table().eps_id.tolist()))
     else:
         ids = {number: run.eps_id for number, (run, _) in enumerate(episodes) if run is not None}
     repeats = find_repeats(ids, lambda several: contents_of(dataset, several))
-    dropped = {row for number in repeats.duplicates for row in episodes[number][1]}
-    return _marked(files, dropped, "dropped"), len(repeats.duplicates)
+    dropped_rows = {row for number in repeats.duplicates for row in episodes[number][1]}
+    return _mark_rows(files, dropped_rows, "dropped"), len(repeats.duplicates)
 
 
 def _stored_rows(files: Sequence[IndexedFile]) -> Iterator[tuple[StoredRow, EpisodePart | None, int, bool]]:
-    """All rows of all files in order, each with what its file says of it, its steps, and whether it is `continued`.
+    """Yield all stored rows in order, each with its episode part, its timesteps, and whether it is `continued`.
 
-    A file that Hindcast wrote says nothing: its rows are not known yet.
+    The episode part is None in files that Hindcast wrote, whose rows have not been read.
     """
     for number, file in enumerate(files):
         runs = iter(file.runs)
         for i, group in enumerate(file.entry.row_groups):
-            continued = set(group.continued)
+            continued_rows = set(group.continued)
             for row, steps in enumerate(group.lengths):
-                yield (number, i, row), next(runs, None), steps, row in continued
+                yield (number, i, row), next(runs, None), steps, row in continued_rows
 
 
-def _marked(files: Sequence[IndexedFile], stored: set[StoredRow], field: str) -> list[IndexedFile]:
-    """The files with these rows among the `continued` or `dropped` ones of their row groups."""
+def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field: str) -> list[IndexedFile]:
+    """Add rows to the field `continued` or `dropped` of their row groups."""
     rows: dict[tuple[int, int], list[int]] = {}
-    for number, i, row in stored:
+    for number, i, row in stored_rows:
         rows.setdefault((number, i), []).append(row)
-    marked: list[IndexedFile] = []
+    marked_files: list[IndexedFile] = []
     for number, file in enumerate(files):
         groups = tuple(
             group.model_copy(
@@ -78,11 +82,11 @@ def _marked(files: Sequence[IndexedFile], stored: set[StoredRow], field: str) ->
             )
             for i, group in enumerate(file.entry.row_groups)
         )
-        marked.append(file._replace(entry=file.entry.model_copy(update={"row_groups": groups})))
-    return marked
+        marked_files.append(file._replace(entry=file.entry.model_copy(update={"row_groups": groups})))
+    return marked_files
 
 
-def _follows(run: EpisodePart, before: EpisodePart, steps: int) -> bool:
-    if run.eps_id != before.eps_id or before.ended:
+def _follows(run: EpisodePart, previous: EpisodePart, steps: int) -> bool:
+    if run.eps_id != previous.eps_id or previous.ended:
         return False
-    return run.t_started == before.t_started + steps
+    return run.t_started == previous.t_started + steps

@@ -1,4 +1,4 @@
-"""Where episodes are written and how: a folder that is filled range by range, whoever fills it."""
+"""The target of writing episodes: a folder that is filled range by range, with the format of its files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from hindcast.storage.location import Location
 
 @dataclass(frozen=True)
 class Target:
-    """A folder that is to be filled.
+    """A folder to write episodes to.
 
     Attributes:
-        folder: where.
+        folder: the folder.
         format: one of `WRITTEN_FORMATS`.
-        rows_per_file: most rows of a file, in complete episodes; no limit by default.
-        file_bytes: most bytes of a file, about.
-        compression: of the files; None is the format's own default.
+        rows_per_file: maximum number of rows in a file, in complete episodes; no limit by default.
+        file_bytes: approximate maximum size of a file.
+        compression: compression of the files; None for the format's default.
+        replace: whether to replace existing data, that is the files that their manifest or commits list.
         compress_columns: columns that SampleBatch packs.
-        replace: whether existing data are replaced: the files that their manifest or commits list.
 
     Raises:
-        SpecError: an unknown format, or `compress_columns` for one that packs no columns.
+        SpecError: an unknown format, or `compress_columns` for a format that packs no columns.
     """
 
     folder: Location
@@ -50,12 +50,12 @@ class Target:
     def __post_init__(self) -> None:
         if self.format not in WRITTEN_FORMATS:
             raise SpecError(
-                f"the format {self.format!r} is not written{similar(self.format, WRITTEN_FORMATS)}; "
+                f"the format {self.format!r} cannot be written{similar(self.format, WRITTEN_FORMATS)}; "
                 f"allowed are {', '.join(WRITTEN_FORMATS)}"
             )
         if self.compress_columns and self.format != "SampleBatch":
             raise SpecError(
-                f"columns are packed in SampleBatch, and the format is {self.format}: leave out --compress-columns"
+                f"--compress-columns requires the format SampleBatch, and the format is {self.format}: leave it out"
             )
 
     @property
@@ -65,27 +65,27 @@ class Target:
 
     @property
     def is_exported(self) -> bool:
-        """Whether the files are for other tools, and prepared before they are read."""
+        """True if the files are for other tools, and are prepared before they are read."""
         return self.layout in EXPORTED_LAYOUTS
 
     @property
     def is_text(self) -> bool:
-        """Whether the files are text rather than Parquet."""
+        """True if the files are text rather than Parquet."""
         return self.is_exported and self.format != "Columns"
 
     @property
     def keeps_details(self) -> bool:
-        """Whether the files store episode details."""
+        """True if the files store episode details."""
         return self.format not in ("CSV", "SampleBatch")
 
     @property
     def has_episode_rows(self) -> bool:
-        """Whether files have a row for each episode, rather than for each timestep."""
+        """True if the files have a row for each episode, rather than for each timestep."""
         return self.format in ("Episodes", "MessagePack", "SampleBatch")
 
     @classmethod
     def from_output(cls, output: OutputSpec, folder: Location) -> Target:
-        """What the output of a resource asks for."""
+        """Make the target of a resource's output."""
         return cls(
             folder,
             output.encoding if output.encoding == "MessagePack" else output.format,
@@ -98,39 +98,41 @@ class Target:
     def read_blocks(
         self, spec: DataSpec, files: Sequence[FileEntry], columns: Iterable[str] | None = None
     ) -> Iterator[Block]:
-        """The episodes of some of its files, in order.
+        """Read the episodes of some of the target's files, in order.
 
         Args:
-            spec: what was written.
-            columns: those that are needed; an exported layout gives them all. All by default.
+            spec: spec of the written blocks.
+            files: the files to read.
+            columns: columns to read, all by default; an exported layout always returns all.
 
         Raises:
-            DataError: a damaged file.
-            StorageError: storage that refuses or fails.
+            DataError: a file is damaged.
+            StorageError: storage refuses or fails.
         """
         if self.is_exported:
             yield from (read_exported_file(self.folder.child(file.path), self.layout) for file in files)
             return
-        indexed = [IndexedFile(self.folder.child(file.path), file, spec, self.layout) for file in files]
-        dataset = EpisodeDataset(spec, indexed)
+        indexed_files = [IndexedFile(self.folder.child(file.path), file, spec, self.layout) for file in files]
+        dataset = EpisodeDataset(spec, indexed_files)
         yield from (dataset.read(unit, columns) for unit in dataset.units)
 
     def write_range(self, spec: DataSpec, number: int, first: int, blocks: Iterable[Block]) -> Commit:
-        """Write a range's files.
+        """Write the files of a range.
 
         Args:
-            spec: what the blocks hold.
-            number: of the range.
+            spec: spec of the blocks.
+            number: number of the range.
             first: index of its first episode.
             blocks: its episodes, in order.
 
         Returns:
-            The commit that makes the range count, once it is written.
+            The commit; the range counts once the caller has written it.
 
         Raises:
-            DataError: what the format cannot hold.
-            StorageError: a file could not be written; none of them is left then.
+            DataError: the format cannot hold the data.
+            StorageError: a file cannot be written; all files of the range are deleted then.
         """
+        # A unique stem, so that files of a killed writer of the same range are never overwritten or mixed in.
         writer = BlockWriter(
             self.folder,
             spec,

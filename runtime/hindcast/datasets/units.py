@@ -1,4 +1,4 @@
-"""Splitting a dataset's files into units."""
+"""Units, into which a dataset's files are split."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FilePart(NamedTuple):
 
 
 class EpisodeLocation(NamedTuple):
-    """Where an episode is, for messages: a file and its row, or the data that it was prepared from."""
+    """The location of an episode, for messages: a file and its row, or the data that it was prepared from."""
 
     path: str
     row: int | None
@@ -36,12 +36,12 @@ class EpisodeLocation(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is read at once: adjacent row groups, of several files if files are small.
+    """The part of a dataset that is read at once: adjacent row groups, of several files if files are small.
 
     Attributes:
         id: position in the dataset.
-        parts: where it is.
-        lengths: `[N]` steps of each episode.
+        parts: its files and their row groups.
+        lengths: `[N]` timesteps of each episode.
         nbytes: size in memory, of all columns.
     """
 
@@ -52,59 +52,59 @@ class Unit(NamedTuple):
 
 
 def build_units(files: Iterable[IndexedFile], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
-    """Units of at most `unit_bytes` in memory; only a row group or an episode that is larger makes a larger one."""
-    waiting: list[tuple[str, int, RowGroup]] = []
+    """Yield units of at most `unit_bytes` in memory; a larger row group or episode makes a larger unit."""
+    pending_groups: list[tuple[str, int, RowGroup]] = []
     size = count = 0
     for file in files:
         for i, group in enumerate(file.entry.row_groups):
             if group.rows == len(group.dropped):
                 continue
             continues, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
-            if waiting and not continues and size + nbytes > unit_bytes:
-                yield _unit(count, waiting, size)
-                count, waiting, size = count + 1, [], 0
-            waiting.append((str(file.location), i, group))
+            # A fragment stays with the previous one, so that a unit has only complete episodes.
+            if pending_groups and not continues and size + nbytes > unit_bytes:
+                yield _make_unit(count, pending_groups, size)
+                count, pending_groups, size = count + 1, [], 0
+            pending_groups.append((str(file.location), i, group))
             size += nbytes
-    if waiting:
-        yield _unit(count, waiting, size)
+    if pending_groups:
+        yield _make_unit(count, pending_groups, size)
 
 
 def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
-    """`[rows]` which rows of adjacent row groups continue the row before; never the first of all."""
-    continued = _marked(groups, [group.continued for group in groups])
-    continued[:1] = False
-    return continued
+    """Return `[rows]` True for rows of adjacent row groups that continue the previous row; never the first row."""
+    is_continued = _row_mask(groups, [group.continued for group in groups])
+    is_continued[:1] = False
+    return is_continued
 
 
 def counted_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
-    """`[rows]` which rows of row groups count, because they do not repeat others."""
-    return ~_marked(groups, [group.dropped for group in groups])
+    """Return `[rows]` True for rows of row groups that count, which do not repeat others."""
+    return ~_row_mask(groups, [group.dropped for group in groups])
 
 
-def _marked(groups: Sequence[RowGroup], marks: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """`[rows]` which rows of all groups are marked in their own."""
+def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Return `[rows]` a mask over the rows of all groups, from the row numbers listed for each group."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
-    marked = np.zeros(starts[-1], dtype=np.bool_)
-    for start, rows in zip(starts[:-1], marks, strict=True):
-        marked[[start + row for row in rows]] = True
-    return marked
+    mask = np.zeros(starts[-1], dtype=np.bool_)
+    for start, rows in zip(starts[:-1], row_lists, strict=True):
+        mask[[start + row for row in rows]] = True
+    return mask
 
 
 def bytes_in_memory(spec: DataSpec, group: RowGroup) -> int:
-    """What the arrays of a row group take, or what is stored where that is more: text, and what is stored twice.
-
-    Dictionaries, bits and packed cells make less of arrays than they take. In files that Hindcast wrote they do not,
-    and their sizes stay those that orders were made from before.
-    """
+    """Return the size of a row group's arrays, or of its stored bytes if they are more, as with text."""
+    # Other tools' files store arrays in fewer bytes than they take in memory, by dictionaries, bits and packed cells.
+    # Files that Hindcast wrote do not: for them this must stay the stored size, which the order of data depends on.
     return max(group.bytes, spec.array_bytes(group.timesteps, group.rows - len(group.continued)))
 
 
-def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
+def _make_unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
     parts = tuple(
-        FilePart(path, tuple(i for _, i, _ in own)) for path, own in groupby(groups, key=itemgetter(0))
+        FilePart(path, tuple(i for _, i, _ in file_groups))
+        for path, file_groups in groupby(groups, key=itemgetter(0))
     )
     rows = [group for _, _, group in groups]
-    counting = counted_rows(rows)
-    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in rows])[counting]
-    heads = np.flatnonzero(~continued_rows(rows)[counting])
+    is_counted = counted_rows(rows)
+    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in rows])[is_counted]
+    heads = np.flatnonzero(~continued_rows(rows)[is_counted])
     return Unit(number, parts, np.add.reduceat(lengths, heads), nbytes)

@@ -1,4 +1,4 @@
-"""Whether recorded values are in their spaces; a column at a time."""
+"""Check that recorded values are in their spaces, one column at a time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hindcast.formats.spec import DataSpec
 _FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _TOLERANCE = 1e-4
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-"""Of the numbers that stay finite in batches, which are float32."""
+"""The largest number that stays finite in batches, which are float32."""
 
 Locator = Callable[[int], EpisodeLocation]
 
 
 class Fault(NamedTuple):
-    """Values of a leaf that are wrong in one way.
+    """Invalid values of a leaf, all of one kind.
 
     Attributes:
-        kind: that way.
-        wrong: `[n, *shape]` which values are; one at least.
-        expected: what should be there.
+        kind: the kind of fault.
+        mask: `[n, *shape]` True for the invalid values, at least one.
+        expected: description of valid values.
     """
 
     kind: Literal["not-finite", "outside-space"]
@@ -42,28 +42,28 @@ class Fault(NamedTuple):
 def check_spec(
     spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None, path: str
 ) -> None:
-    """Check that the dataset's observations and actions have the shape and kind that the spaces say.
+    """Check that a dataset's observations and actions have the shapes and kinds of the spaces.
 
     Args:
-        spec: of the dataset.
-        observation_space: what the module takes; not checked if None.
-        action_space: what the module gives; not checked if None.
-        path: of the dataset, for the message.
+        spec: spec of the dataset.
+        observation_space: the module's observation space; not checked if None.
+        action_space: the module's action space; not checked if None.
+        path: path of the dataset, for the message.
 
     Raises:
-        DataError: naming path, leaf, what was found and what was expected.
+        DataError: a leaf does not fit its space.
     """
     for column, space in ((Columns.OBS, observation_space), (Columns.ACTIONS, action_space)):
         if space is None:
             continue
-        wanted = flatten_space(space, column)
-        found = leaves_of(column, spec.leaves)
-        if sorted(found) != sorted(wanted):
+        expected_leaves = flatten_space(space, column)
+        leaf_names = leaves_of(column, spec.leaves)
+        if sorted(leaf_names) != sorted(expected_leaves):
             raise DataError(
-                f"{path} has for {column!r} the columns {found or 'none'}, "
-                f"but the space {space} needs {sorted(wanted)}"
+                f"{path} has for {column!r} the columns {leaf_names or 'none'}, "
+                f"but the space {space} needs {sorted(expected_leaves)}"
             )
-        for name, leaf_space in wanted.items():
+        for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
             if not _fits(leaf.dtype, leaf.shape, leaf_space):
                 advice = "; replace each text by a number" if leaf.kind == "text" else ""
@@ -73,14 +73,14 @@ def check_spec(
 
 
 def check_numbers(spec: DataSpec, path: str) -> None:
-    """Check that rewards and log-probabilities are a number for each timestep, as all that learns from them takes them.
+    """Check that rewards and log-probabilities are one number per timestep, as every algorithm expects.
 
     Args:
-        spec: of the data.
-        path: of the data, for the message.
+        spec: spec of the data.
+        path: path of the data, for the message.
 
     Raises:
-        DataError: naming path, leaf and what was found.
+        DataError: a leaf is something else.
     """
     for name in (leaf for column in SCALAR_COLUMNS for leaf in leaves_of(column, spec.leaves)):
         leaf = spec.leaves[name]
@@ -99,24 +99,24 @@ def check_block(
 ) -> None:
     """Check the values of a block: all finite, discrete observations and all actions within their spaces.
 
-    Columns that the block lacks are not checked. Observations of a Box may be outside its bounds, as those
-    of many environments do.
+    Columns that the block lacks are not checked.
 
     Args:
-        block: what was read.
-        spec: of its dataset.
+        block: the episodes.
+        spec: spec of their dataset.
         observation_space: None for no check beyond finiteness.
         action_space: None for no check beyond finiteness.
-        where: place of an episode of the block, see `Dataset.locate`.
-        normalized_actions: Box actions were recorded as the module gives them, normalised and before
-            clipping, so that the space's bounds do not apply to them.
+        locate: returns the location of an episode of the block, see `Dataset.locate`.
+        normalized_actions: whether Box actions are recorded as the module returns them, normalised and before
+            clipping, so that the space's bounds do not apply.
 
     Raises:
-        DataError: the first wrong value: file, row, timestep, leaf, what was found and what was expected.
+        DataError: the first invalid value, with file, row, timestep, leaf, the value and what is expected.
     """
     leaf_spaces = leaf_spaces_of(spec, observation_space, action_space)
     for name, column in block.columns.items():
         space = leaf_spaces.get(name)
+        # Observations of a Box may be outside its bounds: those of many environments are.
         is_bounded = root(name) == Columns.ACTIONS and not normalized_actions
         for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
@@ -127,60 +127,62 @@ def check_block(
 def leaf_spaces_of(
     spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> dict[str, gym.Space]:
-    """The space of each observation and action leaf of the spec, where spaces are known."""
-    known: dict[str, gym.Space] = {}
+    """Return the space of each observation and action leaf of the spec, if the spaces are known."""
+    leaf_spaces: dict[str, gym.Space] = {}
     for column, space in ((Columns.OBS, observation_space), (Columns.ACTIONS, action_space)):
         if space is not None:
-            known.update(flatten_space(space, column))
-    return {name: space for name, space in known.items() if name in spec.leaves}
+            leaf_spaces.update(flatten_space(space, column))
+    return {name: space for name, space in leaf_spaces.items() if name in spec.leaves}
 
 
 def find_faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator[Fault]:
-    """What is wrong with the values of a column.
+    """Yield the faults of a column's values.
 
     Args:
-        name: of the leaf: observations, actions and rewards must be finite, also as the float32 of batches.
+        name: name of the leaf; observations, actions and rewards must be finite, also as the float32 of batches.
         column: `[S, *shape]` or `[O, *shape]`.
-        space: in which all values must be; None for any.
+        space: the space of the values; None for any values.
     """
     if column.dtype.kind in "fc" and root(name) in _FINITE and not _is_finite_in_batches(column):
-        yield from _not_finite(column)
+        yield from _find_not_finite(column)
     outside = values_outside_space(column, space)
     if outside is not None:
         yield Fault("outside-space", outside, describe_space(space))
 
 
 def _is_finite_in_batches(column: NDArray[Any]) -> bool:
-    """Whether all values are finite as float32, by one pass; False also where only their sum is not."""
+    """Return True if all values are finite as float32; False also if only their sum is not finite."""
+    # A finite sum has only finite terms, and takes one pass.
     if column.dtype != np.float64:
         return all_finite(column)
     with np.errstate(all="ignore"):
         return bool(np.isfinite(column.sum(dtype=np.float32)))
 
 
-def _not_finite(column: NDArray[Any]) -> Iterator[Fault]:
-    """The values that are not finite, then those that float32 makes infinite."""
-    finite = np.isfinite(column)
-    if not finite.all():
-        yield Fault("not-finite", ~finite, "a finite number")
-    beyond = finite & (np.abs(column) > LARGEST_FLOAT32)
-    if beyond.any():
-        yield Fault("not-finite", beyond, "a finite number within float32's range (±3.4e38)")
+def _find_not_finite(column: NDArray[Any]) -> Iterator[Fault]:
+    """Yield the values that are not finite, then those that become infinite in float32."""
+    is_finite = np.isfinite(column)
+    if not is_finite.all():
+        yield Fault("not-finite", ~is_finite, "a finite number")
+    is_too_large = is_finite & (np.abs(column) > LARGEST_FLOAT32)
+    if is_too_large.any():
+        yield Fault("not-finite", is_too_large, "a finite number within float32's range (±3.4e38)")
 
 
 def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
-    """`[n, *shape]` which values are outside their space; None if none is.
+    """Return `[n, *shape]` True for values outside the space; None if all are inside.
 
     Bounds of a float Box are widened by a 10,000th of their distance. NaN is ignored.
     """
-    limits = _limits(space)
+    limits = _value_limits(space)
     if limits is None or not column.size or column.dtype.kind in "cO":
         return None
     low, high = limits
+    # Two reductions need no array of flags, and almost always suffice.
     if (column.min(axis=0) >= low).all() and (column.max(axis=0) <= high).all():
         return None
-    wrong = (column < low) | (column > high)
-    return wrong if wrong.any() else None
+    is_outside = (column < low) | (column > high)
+    return is_outside if is_outside.any() else None
 
 
 def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
@@ -191,8 +193,8 @@ def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | Non
     return isinstance(space, spaces.Box) or dtype.kind in "biu"
 
 
-def _limits(space: gym.Space | None) -> tuple[Any, Any] | None:
-    """Lowest and highest value allowed, `[*shape]` each; None if everything is."""
+def _value_limits(space: gym.Space | None) -> tuple[Any, Any] | None:
+    """Return the lowest and highest allowed value, `[*shape]` each; None if every value is allowed."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return space.start, space.start + num_values(space) - 1
     if isinstance(space, spaces.MultiBinary):
@@ -201,7 +203,7 @@ def _limits(space: gym.Space | None) -> tuple[Any, Any] | None:
 
 
 def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The bounds of a Box, those of floats widened by a 10,000th of their distance."""
+    """Return the bounds of a Box; those of floats are widened by a 10,000th of their distance."""
     if space.dtype.kind != "f":
         return space.low, space.high
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
@@ -212,13 +214,14 @@ def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def all_finite(column: NDArray[Any]) -> bool:
-    """Whether all values are. A finite sum has only finite terms; only a sum that is not needs a look at each."""
+    """Return True if all values are finite."""
+    # A finite sum has only finite terms; only if the sum is not finite, each value is examined.
     with np.errstate(all="ignore"):
         return bool(np.isfinite(column.sum())) or bool(np.isfinite(column).all())
 
 
 def describe_space(space: gym.Space | None) -> str:
-    """What a space takes, as messages say it."""
+    """Describe the values of a space, for messages."""
     if isinstance(space, spaces.Discrete):
         return f"an integer in [{space.start}, {space.start + space.n - 1}] of shape []"
     if isinstance(space, spaces.MultiBinary):
@@ -229,12 +232,12 @@ def describe_space(space: gym.Space | None) -> str:
 
 
 def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> tuple[EpisodeLocation, str]:
-    """The place of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
+    """Return the location of a fault's first value, and a sentence with the value and what is expected."""
     index = np.unravel_index(int(np.argmax(fault.mask)), fault.mask.shape)
     first = int(index[0])
     starts = block.obs_start if is_per_observation(name) else block.start
     episode = int(np.searchsorted(starts, first, side="right")) - 1
     t = int(block.t_started[episode]) + first - int(starts[episode])
-    place = locate(episode)
-    found = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
-    return place, f"{place} (episode {block.eps_id[episode]}), t = {t}: {found}"
+    location = locate(episode)
+    description = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    return location, f"{location} (episode {block.eps_id[episode]}), t = {t}: {description}"

@@ -1,4 +1,4 @@
-"""Writes blocks to files that appear complete or not at all."""
+"""Write blocks to files that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ MIB = 1 << 20
 
 
 class BlockWriter:
-    """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
+    """A writer of episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
 
-    Blocks are collected into row groups of complete episodes; a block must not be changed after it was given. An
+    Blocks are collected into row groups of complete episodes; a block must not be changed after it is passed. An
     episode that is too long for its layout (64 MiB in most) becomes adjacent fragments, one row group each. As a
-    context manager it closes at the end, and aborts on an exception.
+    context manager, it closes at the end and aborts on an exception.
 
     Args:
-        folder: where; made if it is not there.
-        spec: what the blocks hold.
-        stem: how the file names begin.
-        max_rows_per_file: rows in a file at most, in complete episodes; a row is an episode or fragment, or a
-            timestep where the layout has one row for each. An episode of more rows gets a separate file. No
-            limit by default.
-        max_file_bytes: size of a file at most, counted before compression; only a file of one episode may be
-            larger.
-        row_group_bytes: size in memory that a row group is filled to.
-        compression: "lz4" (Parquet's default), "zstd" or "none" (the only one of text).
+        folder: the folder; created if it does not exist.
+        spec: spec of the blocks.
+        stem: beginning of the file names.
+        max_rows_per_file: maximum number of rows in a file, in complete episodes; a row is an episode or fragment, or a
+            timestep in layouts with one row per timestep. An episode of more rows gets a separate file. No limit by
+            default.
+        max_file_bytes: maximum size of a file before compression; only a file of one episode may be larger.
+        row_group_bytes: size in memory at which a row group is full.
+        compression: "lz4" (Parquet's default), "zstd" or "none" (the only one for text).
         layout: name of the layout, one of `LAYOUTS` or `EXPORTED_LAYOUTS`.
         compress_columns: columns that SampleBatch packs; none by default.
 
     Raises:
         DataError: the layout cannot hold such data.
-        SpecError: a compression that it does not have.
+        SpecError: the layout does not support the compression.
     """
 
     def __init__(
@@ -63,8 +62,10 @@ class BlockWriter:
         self._group_bytes = row_group_bytes
         self._compression = compression or self._encoder.compressions[0]
         if self._compression not in self._encoder.compressions:
-            allowed = ", ".join(self._encoder.compressions)
-            raise SpecError(f"compression is {compression!r}: allowed are {allowed} in the layout {layout}")
+            compressions = ", ".join(self._encoder.compressions)
+            raise SpecError(
+                f"compression is {compression!r}: allowed are {compressions} in the layout {layout}"
+            )
         self._pending: list[EncodedEpisodes] = []
         self._file: DataFile | None = None
         self._entries: list[FileEntry] = []
@@ -73,27 +74,27 @@ class BlockWriter:
         """Add episodes.
 
         Raises:
-            DataError: columns that do not fit the spec.
-            StorageError: a file could not be written; nothing that this writer wrote is left then.
+            DataError: columns do not fit the spec.
+            StorageError: a file cannot be written; all files of this writer are deleted then.
         """
         try:
-            for piece, continued in self._encoder.split(block):
-                self._add(piece, continued)
+            for piece, is_continued in self._encoder.split(block):
+                self._add(piece, is_continued)
         except BaseException:
             self.abort()
             raise
 
     def close(self) -> tuple[FileEntry, ...]:
-        """Write what is collected and finish the last file.
+        """Write the pending episodes and finish the last file.
 
         Returns:
-            The files in order; none if no episode was given.
+            The files in order; none if no episode was written.
 
         Raises:
             StorageError: as `write`.
         """
         try:
-            self._flush(everything=True)
+            self._flush(should_flush_all=True)
             self._finish_file()
         except BaseException:
             self.abort()
@@ -101,7 +102,7 @@ class BlockWriter:
         return tuple(self._entries)
 
     def abort(self) -> None:
-        """Give up: remove every file of this writer, finished or not."""
+        """Delete every file of this writer, finished or not."""
         self._pending = []
         if self._file is not None:
             self._file.abort()
@@ -119,60 +120,61 @@ class BlockWriter:
         else:
             self.abort()
 
-    def _add(self, piece: Block, continued: bool) -> None:
+    def _add(self, piece: Block, is_continued: bool) -> None:
         if not piece.num_episodes:
             return
         group = self._encoder.encode(piece)
-        if continued:
-            self._flush(everything=True)
-            self._write_group(group, continued=True)
+        # Fragments of an episode must be adjacent, so whatever is pending is written before.
+        if is_continued:
+            self._flush(should_flush_all=True)
+            self._write_group(group, is_continued=True)
             return
         if self._pending and self._pending[0].table.schema != group.table.schema:
-            self._flush(everything=True)
+            self._flush(should_flush_all=True)
         self._pending.append(group)
-        self._flush(everything=False)
+        self._flush(should_flush_all=False)
 
-    def _flush(self, everything: bool) -> None:
-        """Write full row groups of what is collected, or all of it."""
-        waiting = sum(int(group.nbytes.sum()) for group in self._pending)
-        if not self._pending or (not everything and waiting < self._group_bytes):
+    def _flush(self, should_flush_all: bool) -> None:
+        """Write full row groups of the pending episodes, or all of them."""
+        pending_bytes = sum(int(group.nbytes.sum()) for group in self._pending)
+        if not self._pending or (not should_flush_all and pending_bytes < self._group_bytes):
             return
         rest = EncodedEpisodes.concat(self._pending)
         while len(rest.length):
-            count = self._episodes_of_group(rest)
+            count = self._num_episodes_of_group(rest)
             is_last = count == len(rest.length)
-            if is_last and not everything and rest.nbytes.sum() < self._group_bytes:
+            if is_last and not should_flush_all and rest.nbytes.sum() < self._group_bytes:
                 break
-            self._write_group(rest.slice(0, count), continued=False)
+            self._write_group(rest.slice(0, count), is_continued=False)
             rest = rest.slice(count, len(rest.length))
         self._pending = [rest] if len(rest.length) else []
 
-    def _episodes_of_group(self, waiting: EncodedEpisodes) -> int:
-        """How many of the waiting episodes the next row group takes."""
-        room = self._max_bytes - self._encoder.overhead_bytes(waiting.table.schema, groups=1)
-        count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
+    def _num_episodes_of_group(self, pending: EncodedEpisodes) -> int:
+        """Return how many of the pending episodes the next row group takes."""
+        room = self._max_bytes - self._encoder.overhead_bytes(pending.table.schema, groups=1)
+        count = _count_fitting(pending.nbytes, min(self._group_bytes, max(1, room)))
         if self._max_rows is None:
             return count
         room = self._max_rows - (self._file.num_rows if self._file else 0)
-        if waiting.num_rows[0] > room:
+        if pending.num_rows[0] > room:
             room = self._max_rows
-        return min(count, _fitting(waiting.num_rows, room))
+        return min(count, _count_fitting(pending.num_rows, room))
 
-    def _write_group(self, group: EncodedEpisodes, continued: bool) -> None:
-        if self._file is not None and not continued and self._is_full(group):
+    def _write_group(self, group: EncodedEpisodes, is_continued: bool) -> None:
+        if self._file is not None and not is_continued and self._is_full(group):
             self._finish_file()
         if self._file is None:
             name = f"{self._stem}-{len(self._entries):03d}{self._encoder.suffix}"
             self._file = self._encoder.open(self._folder.child(name), group.table.schema, self._compression)
-        self._file.write(group, continued)
+        self._file.write(group, is_continued)
 
-    def _is_full(self, coming: EncodedEpisodes) -> bool:
+    def _is_full(self, group: EncodedEpisodes) -> bool:
         assert self._file is not None
-        if self._max_rows is not None and self._file.num_rows + coming.num_rows[0] > self._max_rows:
+        if self._max_rows is not None and self._file.num_rows + group.num_rows[0] > self._max_rows:
             return True
-        overhead = self._encoder.overhead_bytes(coming.table.schema, self._file.num_row_groups + 1)
-        too_large = self._file.size + coming.table.nbytes + overhead > self._max_bytes
-        return too_large or not self._file.accepts(coming.table.schema)
+        overhead = self._encoder.overhead_bytes(group.table.schema, self._file.num_row_groups + 1)
+        too_large = self._file.size + group.table.nbytes + overhead > self._max_bytes
+        return too_large or not self._file.accepts(group.table.schema)
 
     def _finish_file(self) -> None:
         if self._file is None:
@@ -181,6 +183,6 @@ class BlockWriter:
         self._file = None
 
 
-def _fitting(sizes: I64, room: int) -> int:
-    """How many of the first fit; at least one."""
+def _count_fitting(sizes: I64, room: int) -> int:
+    """Count the leading sizes that fit together; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(sizes), room, side="right")))

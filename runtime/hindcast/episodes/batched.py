@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.nested import Nested, is_composite, leaves, map_leaves, outline
 
-_CHANGED = {
+_NETWORK_DTYPES = {
     "float64": "float32",
     "float16": "float32",
     "uint16": "int32",
@@ -20,22 +20,22 @@ _CHANGED = {
 }
 
 
-@cache  # NumPy makes a dtype's name anew each time, and policies ask in every step
+@cache  # NumPy builds a dtype's name on each access, and policies need it in every step
 def batch_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which networks get values of another: floats are float32, integers signed except uint8."""
-    return np.dtype(_CHANGED.get(dtype.name, dtype.name))
+    """Return the dtype that networks get for values of a dtype: floats become float32, integers signed except uint8."""
+    return np.dtype(_NETWORK_DTYPES.get(dtype.name, dtype.name))
 
 
 def is_batch(value: Any) -> bool:
-    """Whether it is an array, or dicts and tuples, rather than a sequence of samples."""
+    """Return whether a value is an array, or dicts and tuples, and not a sequence of samples."""
     return isinstance(value, np.ndarray) or is_composite(value)
 
 
 def batch_length(value: Nested) -> int:
-    """How many samples a batched value holds; 0 when it has no leaf.
+    """Return the number of samples of a batched value; 0 if it has no leaf.
 
     Raises:
-        ValueError: leaves that are not arrays, or that differ in length.
+        ValueError: leaves are not arrays, or differ in length.
     """
     lengths = set()
     for leaf in leaves(value):
@@ -48,111 +48,113 @@ def batch_length(value: Nested) -> int:
 
 
 def take(value: Nested, index: Any) -> Nested:
-    """`leaf[index]` of every leaf: one sample, a view (slice) or a copy (list of indices)."""
+    """Return `leaf[index]` of every leaf: one sample, a view (slice) or a copy (list of indices)."""
     return map_leaves(lambda leaf: leaf[index], value)
 
 
 def stack(samples: Sequence[Nested]) -> Nested:
-    """Samples as one batched value. Text becomes an object array of `str`, so that none is cut short.
+    """Stack samples into one batched value. Text becomes an object array of `str`, which truncates nothing.
 
     Raises:
-        ValueError: no samples, or samples that differ in structure or shape.
+        ValueError: no samples are given, or they differ in structure or shape.
     """
     if not len(samples):
-        raise ValueError("stacking needs at least one sample")
+        raise ValueError("stacking requires at least one sample")
     first, *rest = samples
     return map_leaves(lambda *parts: _stack_leaf(parts), first, *rest)
 
 
 def unstack(value: Nested) -> list[Nested]:
-    """The samples of a batched value, as views (scalars come as NumPy scalars)."""
+    """Return the samples of a batched value as views (scalars as NumPy scalars)."""
     return [take(value, i) for i in range(batch_length(value))]
 
 
 def concatenate(values: Sequence[Nested]) -> Nested:
-    """Batched values end to end.
+    """Concatenate batched values.
 
     Raises:
-        ValueError: they differ in structure or in the shape of a sample.
+        ValueError: the values differ in structure or in the shape of a sample.
     """
     first, *rest = values
     return map_leaves(lambda *parts: np.concatenate(parts), first, *rest)
 
 
 def extend(value: Nested, new: Nested) -> Nested:
-    """The batch and new samples after it, in the batch's dtypes where these can hold them.
+    """Append new samples to a batch, in the batch's dtypes if these can hold them.
 
     Raises:
-        ValueError: samples of another structure or shape.
+        ValueError: the samples have another structure or shape.
     """
 
     def join(leaf: NDArray[Any], samples: Any) -> NDArray[Any]:
         array = text_as_objects(samples)
         if array.shape[1:] != leaf.shape[1:]:
-            raise ValueError(f"new data have the shape {array.shape[1:]}, those before {leaf.shape[1:]}")
-        return np.concatenate([leaf, array.astype(leaf.dtype) if _holds(leaf.dtype, array) else array])
+            raise ValueError(f"new data have shape {array.shape[1:]}, earlier data have {leaf.shape[1:]}")
+        # without the cast Python floats would widen float32 to float64
+        return np.concatenate([leaf, array.astype(leaf.dtype) if _can_hold(leaf.dtype, array) else array])
 
     return map_leaves(join, value, new)
 
 
-def fill_missing(found: Nested, blank: Nested, missing: NDArray[np.bool_]) -> Nested:
-    """`[len(missing), …]`: the sample `blank` where `missing`, elsewhere the samples `found`, in order."""
+def fill_missing(samples: Nested, blank: Nested, missing: NDArray[np.bool_]) -> Nested:
+    """Return `[len(missing), …]`: the sample `blank` where `missing`, elsewhere `samples` in order."""
 
-    def spread_leaf(found: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any]:
-        out = np.empty((len(missing), *blank.shape), dtype=np.result_type(found.dtype, blank.dtype))
-        out[~missing] = found
+    def fill_leaf(samples: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any]:
+        out = np.empty((len(missing), *blank.shape), dtype=np.result_type(samples.dtype, blank.dtype))
+        out[~missing] = samples
         out[missing] = blank
         return out
 
-    return map_leaves(spread_leaf, found, blank)
+    return map_leaves(fill_leaf, samples, blank)
 
 
 def overwrite(value: Nested, positions: list[int], new: Nested, in_place: bool) -> Nested:
-    """The batch with new samples at the positions.
+    """Overwrite samples of a batch at positions.
 
-    A leaf whose dtype cannot hold them (a float for an int) is converted, not the new values.
+    If a leaf's dtype cannot hold the new values (a float for an int), the leaf is converted, not the values.
 
     Args:
         value: the batch.
-        positions: of the samples.
+        positions: positions of the samples.
         new: a batch with one sample for each position.
-        in_place: write into the arrays where the dtype allows it, instead of copies.
+        in_place: whether to write into the arrays, if the dtype allows it, instead of copies.
 
     Raises:
-        ValueError: samples of another structure or shape; nothing is written then.
+        ValueError: the samples have another structure or shape; then nothing is written.
     """
 
-    def checked(leaf: NDArray[Any], samples: Any) -> NDArray[Any]:
+    def check_shape(leaf: NDArray[Any], samples: Any) -> NDArray[Any]:
         array = text_as_objects(samples)
-        found, expected = array.shape[1:], leaf.shape[1:]
-        if found != expected:
-            raise ValueError(f"new data of shape {found} were given where {expected} is needed")
+        shape, expected = array.shape[1:], leaf.shape[1:]
+        if shape != expected:
+            raise ValueError(f"new data have shape {shape}, expected {expected}")
         return array
 
     def write(leaf: NDArray[Any], samples: NDArray[Any]) -> NDArray[Any]:
-        if _holds(leaf.dtype, samples):
+        if _can_hold(leaf.dtype, samples):
             out = leaf if in_place else leaf.copy()
         else:
             out = leaf.astype(np.result_type(leaf.dtype, samples.dtype))
         out[positions] = samples
         return out
 
-    return map_leaves(write, value, map_leaves(checked, value, new))
+    # all shapes are checked before anything is written
+    return map_leaves(write, value, map_leaves(check_shape, value, new))
 
 
 def text_as_objects(leaf: Any) -> NDArray[Any]:
-    """Fixed-width text as an object array of `str`; other leaves as arrays."""
+    """Return fixed-width text as an object array of `str`; other leaves as arrays."""
     array = np.asarray(leaf)
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def objects_as_text(leaf: NDArray[Any]) -> NDArray[Any]:
-    """An object array of `str` as fixed-width text, which formats can store without pickling."""
+    """Return an object array of `str` as fixed-width text, which formats store without pickling."""
     return np.array(leaf.tolist(), dtype=np.str_) if leaf.dtype == object else leaf
 
 
-def _holds(dtype: np.dtype, samples: NDArray[Any]) -> bool:
-    """Whether an array of the dtype can take the samples: integers that fit, floats of any precision."""
+def _can_hold(dtype: np.dtype, samples: NDArray[Any]) -> bool:
+    """Return whether an array of the dtype can hold the samples: integers that fit, floats of any precision."""
     if dtype.kind in "iu" and samples.dtype.kind in "iu" and samples.size:
         limits = np.iinfo(dtype)
         return bool(limits.min <= samples.min() and samples.max() <= limits.max)
@@ -166,8 +168,8 @@ def _stack_leaf(parts: Sequence[Any]) -> NDArray[Any]:
         return np.array(parts)
     except ValueError as error:
         shapes = [np.asarray(part, dtype=object).shape for part in parts]
-        odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
+        mismatch = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
         raise ValueError(
-            f"samples differ in shape: {shapes[0]} at index 0, {shapes[odd]} at index {odd}; "
+            f"samples differ in shape: {shapes[0]} at index 0, {shapes[mismatch]} at index {mismatch}; "
             "all of a column must have one shape"
         ) from error

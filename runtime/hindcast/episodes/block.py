@@ -1,4 +1,4 @@
-"""`Block`: many episodes in columnar form, the shape in which experience moves through the pipeline.
+"""`Block`: many episodes in columnar form, which moves through the pipeline.
 
 Shape suffixes: N = episodes, S = steps of all episodes together, O = S + N observations.
 """
@@ -21,14 +21,14 @@ Bool = NDArray[np.bool_]
 Gather = Callable[[I64, I64], dict[str, NDArray]]
 
 PER_EPISODE_ARRAYS: Final = ("length", "t_started", "terminated", "truncated")
-"""A block's arrays with one number per episode."""
+"""Names of a block's arrays with one number per episode."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """Episodes laid end to end, one array per leaf.
 
-    `columns[leaf]` is `[S, *shape]`, and `[O, *shape]` for observations and infos: each episode brings
+    `columns[leaf]` is `[S, *shape]`, and `[O, *shape]` for observations and infos: each episode includes
     its final observation, so the next observation of a step is the row after its own. Fixed-shape leaves keep
     their source dtype; text and JSON leaves are object arrays of `str`.
 
@@ -38,10 +38,10 @@ class Block:
         eps_id: `[N]` episode ids, object array of `str`.
         t_started: `[N]` timestep at which the episode (fragment) starts; 0 for a complete episode.
         terminated: `[N]` whether the environment ended the episode.
-        truncated: `[N]` whether it was cut off (time limit).
-        details: `[N]` what each holds in addition to its steps, as text of `episodes.details`, object array of `str`;
-            None if none has any.
-        logged: what the user's code logged on its way (`MetricsLogger.drain`), to be reported once.
+        truncated: `[N]` whether the episode was cut off (time limit).
+        details: `[N]` data of each episode in addition to its steps, as text of `episodes.details`, object array of
+            `str`; None if all are empty.
+        logged_metrics: metrics that the user's code logged in the pipeline (`MetricsLogger.drain`); reported once.
     """
 
     columns: dict[str, NDArray]
@@ -55,12 +55,12 @@ class Block:
 
     @property
     def num_episodes(self) -> int:
-        """N."""
+        """Number of episodes, N."""
         return len(self.length)
 
     @cached_property
     def num_steps(self) -> int:
-        """S."""
+        """Number of steps of all episodes, S."""
         return int(self.length.sum())
 
     @property
@@ -70,12 +70,12 @@ class Block:
 
     @cached_property
     def start(self) -> I64:
-        """`[N]` first step row of each episode."""
+        """`[N]` row of each episode's first step."""
         return _starts(self.length)
 
     @cached_property
     def obs_start(self) -> I64:
-        """`[N]` first observation row of each episode."""
+        """`[N]` row of each episode's first observation."""
         return self.start + np.arange(self.num_episodes)
 
     @cached_property
@@ -94,14 +94,15 @@ class Block:
         return np.arange(self.num_steps) - np.repeat(self.start - self.t_started, self.length)
 
     def step_flags(self, per_episode: Bool) -> Bool:
-        """`[S]` an episode flag (`terminated`, `truncated`) on the episode's last step, False elsewhere."""
+        """Return `[S]` an episode flag (`terminated`, `truncated`) at the episode's last step, False elsewhere."""
         flags = np.zeros(self.num_steps, dtype=np.bool_)
+        # an episode without steps has no last step: its index would be another episode's
         nonempty = self.length > 0
         flags[(self.start + self.length - 1)[nonempty]] = per_episode[nonempty]
         return flags
 
     def rows_of(self, leaf: str, episode: int) -> slice:
-        """The rows of one episode in a leaf's column."""
+        """Return the rows of one episode in a leaf's column."""
         n = int(self.length[episode])
         if is_per_observation(leaf):
             first = int(self.obs_start[episode])
@@ -110,29 +111,30 @@ class Block:
         return slice(first, first + n)
 
     def with_columns(self, columns: dict[str, NDArray]) -> Block:
-        """The same episodes with other columns."""
+        """Return the same episodes with other columns."""
         return replace(self, columns=columns)
 
     def without_details(self) -> Block:
-        """The same episodes without their details."""
+        """Return the same episodes without their details."""
         return replace(self, details=None)
 
     def take(self, episodes: I64 | Sequence[int]) -> Block:
-        """A new block of the given episodes, in the given order (copies)."""
-        chosen = np.asarray(episodes, dtype=np.int64)
-        return self.cut(chosen, np.zeros_like(chosen), self.length[chosen])
+        """Return a new block of these episodes, in this order (copies)."""
+        indices = np.asarray(episodes, dtype=np.int64)
+        return self.cut(indices, np.zeros_like(indices), self.length[indices])
 
     def cut(self, episode: I64, t: I64, length: I64, gather: Gather | None = None) -> Block:
-        """Parts of episodes (copies), each with the observation after its last step, and the details of its episode.
+        """Cut parts out of episodes (copies), each with the observation after its last step, and its episode's details.
 
         Args:
-            episode: `[n]` which episode each is a part of.
-            t: `[n]` its first step, counted from the first one in the block.
-            length: `[n]` its steps.
-            gather: gives the columns of rows of steps and of observations, if they are not the block's own.
+            episode: `[n]` index of each part's episode.
+            t: `[n]` first step of each part, counted from the episode's first step in the block.
+            length: `[n]` number of steps of each part.
+            gather: returns the columns for rows of steps and of observations; default: the block's own columns.
         """
         steps = concat_ranges(self.start[episode] + t, length)
         observations = concat_ranges(self.obs_start[episode] + t, length + 1)
+        # only the part with the last step of its episode has the flags
         is_end = t + length == self.length[episode]
         return Block(
             columns=(gather or self._gather)(steps, observations),
@@ -152,14 +154,14 @@ class Block:
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:
-        """One block of all episodes, in order. Infos and details that only some blocks have are empty in the others.
+        """Concatenate blocks, in order. Infos and details that only some blocks have are empty in the others.
 
         Raises:
-            ValueError: no blocks, or blocks of different columns.
+            ValueError: no blocks are given, or they differ in columns.
         """
         if not blocks:
-            raise ValueError("concat needs at least one block")
-        if len(blocks) == 1:
+            raise ValueError("concat requires at least one block")
+        if len(blocks) == 1:  # saves a copy
             return blocks[0]
         if any(Columns.INFOS in block.columns for block in blocks):
             blocks = [_with_infos(block) for block in blocks]
@@ -167,12 +169,12 @@ class Block:
         for block in blocks[1:]:
             if block.columns.keys() != names:
                 raise ValueError(f"blocks differ in columns: {sorted(names)} and {sorted(block.columns)}")
-        joined: dict[str, Any] = {
+        episode_arrays: dict[str, Any] = {
             name: np.concatenate([getattr(block, name) for block in blocks])
             for name in ("eps_id", *PER_EPISODE_ARRAYS)
         }
         columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in names}
-        return cls(columns, **joined, details=_all_details(blocks))
+        return cls(columns, **episode_arrays, details=_all_details(blocks))
 
 
 def _with_infos(block: Block) -> Block:
@@ -199,7 +201,7 @@ def _starts(lengths: I64) -> I64:
 
 
 def concat_ranges(starts: I64, lengths: I64) -> I64:
-    """All of `range(start, start + length)` for each pair, end to end."""
+    """Concatenate `range(start, start + length)` of all pairs."""
     total = int(lengths.sum())
     offsets = np.repeat(starts - _starts(lengths), lengths)
     return offsets + np.arange(total)

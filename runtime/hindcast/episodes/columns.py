@@ -8,12 +8,12 @@ from typing import Final
 
 SEPARATOR: Final = "/"
 DETAILS: Final = "episode_details"
-"""In files: what episodes hold in addition to their steps. It is not among a block's columns."""
+"""Column of files with the episodes' data in addition to their steps. A block has no such column."""
 EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
 
 
 class Columns:
-    """The field's own column names. Values are stable: they are used in files."""
+    """The column names of the field. The values are stable, because files contain them."""
 
     OBS = "obs"
     NEXT_OBS = "new_obs"
@@ -21,7 +21,7 @@ class Columns:
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"
-    TERMINATED = TERMINATEDS  # as RLlib's guide to offline data spells the two
+    TERMINATED = TERMINATEDS  # spelled so in RLlib's guide to offline data
     TRUNCATED = TRUNCATEDS
     INFOS = "infos"
     EPS_ID = "eps_id"
@@ -47,31 +47,31 @@ class Columns:
 
 
 SCALAR_COLUMNS: Final = (Columns.REWARDS, Columns.ACTION_LOGP)
-"""Columns that hold a number for each timestep."""
+"""Columns with one number for each timestep."""
 
 
 def root(leaf: str) -> str:
-    """The column a leaf belongs to: `obs/camera` -> `obs`."""
+    """Return the column of a leaf: `obs/camera` -> `obs`."""
     return leaf.split(SEPARATOR, 1)[0]
 
 
 def is_per_observation(leaf: str) -> bool:
-    """Whether the leaf has one row more than the episode has steps (observations and infos)."""
+    """Return whether a leaf has one row more than the episode has steps (observations and infos)."""
     return root(leaf) in (Columns.OBS, Columns.INFOS)
 
 
 def next_leaf(leaf: str) -> str:
-    """The leaf of the observation after the step: `obs/camera` -> `new_obs/camera`."""
+    """Return the leaf of the next observation: `obs/camera` -> `new_obs/camera`."""
     return Columns.NEXT_OBS + leaf.removeprefix(Columns.OBS)
 
 
 def obs_leaf(leaf: str) -> str:
-    """The inverse of `next_leaf`; other leaves stay as they are."""
+    """Return the leaf of the observation: the inverse of `next_leaf`; other leaves unchanged."""
     if root(leaf) != Columns.NEXT_OBS:
         return leaf
     return Columns.OBS + leaf.removeprefix(Columns.NEXT_OBS)
 
 
 def leaves_of(column: str, names: Iterable[str]) -> list[str]:
-    """The leaves among `names` that belong to `column`, in order."""
+    """Return the leaves among `names` that belong to `column`, in order."""
     return [name for name in names if root(name) == column]

@@ -1,9 +1,9 @@
-"""Between episodes (`SingleAgentEpisode`) and their columnar form (`Block`).
+"""Conversion between episodes (`SingleAgentEpisode`) and their columnar form (`Block`).
 
 Nested observations and actions become one column per leaf (`obs/camera`, `actions/0`), every extra model
-output a separate column (its leaves likewise: `state_out/h`), and the infos, when any of them says
-something, JSON text. Ids, times and custom data are the block's `details`. The lookback is not part of the steps
-and stays behind.
+output a separate column (with leaves such as `state_out/h`), and infos JSON text, unless all are
+empty. Ids, times and custom data become the block's `details`. The lookback is not part of the steps and is
+dropped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hindcast.episodes.columns import EMPTY_INFO, SEPARATOR, Columns, root
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.spaces import space_struct
 
-_OWN_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
+_STANDARD_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
 
 
 def info_to_json(info: Mapping[str, Any]) -> str:
-    """A dict as JSON text: arrays as lists, NaN and infinities as null, other objects by their `str`."""
+    """Encode a dict as JSON text: arrays as lists, NaN and infinities as null, other objects by their `str`."""
     if not info:
         return EMPTY_INFO
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -35,23 +35,23 @@ def info_to_json(info: Mapping[str, Any]) -> str:
 
 
 def info_from_json(text: str) -> dict[str, Any]:
-    """The inverse of `info_to_json`, of plain values; empty text is an empty dict."""
+    """Decode the JSON text of an info: the inverse of `info_to_json` for plain values; "" is an empty dict."""
     return dict(orjson.loads(text)) if text else {}
 
 
 def episodes_to_block(episodes: Sequence[SingleAgentEpisode]) -> Block:
-    """The episodes' steps, end to end.
+    """Convert episodes to a block with their steps end to end.
 
     Raises:
-        ValueError: no episodes, or none with a step; one without an observation; episodes that differ in
-            columns or shapes; an extra output that is named like a column or a leaf; values that are neither
-            numbers nor text; custom data that have no form as text (see `details`). Says which episode.
+        ValueError: no episode is given or has a step; an episode has no observation; episodes differ in
+            columns or shapes; an extra output has the name of a column or a leaf; values are neither
+            numbers nor text; custom data have no text form (see `details`). Names the episode.
     """
     if not episodes:
-        raise ValueError("a block is made of at least one episode, but none was given")
+        raise ValueError("a block requires at least one episode")
     parts = [_columns_of(episode) for episode in episodes]
     names = _common_names(episodes, parts)
-    columns = {name: _join(name, [own[name] for own in parts if name in own]) for name in names}
+    columns = {name: _concat_column(name, [part[name] for part in parts if name in part]) for name in names}
     if any(episode.has_infos for episode in episodes):
         texts = [info_to_json(info) for episode in episodes for info in episode.get_infos()]
         columns[Columns.INFOS] = np.array(texts, dtype=object)
@@ -62,7 +62,7 @@ def episodes_to_block(episodes: Sequence[SingleAgentEpisode]) -> Block:
         t_started=np.array([episode.t_started for episode in episodes], dtype=np.int64),
         terminated=np.array([episode.is_terminated for episode in episodes], dtype=np.bool_),
         truncated=np.array([episode.is_truncated for episode in episodes], dtype=np.bool_),
-        details=_details(episodes),
+        details=_encode_details(episodes),
     )
 
 
@@ -71,51 +71,53 @@ def block_to_episodes(
     observation_space: spaces.Space | None = None,
     action_space: spaces.Space | None = None,
 ) -> list[SingleAgentEpisode]:
-    """The block's episodes, in NumPy mode, without lookback; their arrays are views of the block's columns.
+    """Convert a block to episodes in NumPy mode, without lookback; their arrays are views of the block's columns.
 
-    Writing to an episode (`set_actions`, …) copies the column first. Infos are read from their JSON text when
-    they are first asked for.
+    Writing to an episode (`set_actions`, …) copies the column first. Infos are decoded from their JSON text on
+    first use.
 
     Args:
-        observation_space: how the observations are nested; without it see `nested.unflatten`.
+        observation_space: determines the nesting of the observations; without it see `nested.unflatten`.
         action_space: the same for the actions.
 
     Raises:
         ValueError: a column is missing.
     """
-    known = {Columns.OBS: space_struct(observation_space), Columns.ACTIONS: space_struct(action_space)}
+    structs = {Columns.OBS: space_struct(observation_space), Columns.ACTIONS: space_struct(action_space)}
     roots = dict.fromkeys([Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *map(root, block.columns)])
-    roots.pop(Columns.INFOS, None)
-    nested_columns = {name: nested.unflatten(block.columns, name, known.get(name)) for name in roots}
-    outputs = [name for name in nested_columns if name not in _OWN_COLUMNS]
+    roots.pop(Columns.INFOS, None)  # decoded on first use
+    nested_columns = {name: nested.unflatten(block.columns, name, structs.get(name)) for name in roots}
+    outputs = [name for name in nested_columns if name not in _STANDARD_COLUMNS]
     episodes = []
     for i in range(block.num_episodes):
-        own = {name: batched.take(column, block.rows_of(name, i)) for name, column in nested_columns.items()}
+        values = {
+            name: batched.take(column, block.rows_of(name, i)) for name, column in nested_columns.items()
+        }
         episode = SingleAgentEpisode(
             str(block.eps_id[i]),
-            observations=own[Columns.OBS],
+            observations=values[Columns.OBS],
             observation_space=observation_space,
-            actions=own[Columns.ACTIONS],
+            actions=values[Columns.ACTIONS],
             action_space=action_space,
-            rewards=own[Columns.REWARDS],
-            infos=_infos(block, i),
-            extra_model_outputs={name: own[name] for name in outputs},
+            rewards=values[Columns.REWARDS],
+            infos=_lazy_infos(block, i),
+            extra_model_outputs={name: values[name] for name in outputs},
             terminated=bool(block.terminated[i]),
             truncated=bool(block.truncated[i]),
             t_started=int(block.t_started[i]),
             len_lookback_buffer=0,
         )
         if block.details is not None:
-            found = details.from_text(block.details[i])
-            episode.custom_data.update(found.pop("custom_data", {}))
+            fields = details.from_text(block.details[i])
+            episode.custom_data.update(fields.pop("custom_data", {}))
             for key, name in details.FIELDS.items():
-                if name in found:
-                    setattr(episode, key, found[name])
+                if name in fields:
+                    setattr(episode, key, fields[name])
         episodes.append(episode)
     return episodes
 
 
-def _details(episodes: Sequence[SingleAgentEpisode]) -> NDArray[np.object_] | None:
+def _encode_details(episodes: Sequence[SingleAgentEpisode]) -> NDArray[np.object_] | None:
     texts = [_details_of(episode) for episode in episodes]
     return np.array(texts, dtype=object) if any(texts) else None
 
@@ -134,7 +136,8 @@ def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
     if len(episode):
         values[Columns.ACTIONS], values[Columns.REWARDS] = episode.get_actions(), episode.get_rewards()
         for name, buffer in episode.extra_model_outputs.items():
-            if name in _OWN_COLUMNS or SEPARATOR in name:
+            # such a name would be read back as a leaf of another column
+            if name in _STANDARD_COLUMNS or SEPARATOR in name:
                 raise ValueError(f"episode {episode.id_} has an extra model output named {name!r}: rename it")
             values[name] = buffer.get()
     columns: dict[str, NDArray[Any]] = {}
@@ -154,30 +157,31 @@ def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
 def _common_names(
     episodes: Sequence[SingleAgentEpisode], parts: Sequence[Mapping[str, NDArray[Any]]]
 ) -> list[str]:
-    """The columns of all; an episode without steps has (and needs) its observation only."""
-    names = next((list(own) for episode, own in zip(episodes, parts, strict=True) if len(episode)), None)
+    """Return the columns that all episodes have in common; episodes without steps have only their observation."""
+    names = next((list(part) for episode, part in zip(episodes, parts, strict=True) if len(episode)), None)
     if names is None:
         raise ValueError(f"none of the {len(episodes)} episodes has a step")
-    for episode, own in zip(episodes, parts, strict=True):
-        needed = {name for name in names if len(episode) or root(name) == Columns.OBS}
-        if own.keys() != needed:
+    for episode, part in zip(episodes, parts, strict=True):
+        expected = {name for name in names if len(episode) or root(name) == Columns.OBS}
+        if part.keys() != expected:
             raise ValueError(
-                f"episodes differ in columns: {sorted(own)} in episode {episode.id_}, "
-                f"{sorted(needed)} in others; all must have the same"
+                f"episodes differ in columns: {sorted(part)} in episode {episode.id_}, "
+                f"{sorted(expected)} in others; all must have the same"
             )
     return names
 
 
-def _join(name: str, columns: list[NDArray[Any]]) -> NDArray[Any]:
+def _concat_column(name: str, columns: list[NDArray[Any]]) -> NDArray[Any]:
     shapes = {column.shape[1:] for column in columns}
     if len(shapes) > 1:
         raise ValueError(f"episodes differ in the shape of {name}: {sorted(shapes)}")
     return np.concatenate(columns)
 
 
-def _infos(block: Block, episode: int) -> partial[list[dict[str, Any]]] | None:
+def _lazy_infos(block: Block, episode: int) -> partial[list[dict[str, Any]]] | None:
     if Columns.INFOS not in block.columns:
         return None
+    # a partial can be pickled, unlike a lambda
     return partial(_read_infos, block.columns[Columns.INFOS][block.rows_of(Columns.INFOS, episode)])
 
 

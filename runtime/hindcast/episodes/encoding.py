@@ -1,4 +1,4 @@
-"""What a value that is missing looks like (`fill`), and one-hot encoding of discrete values."""
+"""Samples that replace missing ones (`fill`), and one-hot encoding of discrete values."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from hindcast.episodes.spaces import num_values, space_struct
 
 
 def empty_batch(space: spaces.Space) -> Nested:
-    """`[0, *shape]` for each leaf of the space's samples."""
-    return map_leaves(_empty, space_struct(space))
+    """Return a batch without samples: `[0, *shape]` for each leaf of the space."""
+    return map_leaves(_empty_leaf, space_struct(space))
 
 
 def fill_sample(batch: Nested, fill: Nested, widen: bool = False) -> Nested:
-    """One sample like those of a batch, made of `fill`.
+    """Make one sample with the structure of a batch, filled with `fill`.
 
     Args:
         batch: arrays with a leading time dimension.
         fill: a number or text for all leaves, or a value nested like the sample.
-        widen: whether a leaf's dtype becomes one that can hold `fill` as well.
+        widen: whether to widen a leaf's dtype so that it can hold `fill`.
 
     Raises:
         ValueError: `fill` does not fit the shape or the structure.
     """
     if is_composite(fill):
-        return map_leaves(lambda leaf, value: _full(leaf, value, widen), batch, fill)
-    return map_leaves(lambda leaf: _full(leaf, fill, widen), batch)
+        return map_leaves(lambda leaf, value: _fill_leaf(leaf, value, widen), batch, fill)
+    return map_leaves(lambda leaf: _fill_leaf(leaf, fill, widen), batch)
 
 
 def one_hot(value: Nested, space: spaces.Space) -> Nested:
-    """One-hot encoding of the Discrete and MultiDiscrete leaves; other leaves are returned as they are.
+    """Encode the Discrete and MultiDiscrete leaves as one-hot vectors; other leaves are returned unchanged.
 
     Discrete(n) becomes float32 `[n]`, MultiDiscrete float32 `[sum of n]`; leading dimensions stay.
 
     Raises:
-        ValueError: a value outside its space, or nested differently.
+        ValueError: a value is outside its space, or is nested differently.
     """
     return map_leaves(_one_hot_leaf, space_struct(space), value)
 
@@ -54,20 +54,21 @@ def _one_hot_leaf(space: spaces.Space, value: Any) -> Any:
 
 
 def _one_hot(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.float32]:
+    # a negative index would silently count from the end
     if index.size and (index.min() < 0 or index.max() >= n):
         raise ValueError(f"a value is outside {space}, so it cannot be one-hot encoded")
     return np.eye(n, dtype=np.float32)[index]
 
 
-def _empty(space: spaces.Space) -> NDArray[Any]:
+def _empty_leaf(space: spaces.Space) -> NDArray[Any]:
     if isinstance(space, spaces.Text):
         return np.empty(0, object)
     if space.shape is None or space.dtype is None:
-        raise ValueError(f"values of the space {space} have no fixed shape: nothing can be filled in")
+        raise ValueError(f"values of the space {space} have no fixed shape, so nothing can be filled in")
     return np.empty((0, *space.shape), space.dtype)
 
 
-def _full(leaf: NDArray[Any], fill: Any, widen: bool) -> NDArray[Any]:
+def _fill_leaf(leaf: NDArray[Any], fill: Any, widen: bool) -> NDArray[Any]:
     if is_composite(fill):
         raise ValueError(f"fill={fill!r} is nested differently from the data")
     shape, dtype = leaf.shape[1:], leaf.dtype

@@ -1,4 +1,4 @@
-"""`SingleAgentEpisode`: one agent's trajectory, or a fragment of it, as it grows and once it is done."""
+"""`SingleAgentEpisode`: one agent's trajectory, or a fragment of it, complete or still growing."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class SingleAgentEpisode(EpisodeAccess):
 
     `observations` and `infos` have one item more than there are steps; step t is (o_t, a_t, r_t, o_t+1). An
     episode that continues another one (`cut`) starts at `t_started` and may keep the last steps before in its
-    lookback buffer, for those who look back; these are not part of its length or return.
+    lookback buffer; these are not part of its length or return.
 
     It starts in list mode (a Python object per step, cheap to append to); `to_numpy` turns it into arrays.
     Observations and actions may be nested (dicts, tuples).
 
     Attributes:
         id_: the episode's id; fragments of one episode share it.
-        agent_id, module_id, multi_agent_episode_id: who acted, with which module, in which episode of many.
+        agent_id, module_id, multi_agent_episode_id: the agent, its module, and the episode of several agents.
         observations, infos, actions, rewards: the columns, as `InfiniteLookbackBuffer`.
         extra_model_outputs: the model's further outputs (`action_logp`, …), one buffer each.
-        is_terminated: the environment ended the episode.
-        is_truncated: it was cut off, for example by a time limit.
+        is_terminated: whether the environment ended the episode.
+        is_truncated: whether it was cut off, for example by a time limit.
         t_started: timestep of the first observation (after the lookback).
         t: timestep of the last observation; `t - t_started` steps are between.
     """
@@ -84,44 +84,44 @@ class SingleAgentEpisode(EpisodeAccess):
         module_id: str | None = None,
         multi_agent_episode_id: Hashable | None = None,
     ) -> None:
-        """Makes an episode, empty or of given data.
+        """Make an episode, empty or from data.
 
         Each column is a list of samples, an array (nested: dicts and tuples of arrays) with a leading time
-        dimension, or a buffer, which is taken as it is. Arrays are not copied.
+        dimension, or a buffer, which is used directly. Arrays are not copied.
 
         Args:
-            id_: default: a new random id.
+            id_: the episode's id; default: a new random id.
             observations: T + 1 observations, with those of the lookback.
-            observation_space: their space; needed for one-hot encoding, gives `fill` its shape.
-            infos: T + 1 dicts, or a function that makes them when they are first asked for; default: empty.
+            observation_space: their space; required for one-hot encoding, gives `fill` its shape.
+            infos: T + 1 dicts, or a function that makes them on first use; default: empty.
             actions: T actions.
             rewards: T rewards.
             extra_model_outputs: name -> T outputs.
             t_started: timestep of the first observation that is not lookback; default 0.
-            len_lookback_buffer: how many of the given steps are lookback, at most all of them, which is what
-                "auto" means; 0 for an episode that is given whole.
-            multi_agent_episode_id: the episode of many agents that this is a part of.
+            len_lookback_buffer: number of the given steps that are lookback, at most all of them; "auto": all.
+                Pass 0 for a complete episode.
+            multi_agent_episode_id: the episode of several agents that this is a part of.
 
         Raises:
-            ValueError: columns that do not fit each other in length, or a negative lookback.
+            ValueError: the columns' lengths are inconsistent, or the lookback is negative.
         """
         self.id_ = id_ or uuid.uuid4().hex
         self.agent_id, self.module_id = agent_id, module_id
         self.multi_agent_episode_id = multi_agent_episode_id
         self._observation_space, self._action_space = observation_space, action_space
 
-        lookback = _lookback_of(rewards, len_lookback_buffer)
-        self.observations = _buffer(observations, lookback, observation_space)
-        self.actions = _buffer(actions, lookback, action_space)
-        self.rewards = _buffer(rewards, lookback, REWARD_SPACE)
+        lookback = _resolve_lookback(rewards, len_lookback_buffer)
+        self.observations = _make_buffer(observations, lookback, observation_space)
+        self.actions = _make_buffer(actions, lookback, action_space)
+        self.rewards = _make_buffer(rewards, lookback, REWARD_SPACE)
         self.extra_model_outputs = {
-            key: _buffer(values, lookback, None) for key, values in (extra_model_outputs or {}).items()
+            key: _make_buffer(values, lookback, None) for key, values in (extra_model_outputs or {}).items()
         }
         self._infos: InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]]
         if infos is None:
             self._infos = self._blank_infos
         else:
-            self._infos = infos if callable(infos) else _buffer(infos, lookback, None)
+            self._infos = infos if callable(infos) else _make_buffer(infos, lookback, None)
 
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
         self.t_started = int(t_started or 0)
@@ -133,7 +133,7 @@ class SingleAgentEpisode(EpisodeAccess):
 
     @property
     def infos(self) -> InfiniteLookbackBuffer:
-        """The info dicts, in list mode always; made on first use where none were given."""
+        """The info dicts, always in list mode; empty ones are made on first use if none were given."""
         if not isinstance(self._infos, InfiniteLookbackBuffer):
             self._infos = InfiniteLookbackBuffer(self._infos(), self.observations.lookback)
         return self._infos
@@ -144,12 +144,13 @@ class SingleAgentEpisode(EpisodeAccess):
 
     @property
     def has_infos(self) -> bool:
-        """Whether any info dict is not empty."""
+        """Return whether any info dict is not empty."""
+        # does not make blank infos only to look at them
         return self._infos != self._blank_infos and any(self.infos.get())
 
     @property
     def custom_data(self) -> dict[str, Any]:
-        """The user's own data on the episode; in its state and a block's `details`, not in its columns."""
+        """The user's own data of the episode; stored in its state and a block's `details`, not in its columns."""
         return self._custom_data
 
     @property
@@ -172,27 +173,27 @@ class SingleAgentEpisode(EpisodeAccess):
 
     @property
     def is_reset(self) -> bool:
-        """Whether there is a first observation."""
+        """Return whether the episode has its first observation."""
         return self.observations.len_incl_lookback() > 0
 
     @property
     def is_done(self) -> bool:
-        """Terminated or truncated."""
+        """Return whether the episode is terminated or truncated."""
         return self.is_terminated or self.is_truncated
 
     @property
     def is_numpy(self) -> bool:
-        """Whether observations, actions and rewards are arrays."""
+        """Return whether observations, actions and rewards are arrays."""
         return all(buffer.finalized for buffer in (self.observations, self.actions, self.rewards))
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
-        """Adds the first observation, from `env.reset()`.
+        """Add the first observation, from `env.reset()`.
 
         Raises:
-            ValueError: the episode has observations already, or is done.
+            ValueError: the episode already has observations, or is done.
         """
         if self.is_reset or self.is_done:
-            raise ValueError(f"episode {self.id_} was reset already: start a new SingleAgentEpisode")
+            raise ValueError(f"episode {self.id_} has already been reset: start a new SingleAgentEpisode")
         self.observations.append(observation)
         self.infos = InfiniteLookbackBuffer([infos or {}])
         self._start_time = time.perf_counter()
@@ -208,16 +209,16 @@ class SingleAgentEpisode(EpisodeAccess):
         truncated: bool = False,
         extra_model_outputs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Adds one step, from `env.step(action)`.
+        """Add one step, from `env.step(action)`.
 
         Args:
-            observation: what the environment answered, o_t+1.
+            observation: next observation, o_t+1.
             action: the action, a_t.
             infos: the info dict that came with the observation.
             extra_model_outputs: the model's further outputs at this step; the same keys in every step.
 
         Raises:
-            ValueError: the episode has no first observation, is done, or had other extra outputs so far.
+            ValueError: the episode has no first observation, is done, or has other extra outputs.
         """
         outputs = extra_model_outputs or {}
         if self.is_done:
@@ -227,7 +228,7 @@ class SingleAgentEpisode(EpisodeAccess):
                 f"episode {self.id_} has no first observation: call add_env_reset before add_env_step"
             )
         self._require_same_outputs(outputs, f"step {self.t}")
-        info_buffer = self.infos
+        info_buffer = self.infos  # before the observation is added: it may make one info per observation
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)
@@ -237,13 +238,14 @@ class SingleAgentEpisode(EpisodeAccess):
         self.t += 1
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
         self._last_step_time = time.perf_counter()
+        # an episode made of data had no reset
         self._start_time = self._start_time if self._start_time is not None else self._last_step_time
 
     def validate(self) -> None:
-        """Checks that the columns fit each other.
+        """Check that the columns' lengths and lookbacks are consistent.
 
         Raises:
-            ValueError: what does not fit.
+            ValueError: they are not.
         """
         steps, lookback = self.rewards.len_incl_lookback(), self.rewards.lookback
         columns = {"actions": self.actions, **self.extra_model_outputs}
@@ -260,29 +262,29 @@ class SingleAgentEpisode(EpisodeAccess):
             )
 
     def to_numpy(self) -> SingleAgentEpisode:
-        """Turns all columns but the infos into arrays, in place; returns the episode.
+        """Convert all columns except the infos to arrays, in place; return the episode.
 
         Raises:
-            ValueError: samples of one column that differ in structure or shape.
+            ValueError: samples of one column differ in structure or shape.
         """
         for buffer in (self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()):
             buffer.finalize()
         return self
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Adds the steps of the fragment that follows (`cut` makes one); its lookback is ignored.
+        """Add the steps of the next fragment (`cut` makes one); its lookback is ignored.
 
         Raises:
-            ValueError: another episode's fragment, one that does not start at this one's last timestep with
-                its last observation, or one with other extra outputs; or this episode is done.
+            ValueError: the fragment belongs to another episode, does not start at this one's last timestep with
+                its last observation, or has other extra outputs; or this episode is done.
         """
         parts.concat(self, other)
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """The fragment that follows: it starts with this episode's last observation, and has no step yet.
+        """Return the next fragment: it starts with this episode's last observation, and has no steps yet.
 
         Args:
-            len_lookback_buffer: how many of this episode's last steps it keeps as lookback, at most all.
+            len_lookback_buffer: number of this episode's last steps that it keeps as lookback, at most all.
 
         Raises:
             ValueError: the episode is done, or the lookback is negative.
@@ -290,25 +292,25 @@ class SingleAgentEpisode(EpisodeAccess):
         return parts.cut(self, len_lookback_buffer)
 
     def slice(self, slice_: builtins.slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """A run of steps as a separate episode: `episode[2:5]` has three steps and four observations.
+        """Return a run of steps as a separate episode: `episode[2:5]` has three steps and four observations.
 
         Negative bounds count from the end and may reach into the lookback buffer; bounds beyond the data are
-        cut to it. The slice is terminated or truncated if it has the last step of an episode that is.
+        clipped. The slice is terminated or truncated if it contains the last step of an episode that is.
         In NumPy mode its columns are views.
 
         Args:
-            slice_: which steps; with a step of k > 1 every k-th observation, action and reward (and no
+            slice_: the steps; a step of k > 1 selects every k-th observation, action and reward (and no
                 lookback).
-            len_lookback_buffer: how many steps before it keeps as lookback, as far as there are; default: as
+            len_lookback_buffer: number of preceding steps that it keeps as lookback, if available; default: as
                 many as this episode has.
 
         Raises:
-            ValueError: a negative step or lookback, or a step that leads beyond the last observation.
+            ValueError: the step or the lookback is negative, or the step leads beyond the last observation.
         """
         return parts.slice_steps(self, slice_, len_lookback_buffer)
 
     def get_data_dict(self) -> dict[str, Any]:
-        """The steps as columns of equal length, with `t`, `eps_id`, and flags on the last step only."""
+        """Return the steps as columns of equal length, with `t`, `eps_id`, and flags on the last step only."""
         n = len(self)
         ends = {Columns.TERMINATEDS: self.is_terminated, Columns.TRUNCATEDS: self.is_truncated}
         data: dict[str, Any] = {name: [False] * (n - 1) + [flag] * (n > 0) for name, flag in ends.items()}
@@ -323,38 +325,38 @@ class SingleAgentEpisode(EpisodeAccess):
         return {**data, **{key: buffer.get() for key, buffer in self.extra_model_outputs.items()}}
 
     def get_return(self) -> float:
-        """Sum of the rewards, without the lookback's and undiscounted."""
+        """Return the undiscounted sum of the rewards, without the lookback."""
         return float(np.sum(np.asarray(self.get_rewards(), dtype=np.float64)))
 
     def get_duration_s(self) -> float:
-        """Seconds from the reset to the last step; 0.0 if the steps were not added one by one."""
+        """Return the seconds from the reset to the last step; 0.0 if the steps were not added one by one."""
         if self._start_time is None or self._last_step_time is None:
             return 0.0
         return self._last_step_time - self._start_time
 
     def env_steps(self) -> int:
-        """Steps, without the lookback."""
+        """Return the number of steps, without the lookback."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """Steps of the agent: the same."""
+        """Return the number of the agent's steps, which is the same."""
         return len(self)
 
     def get_state(self) -> dict[str, Any]:
-        """The episode as a map of plain values and arrays, ready for MessagePack; see `from_state`."""
+        """Return the episode as a map of plain values and arrays, ready for MessagePack; see `from_state`."""
         return state_of(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SingleAgentEpisode:
-        """The inverse of `get_state`; also reads the episodes that RLlib wrote.
+        """Make an episode from its state: the inverse of `get_state`; also reads episodes that RLlib wrote.
 
         Raises:
-            ValueError: a field is missing or wrong.
+            ValueError: a field is missing or invalid.
         """
         return episode_from_state(cls, state)
 
     def __len__(self) -> int:
-        """Steps, without the lookback."""
+        """Return the number of steps, without the lookback."""
         return len(self.rewards)
 
     def __getitem__(self, item: builtins.slice) -> SingleAgentEpisode:
@@ -369,7 +371,7 @@ class SingleAgentEpisode(EpisodeAccess):
         return [{} for _ in range(self.observations.len_incl_lookback())]
 
     def _require_same_outputs(self, outputs: Mapping[str, Any], what: str) -> None:
-        """Every step has the same extra outputs; the first says which."""
+        """Require the extra outputs of the first step in every other step."""
         if self.rewards.len_incl_lookback() == 0:
             for key in outputs:
                 empty = np.zeros(0) if self.is_numpy else None
@@ -377,7 +379,7 @@ class SingleAgentEpisode(EpisodeAccess):
         if outputs.keys() != self.extra_model_outputs.keys():
             raise ValueError(
                 f"{what} of episode {self.id_} has the extra model outputs {sorted(outputs)}, "
-                f"those before have {sorted(self.extra_model_outputs)}: all must have the same"
+                f"earlier steps have {sorted(self.extra_model_outputs)}: all steps must have the same"
             )
 
     def _check(self, name: str, buffer: InfiniteLookbackBuffer, items: int, lookback: int) -> None:
@@ -392,13 +394,13 @@ class SingleAgentEpisode(EpisodeAccess):
             )
 
 
-def _buffer(values: Column, lookback: int, space: spaces.Space | None) -> InfiniteLookbackBuffer:
+def _make_buffer(values: Column, lookback: int, space: spaces.Space | None) -> InfiniteLookbackBuffer:
     if isinstance(values, InfiniteLookbackBuffer):
         return values
     return InfiniteLookbackBuffer(values, lookback, space)
 
 
-def _lookback_of(rewards: Column, len_lookback_buffer: int | Literal["auto"]) -> int:
+def _resolve_lookback(rewards: Column, len_lookback_buffer: int | Literal["auto"]) -> int:
     if isinstance(rewards, InfiniteLookbackBuffer):
         return rewards.lookback
     steps = 0 if rewards is None else len(rewards)

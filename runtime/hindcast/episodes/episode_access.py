@@ -1,4 +1,4 @@
-"""Reading and writing an episode's columns by timestep: the getters and setters of `SingleAgentEpisode`.
+"""`EpisodeAccess`: the getters and setters of `SingleAgentEpisode`, by timestep.
 
 All getters take indices in the same way:
 
@@ -6,7 +6,7 @@ All getters take indices in the same way:
 * a negative index counts from the end, and reaches into the lookback buffer where it goes beyond the start;
   with `neg_index_as_lookback=True`, -1 is the last timestep before the episode's first;
 * `fill` replaces timesteps out of range; without it an index out of range is an IndexError, and a slice is
-  cut to what there is;
+  clipped to the available timesteps;
 * `one_hot_discrete=True` encodes discrete values as float32 one-hot vectors (it needs the space).
 
 They return one sample for an int; else a list of samples, or (`is_numpy`) arrays with a leading time
@@ -39,7 +39,7 @@ class EpisodeAccess:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Observations at timesteps; there is one more than there are steps, the last is the final one."""
+        """Return observations at timesteps; there is one more than there are steps."""
         return self.observations.get(
             indices,
             neg_index_as_lookback=neg_index_as_lookback,
@@ -50,7 +50,7 @@ class EpisodeAccess:
     def get_infos(
         self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Info dicts at timesteps; one more than there are steps, and a list in either mode."""
+        """Return info dicts at timesteps; there is one more than there are steps. A list in either mode."""
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_actions(
@@ -61,7 +61,7 @@ class EpisodeAccess:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Actions at timesteps: action t is the answer to observation t."""
+        """Return actions at timesteps: action t responds to observation t."""
         return self.actions.get(
             indices,
             neg_index_as_lookback=neg_index_as_lookback,
@@ -72,7 +72,7 @@ class EpisodeAccess:
     def get_rewards(
         self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: float | None = None
     ) -> Any:
-        """Rewards at timesteps: reward t follows action t."""
+        """Return rewards at timesteps: reward t follows action t."""
         return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_extra_model_outputs(
@@ -83,7 +83,7 @@ class EpisodeAccess:
         neg_index_as_lookback: bool = False,
         fill: Any = None,
     ) -> Any:
-        """One of the model's further outputs (`action_logp`, …) at timesteps.
+        """Return one of the model's further outputs (`action_logp`, …) at timesteps.
 
         Raises:
             KeyError: the episode has no such output.
@@ -93,30 +93,30 @@ class EpisodeAccess:
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites observations: one sample for an int, else one for each index (None: all timesteps).
+        """Overwrite observations: one sample for an int, else one for each index (None: all timesteps).
 
         Raises:
-            IndexError: an index out of range, or not one sample for each index.
-            ValueError: in NumPy mode, samples of another structure or shape.
+            IndexError: an index is out of range, or there is not one sample for each index.
+            ValueError: in NumPy mode, samples have another structure or shape.
         """
         self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_actions(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites actions; as `set_observations`."""
+        """Overwrite actions; see `set_observations`."""
         self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_rewards(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites rewards; as `set_observations`."""
+        """Overwrite rewards; see `set_observations`."""
         self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites one of the model's further outputs; as `set_observations`.
+        """Overwrite one of the model's further outputs; see `set_observations`.
 
         Raises:
             KeyError: the episode has no such output.
@@ -125,6 +125,6 @@ class EpisodeAccess:
 
     def _extra(self, key: str) -> InfiniteLookbackBuffer:
         if key not in self.extra_model_outputs:
-            known = ", ".join(self.extra_model_outputs) or "none"
-            raise KeyError(f"the episode has no extra model output {key!r}; it has: {known}")
+            names = ", ".join(self.extra_model_outputs) or "none"
+            raise KeyError(f"the episode has no extra model output {key!r}; it has: {names}")
         return self.extra_model_outputs[key]

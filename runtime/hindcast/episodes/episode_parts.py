@@ -1,4 +1,4 @@
-"""Taking episodes apart and putting them together: `cut`, `slice`, `concat_episode`."""
+"""Cutting, slicing and concatenating episodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def cut(episode: SingleAgentEpisode, lookback: int) -> SingleAgentEpisode:
 
 def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None) -> SingleAgentEpisode:
     """See `SingleAgentEpisode.slice`."""
-    before = episode.rewards.lookback if lookback is None else lookback
-    _require_lookback(before)
+    num_before = episode.rewards.lookback if lookback is None else lookback
+    _require_lookback(num_before)
     total = episode.rewards.len_incl_lookback()
     positions = episode.rewards.positions(steps)
     if positions.step < 0:
@@ -32,13 +32,13 @@ def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None)
             f"a slice of episode {episode.id_} has the step {positions.step}: it must be positive"
         )
     first = min(max(positions.start, 0), total)
-    taken = range(first, max(first, min(positions.stop, total)), positions.step)
-    final = first + len(taken) * positions.step
+    indices = range(first, max(first, min(positions.stop, total)), positions.step)
+    final = first + len(indices) * positions.step
     if final > total:
         raise ValueError(
             f"with the step {positions.step} a slice of episode {episode.id_} leads beyond its end"
         )
-    section = _section(episode, range(first, final, positions.step), before if positions.step == 1 else 0)
+    section = _section(episode, range(first, final, positions.step), num_before if positions.step == 1 else 0)
     if final == total:
         section.is_terminated, section.is_truncated = episode.is_terminated, episode.is_truncated
     return section
@@ -54,10 +54,11 @@ def concat(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
         pairs += [
             (buffer, other.extra_model_outputs[key]) for key, buffer in episode.extra_model_outputs.items()
         ]
+    # the fragment starts with this observation and info again
     episode.observations.pop()
     episode.infos.pop()
-    for mine, theirs in pairs:
-        mine.concat(theirs)
+    for own_buffer, other_buffer in pairs:
+        own_buffer.concat(other_buffer)
     episode.t = other.t
     episode.is_terminated, episode.is_truncated = other.is_terminated, other.is_truncated
     episode._last_step_time = other._last_step_time or episode._last_step_time
@@ -65,7 +66,7 @@ def concat(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
 
 
 def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> SingleAgentEpisode:
-    """The steps at these positions as an episode, with as much of the lookback as there is."""
+    """Return the steps at these positions as an episode, with at most `lookback` steps before them."""
     lookback = min(lookback, steps.start)
     first, final, step = steps.start - lookback, steps.stop, steps.step
 
@@ -73,7 +74,7 @@ def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> Single
         return buffer.section(first, last, step, lookback)
 
     outputs = {key: section(buffer, final) for key, buffer in episode.extra_model_outputs.items()}
-    part = type(episode)(
+    fragment = type(episode)(
         episode.id_,
         observations=section(episode.observations, final + 1),
         infos=_infos_section(episode._infos, slice(first, final + 1, step), lookback),
@@ -87,8 +88,8 @@ def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> Single
         module_id=episode.module_id,
         multi_agent_episode_id=episode.multi_agent_episode_id,
     )
-    part.custom_data.update(episode.custom_data)
-    return part
+    fragment.custom_data.update(episode.custom_data)
+    return fragment
 
 
 def _infos_section(
@@ -96,10 +97,11 @@ def _infos_section(
 ) -> InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]]:
     if isinstance(infos, InfiniteLookbackBuffer):
         return infos.section(items.start, items.stop, items.step, lookback)
-    return partial(_part_of, infos, items)
+    # a partial can be pickled, unlike a lambda
+    return partial(_slice_infos, infos, items)
 
 
-def _part_of(infos: Callable[[], Sequence[dict[str, Any]]], items: slice) -> Sequence[dict[str, Any]]:
+def _slice_infos(infos: Callable[[], Sequence[dict[str, Any]]], items: slice) -> Sequence[dict[str, Any]]:
     return infos()[items]
 
 
@@ -122,7 +124,9 @@ def _require_continuation(episode: SingleAgentEpisode, other: SingleAgentEpisode
             f"episode {episode.id_} ends at timestep {episode.t}, the other part starts at {other.t_started}"
         )
     if not (episode.is_reset and other.is_reset):
-        raise ValueError(f"a part of episode {episode.id_} has no observation: both need their first")
+        raise ValueError(
+            f"a part of episode {episode.id_} has no observation: both parts must have their first one"
+        )
     if not nested.equal(episode.get_observations(-1), other.get_observations(0)):
         raise ValueError(
             f"the other part of episode {episode.id_} does not start with this part's last observation"

@@ -1,4 +1,4 @@
-"""An episode as a map of plain values and arrays: the 18 keys that RLlib's episode files hold.
+"""State of an episode as a map of plain values and arrays, with the 18 keys of RLlib's episode files.
 
 `msgpack.packb(state, default=msgpack_numpy.encode)` of it is one row of such a file.
 """
@@ -47,6 +47,7 @@ def state_of(episode: SingleAgentEpisode) -> dict[str, Any]:
     for key in _SPACES:
         state[key] = None if state[key] is None else space_to_state(state[key])
     outputs = {name: buffer.get_state() for name, buffer in episode.extra_model_outputs.items()}
+    # RLlib writes None if there are no outputs
     return {**state, "extra_model_outputs": outputs or None, "custom_data": dict(episode.custom_data)}
 
 
@@ -72,7 +73,7 @@ def episode_from_state(cls: type[E], state: Mapping[str, Any]) -> E:
     )
     if episode.t != state["t"]:
         raise ValueError(
-            f"the state of episode {episode.id_} says that it ends at timestep {state['t']}, "
+            f"the state of episode {episode.id_} has its end at timestep {state['t']}, "
             f"but its steps end at {episode.t}"
         )
     episode._start_time, episode._last_step_time = state["_start_time"], state["_last_step_time"]

@@ -1,4 +1,4 @@
-"""`InfiniteLookbackBuffer`: one column of an episode, with the timesteps before it to look back at."""
+"""`InfiniteLookbackBuffer`: one column of an episode, and of the timesteps before it (the lookback)."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class InfiniteLookbackBuffer:
 
     It has two modes. In list mode `data` is a list with one sample per item (`finalized` is False). In NumPy
     mode `data` is a batched value: an array, or a dict/tuple of arrays, with a leading time dimension
-    (`finalized` is True). `get` answers in the same mode: a list, or a batched value.
+    (`finalized` is True). `get` returns the same mode: a list, or a batched value.
 
-    Given arrays are not copied; the first write makes a copy, so that views never write through.
+    Arrays are not copied when they are passed; the first write makes a copy, so that views never write through.
 
     Attributes:
         data: all items, the lookback first.
-        lookback: how many of them are lookback.
-        finalized: NumPy mode.
-        space: the samples' space; None if it is not known.
+        lookback: number of items that are lookback.
+        finalized: whether the buffer is in NumPy mode.
+        space: the samples' space; None if unknown.
     """
 
     __slots__ = ("_shared", "data", "finalized", "lookback", "space")
 
     def __init__(self, data: Any = None, lookback: int = 0, space: spaces.Space | None = None) -> None:
-        """Makes a buffer.
+        """Make a buffer.
 
         Args:
             data: a sequence of samples (list mode), or an array or nested arrays (NumPy mode); None is empty.
-            lookback: items at the front that are lookback; at most all of them.
-            space: the samples' space; needed for one-hot encoding, and gives `fill` its shape.
+            lookback: number of items at the front that are lookback; at most all of them.
+            space: the samples' space; required for one-hot encoding, and gives `fill` its shape.
 
         Raises:
-            ValueError: a negative lookback; nested data that are not arrays of one length.
+            ValueError: the lookback is negative; nested data are not arrays of one length.
         """
         if lookback < 0:
             raise ValueError(f"lookback is {lookback}: it must be 0 or more")
@@ -64,11 +64,11 @@ class InfiniteLookbackBuffer:
         return space_struct(self.space)
 
     def __len__(self) -> int:
-        """Timesteps, without the lookback."""
+        """Return the number of timesteps, without the lookback."""
         return self.len_incl_lookback() - self.lookback
 
     def len_incl_lookback(self) -> int:
-        """Timesteps and lookback together."""
+        """Return the number of timesteps and lookback items together."""
         return batched.batch_length(self.data) if self.finalized else len(self.data)
 
     def get(
@@ -79,46 +79,47 @@ class InfiniteLookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Samples at timesteps.
+        """Return samples at timesteps.
 
         Args:
             indices: one timestep; a slice or a list of them; None for all (without the lookback). A negative
                 index counts from the end and may reach into the lookback.
-            neg_index_as_lookback: -1 is then the last item before timestep 0.
-            fill: replaces items that are out of range: a number or text (given the space's shape and
-                dtype; without a space a list answers the bare value), or a nested value. Without it an index
-                out of range is an error, and a slice is cut to what there is.
-            one_hot_discrete: encode discrete values as float32 one-hot vectors.
+            neg_index_as_lookback: whether -1 is the last item before timestep 0.
+            fill: replaces items that are out of range: a number or text (with the space's shape and
+                dtype; without a space a list returns the bare value), or a nested value. Without it an index
+                out of range is an error, and a slice is clipped.
+            one_hot_discrete: whether to encode discrete values as float32 one-hot vectors.
 
         Returns:
             One sample for one index; else a list (list mode) or a batched value (NumPy mode).
 
         Raises:
-            IndexError: an index out of range, without `fill`.
-            ValueError: one-hot without a space; a `fill` that does not fit.
+            IndexError: an index is out of range, without `fill`.
+            ValueError: one-hot encoding has no space; `fill` does not fit.
         """
         if one_hot_discrete and self.space is None:
             raise ValueError(
-                "one-hot encoding needs the space: give the episode its observation_space/action_space"
+                "one-hot encoding requires the space: give the episode its observation_space/action_space"
             )
-        look, total = neg_index_as_lookback, self.len_incl_lookback()
+        from_lookback, total = neg_index_as_lookback, self.len_incl_lookback()
         if isinstance(indices, int | np.integer):
-            position = self._position(int(indices), look)
+            position = self._position(int(indices), from_lookback)
             if 0 <= position < total:
                 return self._encode(self._take(position), one_hot_discrete)
             if fill is None:
-                raise self._out_of_range(indices, look)
-            return self._filling(fill, one_hot_discrete)
-        positions = self._several(indices, look, filled=fill is not None)
-        if isinstance(positions, range) and positions == _inside(positions, total):
+                raise self._out_of_range(indices, from_lookback)
+            return self._fill_value(fill, one_hot_discrete)
+        positions = self._positions(indices, from_lookback, is_filled=fill is not None)
+        # a slice gives views, indices would copy
+        if isinstance(positions, range) and positions == _clip(positions, total):
             return self._encode_all(self._take(_as_slice(positions)), one_hot_discrete)
         return self._gather(positions, fill, one_hot_discrete)
 
     def positions(self, indices: slice, neg_index_as_lookback: bool = False) -> range:
-        """The positions of a slice; they may be outside the data. Without bounds it covers all timesteps.
+        """Return the positions of a slice; they may be outside the data. Without bounds it covers all timesteps.
 
         Raises:
-            ValueError: a step of 0.
+            ValueError: the step is 0.
         """
         total = self.len_incl_lookback()
         step = 1 if indices.step is None else int(indices.step)
@@ -132,7 +133,7 @@ class InfiniteLookbackBuffer:
         return range(start, stop, step)
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrites samples; the length stays.
+        """Overwrite samples; the length stays.
 
         Args:
             new_data: one sample for one index; else a sequence of samples or a batched value, one sample for
@@ -141,12 +142,12 @@ class InfiniteLookbackBuffer:
             neg_index_as_lookback: as in `get`.
 
         Raises:
-            IndexError: an index out of range, or not one sample for each index.
-            ValueError: in NumPy mode, samples of another structure or shape.
+            IndexError: an index is out of range, or there is not one sample for each index.
+            ValueError: in NumPy mode, samples have another structure or shape.
         """
         if isinstance(at_indices, int | np.integer):
             at_indices, new_data = [int(at_indices)], [new_data]
-        positions = list(self._several(at_indices, neg_index_as_lookback, filled=False))
+        positions = list(self._positions(at_indices, neg_index_as_lookback, is_filled=False))
         samples = self._samples(new_data)
         count = batched.batch_length(samples) if self.finalized else len(samples)
         if count != len(positions):
@@ -161,21 +162,22 @@ class InfiniteLookbackBuffer:
             self.data[position] = sample
 
     def append(self, item: Nested) -> None:
-        """Adds one sample at the end."""
+        """Add one sample at the end."""
         self.extend([item])
 
     def extend(self, items: Any) -> None:
-        """Adds samples at the end: a sequence of samples or a batched value."""
+        """Add samples at the end: a sequence of samples or a batched value."""
         samples = self._samples(items)
         if not self.finalized:
             self.data.extend(samples)
         elif self.len_incl_lookback() == 0:
+            # the first samples determine structure and dtype; the caller may still hold them
             self.data, self._shared = samples, True
         else:
             self.data, self._shared = batched.extend(self.data, samples), False
 
     def pop(self, index: int = -1) -> None:
-        """Removes one item. `index` counts through all items, lookback included: 0 is the oldest item.
+        """Remove one item. `index` counts through all items, lookback included: 0 is the oldest item.
 
         The lookback keeps its length (as long as there are items): `append` and `pop(0)` slide a window.
         """
@@ -190,15 +192,15 @@ class InfiniteLookbackBuffer:
         self.lookback = min(self.lookback, total - 1)
 
     def concat(self, other: InfiniteLookbackBuffer) -> None:
-        """Adds the other's timesteps (not its lookback) at the end, whatever the mode of each."""
+        """Add the other's timesteps (not its lookback) at the end, in either mode of each."""
         if len(other):
             self.extend(other.get())
 
     def finalize(self) -> None:
-        """Changes to NumPy mode; does nothing there.
+        """Switch to NumPy mode; no effect in NumPy mode.
 
         Raises:
-            ValueError: samples that differ in structure or shape.
+            ValueError: samples differ in structure or shape.
         """
         if self.finalized:
             return
@@ -210,25 +212,25 @@ class InfiniteLookbackBuffer:
         self._shared = False
 
     def section(self, first: int, last: int, step: int, lookback: int) -> InfiniteLookbackBuffer:
-        """A buffer of the items at positions `range(first, last, step)`, `lookback` of them as lookback.
+        """Return a buffer of the items at `range(first, last, step)`, the first `lookback` of them as lookback.
 
         It has a copied list of the same samples, or views of the arrays.
         """
-        self._shared = self._shared or self.finalized
+        self._shared = self._shared or self.finalized  # the section gets views of the arrays
         return InfiniteLookbackBuffer(self._take(slice(first, last, step)), lookback, self.space)
 
     def get_state(self) -> dict[str, Any]:
-        """The buffer as `{data, lookback, finalized, space}`, ready for MessagePack with NumPy arrays."""
+        """Return the buffer as `{data, lookback, finalized, space}`, ready for MessagePack with NumPy arrays."""
         data = nested.map_leaves(batched.objects_as_text, self.data) if self.finalized else list(self.data)
         space = None if self.space is None else space_to_state(self.space)
         return {"data": data, "lookback": self.lookback, "finalized": self.finalized, "space": space}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> InfiniteLookbackBuffer:
-        """The inverse of `get_state`; lists that MessagePack made of tuples become tuples again.
+        """Make a buffer from its state; lists that MessagePack made of tuples become tuples again.
 
         Raises:
-            ValueError: a field is missing or wrong.
+            ValueError: a field is missing or invalid.
         """
         for key in ("data", "lookback", "finalized", "space"):
             if key not in state:
@@ -248,9 +250,9 @@ class InfiniteLookbackBuffer:
         self.set(value, at_indices=key)
 
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
-        """A new buffer: all items plus a number; or these and those of a sequence, or of a buffer."""
+        """Return a new buffer: all items plus a number; or with the items of a sequence or a buffer added."""
         if isinstance(other, Number):
-            return InfiniteLookbackBuffer(self._plus(other), self.lookback, self.space)
+            return InfiniteLookbackBuffer(self._add_number(other), self.lookback, self.space)
         result = InfiniteLookbackBuffer(self.data, self.lookback, self.space)
         if isinstance(other, InfiniteLookbackBuffer):
             result.concat(other)
@@ -259,63 +261,67 @@ class InfiniteLookbackBuffer:
         return result
 
     def __eq__(self, other: object) -> bool:
-        """Same items, lookback, mode and space."""
+        """Return whether items, lookback, mode and space are equal."""
         if not isinstance(other, InfiniteLookbackBuffer):
             return NotImplemented
-        mine, theirs = (
+        state, other_state = (
             (buffer.lookback, buffer.finalized, buffer.len_incl_lookback(), buffer.space)
             for buffer in (self, other)
         )
-        if mine != theirs:
+        if state != other_state:
             return False
         if self.finalized:
             return nested.equal(self.data, other.data)
         return all(nested.equal(one, two) for one, two in zip(self.data, other.data, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        past, now = (self._take(part) for part in (slice(0, self.lookback), slice(self.lookback, None)))
-        return f"{type(self).__name__}({past} <- lookback({self.lookback}) | {now})"
+        lookback_items, items = (
+            self._take(part) for part in (slice(0, self.lookback), slice(self.lookback, None))
+        )
+        return f"{type(self).__name__}({lookback_items} <- lookback({self.lookback}) | {items})"
 
-    def _position(self, index: int, look: bool) -> int:
-        return self.lookback + index if index >= 0 or look else self.len_incl_lookback() + index
+    def _position(self, index: int, from_lookback: bool) -> int:
+        return self.lookback + index if index >= 0 or from_lookback else self.len_incl_lookback() + index
 
-    def _several(self, indices: slice | Sequence[int] | None, look: bool, filled: bool) -> Sequence[int]:
-        """The positions of indices, of a slice a range; of those outside the data only if they are `filled`.
-
-        Without that a slice is cut to what there is.
+    def _positions(
+        self, indices: slice | Sequence[int] | None, from_lookback: bool, is_filled: bool
+    ) -> Sequence[int]:
+        """Return the positions of indices; for a slice a range. Without `is_filled` slices are clipped to the data.
 
         Raises:
-            IndexError: an index in a list is out of range.
+            IndexError: an index in a list is out of range, without `is_filled`.
         """
         total = self.len_incl_lookback()
         if indices is None or isinstance(indices, slice):
-            run = self.positions(indices or slice(None), look)
-            return run if filled else _inside(run, total)
-        positions = [self._position(int(index), look) for index in indices]
+            run = self.positions(indices or slice(None), from_lookback)
+            return run if is_filled else _clip(run, total)
+        positions = [self._position(int(index), from_lookback) for index in indices]
         for index, position in zip(indices, positions, strict=True):
-            if not (filled or 0 <= position < total):
-                raise self._out_of_range(index, look)
+            if not (is_filled or 0 <= position < total):
+                raise self._out_of_range(index, from_lookback)
         return positions
 
     def _take(self, positions: Any) -> Any:
-        """The item at a position, or those of a slice."""
+        """Return the item at a position, or those of a slice."""
         return batched.take(self.data, positions) if self.finalized else self.data[positions]
 
     def _gather(self, positions: Sequence[int], fill: Any, one_hot_discrete: bool) -> Any:
-        """The items at the positions, in either mode, and the filling where there are none."""
+        """Return the items at the positions, in either mode, and the fill value outside the data."""
         total = self.len_incl_lookback()
         missing = [not 0 <= position < total for position in positions]
-        blank = self._filling(fill, one_hot_discrete) if any(missing) else None
+        blank = self._fill_value(fill, one_hot_discrete) if any(missing) else None
         if not self.finalized:
             return [
-                blank if gone else self._encode(self.data[position], one_hot_discrete)
-                for position, gone in zip(positions, missing, strict=True)
+                blank if is_missing else self._encode(self.data[position], one_hot_discrete)
+                for position, is_missing in zip(positions, missing, strict=True)
             ]
-        present = np.array([p for p, gone in zip(positions, missing, strict=True) if not gone], dtype=np.intp)
-        found = self._encode(batched.take(self.data, present), one_hot_discrete)
-        return batched.fill_missing(found, blank, np.array(missing)) if any(missing) else found
+        present_positions = np.array(
+            [p for p, is_missing in zip(positions, missing, strict=True) if not is_missing], dtype=np.intp
+        )
+        samples = self._encode(batched.take(self.data, present_positions), one_hot_discrete)
+        return batched.fill_missing(samples, blank, np.array(missing)) if any(missing) else samples
 
     def _encode(self, value: Any, one_hot_discrete: bool) -> Any:
         if not one_hot_discrete:
@@ -328,19 +334,19 @@ class InfiniteLookbackBuffer:
             return self._encode(values, one_hot_discrete)
         return [self._encode(value, one_hot_discrete) for value in values]
 
-    def _filling(self, fill: Any, one_hot_discrete: bool) -> Nested:
+    def _fill_value(self, fill: Any, one_hot_discrete: bool) -> Nested:
         if self.space is not None:
             return fill_sample(self._encode(empty_batch(self.space), one_hot_discrete), fill)
         return fill_sample(self.data, fill, widen=True) if self.finalized else fill
 
-    def _out_of_range(self, index: Any, look: bool) -> IndexError:
+    def _out_of_range(self, index: Any, from_lookback: bool) -> IndexError:
         return IndexError(
-            f"index {index} (neg_index_as_lookback={look}) is out of range: there are {len(self)} timesteps "
+            f"index {index} (neg_index_as_lookback={from_lookback}) is out of range: there are {len(self)} timesteps "
             f"and {self.lookback} of lookback; pass fill=… to get a value instead"
         )
 
     def _samples(self, items: Any) -> Any:
-        """New samples in the form of this buffer's mode."""
+        """Convert new samples to this buffer's mode."""
         if not self.finalized:
             return batched.unstack(items) if batched.is_batch(items) else list(items)
         if batched.is_batch(items):
@@ -348,22 +354,22 @@ class InfiniteLookbackBuffer:
         items = list(items)
         return batched.stack(items) if items else batched.take(self.data, slice(0, 0))
 
-    def _plus(self, number: Any) -> Any:
+    def _add_number(self, number: Any) -> Any:
         if self.finalized:
             return nested.map_leaves(lambda leaf: leaf + number, self.data)
         return [nested.map_leaves(lambda leaf: leaf + number, item) for item in self.data]
 
 
-def _inside(positions: range, total: int) -> range:
-    """Those of the positions that are in the data; they may run backwards."""
+def _clip(positions: range, total: int) -> range:
+    """Clip positions to the data; they may run backwards."""
     first, end = (0, total) if positions.step > 0 else (total - 1, -1)
-    before = min(len(range(positions.start, first, positions.step)), len(positions))
-    until = min(len(range(positions.start, end, positions.step)), len(positions))
-    return positions[before : max(before, until)]
+    start = min(len(range(positions.start, first, positions.step)), len(positions))
+    stop = min(len(range(positions.start, end, positions.step)), len(positions))
+    return positions[start : max(start, stop)]
 
 
 def _as_slice(positions: range) -> slice:
-    """The slice that takes these positions (all of them in the data)."""
+    """Return the slice of these positions, which are all in the data."""
     if not positions:
         return slice(0, 0)
     stop = positions[-1] + (1 if positions.step > 0 else -1)

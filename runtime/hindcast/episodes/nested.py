@@ -1,4 +1,4 @@
-"""Nested values, as composite spaces have them: dicts and tuples whose leaves are arrays, numbers or text.
+"""Nested values of composite spaces: dicts and tuples with arrays, numbers or text as leaves.
 
 A list is not a composite but a leaf.
 """
@@ -16,15 +16,15 @@ Nested = Any
 
 
 def is_composite(value: Nested) -> bool:
-    """Whether the value has parts."""
+    """Return whether a value has parts."""
     return isinstance(value, Mapping | tuple)
 
 
 def map_leaves(function: Callable[..., Any], value: Nested, *others: Nested) -> Nested:
-    """The same structure with `function(leaf, *leaves of the others)` in each leaf's place.
+    """Apply `function(leaf, *leaves of the others)` to each leaf; the result has the same structure.
 
     Raises:
-        ValueError: the others are built differently.
+        ValueError: the others have another structure.
     """
     if isinstance(value, Mapping):
         for other in others:
@@ -43,7 +43,7 @@ def map_leaves(function: Callable[..., Any], value: Nested, *others: Nested) -> 
 
 
 def leaves(value: Nested) -> Iterator[Any]:
-    """The leaves, in the value's own order."""
+    """Yield the leaves, in the value's order."""
     if not is_composite(value):
         yield value
         return
@@ -52,7 +52,7 @@ def leaves(value: Nested) -> Iterator[Any]:
 
 
 def outline(value: Nested) -> str:
-    """The structure in a few words, for error sentences: `{camera: array, pose: (array, array)}`."""
+    """Describe the structure briefly for messages: `{camera: array, pose: (array, array)}`."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {outline(part)}" for key, part in value.items()) + "}"
     if isinstance(value, tuple):
@@ -61,52 +61,54 @@ def outline(value: Nested) -> str:
 
 
 def flatten(value: Nested, root: str) -> dict[str, Any]:
-    """Leaf name -> leaf: `{"obs/camera": …, "obs/pose/0": …}`; a value without parts is the leaf `root`.
+    """Flatten a value: leaf name -> leaf, `{"obs/camera": …, "obs/pose/0": …}`; without parts it is the leaf `root`.
 
     Raises:
-        ValueError: two keys that make the same leaf name.
+        ValueError: two keys make the same leaf name.
     """
     if not is_composite(value):
         return {root: value}
-    named: dict[str, Any] = {}
+    flat_leaves: dict[str, Any] = {}
     for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
         for name, leaf in flatten(part, f"{root}{SEPARATOR}{key}").items():
-            if name in named:
+            if name in flat_leaves:
                 raise ValueError(f"two parts of a value share the leaf name {name!r}: rename one key")
-            named[name] = leaf
-    return named
+            flat_leaves[name] = leaf
+    return flat_leaves
 
 
-def unflatten(named: Mapping[str, Any], root: str, struct: Nested | None = None) -> Nested:
-    """The value that `flatten` took apart.
+def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None = None) -> Nested:
+    """Restore a value from its leaves: the inverse of `flatten`.
 
     Args:
-        named: leaf name -> leaf; names of other roots are ignored.
-        struct: nested as the value was (`space_struct`). Without it parts named 0, 1, 2, … make a tuple, others a dict.
+        flat_leaves: leaf name -> leaf; names of other roots are ignored.
+        struct: structure of the value (`space_struct`). Without it parts named 0, 1, 2, … make a tuple, others a dict.
 
     Raises:
         ValueError: a leaf of the struct (or, without one, every leaf) is missing.
     """
     if isinstance(struct, Mapping):
-        return {key: unflatten(named, f"{root}{SEPARATOR}{key}", part) for key, part in struct.items()}
+        return {key: unflatten(flat_leaves, f"{root}{SEPARATOR}{key}", part) for key, part in struct.items()}
     if isinstance(struct, tuple):
-        return tuple(unflatten(named, f"{root}{SEPARATOR}{i}", part) for i, part in enumerate(struct))
-    if root in named:
-        return named[root]
+        return tuple(unflatten(flat_leaves, f"{root}{SEPARATOR}{i}", part) for i, part in enumerate(struct))
+    if root in flat_leaves:
+        return flat_leaves[root]
     prefix = root + SEPARATOR
     keys = list(
-        dict.fromkeys(name[len(prefix) :].split(SEPARATOR, 1)[0] for name in named if name.startswith(prefix))
+        dict.fromkeys(
+            name[len(prefix) :].split(SEPARATOR, 1)[0] for name in flat_leaves if name.startswith(prefix)
+        )
     )
     if not keys or struct is not None:
-        raise ValueError(f"there is no leaf {root!r} among {sorted(named)}")
-    parts = {key: unflatten(named, prefix + key) for key in keys}
+        raise ValueError(f"there is no leaf {root!r} among {sorted(flat_leaves)}")
+    parts = {key: unflatten(flat_leaves, prefix + key) for key in keys}
     if set(keys) == {str(i) for i in range(len(keys))}:
         return tuple(parts[str(i)] for i in range(len(keys)))
     return parts
 
 
 def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
-    """The sample with tuples where the struct has them: formats without tuples return lists there."""
+    """Restore tuples in a sample where the struct has them; formats without tuples return lists there."""
     if isinstance(struct, Mapping):
         return {key: restore_tuples(value[key], part) for key, part in struct.items()}
     if isinstance(struct, tuple):
@@ -115,7 +117,7 @@ def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
 
 
 def lists_as_tuples(value: Nested) -> Nested:
-    """The value with every list made a tuple: for batched values, in which a list can be nothing else."""
+    """Convert every list to a tuple: for batched values, in which a list is always a tuple."""
     if isinstance(value, Mapping):
         return {key: lists_as_tuples(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -124,12 +126,13 @@ def lists_as_tuples(value: Nested) -> Nested:
 
 
 def equal(one: Nested, other: Nested) -> bool:
-    """Whether two values have the same structure and leaves (NaN equals NaN)."""
+    """Return whether two values have the same structure and leaves (NaN equals NaN)."""
     if is_composite(one) or is_composite(other):
         try:
             return all(leaves(map_leaves(equal, one, other)))
         except ValueError:
             return False
     a, b = np.asarray(one), np.asarray(other)
+    # equal_nan fails for text and objects
     numeric = a.dtype.kind in "fc" and b.dtype.kind in "fc"
     return bool(np.array_equal(a, b, equal_nan=numeric))

@@ -1,9 +1,9 @@
-"""Gymnasium spaces: each kind in its two stored forms, and how composite ones are built.
+"""Gymnasium spaces: the two stored forms of each kind, and the structure of composite spaces.
 
 A kind of space is a class here, and a model in `api.spaces`, which knows neither Gymnasium nor NumPy. `space_struct`
-takes those with parts apart, and `space_of` puts them together.
+splits composite spaces into leaf spaces, and `space_from_struct` combines them.
 
-JSON is the readable form of resources, manifests and checkpoints: `{"type": "Box", "low": …}`. State is what is in
+JSON is the readable form of resources, manifests and checkpoints: `{"type": "Box", "low": …}`. State is the form in
 an episode's state (`SingleAgentEpisode.get_state`): the maps of RLlib's episode files, `{"space": "box", "low": …}`,
 with arrays as base64 of zlib of the `.npy` format.
 """
@@ -28,9 +28,9 @@ from hindcast.episodes.nested import Nested, flatten
 from hindcast.errors import DataError
 
 _ARRAYS: Final = ("low", "high", "nvec", "start")
-_ONE_AT_A_TIME: Final = threading.Lock()
-"""NumPy parses an array's header with `ast`, which threads disturb in each other before Python 3.11.8 (gh-106905)."""
-_RENAMED: Final = {"max_length": "maxLength", "min_length": "minLength", "subspaces": "spaces"}
+# np.load parses an array's header with `ast`, which is not thread-safe before Python 3.11.8 (gh-106905).
+_HEADER_LOCK: Final = threading.Lock()
+_JSON_NAMES: Final = {"max_length": "maxLength", "min_length": "minLength", "subspaces": "spaces"}
 
 Json = dict[str, Any]
 State = dict[str, Any]
@@ -40,8 +40,8 @@ class SpaceKind(ABC):
     """A kind of space, and its fields in both forms.
 
     Attributes:
-        space: its class, whose name is used in JSON.
-        state_name: its name in an episode's state.
+        space: class of the space; JSON uses its name.
+        state_name: name in an episode's state.
     """
 
     space: type[gym.Space]
@@ -49,91 +49,89 @@ class SpaceKind(ABC):
 
     @property
     def name(self) -> str:
-        """Its name in JSON."""
+        """Name in JSON."""
         return self.space.__name__
 
     @abstractmethod
     def to_json(self, space: Any) -> Json:
-        """The fields, without the type."""
+        """Return the JSON fields, without the type."""
 
     @abstractmethod
     def to_state(self, space: Any) -> State:
-        """The fields, without the kind."""
+        """Return the state's fields, without the kind."""
 
     @abstractmethod
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
-        """The space of the fields, by their names in JSON; what has a default may be missing.
+        """Make the space from fields with their JSON names; fields with a default may be missing.
 
-        Bounds and sizes of a state are arrays here, and parts are spaces.
+        Bounds and sizes of a state are already arrays, and parts are already spaces.
         """
 
 
 def space_to_json(space: gym.Space) -> Json:
-    """The space as JSON: `{"type": "Box", "low": …, "high": …, "shape": …, "dtype": …}` and so on.
+    """Encode a space as JSON: `{"type": "Box", "low": …, "high": …, "shape": …, "dtype": …}` and so on.
 
     Bounds that are the same everywhere become one number; infinities become "-inf" and "inf".
 
     Raises:
-        DataError: a kind of space that cannot be recorded (Graph, Sequence, OneOf, your own).
+        DataError: the kind of space cannot be recorded (Graph, Sequence, OneOf, your own).
     """
     for kind in KINDS:
         if type(space) is kind.space:
             return {"type": kind.name, **kind.to_json(space)}
     raise DataError(
-        f"the space {space} is of the kind {type(space).__name__}, which cannot be recorded: {_allowed()}"
+        f"the space {space} has kind {type(space).__name__}, which cannot be recorded: {_list_kinds()}"
     )
 
 
 def space_from_json(data: Json) -> gym.Space:
-    """The inverse of `space_to_json`; lists and numbers are both taken for bounds, and Minari's names for fields.
+    """Decode a space from JSON; bounds may be lists or numbers, and fields may have Minari's names.
 
     Raises:
-        DataError: an unknown type, or a field that is missing or wrong.
+        DataError: the type is unknown, or a field is missing or invalid.
     """
     for kind in KINDS:
         if data.get("type") == kind.name:
             try:
-                return kind.read(_with_parts(_named(data), space_from_json))
+                return kind.read(_read_parts(_rename_fields(data), space_from_json))
             except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
                 raise DataError(f"the {kind.name} space {data} cannot be read: {error!r}") from error
-    raise DataError(f"a space has the type {data.get('type')!r}: {_allowed()}")
+    raise DataError(f"a space has the type {data.get('type')!r}: {_list_kinds()}")
 
 
 def space_to_state(space: gym.Space) -> State:
-    """The space as a map of plain values.
+    """Encode a space as a map of plain values.
 
     Raises:
-        ValueError: a kind of space that episode files cannot hold (Graph, Sequence, OneOf, your own).
+        ValueError: episode files cannot hold this kind of space (Graph, Sequence, OneOf, your own).
     """
     for kind in KINDS:
         if isinstance(space, kind.space):
             return {"space": kind.state_name, **kind.to_state(space)}
-    raise ValueError(f"the space {space} cannot be part of an episode's state; {_allowed_states()}")
+    raise ValueError(f"the space {space} cannot be part of an episode's state; {_list_states()}")
 
 
 def space_from_state(state: Mapping[str, Any] | None) -> gym.Space | None:
-    """The inverse of `space_to_state`; None stays None.
+    """Decode a space from its state: the inverse of `space_to_state`; None stays None.
 
     Raises:
-        ValueError: an unknown kind, or a field that is missing or wrong.
+        ValueError: the kind is unknown, or a field is missing or invalid.
     """
     if state is None:
         return None
     for kind in KINDS:
         if state.get("space") == kind.state_name:
             try:
-                return kind.read(_with_parts(_as_json(state), space_from_state))
+                return kind.read(_read_parts(_state_to_json(state), space_from_state))
             except (KeyError, TypeError, AttributeError, AssertionError, zlib.error, binascii.Error) as error:
                 raise ValueError(
                     f"the {kind.state_name} space in an episode's state cannot be read: {error!r}"
                 ) from error
-    raise ValueError(
-        f"an episode's state has a space of the kind {state.get('space')!r}; {_allowed_states()}"
-    )
+    raise ValueError(f"an episode's state has a space of the kind {state.get('space')!r}; {_list_states()}")
 
 
 def space_struct(space: gym.Space | None) -> Nested:
-    """The leaf spaces of a space, nested like its samples; Dict keys in its own order. None stays None."""
+    """Return the leaf spaces of a space, nested like its samples, with Dict keys in order. None stays None."""
     if isinstance(space, spaces.Dict):
         return {key: space_struct(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -142,7 +140,7 @@ def space_struct(space: gym.Space | None) -> Nested:
 
 
 def space_from_struct(struct: Nested) -> gym.Space:
-    """The inverse of `space_struct`."""
+    """Make a space from its leaf spaces: the inverse of `space_struct`."""
     if isinstance(struct, dict):
         return spaces.Dict({key: space_from_struct(part) for key, part in struct.items()})
     if isinstance(struct, tuple):
@@ -151,10 +149,10 @@ def space_from_struct(struct: Nested) -> gym.Space:
 
 
 def flatten_space(space: gym.Space, root: str) -> dict[str, gym.Space]:
-    """The leaf spaces by leaf name: `obs/camera`, `actions/0`; a space without parts is the leaf `root`.
+    """Return the leaf spaces by leaf name: `obs/camera`, `actions/0`; a space without parts is the leaf `root`.
 
     Raises:
-        DataError: two keys that make the same leaf name.
+        DataError: two keys make the same leaf name.
     """
     try:
         return flatten(space_struct(space), root)
@@ -163,7 +161,7 @@ def flatten_space(space: gym.Space, root: str) -> dict[str, gym.Space]:
 
 
 def num_values(space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
-    """How many values each number in a sample can have: of a MultiDiscrete `[*shape]`."""
+    """Return the number of values of each number in a sample; `[*shape]` for a MultiDiscrete."""
     return space.n if isinstance(space, spaces.Discrete) else space.nvec
 
 
@@ -190,6 +188,7 @@ class _Box(SpaceKind):
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
         shape, dtype = tuple(fields["shape"]), np.dtype(fields.get("dtype", "float32"))
         low, high = (
+            # broadcast arrays are read-only
             np.array(np.broadcast_to(_bounds_from_json(fields[side], dtype), shape))
             for side in ("low", "high")
         )
@@ -209,7 +208,7 @@ class _Discrete(SpaceKind):
 
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
         start, dtype = fields.get("start", 0), np.dtype(fields.get("dtype", "int64"))
-        if dtype == np.int64:  # the parameter is younger than the oldest Gymnasium that we take
+        if dtype == np.int64:  # the oldest supported Gymnasium has no parameter `dtype`
             return spaces.Discrete(fields["n"], start=start)
         return spaces.Discrete(fields["n"], start=start, dtype=dtype.type)
 
@@ -270,13 +269,13 @@ class _Text(SpaceKind):
 
 
 class _Composite(SpaceKind):
-    """Spaces with parts, which are under `spaces`: in a list, or by key."""
+    """Spaces with parts, which are under `spaces`, in a list or by key."""
 
     def to_json(self, space: Any) -> Json:
-        return {"spaces": _each(space_to_json, space.spaces)}
+        return {"spaces": _map_parts(space_to_json, space.spaces)}
 
     def to_state(self, space: Any) -> State:
-        return {"spaces": _each(space_to_state, space.spaces)}
+        return {"spaces": _map_parts(space_to_state, space.spaces)}
 
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
         return self.space(fields["spaces"])
@@ -298,57 +297,57 @@ class _Tuple(_Composite):
 KINDS: Final = (_Box(), _Discrete(), _MultiDiscrete(), _MultiBinary(), _Text(), _Dict(), _Tuple())
 
 
-def _allowed() -> str:
+def _list_kinds() -> str:
     return "allowed are " + ", ".join(kind.name for kind in KINDS)
 
 
-def _allowed_states() -> str:
+def _list_states() -> str:
     return "allowed are " + ", ".join(kind.state_name for kind in KINDS)
 
 
 def _bounds_to_json(bounds: NDArray[Any]) -> Any:
     if bounds.size and (bounds == bounds.flat[0]).all():
         return _number_to_json(bounds.flat[0].item())
-    return _nested(bounds.tolist(), _number_to_json)
+    return _map_nested(bounds.tolist(), _number_to_json)
 
 
 def _bounds_from_json(bounds: Any, dtype: np.dtype) -> NDArray[Any]:
     if isinstance(bounds, np.ndarray):
         return bounds
     read = float if dtype.kind == "f" else int
-    return np.array(_nested(bounds, read), dtype=dtype)
+    return np.array(_map_nested(bounds, read), dtype=dtype)
 
 
 def _number_to_json(number: float) -> float | str:
     return str(number) if isinstance(number, float) and np.isinf(number) else number
 
 
-def _with_parts(fields: Mapping[str, Any], read: Callable[[Any], Any]) -> Mapping[str, Any]:
-    return {**fields, "spaces": _each(read, fields["spaces"])} if "spaces" in fields else fields
+def _read_parts(fields: Mapping[str, Any], read: Callable[[Any], Any]) -> Mapping[str, Any]:
+    return {**fields, "spaces": _map_parts(read, fields["spaces"])} if "spaces" in fields else fields
 
 
-def _as_json(state: Mapping[str, Any]) -> Json:
-    """The fields of a state by their names in JSON, arrays decoded."""
+def _state_to_json(state: Mapping[str, Any]) -> Json:
+    """Return the fields of a state by their names in JSON, with arrays decoded."""
     return {
         name: _decode(value) if name in _ARRAYS and isinstance(value, str) else value
-        for name, value in _named(state).items()
+        for name, value in _rename_fields(state).items()
     }
 
 
-def _named(fields: Mapping[str, Any]) -> Json:
-    """The fields by their names in JSON, of which states and Minari have some under others."""
-    return {_RENAMED.get(name, name): value for name, value in fields.items()}
+def _rename_fields(fields: Mapping[str, Any]) -> Json:
+    """Return the fields by their names in JSON; states and Minari have other names for some."""
+    return {_JSON_NAMES.get(name, name): value for name, value in fields.items()}
 
 
-def _each(function: Callable[[Any], Any], parts: Any) -> Any:
+def _map_parts(function: Callable[[Any], Any], parts: Any) -> Any:
     if isinstance(parts, Mapping):
         return {key: function(part) for key, part in parts.items()}
     return [function(part) for part in parts]
 
 
-def _nested(value: Any, function: Callable[[Any], Any]) -> Any:
+def _map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
-        return [_nested(item, function) for item in value]
+        return [_map_nested(item, function) for item in value]
     return function(value)
 
 
@@ -360,5 +359,5 @@ def _encode(array: NDArray[Any]) -> str:
 
 def _decode(text: str) -> NDArray[Any]:
     file = io.BytesIO(zlib.decompress(base64.b64decode(text)))
-    with _ONE_AT_A_TIME:
+    with _HEADER_LOCK:
         return np.load(file, allow_pickle=False)

@@ -1,8 +1,8 @@
-"""A clone of the behaviour policy: its propensities where none were recorded.
+"""A clone of the behaviour policy, which provides propensities if none were recorded.
 
-The clone is fitted to the episodes that it is used on, which makes estimates better than true propensities do (Hanna,
-Niekum, Stone 2019, arXiv 1806.01347); on other episodes its errors would multiply along each of them. So it is fitted
-twice: without a tenth of the episodes, which says for how long and how well it fits, and then to all of them.
+The clone is fitted to the episodes that it is used on. This makes estimates better than true propensities do (Hanna,
+Niekum, Stone 2019, arXiv 1806.01347); on other episodes its errors would multiply along each episode. It is fitted
+twice: first without a tenth of the episodes, which shows how long to fit and how well it fits, then to all of them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.rng import derive_seed
 from hindcast.pipeline.window import WindowData
 
-_EVERY = 100
-_SAMPLES = 64
+_CHECK_INTERVAL = 100
+_NUM_SAMPLES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloneFit(FitOptions):
-    """How the behaviour is cloned: for as long as the loss on a tenth of the episodes falls.
+    """Options of a clone of the behaviour, fitted for as long as the loss on a tenth of the episodes falls.
 
     Attributes:
-        updates: most updates of each of the two fits.
-        patience: updates without a smaller loss there, after which the first fit ends.
+        updates: maximum number of updates of each of the two fits.
+        patience: updates without a lower held-out loss after which the first fit ends.
     """
 
     updates: int = 5_000
@@ -45,12 +45,12 @@ class CloneFit(FitOptions):
 
 @dataclass(frozen=True)
 class Calibration:
-    """How well a clone's probabilities fit episodes that it was not fitted to.
+    """The fit of a clone's probabilities to held-out episodes.
 
     Attributes:
         loss: mean negative log-likelihood of their actions.
-        error: greatest gap between how often actions lie within the clone's likeliest x % and x %, for all x; 0 is
-            right, and 1 as wrong as can be.
+        error: maximum over x of the gap between x % and the share of actions within the clone's likeliest x %;
+            0 is perfect, 1 is the worst possible.
     """
 
     loss: float
@@ -61,14 +61,15 @@ class Clone:
     """A stochastic policy that imitates recorded actions.
 
     Args:
-        policy: whose spaces, and whose view of observations.
-        window: what to imitate.
-        options: of the fit.
-        seed: of weights and batches.
-        check: called now and then, with the updates made of both fits; what it raises ends the fit.
+        policy: policy that provides the spaces and the preprocessing of observations.
+        window: episodes to imitate.
+        options: options of the fit.
+        seed: seed of weights and batches.
+        check: called before each update with the number of updates of both fits so far; an exception from it ends
+            the fit.
 
     Attributes:
-        calibration: of the first fit, on the tenth of the episodes that it has not seen.
+        calibration: calibration of the first fit on the tenth of the episodes that it did not see.
     """
 
     def __init__(
@@ -82,58 +83,63 @@ class Clone:
         self._generator = torch.Generator().manual_seed(derive_seed(seed, "clone", "batches"))
         self._window = window
         self._check = check
-        learnt, held = _apart(window, self._generator)
-        of_weights = derive_seed(seed, "clone", "weights")
-        self._module = _new_module(policy, options, of_weights)
-        updates = self._learn(learnt, held, options)
-        self.calibration = self._calibration(held)
-        self._module = _new_module(policy, options, of_weights)
-        self._repeat(torch.cat([learnt, held]), options, updates)
+        fit_steps, held_out_steps = _split_steps(window, self._generator)
+        weights_seed = derive_seed(seed, "clone", "weights")
+        self._module = _new_module(policy, options, weights_seed)
+        num_updates = self._fit_until_best(fit_steps, held_out_steps, options)
+        self.calibration = self._calibration(held_out_steps)
+        self._module = _new_module(policy, options, weights_seed)
+        self._refit(torch.cat([fit_steps, held_out_steps]), options, num_updates)
 
     @torch.no_grad()
     def logp(self, batch: Batch) -> Tensor:
-        """`[B]` float64 of the batch's actions."""
+        """Return the log-probability `[B]` (float64) of the batch's actions."""
         return self._distribution(batch).logp(actions_of(batch)).double()
 
-    def _learn(self, learnt: Tensor, held: Tensor, options: CloneFit) -> int:
-        """Fit until the loss of the held steps grows; keep the best weights. The updates that gave them."""
-        least, best, best_at = float("inf"), copy.deepcopy(self._module.state_dict()), 0
-        for update in self._fitting(learnt, options, begun=0):
-            if update % _EVERY == 0:
-                loss = -float(map_steps(self._window, self.logp, held).mean())
-                if loss < least:
-                    least, best, best_at = loss, copy.deepcopy(self._module.state_dict()), update
-                if update - best_at >= options.patience:
+    def _fit_until_best(self, fit_steps: Tensor, held_out_steps: Tensor, options: CloneFit) -> int:
+        """Fit until the held-out loss stops falling; load the best weights and return their number of updates."""
+        lowest_loss, best_weights, best_update = float("inf"), copy.deepcopy(self._module.state_dict()), 0
+        for update in self._run_fit(fit_steps, options, offset=0):
+            if update % _CHECK_INTERVAL == 0:
+                loss = -float(map_steps(self._window, self.logp, held_out_steps).mean())
+                if loss < lowest_loss:
+                    lowest_loss, best_weights, best_update = (
+                        loss,
+                        copy.deepcopy(self._module.state_dict()),
+                        update,
+                    )
+                if update - best_update >= options.patience:
                     break
-        self._module.load_state_dict(best)
-        return best_at
+        self._module.load_state_dict(best_weights)
+        return best_update
 
-    def _repeat(self, steps: Tensor, options: CloneFit, updates: int) -> None:
-        """Learn as much as in the first `updates` of the first fit, the rate decaying to 0: what is left of noise in
-        the weights would multiply along each episode.
-        """
-        learnt = math.sin(math.pi * updates / options.updates) * options.updates / math.pi
-        as_much = round(updates + learnt)  # of equal sum of learning rates
-        for _ in self._fitting(steps, replace(options, updates=as_much), begun=options.updates):
+    def _refit(self, steps: Tensor, options: CloneFit, num_updates: int) -> None:
+        """Fit as much as the best weights of the first fit were fitted, with a learning rate that decays to 0."""
+        # Without the decay, noise left in the weights would multiply along each episode. The number of updates gives
+        # both fits the same sum of learning rates: the first stopped at `num_updates` of its cosine, and the mean of a
+        # full cosine is half of its initial rate.
+        sine_term = math.sin(math.pi * num_updates / options.updates) * options.updates / math.pi
+        num_refit_updates = round(num_updates + sine_term)
+        for _ in self._run_fit(steps, replace(options, updates=num_refit_updates), offset=options.updates):
             pass
 
-    def _fitting(self, steps: Tensor, options: CloneFit, begun: int) -> Iterator[int]:
+    def _run_fit(self, steps: Tensor, options: CloneFit, offset: int) -> Iterator[int]:
         return fit(
             self._module,
             steps,
             options,
             self._loss,
             generator=self._generator,
-            check=lambda update: self._check(begun + update),
+            check=lambda update: self._check(offset + update),
         )
 
     @torch.no_grad()
-    def _calibration(self, held: Tensor) -> Calibration:
-        batch = self._window.gather(held)
+    def _calibration(self, held_out_steps: Tensor) -> Calibration:
+        batch = self._window.gather(held_out_steps)
         logp = self._distribution(batch).logp(actions_of(batch))
-        ranks = self._ranks(batch).sort().values
-        even = (torch.arange(len(ranks)) + 0.5) / len(ranks)
-        return Calibration(-float(logp.mean()), float((ranks - even).abs().max()))
+        ranks = self._action_ranks(batch).sort().values
+        uniform = (torch.arange(len(ranks)) + 0.5) / len(ranks)
+        return Calibration(-float(logp.mean()), float((ranks - uniform).abs().max()))
 
     def _loss(self, steps: Tensor) -> Tensor:
         batch = self._window.gather(steps)
@@ -142,17 +148,18 @@ class Clone:
     def _distribution(self, batch: Batch) -> Distribution:
         return self._module.distribution(self._module.forward_train(batch)["action_dist_inputs"])
 
-    def _ranks(self, batch: Batch) -> Tensor:
-        """`[B]` share of the clone's own samples that are likelier than the recorded action, ties cut at random."""
+    def _action_ranks(self, batch: Batch) -> Tensor:
+        """Return the share `[B]` of the clone's samples that are likelier than the recorded action."""
         distribution, rows = self._distribution(batch), len(batch["rewards"])
-        taken = distribution.logp(actions_of(batch))
-        below, level = torch.zeros(rows), torch.zeros(rows)
-        for _ in range(_SAMPLES):
+        action_logp = distribution.logp(actions_of(batch))
+        num_likelier, num_equal = torch.zeros(rows), torch.zeros(rows)
+        for _ in range(_NUM_SAMPLES):
             noise = sample_noise(self._module, batch, self._generator)
-            drawn = distribution.logp(distribution.sample(noise))
-            below += drawn > taken
-            level += drawn == taken
-        return (below + level * torch.rand(rows, generator=self._generator)) / _SAMPLES
+            sample_logp = distribution.logp(distribution.sample(noise))
+            num_likelier += sample_logp > action_logp
+            num_equal += sample_logp == action_logp
+        # Ties are split at random, so that the ranks of a perfect clone are uniform for discrete actions too.
+        return (num_likelier + num_equal * torch.rand(rows, generator=self._generator)) / _NUM_SAMPLES
 
 
 def _new_module(policy: Policy, options: CloneFit, seed: int) -> RLModule:
@@ -163,10 +170,10 @@ def _new_module(policy: Policy, options: CloneFit, seed: int) -> RLModule:
         return build_module(module.observation_space, module.action_space, model, False)
 
 
-def _apart(window: WindowData, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The steps of nine episodes in ten, and of the others."""
+def _split_steps(window: WindowData, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the steps of nine tenths of the episodes, and those of the other tenth."""
     episodes = len(window.length)
     order = torch.randperm(episodes, generator=generator)
-    held = torch.zeros(episodes, dtype=torch.bool)
-    held[order[: max(1, episodes // 10)]] = True
-    return steps_of_episodes(window, ~held), steps_of_episodes(window, held)
+    is_held_out = torch.zeros(episodes, dtype=torch.bool)
+    is_held_out[order[: max(1, episodes // 10)]] = True
+    return steps_of_episodes(window, ~is_held_out), steps_of_episodes(window, is_held_out)

@@ -1,4 +1,4 @@
-"""How well a policy plays: whole episodes in an environment, seeded, unbiased to short ones."""
+"""Evaluates a policy by playing whole, seeded episodes, without a bias towards short ones."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from hindcast.record.runner import Actor, EnvRunner, Episode
 from hindcast.record.seeding import reset_seed
 from hindcast.threads import torch_threads
 
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True)
 class EnvReport:
-    """Returns and lengths of the evaluated episodes, in order of their index; what callbacks logged of them."""
+    """Returns and lengths of the evaluated episodes in order of their index, and the metrics that callbacks logged."""
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     callback_metrics: MetricDump = field(default_factory=list)
 
     def summary(self, reference: ReferenceReturns | None = None) -> dict[str, Any]:
-        """Under RLlib's names: `episode_return_mean`, `…_min`, `…_max`, `…_std` …; and what callbacks logged.
+        """Return statistics under RLlib's names (`episode_return_mean`, `…_min`, …) and the metrics of callbacks.
 
-        Besides `…_median`, `…_iqm` (the mean of the middle half), `…_interval` (of the mean, 90 %, by resampling the
-        episodes) and, with a reference, `normalised_score`: 0 is its random policy and 100 its expert.
+        Also: `…_median`, `…_iqm` (mean of the middle half), `…_interval` (90 % bootstrap interval of the mean) and,
+        with a reference, `normalised_score`, which is 0 for its random policy and 100 for its expert.
         """
         logger = MetricsLogger()
         logger.add(self.callback_metrics)
         returns = np.array(self.returns, dtype=np.float64)
-        scored = {} if reference is None else {"normalised_score": _score(float(returns.mean()), reference)}
+        score = (
+            {}
+            if reference is None
+            else {"normalised_score": _normalised_score(float(returns.mean()), reference)}
+        )
         return {
             "episode_return_mean": float(returns.mean()),
             "episode_return_min": float(returns.min()),
@@ -46,7 +50,7 @@ class EnvReport:
             "episode_return_median": float(np.median(returns)),
             "episode_return_iqm": interquartile_mean(returns),
             "episode_return_interval": interval_of_mean(returns),
-            **scored,
+            **score,
             "episode_len_mean": float(np.mean(self.lengths)),
             "num_episodes": len(self.returns),
             "num_env_steps": int(sum(self.lengths)),
@@ -54,8 +58,8 @@ class EnvReport:
         }
 
 
-def _score(mean_return: float, reference: ReferenceReturns) -> float:
-    """0 of the random policy's return, 100 of the expert's (Fu et al. 2020, arXiv 2004.07219)."""
+def _normalised_score(mean_return: float, reference: ReferenceReturns) -> float:
+    """Scale a return so that the random policy scores 0 and the expert 100 (Fu et al. 2020, arXiv 2004.07219)."""
     return 100.0 * (mean_return - reference.random) / (reference.expert - reference.random)
 
 
@@ -63,16 +67,16 @@ class EnvEvaluator:
     """Evaluates policies in one set of environments.
 
     Args:
-        environment: where to play.
-        duration: how much, in `unit`; all begun episodes are finished. "auto" is rounds of episodes for as
-            long as the caller lets them begin.
-        unit: "episodes", or "timesteps": the shortest prefix of episodes that reaches them.
-        num_envs: slots stepped side by side.
+        environment: environment to play in.
+        duration: length of an evaluation, in `unit`; every episode that starts is finished. "auto" plays rounds of
+            episodes for as long as the caller lets new ones start.
+        unit: "episodes", or "timesteps" for the shortest prefix of episodes with that many timesteps.
+        num_envs: number of environments that are stepped side by side.
         explore: sample actions; False takes the policy's mode.
-        callbacks: "package.module:Class" of the user's, called with episodes.
+        callbacks: "package.module:Class" of the user's callbacks.
 
     Attributes:
-        open_ended: the duration is "auto".
+        is_open_ended: whether the duration is "auto".
     """
 
     def __init__(
@@ -87,29 +91,29 @@ class EnvEvaluator:
     ) -> None:
         self.is_open_ended = duration == "auto"
         self._environment = environment
-        self._duration = num_envs * _MOST_ROUNDS if duration == "auto" else duration
+        self._duration = num_envs * _MAX_ROUNDS if duration == "auto" else duration
         self._unit = "episodes" if self.is_open_ended else unit
-        self._width = min(num_envs, self._duration) if self._unit == "episodes" else num_envs
+        self._num_slots = min(num_envs, self._duration) if self._unit == "episodes" else num_envs
         self._explore = explore
         self._callbacks = callbacks
 
     def episode_ranges(self, num_workers: int) -> list[range | None]:
-        """The episodes cut into consecutive shares: one per worker, or one per round of "auto".
+        """Split the episodes into consecutive ranges: one per worker, or one per round of "auto".
 
-        A duration in timesteps is not cut.
+        A duration in timesteps is not split: its only range is None.
         """
         if self._unit == "timesteps":
             return [None]
-        num_workers = _MOST_ROUNDS if self.is_open_ended else num_workers
+        num_workers = _MAX_ROUNDS if self.is_open_ended else num_workers
         bounds = [self._duration * worker // num_workers for worker in range(num_workers + 1)]
         return [range(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 
-    def __call__(self, policy: Actor, seed: int, share: range | None = None) -> EnvReport:
-        """Play with `policy` all episodes, or a share of them; the same seed gives the same episodes."""
+    def __call__(self, policy: Actor, seed: int, episodes: range | None = None) -> EnvReport:
+        """Play all episodes, or a range of them, with `policy`; the same seed gives the same episodes."""
         runner = EnvRunner(
             self._environment,
             policy,
-            self._width,
+            self._num_slots,
             reset_seed(seed, "evaluation"),
             self._explore,
             callbacks=self._callbacks,
@@ -117,7 +121,7 @@ class EnvEvaluator:
         report = EnvReport()
         try:
             with torch_threads(1):
-                for episode in self._episodes(runner, share):
+                for episode in self._episodes(runner, episodes):
                     report.returns.append(episode.episode_return)
                     report.lengths.append(episode.length)
             report.callback_metrics.extend(runner.metrics.drain())
@@ -125,17 +129,17 @@ class EnvEvaluator:
             runner.close()
         return report
 
-    def _episodes(self, runner: EnvRunner, share: range | None) -> Iterator[Episode]:
+    def _episodes(self, runner: EnvRunner, episodes: range | None) -> Iterator[Episode]:
         if self._unit == "episodes":
-            yield from runner.play(share or range(self._duration))
+            yield from runner.play(episodes or range(self._duration))
             return
         steps, first = 0, 0
         while steps < self._duration:
-            for episode in runner.play(range(first, first + self._width)):
+            for episode in runner.play(range(first, first + self._num_slots)):
                 if steps < self._duration:
                     steps += episode.length
                     yield episode
-            first += self._width
+            first += self._num_slots
 
 
 def evaluate_policy(
@@ -148,5 +152,5 @@ def evaluate_policy(
     seed: int = 0,
     explore: bool = False,
 ) -> EnvReport:
-    """Play `duration` episodes (or timesteps) and report returns and lengths."""
+    """Play `duration` episodes (or timesteps) and report their returns and lengths."""
     return EnvEvaluator(environment, duration, unit, num_envs, explore)(policy, seed)

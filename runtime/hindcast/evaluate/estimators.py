@@ -1,8 +1,8 @@
-"""What a policy is worth, by episodes that another one played.
+"""Estimates a policy's return from episodes that another policy played.
 
-The policy that played is the behaviour μ, the one to judge the target π. W_t is the product of the ratios
-π(a_k|s_k) / μ(a_k|s_k) of an episode's steps k = 0 to t, Q and V are a model's values of π. A survey with experiments
-is Voloshin et al. 2019 (arXiv 1911.06854).
+The policy that played is the behaviour μ; the policy to evaluate is the target π. W_t is the product of the ratios
+π(a_k|s_k) / μ(a_k|s_k) of an episode's steps k = 0 to t; Q and V are a model's values of π. Voloshin et al. 2019
+(arXiv 1911.06854) compare these estimators.
 
 | name | estimate | source |
 |---|---|---|
@@ -14,8 +14,8 @@ is Voloshin et al. 2019 (arXiv 1911.06854).
 | `dr` | mean of V(s_0) + Σ gamma^t·W_t·(r_t + gamma·V(s_{t+1}) - Q(s_t, a_t)) | Jiang, Li 2016 (arXiv 1511.03722) |
 | `wdr` | the same with w_t in the sum | Thomas, Brunskill 2016 (arXiv 1604.00923) |
 
-An ended episode keeps its last W_t in later sums, with rewards of 0. V is 0 behind a termination. Where an episode was
-cut off, `is` to `pdwis` count what was recorded; `dm`, `dr` and `wdr` also what the model thinks would have followed.
+An ended episode keeps its last W_t in later sums, with rewards of 0. V is 0 after a termination. For an episode that
+was cut off, `is` to `pdwis` count only the recorded rewards; `dm`, `dr` and `wdr` add the model's value of the rest.
 
 Shape suffixes: N = episodes, S = their steps end to end, R = resamples.
 """
@@ -38,12 +38,12 @@ DOUBLY_ROBUST_ESTIMATES: Final = ("dr", "wdr")
 
 
 class Values(NamedTuple):
-    """What a model says of the target policy.
+    """A model's values of the target policy.
 
     Attributes:
-        taken: `[S]` Q of the recorded actions.
-        states: `[S]` V of the states in which they were taken.
-        last: `[N]` V of each episode's final observation, 0 where it terminated.
+        q: `[S]` Q(s_t, a_t) of the recorded actions.
+        v: `[S]` V(s_t).
+        final_v: `[N]` V of each episode's final observation, 0 where it terminated.
     """
 
     q: F64
@@ -53,15 +53,15 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What recorded episodes say of a target policy.
+    """Recorded episodes, with the ratios and values that estimates of a target policy are computed from.
 
     Attributes:
         length: `[N]` steps of each episode, at least 1.
         rewards: `[S]`.
         gamma: discount, 0 to 1.
-        log_ratio: `[S]` log π(a|s) - log μ(a|s), -inf for what π never does; None where there is none.
-        values: a model's; None where there is none.
-        clip: no ratio counts as more than this; None for as it is.
+        log_ratio: `[S]` log π(a|s) - log μ(a|s), -inf for actions that π never takes; None without ratios.
+        values: a model's values; None without a model.
+        clip: upper bound of each ratio; None for no bound.
     """
 
     length: I64
@@ -73,27 +73,29 @@ class Evidence:
 
     @cached_property
     def first_step(self) -> I64:
-        """`[N]` first step of each episode."""
+        """First step `[N]` of each episode."""
         return np.cumsum(self.length) - self.length
 
     @cached_property
     def last_step(self) -> I64:
-        """`[N]` last step of each episode."""
+        """Last step `[N]` of each episode."""
         return np.cumsum(self.length) - 1
 
     @cached_property
     def t(self) -> I64:
-        """`[S]` number of each step in its episode."""
+        """Timestep `[S]` of each step within its episode."""
         return np.arange(len(self.rewards)) - np.repeat(self.first_step, self.length)
 
     @cached_property
     def episodes_by_length(self) -> I64:
-        """`[N]` the episodes, the longest first."""
+        """Episodes `[N]`, longest first."""
         return np.argsort(-self.length, kind="stable")
 
     @cached_property
     def steps_by_t(self) -> list[I64]:
-        """The steps of each t, in the order of `by_length`."""
+        """Steps of each timestep t, in the order of `episodes_by_length`."""
+        # The episodes that still run at t are then a prefix of those at t - 1, so a sum over time is a loop over
+        # shrinking arrays.
         rank = np.empty_like(self.episodes_by_length)
         rank[self.episodes_by_length] = np.arange(len(self.length))
         order = np.lexsort((np.repeat(rank, self.length), self.t))
@@ -101,181 +103,191 @@ class Evidence:
 
     @cached_property
     def discounts(self) -> F64:
-        """`[S]` gamma^t."""
+        """Discount factors gamma^t `[S]`."""
         return np.asarray(self.gamma ** self.t.astype(np.float64))
 
     @cached_property
     def weights(self) -> F64:
-        """`[S]` W_t: products of ratios from the episode's first step on, multiplied as sums of logarithms."""
+        """Weights W_t `[S]`: products of the ratios since the episode's first step."""
         assert self.log_ratio is not None
         logs = self.log_ratio if self.clip is None else np.minimum(self.log_ratio, np.log(self.clip))
-        total = np.empty_like(logs)
-        before = np.zeros(len(self.length))
+        log_weights = np.empty_like(logs)
+        running_logs = np.zeros(len(self.length))
         for steps in self.steps_by_t:
-            before = before[: len(steps)] + logs[steps]
-            total[steps] = before
-        return np.asarray(np.exp(total))
+            running_logs = running_logs[: len(steps)] + logs[steps]
+            log_weights[steps] = running_logs
+        # Summed as logarithms: products of many ratios would overflow or vanish before they are multiplied out.
+        return np.asarray(np.exp(log_weights))
 
     @cached_property
     def td_error(self) -> F64:
-        """`[S]` r_t + gamma·V(s_{t+1}) - Q(s_t, a_t): what the model did not expect, its temporal-difference error."""
+        """Temporal-difference errors of the model `[S]`: r_t + gamma·V(s_{t+1}) - Q(s_t, a_t)."""
         assert self.values is not None
-        following = np.append(self.values.v[1:], 0.0)
-        following[self.last_step] = self.values.final_v
-        return np.asarray(self.rewards + self.gamma * following - self.values.q)
+        next_v = np.append(self.values.v[1:], 0.0)
+        next_v[self.last_step] = self.values.final_v
+        return np.asarray(self.rewards + self.gamma * next_v - self.values.q)
 
-    def sum_by_episode(self, of_steps: F64) -> F64:
-        """`[N]` of `[S]`."""
-        return np.asarray(np.add.reduceat(of_steps, self.first_step))
+    def sum_by_episode(self, step_values: F64) -> F64:
+        """Sum `[S]` values over the steps of each episode: `[N]`."""
+        return np.asarray(np.add.reduceat(step_values, self.first_step))
 
 
 def effective_episodes(weights: F64) -> float:
-    """(ΣW)² / ΣW²: as many equally weighted episodes say as much (Kish 1965).
-
-    W has the mean 1. Where that of `weights` is less, the episodes with the greatest were never played: so much less do
-    those say that were, and they count by that much less.
+    """Return the equivalent number of equally weighted episodes, (ΣW)² / ΣW² (Kish 1965).
 
     Args:
         weights: `[N]`, W_T of each episode.
     """
-    most = float(weights.max())
-    if most == 0.0:
+    max_weight = float(weights.max())
+    if max_weight == 0.0:
         return 0.0
-    scaled = weights / most
-    return float(scaled.sum() ** 2 / np.square(scaled).sum() * min(1.0, most * scaled.mean()))
+    scaled_weights = weights / max_weight
+    # W_T has the expectation 1. A smaller mean says that the episodes of largest weight were never played, so the
+    # others count for less in that proportion.
+    return float(
+        scaled_weights.sum() ** 2
+        / np.square(scaled_weights).sum()
+        * min(1.0, max_weight * scaled_weights.mean())
+    )
 
 
 def estimates(evidence: Evidence, counts: F64) -> dict[str, F64]:
-    """All estimates that the evidence allows, for each resample of the episodes.
+    """Compute all estimates that the evidence allows, for each resample of the episodes.
 
     Args:
-        evidence: see there.
-        counts: `[R, N]` how often each episode is in each resample; a row of ones is the episodes as they are.
+        evidence: the recorded episodes.
+        counts: `[R, N]` number of times that each episode occurs in each resample; a row of ones is the original.
 
     Returns:
-        name -> `[R]`, `behaviour` among them: the mean discounted return as recorded. NaN where the weights of a
-        resample are all 0.
+        name -> `[R]`, including `behaviour`, the mean discounted return as recorded. NaN if all weights of a resample
+        are 0.
     """
-    drawn = counts.sum(1)
-    return _each(
+    num_episodes = counts.sum(1)
+    return _compute_estimates(
         evidence,
-        mean=lambda values: counts @ values / drawn,
+        mean=lambda values: counts @ values / num_episodes,
         weighted_mean=lambda weights, values: counts @ (weights * values) / (counts @ weights),
-        weighted_sum=lambda terms: _weighted(evidence, terms, counts),
+        weighted_sum=lambda terms: _weighted_sum(evidence, terms, counts),
     )
 
 
 def jackknife_contributions(evidence: Evidence) -> dict[str, F64]:
-    """What each episode contributes: all estimates, less the same without the episode.
+    """Compute each episode's contribution: every estimate minus the same estimate without the episode.
 
     Args:
-        evidence: of at least two episodes.
+        evidence: at least two episodes.
 
     Returns:
-        name -> `[N]`, for the names of `estimates`. Not finite where no other episode has a weight.
+        name -> `[N]`, for the names of `estimates`. Not finite if no other episode has a weight.
     """
-    return _each(
+    return _compute_estimates(
         evidence,
         mean=mean_contributions,
-        weighted_mean=lambda weights, values: _left_out_of_shares(weights / weights.sum(), values),
-        weighted_sum=lambda terms: _left_out_of_weighted(evidence, terms),
+        weighted_mean=lambda weights, values: _weighted_contributions(weights / weights.sum(), values),
+        weighted_sum=lambda terms: _weighted_sum_contributions(evidence, terms),
     )
 
 
 def missing_weight_margins(evidence: Evidence) -> dict[str, float]:
-    """How far estimates may be off because of the weights that no recorded episode has.
+    """Compute how far estimates may be off because episodes of large weight were not recorded.
 
-    Over all episodes that could be played, the weights of right ratios have the mean 1. Where those that were played
-    have another, some of large weight are missing, or the probabilities of a clone are wrong: what is missing counts as
-    one standard deviation between episodes. `is` and `pdis` are left out: they vary as that mean does.
+    The weights of correct ratios have the expectation 1. If the mean of the recorded ones differs, episodes of large
+    weight are missing or the probabilities of a clone are wrong. The missing weight counts as one standard deviation
+    between episodes.
 
     Returns:
-        name -> |mean of the W_T - 1| times the standard deviation of what the weights are of; nothing without ratios.
+        name -> |mean of the W_T - 1| times the standard deviation of the weighted values; empty without ratios.
     """
     if evidence.log_ratio is None:
         return {}
-    missing = abs(float(evidence.weights[evidence.last_step].mean()) - 1.0)
-    found = dict.fromkeys(("wis", "pdwis"), evidence.sum_by_episode(evidence.discounts * evidence.rewards))
+    weight_gap = abs(float(evidence.weights[evidence.last_step].mean()) - 1.0)
+    # Not `is` and `pdis`: they are not normalised by the weights, so they already vary with that mean.
+    weighted_values = dict.fromkeys(
+        ("wis", "pdwis"), evidence.sum_by_episode(evidence.discounts * evidence.rewards)
+    )
     if evidence.values is not None:
-        found |= dict.fromkeys(
+        weighted_values |= dict.fromkeys(
             DOUBLY_ROBUST_ESTIMATES, evidence.sum_by_episode(evidence.discounts * evidence.td_error)
         )
-    return {name: missing * float(of_episodes.std()) for name, of_episodes in found.items()}
+    return {
+        name: weight_gap * float(episode_values.std()) for name, episode_values in weighted_values.items()
+    }
 
 
-def _each(
+def _compute_estimates(
     evidence: Evidence,
     *,
     mean: Callable[[F64], F64],
     weighted_mean: Callable[[F64, F64], F64],
     weighted_sum: Callable[[F64], F64],
 ) -> dict[str, F64]:
-    """All estimates, made of three kinds of means, which say what is computed of each: resamples, or contributions.
+    """Compute all estimates from three kinds of means, which the caller defines for resamples or for contributions.
 
     Args:
-        evidence: what they are computed from.
-        mean: of `[N]` values.
-        weighted_mean: of `[N]` values, by `[N]` weights.
-        weighted_sum: over time, of the means of `[S]` terms, see `_weighted`.
+        evidence: the recorded episodes.
+        mean: mean of `[N]` values.
+        weighted_mean: mean of `[N]` values weighted by `[N]` weights.
+        weighted_sum: sum over time of the weighted means of `[S]` terms, see `_weighted_sum`.
     """
     rewards = evidence.discounts * evidence.rewards
     returns = evidence.sum_by_episode(rewards)
-    found = {"behaviour": mean(returns)}
+    values = {"behaviour": mean(returns)}
     if evidence.values is not None:
-        found["dm"] = mean(evidence.values.v[evidence.first_step])
+        values["dm"] = mean(evidence.values.v[evidence.first_step])
     if evidence.log_ratio is None:
-        return found
-    weights, last = evidence.weights, evidence.weights[evidence.last_step]
+        return values
+    weights, final_weights = evidence.weights, evidence.weights[evidence.last_step]
+    # A resample may draw only episodes of weight 0: its estimates are NaN, which callers handle.
     with np.errstate(invalid="ignore", divide="ignore"):
-        found |= {
-            "is": mean(last * returns),
-            "wis": weighted_mean(last, returns),
+        values |= {
+            "is": mean(final_weights * returns),
+            "wis": weighted_mean(final_weights, returns),
             "pdis": mean(evidence.sum_by_episode(weights * rewards)),
             "pdwis": weighted_sum(rewards),
         }
         if evidence.values is not None:
-            surprises = evidence.discounts * evidence.td_error
-            found["dr"] = found["dm"] + mean(evidence.sum_by_episode(weights * surprises))
-            found["wdr"] = found["dm"] + weighted_sum(surprises)
-    return found
+            td_errors = evidence.discounts * evidence.td_error
+            values["dr"] = values["dm"] + mean(evidence.sum_by_episode(weights * td_errors))
+            values["wdr"] = values["dm"] + weighted_sum(td_errors)
+    return values
 
 
 def mean_contributions(values: F64) -> F64:
-    """`[N]` the mean of `[N]` values, less the same without each."""
+    """Return the mean of `[N]` values minus the mean without each: `[N]`."""
     return np.asarray((values - values.mean()) / (len(values) - 1))
 
 
 def continuation_values(evidence: Evidence) -> F64:
-    """`[N]` gamma^T·V of each episode's final observation: what the model counts beyond the recorded rewards."""
+    """Return gamma^T·V `[N]` of each episode's final observation: what the model adds to the recorded rewards."""
     if evidence.values is None:
         return np.zeros(len(evidence.length))
     return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.final_v)
 
 
-def _weighted(evidence: Evidence, terms: F64, counts: F64) -> F64:
-    """`[R]` Σ_t Σ_i c_i·W_t·x_t / Σ_i c_i·W_t, where ended episodes keep their weights and have no terms."""
+def _weighted_sum(evidence: Evidence, terms: F64, counts: F64) -> F64:
+    """Return `[R]` Σ_t Σ_i c_i·W_t·x_t / Σ_i c_i·W_t; ended episodes keep their weights and add no terms."""
     counts = np.ascontiguousarray(counts[:, evidence.episodes_by_length])
-    ended, total = np.zeros(len(counts)), np.zeros(len(counts))
-    held = np.zeros(0)
+    ended_weight, total = np.zeros(len(counts)), np.zeros(len(counts))
+    weights = np.zeros(0)
     for steps in evidence.steps_by_t:
         n = len(steps)
-        ended += counts[:, n : max(n, len(held))] @ held[n:]
-        held = evidence.weights[steps]
-        both = counts[:, :n] @ np.stack([held * terms[steps], held], 1)
-        total += both[:, 0] / (both[:, 1] + ended)
+        ended_weight += counts[:, n : max(n, len(weights))] @ weights[n:]
+        weights = evidence.weights[steps]
+        sums = counts[:, :n] @ np.stack([weights * terms[steps], weights], 1)
+        total += sums[:, 0] / (sums[:, 1] + ended_weight)
     return total
 
 
-def _left_out_of_shares(shares: F64, values: F64) -> F64:
-    """Of Σ s_i·x_i, where the shares s sum to 1."""
+def _weighted_contributions(shares: F64, values: F64) -> F64:
+    """Return each episode's contribution `[N]` to the weighted mean Σ s_i·x_i, where the shares s sum to 1."""
     return np.asarray(shares / (1.0 - shares) * (values - shares @ values))
 
 
-def _left_out_of_weighted(evidence: Evidence, terms: F64) -> F64:
-    """Of `_weighted`."""
-    held, values, found = (np.zeros(len(evidence.length)) for _ in range(3))
+def _weighted_sum_contributions(evidence: Evidence, terms: F64) -> F64:
+    """Return each episode's contribution `[N]` to `_weighted_sum`."""
+    weights, values, contributions = (np.zeros(len(evidence.length)) for _ in range(3))
     for steps in evidence.steps_by_t:
-        held[: len(steps)], values[: len(steps)] = evidence.weights[steps], terms[steps]
+        weights[: len(steps)], values[: len(steps)] = evidence.weights[steps], terms[steps]
         values[len(steps) :] = 0.0
-        found[evidence.episodes_by_length] += _left_out_of_shares(held / held.sum(), values)
-    return found
+        contributions[evidence.episodes_by_length] += _weighted_contributions(weights / weights.sum(), values)
+    return contributions

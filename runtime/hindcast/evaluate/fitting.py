@@ -1,4 +1,4 @@
-"""The fits of an offline evaluation: Adam on random batches of recorded steps."""
+"""Fits the networks of an offline evaluation with Adam on random batches of recorded steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hindcast.learn.schedules import Curve, value_at
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """How a network is fitted.
+    """Options of a fit.
 
     Attributes:
-        updates: most updates of Adam.
-        batch_size: timesteps of an update.
+        updates: maximum number of updates of Adam.
+        batch_size: timesteps per update.
         lr: initial learning rate; it decays to 0 along a cosine.
-        hiddens: units of the layers.
+        hiddens: units of each hidden layer.
     """
 
     updates: int
@@ -41,23 +41,23 @@ def fit(
     """Minimise a loss with Adam.
 
     Args:
-        network: what is fitted.
+        network: network to fit.
         steps: int64, the steps that batches are drawn from.
-        options: how.
-        loss: of a batch, `[batch_size]` of the steps.
+        options: options of the fit.
+        loss: computes the loss of a batch from its steps `[batch_size]`.
         generator: draws batches.
-        check: called with the number of updates made, before each; what it raises ends the fit.
+        check: called before each update with the number of updates so far; an exception from it ends the fit.
 
     Yields:
-        The number of updates made, before each.
+        Before each update, the number of updates so far.
     """
     optimiser = without_compile_wrappers(torch.optim.Adam)(network.parameters(), lr=options.lr)
     decay: Curve = [[0, options.lr, "cosine"], [options.updates, 0.0]]
     for update in range(options.updates):
         check(update)
         yield update
-        chosen = steps[torch.randint(len(steps), (options.batch_size,), generator=generator)]
+        batch_steps = steps[torch.randint(len(steps), (options.batch_size,), generator=generator)]
         optimiser.param_groups[0]["lr"] = value_at(decay, update)
         optimiser.zero_grad(set_to_none=True)
-        loss(chosen).backward()
+        loss(batch_steps).backward()
         optimiser.step()

@@ -1,4 +1,4 @@
-"""Intervals of estimates: by leaving out or resampling episodes, and Student's for means."""
+"""Confidence intervals of estimates: jackknife, bootstrap, and Student's interval of a mean."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ Interval = tuple[float, float]
 
 
 def resamples(num_episodes: int, count: int, seed: int) -> F64:
-    """`[1 + count, episodes]`: once each episode as it is, then how often each is drawn with replacement."""
+    """Return `[1 + count, num_episodes]`: a row of ones, then how often each episode is drawn with replacement."""
     generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(num_episodes, np.full(num_episodes, 1.0 / num_episodes), size=count)
-    return np.concatenate([np.ones((1, num_episodes)), drawn])
+    counts = generator.multinomial(num_episodes, np.full(num_episodes, 1.0 / num_episodes), size=count)
+    return np.concatenate([np.ones((1, num_episodes)), counts])
 
 
 def interval_of_mean(values: F64, level: float = 0.9, count: int = 1000, seed: int = 0) -> Interval:
-    """The bootstrap interval of the mean of `[N]` values, drawn with replacement; the same each time."""
+    """Return the bootstrap interval of the mean of `[N]` values; deterministic for a seed."""
     means = resamples(len(values), count, seed)[1:] @ values / len(values)
     return percentiles(means, level) or (np.nan, np.nan)
 
 
 def interquartile_mean(values: F64) -> float:
-    """The mean of the middle half of `[N]` values: a quarter, rounded down, is left out at each end (Agarwal et al.
-    2021, arXiv 2108.13264).
+    """Return the mean of the middle half of `[N]` values (Agarwal et al. 2021, arXiv 2108.13264).
+
+    A quarter of the values, rounded down, is left out at each end.
     """
-    cut = len(values) // 4
-    return float(np.sort(values)[cut : len(values) - cut].mean())
+    num_trimmed = len(values) // 4
+    return float(np.sort(values)[num_trimmed : len(values) - num_trimmed].mean())
 
 
 def percentiles(values: F64, level: float) -> Interval | None:
-    """The interval that holds the middle `level` of the resampled values `[R]`; None where some are not defined."""
+    """Return the interval of the middle `level` of the resampled values `[R]`; None if some are not finite."""
     if not np.isfinite(values).all():
         return None
     low, high = np.quantile(values, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
@@ -43,19 +44,18 @@ def percentiles(values: F64, level: float) -> Interval | None:
 def jackknife_interval(
     value: float, contributions: F64, level: float, margin: float = 0.0
 ) -> Interval | None:
-    """Student's interval by leaving out one episode at a time (Efron, Stein 1981).
+    """Return Student's interval with the jackknife variance, which leaves out one episode at a time.
 
-    The variance consists of squares, of which a few may make up the most: (Σd²)² / Σd⁴ of equal size would vary as
-    much. Half as many are the degrees of freedom, since episodes of still greater weight may not have been drawn yet.
+    Efron, Stein 1981.
 
     Args:
         value: the estimate.
-        contributions: `[N]` the estimate, less the same without each episode.
-        level: of the interval.
-        beyond: by how much it is wider on each side.
+        contributions: `[N]` the estimate minus the same without each episode.
+        level: confidence level.
+        margin: width to add on each side.
 
     Returns:
-        None where the estimate rests on one episode.
+        The interval; None if the estimate rests on one episode.
     """
     squares = np.square(contributions)
     total = float(squares.sum())
@@ -63,28 +63,30 @@ def jackknife_interval(
         return None
     if total == 0.0:
         return value - margin, value + margin
-    freedom = total**2 / float(np.square(squares).sum()) / 2
+    # A few squares may make up most of the variance: (Σd²)² / Σd⁴ squares of equal size would vary as much. Half of
+    # that, since episodes of still larger weight may not have been drawn yet.
+    degrees_of_freedom = total**2 / float(np.square(squares).sum()) / 2
     error = np.sqrt(total * (1 - 1 / len(squares)))
-    return student_interval(value, float(error), level, max(1, int(freedom)), margin)
+    return student_interval(value, float(error), level, max(1, int(degrees_of_freedom)), margin)
 
 
 def student_interval(
     value: float, error: float, level: float, degrees_of_freedom: int, margin: float = 0.0
 ) -> Interval | None:
-    """Student's interval of a mean with the standard error `error`, wider by `beyond` on each side.
+    """Return Student's interval of a mean with the standard error `error`, wider by `margin` on each side.
 
-    None without a degree of freedom, such as of a single value.
+    Returns None without a degree of freedom, such as for a single value.
     """
     if degrees_of_freedom < 1:
         return None
-    half = t_quantile((1.0 + level) / 2.0, degrees_of_freedom) * error + margin
-    return value - half, value + half
+    half_width = t_quantile((1.0 + level) / 2.0, degrees_of_freedom) * error + margin
+    return value - half_width, value + half_width
 
 
 def t_quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Of Student's distribution, by its expansion about the normal one (Abramowitz and Stegun, 26.7.5).
+    """Return a quantile of Student's distribution, expanded about the normal one (Abramowitz and Stegun, 26.7.5).
 
-    To within 1 % from 3 degrees of freedom on for probabilities to 0.975, 1 and 2 are exact.
+    Exact for 1 and 2 degrees of freedom; within 1 % from 3 on, for probabilities up to 0.975.
     """
     if degrees_of_freedom == 1:
         return float(np.tan(np.pi * (probability - 0.5)))

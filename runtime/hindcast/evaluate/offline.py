@@ -1,4 +1,4 @@
-"""What a policy is worth, by recorded episodes alone: estimates with intervals, and a verdict."""
+"""Evaluates a policy on recorded episodes alone: estimates with intervals, and a verdict."""
 
 from __future__ import annotations
 
@@ -40,40 +40,41 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.window import WindowData
 
 Check = Callable[[str, int, int], None]
-"""Called with what is fitted, how far, and of how much; what it raises ends the evaluation."""
+"""Called with the name of the model that is fitted, its updates so far and its total updates; an exception from it
+ends the evaluation."""
 
 MAX_CALIBRATION_ERROR: Final = 0.1
-"""Calibration error of a clone over which its ratios are not to be trusted."""
+"""Calibration error of a clone above which its ratios are unreliable."""
 
 NO_MODEL_IF_RECURRENT: Final = (
-    "the policy has a recurrent state, and a model's values are of observations alone"
+    "the policy has a recurrent state, but a model's values depend on observations alone"
 )
 NO_CLONE_IF_RECURRENT: Final = (
-    "the data have no action_logp, and for a policy with a recurrent state the behaviour is not cloned, since it may "
-    "have a state too; record log-probabilities"
+    "the data have no action_logp, and for a recurrent policy the recorded policy is not cloned, since it may be "
+    "recurrent too; record log-probabilities"
 )
 
 MIN_EFFECTIVE_EPISODES: Final = 10.0
-"""Effective episodes below which ratios say nothing."""
+"""Effective episodes below which estimates by ratios are refused."""
 
-_SAMPLES: Final = 8
-"""Of the policy's actions in an initial state, where they cannot be listed."""
+_NUM_ACTION_SAMPLES: Final = 8
+"""Samples of the policy's actions in an initial state, if they cannot be listed."""
 
 
 @dataclass(frozen=True)
 class OfflineOptions:
-    """How a policy is judged.
+    """Options of an offline evaluation.
 
     Attributes:
-        gamma: discount of all estimates, and of the behaviour's return that they are compared with.
+        gamma: discount of all estimates and of the behaviour's return that they are compared with.
         explore: the policy samples its actions; False takes its mode.
-        clip: most that one step's ratio counts; None for as it is. Clipped ratios vary less and are biased.
-        level: of intervals.
-        resamples: of the episodes, for intervals.
-        seed: of resamples and fits.
-        ratios: False for no importance sampling, and no clone of the behaviour: `dm` alone is left.
-        fit: of the model; None for no model, and no `dm`, `dr`, `wdr`.
-        clone: of the behaviour, where its log-probabilities were not recorded.
+        clip: upper bound of one step's ratio; None for no bound. Clipped ratios vary less and are biased.
+        level: confidence level of intervals.
+        resamples: number of resamples of the episodes, for intervals.
+        seed: seed of resamples and fits.
+        ratios: False for no importance sampling and no clone of the behaviour, which leaves only `dm`.
+        fit: options of the model; None for no model, which leaves out `dm`, `dr` and `wdr`.
+        clone: options of the behaviour's clone, used if log-probabilities were not recorded.
     """
 
     gamma: float = 0.99
@@ -93,11 +94,11 @@ class Estimate:
 
     Attributes:
         value: the estimate.
-        interval: Student's, by leaving out one episode at a time (`intervals.jackknife`), and wider by
-            `estimators.not_played`. Of `dm`, by its model's members, and wider by the most that the model misses. None
-            where the estimate rests on one episode.
-        bootstrap: percentiles of the estimate over resamples of the episodes; None of `dm`, and where some resamples
-            say nothing. It is too narrow where a few episodes have most of the weight.
+        interval: `intervals.jackknife_interval`, widened by `estimators.missing_weight_margins`. For `dm`, Student's
+            interval over the model's members, widened by the model's maximum error. None if the estimate rests on one
+            episode.
+        bootstrap: percentiles of the estimate over resamples of the episodes; None for `dm` and if some resamples are
+            not defined. It is too narrow if a few episodes have most of the weight.
     """
 
     value: float
@@ -107,20 +108,19 @@ class Estimate:
 
 @dataclass(frozen=True)
 class OfflineReport:
-    """What recorded episodes say of a policy.
+    """The result of an offline evaluation.
 
     Attributes:
-        episodes, timesteps: recorded.
+        episodes, timesteps: size of the recorded data.
         behaviour: mean discounted return of the policy that played.
         estimates: name -> estimate; see `estimators`.
-        refused: name of an estimate -> why it is not there.
-        calibration: of the behaviour's clone; None where its log-probabilities were recorded, or are not needed.
+        refused: name of an estimate -> why it is missing.
+        calibration: calibration of the behaviour's clone; None without a clone.
         effective_episodes: see `estimators.effective_episodes`; None without ratios.
-        signals: cheap metrics by name: `action_agreement` (discrete actions), `imitation_loss` (not of policies that
-            sample without a density, such as FQL's), `td_error` (root mean square), `mean_q`, `max_q`;
-            `critic_initial_value`, `critic_mean_q`, `critic_max_q` of the critics that the policy was trained with,
-            where they are given.
-        verdict: in one sentence.
+        signals: cheap metrics by name: `action_agreement` (discrete actions), `imitation_loss` (not for policies that
+            sample without a density, such as FQL's), `td_error` (root mean square), `mean_q`, `max_q`; with a critic,
+            also `critic_initial_value`, `critic_mean_q`, `critic_max_q`.
+        verdict: whether the policy is better than the behaviour.
     """
 
     episodes: int
@@ -134,7 +134,7 @@ class OfflineReport:
     verdict: Verdict
 
     def to_json(self) -> dict[str, Any]:
-        """As results and `--json` have it."""
+        """Return the report as results and `--json` contain it."""
         return asdict(self)
 
 
@@ -145,32 +145,32 @@ def evaluate_offline(
     options: OfflineOptions | None = None,
     check: Check = lambda *_: None,
 ) -> OfflineReport:
-    """Judge a policy by episodes that another one played.
+    """Evaluate a policy on episodes that another policy played.
 
     Args:
-        policy: of one with a recurrent state ratios alone can be estimated, from recorded log-probabilities.
-        dataset: in memory as a whole.
-        name: of the data, in messages.
-        options: the defaults if None.
+        policy: policy to evaluate. A recurrent one gets estimates by ratios only, from recorded log-probabilities.
+        dataset: recorded episodes; they are loaded into memory as a whole.
+        name: name of the data in messages.
+        options: None for the defaults.
         check: see `Check`.
 
     Raises:
-        DataError: fewer than two episodes, a column that is missing, or data that do not fit the policy's spaces.
+        DataError: the data have fewer than two episodes, lack a column or do not fit the policy's spaces.
     """
     return OfflineEvaluator(policy, dataset, name, options).evaluate(policy, check)
 
 
 class OfflineEvaluator:
-    """Recorded episodes that judge policies of one kind: those of a training, one after the other.
+    """Evaluates policies with the same spaces and preprocessing, such as those of a training, on recorded episodes.
 
     Args:
-        policy: one of them, whose spaces and preprocessing all have.
-        dataset: in memory as a whole.
-        name: of the data, in messages.
-        options: the defaults if None.
+        policy: one of the policies; it provides spaces and preprocessing.
+        dataset: recorded episodes; they are loaded into memory as a whole.
+        name: name of the data in messages.
+        options: None for the defaults.
 
     Raises:
-        DataError: as of `evaluate_offline`.
+        DataError: see `evaluate_offline`.
     """
 
     def __init__(
@@ -178,99 +178,103 @@ class OfflineEvaluator:
     ) -> None:
         if dataset.num_episodes < 2:
             raise DataError(
-                f"{name} holds one episode: estimates need at least two, and hundreds to be meaningful."
+                f"{name} contains one episode: estimates need at least two, and hundreds to be meaningful."
             )
         self._options = options or OfflineOptions()
         self._window = load_window(dataset, policy, self._options.gamma, name)
-        self._behaved: tuple[Tensor, Calibration | None] | None = None
+        self._behaviour: tuple[Tensor, Calibration | None] | None = None
 
     def evaluate(
         self, policy: Policy, check: Check = lambda *_: None, critic: Critic | None = None
     ) -> OfflineReport:
-        """What the episodes say of a policy; the same policy gives the same report.
+        """Evaluate a policy; the same policy gives the same report.
 
         Args:
-            policy: as it acts.
+            policy: policy to evaluate.
             check: see `Check`.
-            critic: of the algorithm that trains it, on the CPU, for signals.
+            critic: critic of the algorithm that trains the policy, on the CPU, for signals.
         """
         target = TargetPolicy(policy, self._options.explore)
         has_ratios = not ratio_problem(target, self._options, Columns.ACTION_LOGP in self._window.columns)
-        if has_ratios and self._behaved is None:
-            self._behaved = self._behaviour(policy, check)
-        behaved = self._behaved if has_ratios else None
+        if has_ratios and self._behaviour is None:
+            self._behaviour = self._behaviour_logp(policy, check)  # once for all policies: a clone takes long
+        behaviour = self._behaviour if has_ratios else None
         window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
-        return _Case(target, window, behaved, self._options, check, critic).report()
+        return _Evaluation(target, window, behaviour, self._options, check, critic).report()
 
-    def _behaviour(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
-        """`[S]` log-probabilities of what was recorded: as recorded, else those of a clone, with its calibration."""
+    def _behaviour_logp(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
+        """Return the log-probabilities `[S]` of the recorded actions, and the calibration if they are a clone's."""
         window, fit = self._window, self._options.clone
         if Columns.ACTION_LOGP in window.columns:
             return window.columns[Columns.ACTION_LOGP].double(), None
         clone = Clone(
-            policy, window, fit, self._options.seed, lambda done: check("behaviour", done, 2 * fit.updates)
+            policy,
+            window,
+            fit,
+            self._options.seed,
+            lambda num_done: check("behaviour", num_done, 2 * fit.updates),
         )
         return map_steps(window, clone.logp), clone.calibration
 
 
 def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorded: bool) -> str:
-    """Why no data could give ratios of the policy's probabilities to the behaviour's; empty where they can.
+    """Explain why importance ratios of the policy are impossible; empty if they are possible.
 
     Args:
-        target: the policy, as it acts.
-        options: as of `Judge`.
-        recorded: whether the data have log-probabilities.
+        target: the policy to evaluate.
+        options: options of the evaluation.
+        is_logp_recorded: whether the data have log-probabilities.
     """
     if not options.ratios:
-        return "ratios were not asked for"
+        return "importance ratios were not requested"
     if not target.policy.has_logp(target.explore):
-        return f"the policy's actions have no density{_hint(target)}"
+        return f"the policy's actions have no density{_explore_hint(target)}"
     if target.is_stateful and not is_logp_recorded:
         return NO_CLONE_IF_RECURRENT
     return ""
 
 
-def _hint(target: TargetPolicy) -> str:
+def _explore_hint(target: TargetPolicy) -> str:
     samples = target.module.action_head.is_stochastic and not target.explore
     return "; evaluate it with sampled actions (explore)" if samples else ""
 
 
 @dataclass(eq=False)
-class _Case:
-    """A policy, recorded episodes, and what follows from them.
+class _Evaluation:
+    """One policy evaluated on recorded episodes; each quantity is computed on first use.
 
     Attributes:
-        behaved: log-probabilities of what was recorded, see `Judge`; None where there are no ratios.
+        behaviour: log-probabilities of the recorded actions and calibration of a clone; None without ratios.
     """
 
     target: TargetPolicy
     window: WindowData
-    behaved: tuple[Tensor, Calibration | None] | None
+    behaviour: tuple[Tensor, Calibration | None] | None
     options: OfflineOptions
     check: Check
     critic: Critic | None
 
     def report(self) -> OfflineReport:
-        shown = {name: self._estimate(name) for name in self._found}
-        behaviour = shown.pop("behaviour")
+        named_estimates = {name: self._estimate(name) for name in self._resampled_estimates}
+        behaviour = named_estimates.pop("behaviour")
         return OfflineReport(
-            episodes=len(self._all.length),
-            timesteps=len(self._all.rewards),
+            episodes=len(self._evidence.length),
+            timesteps=len(self._evidence.rewards),
             behaviour=behaviour,
-            estimates=shown,
-            refused=self._refused,
-            calibration=None if self.behaved is None else self.behaved[1],
-            effective_episodes=self._effective,
+            estimates=named_estimates,
+            refused=self._refusals,
+            calibration=None if self.behaviour is None else self.behaviour[1],
+            effective_episodes=self._effective_episodes,
             signals=self._signals(),
             verdict=self._verdict(),
         )
 
     @cached_property
-    def _all(self) -> Evidence:
-        """All that is known, ratios that may be refused among it."""
+    def _evidence(self) -> Evidence:
+        """All evidence, including ratios that may be refused."""
         window, log_ratio = self.window, None
-        if self.behaved is not None:
-            log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaved[0]).numpy())
+        if self.behaviour is not None:
+            log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaviour[0]).numpy())
         return Evidence(
             length=np.asarray(window.length.numpy()),
             rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
@@ -286,147 +290,154 @@ class _Case:
         if fit is None or self.target.is_stateful:
             return None
 
-        def check(done: int) -> None:
-            self.check("model", done, 2 * fit.updates)
+        def check(num_done: int) -> None:
+            self.check("model", num_done, 2 * fit.updates)
 
         return cross_fit(self.target, self.window, fit, self.options.seed, check)
 
     @cached_property
     def _counts(self) -> F64:
-        """`[1 + R, N]` resamples of the episodes."""
-        return resamples(len(self._all.length), self.options.resamples, self.options.seed)
+        """Resamples of the episodes `[1 + R, N]`."""
+        return resamples(len(self._evidence.length), self.options.resamples, self.options.seed)
 
     @cached_property
-    def _effective(self) -> float | None:
-        evidence = self._all
+    def _effective_episodes(self) -> float | None:
+        evidence = self._evidence
         if evidence.log_ratio is None:
             return None
         return effective_episodes(evidence.weights[evidence.last_step])
 
     @cached_property
-    def _refused(self) -> dict[str, str]:
+    def _refusals(self) -> dict[str, str]:
         by_ratios: dict[str, str] = dict.fromkeys(
             (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._why_no_ratios
         )
-        no_model = "no model was asked for" if self.options.fit is None else NO_MODEL_IF_RECURRENT
+        no_model = "no model was requested" if self.options.fit is None else NO_MODEL_IF_RECURRENT
         without_model = dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), no_model)
         return (by_ratios if self._why_no_ratios else {}) | (
-            without_model if self._all.values is None else {}
+            without_model if self._evidence.values is None else {}
         )
 
     @cached_property
     def _why_no_ratios(self) -> str:
-        """Empty where there are."""
-        recorded = Columns.ACTION_LOGP in self.window.columns
-        if why := ratio_problem(self.target, self.options, recorded):
-            return why
-        assert self._effective is not None
-        if self._effective >= MIN_EFFECTIVE_EPISODES:
+        """Reason why ratios are refused; empty if they are used."""
+        is_logp_recorded = Columns.ACTION_LOGP in self.window.columns
+        if problem := ratio_problem(self.target, self.options, is_logp_recorded):
+            return problem
+        assert self._effective_episodes is not None
+        if self._effective_episodes >= MIN_EFFECTIVE_EPISODES:
             return ""
-        episodes = len(self._all.length)
-        unlike = "; the policy rarely does what the behaviour did" + _hint(self.target)
-        return (
-            f"{formatting.plural(episodes, 'episode')} weigh as much as {formatting.significant(self._effective)} "
-            f"equally weighted ones, and {MIN_EFFECTIVE_EPISODES:.0f} are needed"
-            f"{unlike if self._effective < episodes / 2 else ''}"
+        episodes = len(self._evidence.length)
+        overlap = (
+            f"{formatting.plural(episodes, 'episode')} are worth {formatting.significant(self._effective_episodes)} "
+            f"({MIN_EFFECTIVE_EPISODES:.0f} needed)"
         )
+        if self._effective_episodes >= episodes / 2:
+            return f"too few episodes: {overlap}"
+        cause = "because the policy rarely takes the recorded action" + _explore_hint(self.target)
+        return f"too little overlap: {overlap}, {cause}"
 
     @cached_property
-    def _usable(self) -> Evidence:
-        """Without ratios, where they are refused."""
-        return replace(self._all, log_ratio=None) if self._why_no_ratios else self._all
+    def _usable_evidence(self) -> Evidence:
+        """The evidence, without ratios if they are refused."""
+        return replace(self._evidence, log_ratio=None) if self._why_no_ratios else self._evidence
 
     @cached_property
-    def _found(self) -> dict[str, F64]:
-        """Name -> `[1 + R]`."""
-        return estimates(self._usable, self._counts)
+    def _resampled_estimates(self) -> dict[str, F64]:
+        """Estimates by name: `[1 + R]`, of the episodes as they are and of each resample."""
+        return estimates(self._usable_evidence, self._counts)
 
     @cached_property
     def _contributions(self) -> dict[str, F64]:
-        """Name -> `[N]`."""
-        return jackknife_contributions(self._usable)
+        """Contributions of the episodes to each estimate by name: `[N]`."""
+        return jackknife_contributions(self._usable_evidence)
 
     @cached_property
-    def _not_played(self) -> dict[str, float]:
-        return missing_weight_margins(self._usable)
+    def _margins(self) -> dict[str, float]:
+        return missing_weight_margins(self._usable_evidence)
 
     def _estimate(self, name: str) -> Estimate:
-        values, level = self._found[name], self.options.level
+        values, level = self._resampled_estimates[name], self.options.level
         value = float(values[0])
         if name == "dm":
             assert self.options.fit is not None
             assert self._model is not None
             freedom = 2 * (self.options.fit.members - 1)
             return Estimate(
-                value, student_interval(value, self._model.spread, level, freedom, self._most_missed)
+                value, student_interval(value, self._model.spread, level, freedom, self._max_model_error)
             )
-        beyond = self._not_played.get(name, 0.0)
+        beyond = self._margins.get(name, 0.0)
         interval = jackknife_interval(value, self._contributions[name], level, beyond)
         return Estimate(value, interval, percentiles(values[1:], level))
 
     @cached_property
-    def _misses(self) -> tuple[float, F64]:
-        """What the model's first values lack on average, by what the recorded rewards say: 0 of one that is right.
+    def _model_error(self) -> tuple[float, F64]:
+        """Mean error of the model's initial values against the recorded rewards, and the episodes' contributions `[N]`.
 
-        Weighted by ratios where there are any, else as if the policy did what was recorded. And `[N]` the
-        contributions of the episodes to it, see `left_out`.
+        Weighted by ratios if there are any, else as if the policy took the recorded actions.
         """
-        found, contributions = self._found, self._contributions
-        if "wdr" in found:
-            return float(found["wdr"][0] - found["dm"][0]), contributions["wdr"] - contributions["dm"]
-        of_episodes = self._all.sum_by_episode(self._all.discounts * self._all.td_error)
-        return float(of_episodes.mean()), mean_contributions(of_episodes)
+        samples, contributions = self._resampled_estimates, self._contributions
+        if "wdr" in samples:
+            return float(samples["wdr"][0] - samples["dm"][0]), contributions["wdr"] - contributions["dm"]
+        episode_errors = self._evidence.sum_by_episode(self._evidence.discounts * self._evidence.td_error)
+        return float(episode_errors.mean()), mean_contributions(episode_errors)
 
     @property
-    def _most_missed(self) -> float:
-        """The same at the far end of its interval; as it is where that rests on one episode."""
-        missed, contributions = self._misses
-        return max(map(abs, jackknife_interval(missed, contributions, self.options.level) or (missed,)))
+    def _max_model_error(self) -> float:
+        """Absolute value of the model's error at the far end of its interval."""
+        error, contributions = self._model_error
+        return max(map(abs, jackknife_interval(error, contributions, self.options.level) or (error,)))
 
     def _verdict(self) -> Verdict:
-        """By ratios and model where there are both, else by ratios, else by the model."""
-        found, counts = self._found, self._counts
-        by = next((name for name in ("wdr", "pdwis", "dm") if name in found), None)
-        if by is None:
+        """Compare with the behaviour by ratios and model if there are both, else by ratios, else by the model."""
+        samples, counts = self._resampled_estimates, self._counts
+        name = next((name for name in ("wdr", "pdwis", "dm") if name in samples), None)
+        if name is None:
             return no_verdict(self._why_no_ratios)
-        beyond = 0.0 if by == "pdwis" else counts @ continuation_values(self._all) / counts.sum(1)
-        gains = found[by] - found["behaviour"] - beyond
-        if by == "dm":
+        # The model's value of what follows a cut-off is part of the estimate but not of the behaviour's recorded
+        # return: both policies are assumed to continue in the same way.
+        continuation = (
+            0.0 if name == "pdwis" else counts @ continuation_values(self._evidence) / counts.sum(1)
+        )
+        gains = samples[name] - samples["behaviour"] - continuation
+        if name == "dm":
             assert self._model is not None
-            spread = math.hypot(self._model.spread, found["behaviour"][1:].std(), self._misses[0])
-            return verdict_from_model(float(gains[0]), spread, by, self._why_no_ratios)
-        return verdict_from_resamples(gains[1:], found["behaviour"][1:], by, self._effective or 0.0)
+            spread = math.hypot(self._model.spread, samples["behaviour"][1:].std(), self._model_error[0])
+            return verdict_from_model(float(gains[0]), spread, name, self._why_no_ratios)
+        return verdict_from_resamples(
+            gains[1:], samples["behaviour"][1:], name, self._effective_episodes or 0.0
+        )
 
     def _signals(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        signals: dict[str, float] = {}
         head = self.target.module.action_head
         if head.is_discrete:
-            found["action_agreement"] = self._mean(self._agrees)
+            signals["action_agreement"] = self._mean(self._agreement)
         if head.is_stochastic or not head.noise_size:
-            found["imitation_loss"] = self._mean(self._imitates)
-        if self._all.values is not None:
-            found["td_error"] = float(np.sqrt(np.square(self._all.td_error).mean()))
-            found["mean_q"] = float(self._all.values.q.mean())
-            found["max_q"] = float(self._all.values.q.max())
-        return found if self.critic is None else found | self._critic_signals(self.critic)
+            signals["imitation_loss"] = self._mean(self._imitation_loss)
+        if self._evidence.values is not None:
+            signals["td_error"] = float(np.sqrt(np.square(self._evidence.td_error).mean()))
+            signals["mean_q"] = float(self._evidence.values.q.mean())
+            signals["max_q"] = float(self._evidence.values.q.max())
+        return signals if self.critic is None else signals | self._critic_signals(self.critic)
 
     @torch.no_grad()
     def _critic_signals(self, critic: Critic) -> dict[str, float]:
-        starts = self.window.gather(torch.from_numpy(self._all.first_step))
+        starts = self.window.gather(torch.from_numpy(self._evidence.first_step))
         generator = torch.Generator().manual_seed(self.options.seed)
-        actions, weights = self.target.weighted_actions(starts, _SAMPLES, generator)
-        taken = map_steps(self.window, critic)
+        actions, weights = self.target.weighted_actions(starts, _NUM_ACTION_SAMPLES, generator)
+        q = map_steps(self.window, critic)
         return {
             "critic_initial_value": float((critic(starts, actions) * weights).sum(0).mean()),
-            "critic_mean_q": float(taken.mean()),
-            "critic_max_q": float(taken.max()),
+            "critic_mean_q": float(q.mean()),
+            "critic_max_q": float(q.max()),
         }
 
     def _mean(self, compute: Callable[[Batch], Tensor]) -> float:
         return float(map_steps(self.window, compute).double().mean())
 
-    def _agrees(self, batch: Batch) -> Tensor:
+    def _agreement(self, batch: Batch) -> Tensor:
         return actions_equal(self.target.distribution(batch).mode(), actions_of(batch)).double()
 
-    def _imitates(self, batch: Batch) -> Tensor:
+    def _imitation_loss(self, batch: Batch) -> Tensor:
         return self.target.distribution(batch).imitation_loss(actions_of(batch)).detach()

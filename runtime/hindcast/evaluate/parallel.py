@@ -1,4 +1,4 @@
-"""Evaluation in other processes while training continues here."""
+"""Evaluates policies in other processes while training continues in this one."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.models.policy import Policy
 from hindcast.worker_processes import Workers
 
-_MOST_DEATHS = 3
+_MAX_DEATHS = 3
 
-Played = EnvReport | UserError
-"""A share of an evaluation, or the user's mistake in it."""
+ReportOrError = EnvReport | UserError
+"""The report of a range of episodes, or the user's mistake in it."""
 
 
 class RunningEvaluation(NamedTuple):
-    """An evaluation under way: of which weights, with which seed, and its shares."""
+    """A running evaluation: the policy's files, the seed, and a future for each range of episodes."""
 
     files: dict[str, bytes]
     seed: int
-    futures: list[Future[Played]]
+    futures: list[Future[ReportOrError]]
 
 
 class EvaluationWorkers:
-    """Evaluates in other processes.
+    """Evaluates policies in other processes.
 
-    The episodes of one evaluation are dealt out by index; each is the same whoever plays it, so the report
-    does not depend on the number of workers.
+    The episodes of one evaluation are assigned to workers by index. An episode is the same in every worker, so the
+    report does not depend on the number of workers.
 
     Args:
-        evaluator: what one evaluation is.
-        workers: the processes, which keep the evaluator; they are closed with this.
+        evaluator: definition of one evaluation.
+        workers: the processes, which keep the evaluator; `close` stops them.
     """
 
     def __init__(self, evaluator: EnvEvaluator, workers: Workers[EnvEvaluator]) -> None:
@@ -40,47 +40,52 @@ class EvaluationWorkers:
         self._workers = workers
 
     def submit(self, policy: Policy, seed: int) -> RunningEvaluation:
-        """Begin an evaluation of the policy as it is now; collect it with `gather`."""
+        """Start an evaluation of the policy's present weights; collect it with `gather`."""
         return self._begin(self._workers.share(policy.to_files()), seed)
 
-    def gather(self, playing: RunningEvaluation, timeout: float | None = None) -> EnvReport:
-        """The report of an evaluation, its episodes in order of their index.
+    def gather(self, evaluation: RunningEvaluation, timeout: float | None = None) -> EnvReport:
+        """Wait for an evaluation; return its report, with the episodes in order of their index.
 
-        Of an open-ended evaluation the parts that have not begun are dropped, all but the first. A worker that
-        dies is replaced, and the evaluation done again.
+        Of an open-ended evaluation, ranges that have not started are cancelled, except the first. If a worker dies, it
+        is replaced and the evaluation is repeated.
 
         Args:
-            playing: what `submit` returned.
-            timeout: seconds to wait, None for ever.
+            evaluation: the result of `submit`.
+            timeout: seconds to wait; None waits indefinitely.
 
         Raises:
             UserError: the environment raised, or keeps killing the workers.
-            TimeoutError: no result in time.
+            TimeoutError: the evaluation did not finish in time.
         """
-        for _ in range(_MOST_DEATHS):
+        for _ in range(_MAX_DEATHS):
             try:
-                return _joined(playing.futures, timeout, self._evaluator.is_open_ended)
+                return _merge_reports(evaluation.futures, timeout, self._evaluator.is_open_ended)
             except BrokenExecutor:
-                playing = self._begin(playing.files, playing.seed)
+                evaluation = self._begin(evaluation.files, evaluation.seed)
         raise WorkerLost(
-            f"evaluation runners died {_MOST_DEATHS} times in one evaluation: killed, out of memory, or a crash in "
-            "native code of the environment"
+            f"evaluation runners died {_MAX_DEATHS} times in one evaluation: they were killed, ran out of memory, or "
+            "the environment's native code crashed"
         )
 
     def close(self) -> None:
-        """Stop the processes, evaluating or not."""
+        """Stop the processes, whether idle or not."""
         self._workers.close()
 
     def _begin(self, files: dict[str, bytes], seed: int) -> RunningEvaluation:
-        shares = self._evaluator.episode_ranges(self._workers.num_workers)
+        ranges = self._evaluator.episode_ranges(self._workers.num_workers)
         return RunningEvaluation(
-            files, seed, [self._workers.submit(_play, files, seed, share) for share in shares]
+            files, seed, [self._workers.submit(_play, files, seed, episodes) for episodes in ranges]
         )
 
 
-def _joined(parts: list[Future[Played]], timeout: float | None, open_ended: bool) -> EnvReport:
-    begun = [part for number, part in enumerate(parts) if not (open_ended and number and part.cancel())]
-    reports = [unwrap(found) for found in [part.result(timeout) for part in begun]]
+def _merge_reports(
+    futures: list[Future[ReportOrError]], timeout: float | None, is_open_ended: bool
+) -> EnvReport:
+    # A range that has started cannot be cancelled. The first one always counts, so that no report is empty.
+    live_futures = [
+        future for number, future in enumerate(futures) if not (is_open_ended and number and future.cancel())
+    ]
+    reports = [unwrap(result) for result in [future.result(timeout) for future in live_futures]]
     return EnvReport(
         returns=[value for report in reports for value in report.returns],
         lengths=[value for report in reports for value in report.lengths],
@@ -88,6 +93,8 @@ def _joined(parts: list[Future[Played]], timeout: float | None, open_ended: bool
     )
 
 
-def _play(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Played:
-    """Play one share with a saved policy."""
-    return catch_user_error(lambda: evaluator(Policy.from_files(files), seed, share))
+def _play(
+    evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, episodes: range | None
+) -> ReportOrError:
+    """Play a range of episodes with a saved policy."""
+    return catch_user_error(lambda: evaluator(Policy.from_files(files), seed, episodes))

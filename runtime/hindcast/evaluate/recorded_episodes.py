@@ -1,4 +1,4 @@
-"""Recorded episodes as the networks of a policy see them, whole and in memory."""
+"""Loads recorded episodes into memory as the networks of a policy see them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hindcast.pipeline.needs import transitions
 from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.window import Batch, WindowData
 
-_ROWS = 1 << 13
+_BATCH_ROWS = 1 << 13
 
 
 def load_window(dataset: Dataset, policy: Policy, gamma: float, name: str) -> WindowData:
-    """All episodes of a dataset, end to end, with what temporal differences take; `action_logp` where it is recorded.
+    """Load all episodes of a dataset end to end, with the columns of temporal differences and any `action_logp`.
 
     Args:
-        dataset: as small as memory asks for.
-        policy: whose observation filter, frame stack and action scaling apply.
+        dataset: a dataset that fits in memory.
+        policy: policy that provides observation filter, frame stack and action scaling.
         gamma: discount.
-        name: of the data, in messages.
+        name: name of the data in messages.
 
     Raises:
-        DataError: a column is missing, or the data do not fit the policy's spaces.
+        DataError: a column is missing or the data do not fit the policy's spaces.
     """
     needs = transitions(gamma)
     if has_logp(dataset):
@@ -49,53 +49,54 @@ def load_window(dataset: Dataset, policy: Policy, gamma: float, name: str) -> Wi
         extra_columns=frozenset(),
     )
     window = SourceFeed(name, dataset, settings, budget=0).load_all()
-    _refuse_odd_logp(window, dataset)
+    _refuse_invalid_logp(window, dataset)
     return window
 
 
-def _refuse_odd_logp(window: WindowData, dataset: Dataset) -> None:
-    """Refuse log-probabilities that are none: every sum of ratios that they enter would be lost.
+def _refuse_invalid_logp(window: WindowData, dataset: Dataset) -> None:
+    """Refuse log-probabilities that are not finite numbers.
 
     Raises:
-        DataError: there is one, with the file and the row of its episode.
+        DataError: with the file and row of the first episode that has one.
     """
+    # One NaN would make every sum of ratios that it enters NaN.
     if Columns.ACTION_LOGP not in window.columns:
         return
     logp = window.columns[Columns.ACTION_LOGP]
-    odd = torch.nonzero(~torch.isfinite(logp)).flatten()
-    if not len(odd):
+    invalid_steps = torch.nonzero(~torch.isfinite(logp)).flatten()
+    if not len(invalid_steps):
         return
-    step = int(odd[0])
+    step = int(invalid_steps[0])
     ends = window.length.cumsum(0)
     episode = int(torch.searchsorted(ends, step, right=True))
     t = step - int(ends[episode] - window.length[episode])
     raise DataError(
-        f"{_place(dataset, episode)}: {Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the episode, "
-        "expected the log-probability of the recorded action; leave out the episode, or the column, so that the "
-        "behaviour is cloned."
+        f"{_locate_episode(dataset, episode)}: {Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the "
+        "episode, expected the log-probability of the recorded action. Leave out the episode, or leave out the column "
+        "so that the recorded policy is cloned."
     )
 
 
-def _place(dataset: Dataset, episode: int) -> EpisodeLocation:
-    """Of an episode, counted over all units."""
+def _locate_episode(dataset: Dataset, episode: int) -> EpisodeLocation:
+    """Locate an episode that is counted over all units."""
     for unit in dataset.units:
         if episode < len(unit.lengths):
             return dataset.locate(unit, episode)
         episode -= len(unit.lengths)
-    raise IndexError(f"the data have {episode} episodes less")
+    raise IndexError(f"the episode is {episode} episodes beyond the end of the data")
 
 
 def has_logp(dataset: Dataset) -> bool:
-    """Whether the log-probabilities of the behaviour's actions were recorded."""
+    """Return whether the log-probabilities of the behaviour's actions were recorded."""
     return Columns.ACTION_LOGP in {root(leaf) for leaf in dataset.spec.leaves}
 
 
 def map_steps(window: WindowData, compute: Callable[[Batch], Tensor], steps: Tensor | None = None) -> Tensor:
-    """`[S, ...]` what is computed of batches of a window's steps, in order: of all, unless some are given."""
+    """Compute `[S, ...]` for a window's steps in order, batch by batch; for all steps if `steps` is None."""
     steps = torch.arange(window.num_steps) if steps is None else steps
-    return torch.cat([compute(window.gather(part)) for part in steps.split(_ROWS)])
+    return torch.cat([compute(window.gather(part)) for part in steps.split(_BATCH_ROWS)])
 
 
 def steps_of_episodes(window: WindowData, episodes: Tensor) -> Tensor:
-    """The steps of some episodes, `[N]` bool, in order."""
+    """Return the steps of the episodes that `[N]` bool selects, in order."""
     return torch.nonzero(episodes.repeat_interleave(window.length)).squeeze(1)

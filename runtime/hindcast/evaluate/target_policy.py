@@ -1,6 +1,6 @@
-"""`Target`: the policy to judge, as it acts, in recorded states.
+"""`TargetPolicy`: the policy to evaluate, as it acts in recorded states.
 
-Shape suffixes: S = steps of a window, P = numbers that an action's distribution is made of.
+Shape suffixes: S = steps of a window, P = parameters of an action's distribution.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Batch = Mapping[str, Tensor]
 
 
 class TargetPolicy:
-    """A policy as it acts.
+    """A policy with the way in which it acts.
 
     Args:
-        policy: one with a recurrent state judges batches of `remembering(window)`.
+        policy: the policy. A recurrent one needs batches of `with_recurrent_outputs(window)`.
         explore: it samples its actions; False takes its mode.
     """
 
@@ -38,39 +38,42 @@ class TargetPolicy:
 
     @torch.no_grad()
     def distribution(self, batch: Batch) -> Distribution:
-        """Of its actions in the batch's states, before it takes the mode of it or samples."""
+        """Return the distribution of actions in the batch's states, from which it samples or takes the mode."""
         outputs = batch if self.is_stateful else self._forward(batch)
         return self.module.distribution(outputs[Columns.ACTION_DIST_INPUTS])
 
     @property
     def is_stateful(self) -> bool:
-        """Whether it carries a state from step to step."""
+        """True if the policy carries a state from step to step."""
         return self.module.is_stateful()
 
     @torch.no_grad()
     def with_recurrent_outputs(self, window: WindowData) -> WindowData:
-        """The window with `action_dist_inputs` `[S, P]`: the state is carried through each episode from its first step.
+        """Return the window with `action_dist_inputs` `[S, P]`, carrying the state through each episode.
 
-        The policy sees what was recorded, in the order of time: observations, and where it looks at them, rewards and
-        its actions. All episodes take a step at once.
+        The policy sees the recorded observations and, if it reads them, rewards and actions.
         """
-        by_length = window.length.argsort(descending=True, stable=True)
-        length = window.length[by_length]
-        first = (window.length.cumsum(0) - window.length)[by_length]
+        # All episodes advance together, longest first, so those still running are a prefix of the batch.
+        order = window.length.argsort(descending=True, stable=True)
+        length = window.length[order]
+        first_step = (window.length.cumsum(0) - window.length)[order]
         state = self.module.initial_states(len(length), length.device)
-        found = torch.empty(window.num_steps, self.module.action_head.inputs_size)
+        dist_inputs = torch.empty(window.num_steps, self.module.action_head.inputs_size)
         for t in range(int(length[0])):
-            steps = first[length > t] + t
+            steps = first_step[length > t] + t
             batch = window.gather(steps)
             state = {name: rows[: len(steps)] for name, rows in state.items()}
-            seen = {**batch, **as_leaves(Columns.STATE_IN, state)}
+            inputs = {**batch, **as_leaves(Columns.STATE_IN, state)}
             if self.module.sees_rewards and t:
-                seen[Columns.PREV_REWARDS] = window.columns[Columns.REWARDS][steps - 1].float()
-            outputs = self._forward(seen)
-            found[steps] = outputs[Columns.ACTION_DIST_INPUTS]
-            taken = {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}
-            state = {**state_of(Columns.STATE_OUT, outputs), **self.module.state_after(outputs, taken, None)}
-        return window.with_columns({Columns.ACTION_DIST_INPUTS: found})
+                inputs[Columns.PREV_REWARDS] = window.columns[Columns.REWARDS][steps - 1].float()
+            outputs = self._forward(inputs)
+            dist_inputs[steps] = outputs[Columns.ACTION_DIST_INPUTS]
+            actions = {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}
+            state = {
+                **state_of(Columns.STATE_OUT, outputs),
+                **self.module.state_after(outputs, actions, None),
+            }
+        return window.with_columns({Columns.ACTION_DIST_INPUTS: dist_inputs})
 
     def _forward(self, batch: Batch) -> Mapping[str, Tensor]:
         return (
@@ -79,52 +82,52 @@ class TargetPolicy:
 
     @torch.no_grad()
     def logp(self, batch: Batch) -> Tensor:
-        """`[B]` float64 log-probability of the recorded actions; of a greedy policy 0 or -inf."""
-        distribution, taken = self.distribution(batch), actions_of(batch)
+        """Return the log-probability `[B]` (float64) of the recorded actions; 0 or -inf for a greedy policy."""
+        distribution, actions = self.distribution(batch), actions_of(batch)
         if self.explore:
-            return distribution.logp(taken).double()
+            return distribution.logp(actions).double()
         zeros = torch.zeros(num_timesteps(batch), dtype=torch.float64)
-        return zeros.masked_fill(~actions_equal(distribution.mode(), taken).cpu(), -torch.inf)
+        return zeros.masked_fill(~actions_equal(distribution.mode(), actions).cpu(), -torch.inf)
 
     @torch.no_grad()
     def weighted_actions(
         self, batch: Batch, count: int, generator: torch.Generator
     ) -> tuple[Actions, Tensor]:
-        """Actions that stand for what it does, and how much each counts.
+        """Return actions and weights that represent the policy's distribution.
 
         Args:
-            batch: of states.
-            count: samples, where not all actions can be listed.
-            generator: of the samples.
+            batch: states.
+            count: number of samples, if the actions cannot be listed.
+            generator: generator of the samples.
 
         Returns:
-            `[K, B, *shape]` actions and `[K, B]` weights, which sum to 1 over K: all actions of a Discrete space with
-            their probabilities, the mode of a greedy policy, samples else.
+            Actions `[K, B, *shape]` and weights `[K, B]`, which sum to 1 over K: the mode of a greedy policy, all
+            actions of a Discrete space with their probabilities, otherwise samples.
         """
         distribution, space = self.distribution(batch), self.module.action_space
         rows = num_timesteps(batch)
         if not self.explore or not self.module.action_head.noise_size:
-            taken = [distribution.mode()]
+            candidates = [distribution.mode()]
         elif isinstance(space, gym.spaces.Discrete):
-            listed = torch.arange(int(space.n)) + int(space.start)
-            each = listed.unsqueeze(1).expand(-1, rows)
-            return each, torch.stack([distribution.logp(actions).exp() for actions in each])
+            indices = torch.arange(int(space.n)) + int(space.start)
+            actions = indices.unsqueeze(1).expand(-1, rows)
+            return actions, torch.stack([distribution.logp(choice).exp() for choice in actions])
         else:
             noises = (sample_noise(self.module, batch, generator) for _ in range(count))
-            taken = [distribution.sample(noise) for noise in noises]
-        stacked: Actions = tree_map(lambda *samples: torch.stack(samples), *taken)
-        return stacked, torch.full((len(taken), rows), 1.0 / len(taken))
+            candidates = [distribution.sample(noise) for noise in noises]
+        actions_by_candidate: Actions = tree_map(lambda *samples: torch.stack(samples), *candidates)
+        return actions_by_candidate, torch.full((len(candidates), rows), 1.0 / len(candidates))
 
 
 def sample_noise(module: RLModule, batch: Batch, generator: torch.Generator) -> Tensor:
-    """`[B, K]` noise of the kind that the module's distribution samples from."""
+    """Draw noise `[B, K]` of the kind that the module's distribution samples from."""
     head = module.action_head
     draw = torch.randn if head.noise_kind == "normal" else torch.rand
     return draw((num_timesteps(batch), head.noise_size), generator=generator)
 
 
 def actions_equal(left: Actions, right: Actions) -> Tensor:
-    """`[B]` bool: where two actions are equal in all their elements."""
+    """Return `[B]` bool: whether two actions are equal in all their elements."""
     if isinstance(left, Tensor):
         assert isinstance(right, Tensor)
         return (left == right).flatten(1).all(1) if left.dim() > 1 else left == right

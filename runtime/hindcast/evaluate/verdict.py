@@ -1,4 +1,4 @@
-"""One plain sentence: is the policy better than the one that played?"""
+"""States in one sentence whether the policy is better than the one that played."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 
-_SURE = 0.95
-_NOTHING = 1e-3
+_CONFIDENCE = 0.95
+_NEGLIGIBLE = 1e-3
 
 Answer = Literal["better", "worse", "unknown"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the estimates say.
+    """The comparison of a policy with the behaviour.
 
     Attributes:
-        answer: "better" or "worse" than the behaviour, where that is at least 0.95 likely; else "unknown".
-        probability: that the policy is better; None where nothing can be said.
-        by: the estimate that it is taken from; None where there is none.
-        sentence: the same in words.
+        answer: "better" or "worse" than the behaviour, with a probability of at least 0.95; else "unknown".
+        probability: probability that the policy is better; None without a usable estimate.
+        by: name of the estimate that the verdict is based on; None without one.
+        sentence: the verdict in words.
     """
 
     answer: Answer
@@ -35,51 +35,56 @@ class Verdict:
 
 
 def no_verdict(reason: str) -> Verdict:
-    """Nothing can be said."""
-    return Verdict("unknown", None, None, f"nothing can be said: {reason}")
+    """Return an unknown verdict for a reason."""
+    return Verdict("unknown", None, None, f"no verdict: {reason}")
 
 
 def verdict_from_resamples(
-    gains: NDArray[np.float64], returns: NDArray[np.float64], by: str, effective: float
+    gains: NDArray[np.float64], returns: NDArray[np.float64], estimate: str, effective: float
 ) -> Verdict:
-    """From what the policy wins over the behaviour in each resample of the episodes.
+    """Return the verdict from the policy's gain over the behaviour in each resample of the episodes.
 
     Args:
-        gains: `[R]` estimate less the behaviour's return, both of the same resample.
-        returns: `[R]` the behaviour's; a gain far below their spread is none, but what is left of rounding.
-        by: name of the estimate.
-        effective: episodes that count, of its weights.
+        gains: `[R]` estimate minus the behaviour's return in the same resample.
+        returns: `[R]` the behaviour's return.
+        estimate: name of the estimate.
+        effective: effective episodes of its weights.
     """
     if not np.isfinite(gains).all():
         return no_verdict("in some resamples all episodes have weight 0")
-    gains = np.where(np.abs(gains) <= _NOTHING * returns.std(), 0.0, gains)
-    share = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
-    return _judged(share, by, formatting.plural(round(effective), "effective episode"))
+    # A gain far below the spread of returns is what rounding has left of equal policies.
+    gains = np.where(np.abs(gains) <= _NEGLIGIBLE * returns.std(), 0.0, gains)
+    probability = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
+    return _make_verdict(probability, estimate, formatting.plural(round(effective), "effective episode"))
 
 
-def verdict_from_model(gain: float, spread: float, by: str, reason: str) -> Verdict:
-    """From a model alone.
+def verdict_from_model(gain: float, spread: float, estimate: str, reason: str) -> Verdict:
+    """Return the verdict from a model alone.
 
     Args:
-        gain: estimate less the behaviour's return.
-        spread: standard deviation of that.
-        by: name of the estimate.
-        why: why there is no other.
+        gain: estimate minus the behaviour's return.
+        spread: standard deviation of the gain.
+        estimate: name of the estimate.
+        reason: why there is no other estimate.
     """
     if not spread > 0:
         return no_verdict("the model has no spread")
-    return _judged(NormalDist().cdf(gain / spread), by, f"by the model alone: {reason}")
+    return _make_verdict(NormalDist().cdf(gain / spread), estimate, remark=f", by the model alone: {reason}")
 
 
-def _judged(probability: float, by: str, details: str) -> Verdict:
+def _make_verdict(probability: float, estimate: str, details: str = "", remark: str = "") -> Verdict:
     answer: Answer = "unknown"
-    said = f"inconclusive: {_shown(probability)} likely to be better than the behaviour"
-    if probability >= _SURE:
-        answer, said = "better", f"better than the behaviour: {_shown(probability)} likely"
-    elif probability <= 1 - _SURE:
-        answer, said = "worse", f"worse than the behaviour: {_shown(1 - probability)} likely"
-    return Verdict(answer, probability, by, f"{said}; {details}")
+    claim = f"inconclusive: {_percent(probability)} chance that it is better than the recorded policy"
+    notes = [details]
+    if probability >= _CONFIDENCE:
+        answer, claim = "better", "probably better than the recorded policy"
+        notes = [_percent(probability), details]
+    elif probability <= 1 - _CONFIDENCE:
+        answer, claim = "worse", "probably worse than the recorded policy"
+        notes = [_percent(1 - probability), details]
+    brackets = "; ".join(filter(None, notes))
+    return Verdict(answer, probability, estimate, f"{claim}{f' ({brackets})' if brackets else ''}{remark}")
 
 
-def _shown(probability: float) -> str:
-    return "over 0.99" if probability > 0.99 else f"{probability:.2f}"
+def _percent(probability: float) -> str:
+    return ">99 %" if probability > 0.99 else formatting.as_percentage(probability)

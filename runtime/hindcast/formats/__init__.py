@@ -1,1 +1,1 @@
-"""How files hold data: those that are written and opened, and those of others that are read."""
+"""File formats: the layouts that Hindcast writes and opens, and the foreign formats that it reads."""

@@ -1,4 +1,4 @@
-"""What the writer writes: the rows that an encoder makes of episodes, and the file that they go into."""
+"""Writing episodes: the rows that an encoder makes of blocks, and the file that they go into."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from hindcast.storage.location import Location
 
 
 class EncodedEpisodes(NamedTuple):
-    """Encoded episodes: their rows, and for each its steps, how many rows it has, and how many bytes."""
+    """Encoded episodes.
+
+    Attributes:
+        table: their rows.
+        length: `[N]` steps of each episode.
+        num_rows: `[N]` rows of each episode.
+        nbytes: `[N]` bytes of each episode before compression, about.
+    """
 
     table: pa.Table
     length: I64
@@ -29,17 +36,17 @@ class EncodedEpisodes(NamedTuple):
         return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in arrays))
 
     def slice(self, start: int, stop: int) -> EncodedEpisodes:
-        """Some of the episodes."""
-        first, count = int(self.num_rows[:start].sum()), int(self.num_rows[start:stop].sum())
+        """Return the episodes `start` to `stop`."""
+        first_row, num_rows = int(self.num_rows[:start].sum()), int(self.num_rows[start:stop].sum())
         arrays = (array[start:stop] for array in (self.length, self.num_rows, self.nbytes))
-        return EncodedEpisodes(self.table.slice(first, count), *arrays)
+        return EncodedEpisodes(self.table.slice(first_row, num_rows), *arrays)
 
 
 class DataFile(ABC):
-    """A file of rows of one schema, which appears under its name complete or not at all.
+    """A file of rows of one schema. It appears under its name complete or not at all.
 
     Attributes:
-        rows: written so far.
+        num_rows: rows written so far.
     """
 
     def __init__(self, location: Location, schema: pa.Schema) -> None:
@@ -59,11 +66,15 @@ class DataFile(ABC):
         return len(self._groups)
 
     def accepts(self, schema: pa.Schema) -> bool:
-        """Whether rows of this schema can follow: columns that they lack are empty."""
+        """Return whether rows of this schema can be added; columns that they lack are empty."""
         return set(schema.names) <= set(self._schema.names)
 
     def write(self, group: EncodedEpisodes, continued: bool) -> None:
-        """Add a row group; `continued` says that its first row continues the episode before.
+        """Add a row group.
+
+        Args:
+            group: its rows.
+            continued: whether its first row continues the last episode of the row group before.
 
         Raises:
             StorageError: with path and reason.
@@ -84,7 +95,7 @@ class DataFile(ABC):
         """Make the file durable and visible.
 
         Raises:
-            StorageError: with path and reason; the file is not there then.
+            StorageError: with path and reason; the file does not exist then.
         """
         self._file.commit()
         return FileEntry.from_row_groups(
@@ -92,7 +103,7 @@ class DataFile(ABC):
         )
 
     def abort(self) -> None:
-        """Remove it."""
+        """Remove the unfinished file."""
         self._file.abort()
 
     @abstractmethod
@@ -101,29 +112,29 @@ class DataFile(ABC):
 
 
 class RowEncoder(ABC):
-    """Makes rows of blocks that fit one spec, and the files that they go into.
+    """Encodes blocks of one spec as rows, and opens the files that they go into.
 
     Attributes:
-        suffix: how the files' names end.
-        compressions: those that the files can have, by their names in a resource; the first is the default.
+        suffix: end of the files' names.
+        compressions: the supported ones, by their names in a resource; the first is the default.
     """
 
     suffix: str
     compressions: tuple[str, ...]
 
     def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
+        """Split a block into the parts that are encoded separately, in order.
 
-        Here they are never cut.
+        An episode that is too long comes in fragments, one in each part. By default nothing is split.
 
         Yields:
-            A piece, and whether it continues the episode of the piece before.
+            A part, and whether it continues the last episode of the part before.
         """
         yield block, False
 
     @abstractmethod
     def encode(self, block: Block) -> EncodedEpisodes:
-        """A piece's episodes as rows.
+        """Encode the episodes of a part as rows.
 
         Raises:
             DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
@@ -131,7 +142,7 @@ class RowEncoder(ABC):
 
     @abstractmethod
     def open(self, location: Location, schema: pa.Schema, compression: str) -> DataFile:
-        """A new file for rows of this schema.
+        """Open a new file for rows of this schema.
 
         Raises:
             StorageError: with path and reason.
@@ -139,4 +150,4 @@ class RowEncoder(ABC):
 
     @abstractmethod
     def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
-        """Bytes (at most, about) of a file with so many row groups, without its rows."""
+        """Return the bytes of a file with `groups` row groups, without its rows: an upper estimate."""

@@ -1,4 +1,4 @@
-"""What is known of a dataset file without opening it; stored in commits and manifests."""
+"""Descriptions of dataset files, stored in commits and manifests so that no file has to be opened."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pydantic.alias_generators import to_camel
 
 
 class JsonModel(BaseModel):
-    """Base of what is stored as JSON: camelCase there, snake_case here."""
+    """Base of models that are stored as JSON, with camelCase names there and snake_case names here."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the model as plain JSON."""
         return self.model_dump(mode="json", by_alias=True)
 
 
 class RowGroup(JsonModel):
-    """One row group: the least that is read at once.
+    """One row group, the smallest part of a file that is read at once.
 
     Attributes:
-        rows: episodes and fragments.
-        timesteps: their steps.
-        bytes: size before compression, as its columns are encoded.
+        rows: number of episodes and fragments.
+        timesteps: number of their steps.
+        bytes: size of the encoded columns before compression.
         lengths: `[rows]` steps of each.
         continued: rows that continue the episode of the row before (row 0: of the row group before).
-        dropped: rows that do not count, because they repeat others.
+        dropped: rows that are ignored because they repeat others.
     """
 
     rows: int
@@ -40,10 +40,10 @@ class RowGroup(JsonModel):
 
 
 class EpisodePart(JsonModel):
-    """A stored episode, or a part of one, in a file that Hindcast did not write.
+    """A stored episode, or part of one, in a file that Hindcast did not write.
 
     Attributes:
-        eps_id: its episode.
+        eps_id: id of its episode.
         t_started: timestep at which it starts.
         ended: whether the episode is terminated or truncated at its end.
     """
@@ -58,8 +58,8 @@ class FileEntry(JsonModel):
 
     Attributes:
         path: relative to the dataset's folder.
-        rows: episodes and fragments.
-        timesteps: their steps.
+        rows: number of episodes and fragments.
+        timesteps: number of their steps.
         bytes: size of the file.
         checksum: sha256 (hex) of its content.
         row_groups: in the file's order.
@@ -74,7 +74,7 @@ class FileEntry(JsonModel):
 
     @classmethod
     def from_row_groups(cls, path: str, nbytes: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:
-        """The entry of a file with these row groups."""
+        """Return the entry of a file with these row groups."""
         return cls(
             path=path,
             rows=sum(group.rows for group in groups),
@@ -87,14 +87,14 @@ class FileEntry(JsonModel):
     @field_validator("path")
     @classmethod
     def _stays_inside(cls, path: str) -> str:
-        """A listed file is read, and deleted when its dataset is replaced: it cannot be anywhere else."""
+        """Reject paths outside the dataset's folder: listed files are read, and deleted with their dataset."""
         if path.startswith("/") or ".." in path.split("/"):
             raise ValueError(f"{path!r} leads out of the dataset's folder")
         return path
 
     @property
     def episodes(self) -> int:
-        """Rows that start an episode."""
+        """Number of rows that start an episode."""
         return self.rows - sum(len(group.continued) for group in self.row_groups)
 
     @property

@@ -1,4 +1,4 @@
-"""`Format`: how files of one kind are recognised, cut into pieces and read."""
+"""`Format`: recognising the files of one kind, splitting them into pieces, and reading these."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ PIECE_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a source is read: see the fields of `InputSource` with these names.
+    """Options for reading a source. See the fields of `InputSource` with these names.
 
     Attributes:
-        schema: from Hindcast's column name to the data's, to a pattern, or to the names of several, which become one
-            vector.
-        columns: Hindcast's names of those to read; all if None.
-        filter: comparisons that must all hold for a row.
-        compress_columns: those that may hold compressed cells; any if None.
-        ignore_final_observation: whether data without next observations are read.
-        options: of the format's own reader.
+        schema: Hindcast's column name -> the source's name, a pattern, or the names of several columns, which
+            become one vector.
+        columns: columns to read, by Hindcast's names; all if None.
+        filter: comparisons that a row must pass, all of them.
+        compress_columns: columns that may hold compressed cells; any if None.
+        ignore_final_observation: whether to read data without next observations.
+        options: options of the format's reader.
         keys: columns stored in the names of a file's folders (`day=3`) -> their values.
-        mapper: "package.module:Class" whose `map_rows` makes episodes of text, images and binary.
+        mapper: import path of the class with a `map_rows` that makes episodes of text, images and binary files.
         mapper_kwargs: keyword arguments of its `map_rows` (`spec.pipeline.preLearnerKwargs`).
-        mapper_given: the training that it maps for, as JSON (see `TrainingConfig`).
+        mapper_training: the training that it maps rows for, as JSON (see `TrainingConfig`).
     """
 
     schema: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
@@ -52,12 +52,12 @@ class ReadOptions:
 
 
 class Piece(NamedTuple):
-    """A part of a file that is read at once, about 16 MiB. It travels to workers.
+    """A part of a file that is read at once, about 16 MiB. It is pickled for worker processes.
 
     Attributes:
         location: the file.
         nbytes: size in memory, about.
-        stretch: the format's own: where in the file. It pickles.
+        extent: position in the file, in the format's own form; picklable.
     """
 
     location: Location
@@ -69,8 +69,8 @@ class FileGroup(NamedTuple):
     """Files that are read together, as one location.
 
     Attributes:
-        location: what `Format.pieces` is given: a file that represents all, or a folder.
-        files: relative paths of all that belong to it, data or not; none is read on its own.
+        location: argument of `Format.pieces`: a file that represents all of them, or a folder.
+        files: relative paths of all files of the group, data or not; none of them is read on its own.
     """
 
     location: Location
@@ -78,7 +78,7 @@ class FileGroup(NamedTuple):
 
 
 class Format(ABC):
-    """One kind of file. Stateless; it travels to workers by its name.
+    """One kind of file. Stateless; worker processes look it up by its name.
 
     Attributes:
         name: as `InputSource.format` names it.
@@ -88,7 +88,7 @@ class Format(ABC):
 
     @abstractmethod
     def recognises(self, location: Location) -> bool:
-        """Whether a file is of this kind: by its name, then by its first bytes or footer, never by all of it.
+        """Return whether a file is of this kind, by its name, first bytes or footer; it is never read whole.
 
         Raises:
             StorageError: it cannot be read.
@@ -96,15 +96,15 @@ class Format(ABC):
 
     @abstractmethod
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """The file in pieces, in stored order; cheap: no more is read than finding their bounds takes.
+        """Split the file into pieces, in stored order. Cheap: reads only what finding their bounds requires.
 
         Raises:
-            DataError: a damaged file, or one that lacks what the format needs.
+            DataError: the file is damaged, or lacks something that the format requires.
         """
 
     @abstractmethod
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
-        """The piece's timesteps in stored order, or complete episodes where the format stores episodes.
+        """Read the piece's timesteps in stored order, or complete episodes if the format stores episodes.
 
         A `Block` holds complete episodes only and is not reordered. `options.columns` and `options.filter` have been
         applied to `Rows`, and not to a `Block`.
@@ -114,15 +114,15 @@ class Format(ABC):
         """
 
     def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:  # noqa: ARG002
-        """The files of a recursive listing that are read together; none where files are read one by one.
+        """Group the files of a recursive listing that are read together; empty if files are read one by one.
 
         Raises:
-            StorageError: a file cannot be inspected.
+            StorageError: a file cannot be read.
         """
         return []
 
     def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
-        """Spaces and environment where the file states them; no leaves. Cheap.
+        """Return the spaces and the environment that the file states, without leaves. Cheap.
 
         Raises:
             DataError: as `pieces`.
@@ -130,7 +130,9 @@ class Format(ABC):
         return DataSpec()
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:  # noqa: ARG002
-        """How the file is interpreted, in sentences that do not name it: most files of a folder have the same. Cheap.
+        """Return notes on how the file is interpreted. Cheap.
+
+        They do not name the file, because most files of a folder have the same notes.
 
         Raises:
             DataError: as `pieces`.
@@ -139,24 +141,24 @@ class Format(ABC):
 
 
 def require_package(location: Location, package: str, extra: str) -> Any:
-    """A package that reading a file takes.
+    """Import a package that reading a file requires.
 
     Raises:
-        DataError: it is not installed; names the extra that has it.
+        DataError: the package is not installed; names the extra that contains it.
     """
     try:
         return import_module(package)
     except ImportError as error:
         raise DataError(
-            f"reading {location} takes {package}, which is not installed: pip install 'hindcast-rl[{extra}]'"
+            f"reading {location} requires {package}, which is not installed: pip install 'hindcast-rl[{extra}]'"
         ) from error
 
 
 def check_no_schema(options: ReadOptions, form: str) -> None:
-    """Refuse a schema map, which would change nothing.
+    """Refuse a schema map, which would have no effect.
 
     Raises:
-        DataError: there is one.
+        DataError: a schema map is given.
     """
     if options.schema:
         names = ", ".join(sorted(options.schema))
@@ -164,5 +166,5 @@ def check_no_schema(options: ReadOptions, form: str) -> None:
 
 
 def is_hidden(relative: str) -> bool:
-    """Whether a path below a folder is not looked at."""
+    """Return whether a path below a folder is hidden, and so not read."""
     return any(part.startswith((".", "_")) for part in relative.split("/"))

@@ -1,4 +1,4 @@
-"""HDF5 files, opened and read so that nothing outside the file is touched and every fault is a sentence.
+"""Opening and reading HDF5 files without following links out of them, with readable errors.
 
 HDF5 can name other files in four ways: external links, external storage, virtual datasets, and soft links that
 lead over one of these. None is followed.
@@ -21,6 +21,7 @@ from hindcast.storage.location import Location
 
 SUFFIXES: Final = (".hdf5", ".h5", ".hdf")
 _READ_AHEAD: Final = 1 << 20
+# limits for invalid files: hard links can form cycles of groups
 _MAX_LEAVES: Final = 4096
 _MAX_DEPTH: Final = 16
 
@@ -30,15 +31,16 @@ Dataset = Any  # h5py.Dataset
 
 @contextmanager
 def open_file(location: Location) -> Iterator[Group]:
-    """The file's root group.
+    """Open the file's root group.
 
     Raises:
-        DataError: h5py is not installed; not an HDF5 file, or a damaged one.
+        DataError: h5py is not installed; the file is not HDF5, or is damaged.
         StorageError: it cannot be read.
     """
     h5py = require_package(location, "h5py", "hdf5")
+    # HDF5's locks fail on file systems without them, and reading needs none
     with (
-        _source(location) as source,
+        _open_source(location) as source,
         translate_errors(location),
         h5py.File(source, "r", locking=False) as file,
     ):
@@ -47,96 +49,98 @@ def open_file(location: Location) -> Iterator[Group]:
 
 @contextmanager
 def translate_errors(location: Location, node: Any = None, name: str = "") -> Iterator[None]:
-    """Turn what h5py raises into a sentence with the file and the path in it: of a node, or a name in it."""
+    """Raise h5py's errors as `DataError` with the file and the path of a node, or of a name in it."""
     try:
         yield
     except UserError:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        inside = "/" if node is None else _path(node, name)
+        node_path = "/" if node is None else _join_path(node, name)
         raise DataError(
-            f"{location} is damaged, or is not an HDF5 file (at {inside}): {reason_of(error)}; copy it again"
+            f"{location} is damaged, or is not an HDF5 file (at {node_path}): {reason_of(error)}; copy it again"
         ) from error
 
 
 def child_names(location: Location, group: Group) -> list[str]:
-    """What a group holds, sorted."""
+    """List the names in a group, sorted."""
     with translate_errors(location, group):
         return sorted(group)
 
 
 def open_child(location: Location, group: Group, name: str) -> Any:
-    """A group or dataset in a group.
+    """Open a group or dataset in a group.
 
     Raises:
         DataError: it is missing, is in another file, or holds neither numbers nor text.
     """
     h5py = require_package(location, "h5py", "hdf5")
     with translate_errors(location, group, name):
-        links, encoded = group.id.links, name.encode()
-        if not links.exists(encoded):  # `name in group` would follow links
-            raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}")
-        if links.get_info(encoded).type != h5py.h5l.TYPE_HARD:
+        links, name_bytes = group.id.links, name.encode()
+        if not links.exists(name_bytes):  # `name in group` would follow links
+            raise DataError(f"{location} has no {_join_path(group, name)}: {_describe_group(group)}")
+        if links.get_info(name_bytes).type != h5py.h5l.TYPE_HARD:
             raise DataError(
-                f"{location} has a link at {_path(group, name)}, which may lead out of the file and is not followed: "
-                "copy what it leads to into the file"
+                f"{location} has a link at {_join_path(group, name)}, which may lead out of the file "
+                "and is not followed: copy its target into the file"
             )
-        found = h5py.h5o.open(group.id, encoded)
-        if isinstance(found, h5py.h5g.GroupID):
-            return h5py.Group(found)
-        if not isinstance(found, h5py.h5d.DatasetID):
-            raise DataError(f"{location} has neither a group nor a dataset at {_path(group, name)}")
-        _check(location, found, _path(group, name))
-        return h5py.Dataset(found, readonly=True)
+        object_id = h5py.h5o.open(group.id, name_bytes)
+        if isinstance(object_id, h5py.h5g.GroupID):
+            return h5py.Group(object_id)
+        if not isinstance(object_id, h5py.h5d.DatasetID):
+            raise DataError(f"{location} has neither a group nor a dataset at {_join_path(group, name)}")
+        _check_dataset(location, object_id, _join_path(group, name))
+        return h5py.Dataset(object_id, readonly=True)
 
 
 def collect_datasets(
     location: Location, node: Any, skip: Collection[str] = (), depth: int = 0
 ) -> dict[str, Dataset]:
-    """All datasets below a group by their path in it (`a/b`), sorted; a dataset by itself is at "".
+    """Collect all datasets below a group by their path in it (`a/b`), sorted; a dataset by itself has the path "".
 
     Args:
-        skip: names in the group that are left out.
-        depth: of the group below the one that was asked for.
+        skip: names in the group to leave out.
+        depth: levels between the group and the one that the caller asked for.
 
     Raises:
-        DataError: as `child`; groups nested without end.
+        DataError: see `open_child`; too many nested groups or datasets.
     """
     if not hasattr(node, "keys"):
         return {"": node}
     if depth > _MAX_DEPTH:
         raise DataError(f"{location} nests groups more than {_MAX_DEPTH} deep (at {node.name})")
-    found: dict[str, Dataset] = {}
+    datasets_by_path: dict[str, Dataset] = {}
     for name in child_names(location, node):
         if name in skip:
             continue
-        below = collect_datasets(location, open_child(location, node, name), depth=depth + 1)
-        found |= {f"{name}/{path}" if path else name: dataset for path, dataset in below.items()}
-        if len(found) > _MAX_LEAVES:
+        children = collect_datasets(location, open_child(location, node, name), depth=depth + 1)
+        datasets_by_path |= {
+            f"{name}/{path}" if path else name: dataset for path, dataset in children.items()
+        }
+        if len(datasets_by_path) > _MAX_LEAVES:
             raise DataError(f"{location} has more than {_MAX_LEAVES} datasets below {node.name}")
-    return found
+    return datasets_by_path
 
 
 def num_rows(location: Location, dataset: Dataset) -> int:
-    """The length of a dataset's first dimension.
+    """Return the length of a dataset's first dimension.
 
     Raises:
-        DataError: it has none.
+        DataError: the dataset is a single value.
     """
     if not dataset.shape:
-        raise DataError(f"{location} has one value at {dataset.name}, where one for each step is expected")
+        raise DataError(f"{location} has one value at {dataset.name}: expected one for each step")
     return int(dataset.shape[0])
 
 
 def is_text(dataset: Dataset) -> bool:
-    """Whether a dataset holds strings."""
+    """Return whether a dataset holds strings."""
     import h5py
 
     return h5py.check_string_dtype(dataset.dtype) is not None
 
 
 def read_values(location: Location, dataset: Dataset, start: int, stop: int) -> NDArray[Any]:
-    """`[stop - start, *shape]`: numbers in native byte order, text as an object array of `str`.
+    """Read `[stop - start, *shape]`: numbers in native byte order, text as an object array of `str`.
 
     Raises:
         DataError: damage; text that is not UTF-8.
@@ -148,36 +152,37 @@ def read_values(location: Location, dataset: Dataset, start: int, stop: int) -> 
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _check(location: Location, identifier: Any, path: str) -> None:
-    """Make sure that a dataset is in the file, and holds numbers, text, or images compressed to bytes."""
+def _check_dataset(location: Location, dataset_id: Any, path: str) -> None:
+    """Check that a dataset is in the file, and holds numbers, text, or images compressed to bytes."""
     import h5py
 
-    if identifier.get_offset() is None:  # not in one piece in this file
-        stored = identifier.get_create_plist()
-        if stored.get_layout() == h5py.h5d.VIRTUAL or stored.get_external_count():
+    if dataset_id.get_offset() is None:  # not contiguous in this file
+        creation_properties = dataset_id.get_create_plist()
+        if creation_properties.get_layout() == h5py.h5d.VIRTUAL or creation_properties.get_external_count():
             raise DataError(
                 f"{location} keeps the data of {path} in other files, which are not read: copy them into the file"
             )
-    dtype = identifier.dtype
+    dtype = dataset_id.dtype
     is_known = dtype.kind in "biufc" or h5py.check_string_dtype(dtype) is not None
-    if identifier.shape is None or not (is_known or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)):
+    if dataset_id.shape is None or not (is_known or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)):
         raise DataError(f"{location} holds neither numbers nor text at {path} (its type is {dtype})")
 
 
-def _path(node: Any, name: str) -> str:
+def _join_path(node: Any, name: str) -> str:
     return f"{node.name.rstrip('/')}/{name}".rstrip("/") or "/"
 
 
-def _holds(group: Group) -> str:
-    found = sorted(group)
-    return f"it holds {', '.join(found[:8])}{' …' if len(found) > 8 else ''}" if found else "it is empty"
+def _describe_group(group: Group) -> str:
+    names = sorted(group)
+    return f"it holds {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "it is empty"
 
 
 @contextmanager
-def _source(location: Location) -> Iterator[Any]:
+def _open_source(location: Location) -> Iterator[Any]:
     if location.is_local:
         yield location.path
         return
+    # h5py reads metadata in small parts, each of which would be a request to the store
     stream = location.open()
     with stream, io.BufferedReader(stream, _READ_AHEAD) as source:
         yield source

@@ -1,4 +1,4 @@
-"""The layouts that there are, by name and by what a file's schema says."""
+"""All layouts, by name and by the schema of a file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LAYOUTS: Final[dict[str, Layout]] = {
     ARROW_EPISODES: ArrowEpisodes(),
     MESSAGEPACK_EPISODES: MessagePackEpisodes(),
 }
-"""Those that are opened directly."""
+"""Layouts that are opened directly."""
 EXPORTED_LAYOUTS: Final = (COLUMNS_LAYOUT, JSON_LAYOUT, CSV_LAYOUT, SAMPLE_BATCH_LAYOUT)
-"""Those written for other tools; for training they are prepared, like other tables."""
+"""Layouts that are written for other tools; for training they are prepared, like other tables."""
 _ENCODERS: Final[dict[str, Callable[[DataSpec], RowEncoder]]] = {
     ARROW_EPISODES: ArrowEncoder,
     MESSAGEPACK_EPISODES: MessagePackEncoder,
@@ -47,31 +47,31 @@ WRITTEN_FORMATS: Final = {
     "CSV": CSV_LAYOUT,
     "SampleBatch": SAMPLE_BATCH_LAYOUT,
 }
-"""Name -> layout: the formats of a recording's output, and Episodes by the name of their other encoding."""
+"""Name -> layout: the formats of a recording's output, and Episodes under the name of their other encoding."""
 DEFAULT_LAYOUT: Final = ARROW_EPISODES
 
 
-def make_encoder(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> RowEncoder:
-    """What writes data of a spec in a layout.
+def make_encoder(layout: str, spec: DataSpec, packed_columns: Sequence[str] = ()) -> RowEncoder:
+    """Return the encoder that writes data of a spec in a layout.
 
     Args:
         layout: one of `LAYOUTS` or `EXPORTED_LAYOUTS`.
-        packed: columns to pack, which only SampleBatch can.
+        packed_columns: columns to pack; only SampleBatch can pack them.
 
     Raises:
         DataError: the layout cannot hold such data.
     """
-    if packed and layout == SAMPLE_BATCH_LAYOUT:
-        return SampleBatchEncoder(spec, packed)
+    if packed_columns and layout == SAMPLE_BATCH_LAYOUT:
+        return SampleBatchEncoder(spec, packed_columns)
     return _ENCODERS[layout](spec)
 
 
 def detect_layout(schema: pa.Schema) -> str:
-    """The name of the layout of a file with this schema.
+    """Return the name of the layout of a file with this schema.
 
     Raises:
-        NotReadable: no file of episodes.
-        DataError: metadata of ours that cannot be read.
+        UnknownLayoutError: the file does not hold episodes that can be opened directly.
+        DataError: Hindcast's metadata cannot be read.
     """
     description = read_description(schema)
     if description is not None:

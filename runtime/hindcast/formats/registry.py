@@ -1,4 +1,4 @@
-"""All formats that data are read from."""
+"""All formats that data are read from, and detection of a file's format."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hindcast.formats.tables.json_table import Json
 from hindcast.formats.tables.parquet import Parquet
 from hindcast.storage.location import Entry, Location
 
+# Order matters: a format that looks into a file comes before one that accepts its suffix (SampleBatch before JSON).
 _ALL: Final[tuple[Format, ...]] = (
     Minari(),
     D4RL(),
@@ -29,37 +30,37 @@ _ALL: Final[tuple[Format, ...]] = (
     Images(),
     Binary(),
 )
-FORMATS: Final[dict[str, Format]] = {known.name: known for known in (*_ALL, RayData())}
+FORMATS: Final[dict[str, Format]] = {file_format.name: file_format for file_format in (*_ALL, RayData())}
 
 
 def detect_format(location: Location) -> Format | None:
-    """The first format that recognises a file; None if none does.
+    """Return the first format that recognises a file; None if no format does.
 
     Raises:
         StorageError: it cannot be read.
     """
-    return next((known for known in _ALL if known.recognises(location)), None)
+    return next((candidate for candidate in _ALL if candidate.recognises(location)), None)
 
 
 def find_locations(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
-    """What is read of a folder's recursive listing, in the listing's order.
+    """Return the locations that are read of a folder's recursive listing, sorted by path.
 
-    Hidden files are left out. Files that only together are data (Minari's, a folder of images) are one
-    place. With "Auto" the format of each place is still to be detected, and it may have none.
+    Hidden files are left out. Files that are data only together (Minari's, a folder of images) are one
+    location. With "Auto" the format of each location is detected later, and it may have none.
 
     Args:
-        entries: what `Location.list(recursive=True)` gave.
+        entries: result of `Location.list(recursive=True)`.
         format: as `InputSource.format` names it.
 
     Raises:
-        StorageError: a file cannot be looked into.
+        StorageError: a file cannot be read.
     """
-    known = FORMATS.get(format, FORMATS[Minari.name])  # with "Auto", Minari's files alone are grouped
-    groups = known.groups(entries)
-    grouped = {file for group in groups for file in group.files}
+    grouping_format = FORMATS.get(format, FORMATS[Minari.name])  # with "Auto" only Minari's files are grouped
+    groups = grouping_format.groups(entries)
+    grouped_files = {file for group in groups for file in group.files}
     files = [
         entry.location
         for entry in entries
-        if entry.is_file and entry.relative_path not in grouped and not is_hidden(entry.relative_path)
+        if entry.is_file and entry.relative_path not in grouped_files and not is_hidden(entry.relative_path)
     ]
-    return sorted([*files, *(group.location for group in groups)], key=lambda place: place.path)
+    return sorted([*files, *(group.location for group in groups)], key=lambda location: location.path)

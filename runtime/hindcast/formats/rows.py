@@ -13,10 +13,10 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import SCALAR_COLUMNS, Columns
 
 Timesteps = NDArray[Any]
-"""int64, which counts them from 0, or datetime64, which only orders them."""
+"""int64 counts timesteps from 0; datetime64 only orders them."""
 ACTOR_COLUMNS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
-"""Columns that say who acted; they become part of an episode's details."""
-_PER_ROW: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t")
+"""Columns that name who acted; they become part of an episode's details."""
+_ROW_ARRAYS: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,11 @@ class Rows:
             (JSON text), `agent_id` and `module_id`. Text and JSON leaves are object arrays of `str`.
         terminated: `[R]` whether the environment ended the episode with this step.
         truncated: `[R]` whether the episode was cut off after this step.
-        next_missing: `[R]` whether the data have next observations, but not this row's; zeros are there instead.
-        path: the file, as the user would write it.
-        row: `[R]` each row's number in its file, counted from 0.
-        eps_id: `[R]` object array of `str`; None if the data do not say.
-        t: `[R]` timestep in the episode; None if the data do not say.
+        next_missing: `[R]` whether the data have next observations but not in this row, where zeros replace it.
+        path: the file, as a user writes it.
+        row: `[R]` number of each row in its file, counted from 0.
+        eps_id: `[R]` episode ids, object array of `str`; None if the data have no ids.
+        t: `[R]` timestep in the episode; None if the data have no timesteps.
     """
 
     columns: dict[str, NDArray]
@@ -49,28 +49,30 @@ class Rows:
         return len(self.row)
 
     def take(self, index: I64 | Bool) -> Rows:
-        """The rows at an index or under a mask."""
-        per_row = {name: getattr(self, name) for name in _PER_ROW}
-        kept: dict[str, Any] = {
+        """Return the rows at an index or under a mask."""
+        per_row = {name: getattr(self, name) for name in _ROW_ARRAYS}
+        row_arrays: dict[str, Any] = {
             name: None if array is None else array[index] for name, array in per_row.items()
         }
         columns = {name: column[index] for name, column in self.columns.items()}
-        return replace(self, columns=columns, **kept)
+        return replace(self, columns=columns, **row_arrays)
 
     def squeeze_scalars(self) -> Rows:
-        """`[R]` rewards and log-probabilities where they are stored as lists of one number, `[R, 1]`."""
-        lists = {name: self.columns[name] for name in SCALAR_COLUMNS if name in self.columns}
-        numbers = {name: column[:, 0] for name, column in lists.items() if column.shape[1:] == (1,)}
-        return replace(self, columns=self.columns | numbers) if numbers else self
+        """Return the rows with rewards and log-probabilities as `[R]`, even if stored as `[R, 1]`."""
+        list_columns = {name: self.columns[name] for name in SCALAR_COLUMNS if name in self.columns}
+        scalars = {name: column[:, 0] for name, column in list_columns.items() if column.shape[1:] == (1,)}
+        return replace(self, columns=self.columns | scalars) if scalars else self
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Rows:
-        """The rows of all parts, in order; they are of one file and have the same columns."""
-        joined: dict[str, Any] = {name: _joined([getattr(part, name) for part in parts]) for name in _PER_ROW}
+        """Concatenate parts of one file that have the same columns, in order."""
+        row_arrays: dict[str, Any] = {
+            name: _concat_optional([getattr(part, name) for part in parts]) for name in _ROW_ARRAYS
+        }
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-        return cls(columns, path=parts[0].path, **joined)
+        return cls(columns, path=parts[0].path, **row_arrays)
 
 
-def _joined(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    found = [array for array in arrays if array is not None]
-    return np.concatenate(found) if found else None
+def _concat_optional(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    present_arrays = [array for array in arrays if array is not None]
+    return np.concatenate(present_arrays) if present_arrays else None

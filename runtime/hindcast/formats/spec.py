@@ -1,4 +1,4 @@
-"""What is in a dataset: the leaves of its columns, and its spaces."""
+"""`DataSpec`: the leaves of a dataset's columns, and its spaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STORABLE = "biufc"
 
 @dataclass(frozen=True)
 class Leaf:
-    """What one leaf holds per timestep (per observation for `obs` and `infos`).
+    """The values of one leaf at each timestep (at each observation for `obs` and `infos`).
 
     Attributes:
         dtype: element type, little-endian; None for text and JSON.
@@ -30,7 +30,7 @@ class Leaf:
         kind: "array" (fixed shape), "text" (one string) or "json" (one JSON document as a string).
 
     Raises:
-        DataError: a dtype that has no fixed binary form (objects, strings, records).
+        DataError: the dtype has no fixed binary form (objects, strings, records).
     """
 
     dtype: np.dtype | None
@@ -46,13 +46,13 @@ class Leaf:
         object.__setattr__(self, "dtype", dtype.newbyteorder("<"))
 
     def fits(self, column: NDArray[Any]) -> bool:
-        """Whether it holds what a column has in each row, in any byte order."""
+        """Return whether the rows of a column have this leaf's dtype, in any byte order, and its shape."""
         if column.dtype == object:
             return self.dtype is None
         return (column.dtype.newbyteorder("<"), column.shape[1:]) == (self.dtype, self.shape)
 
     def is_same_up_to_dtype(self, other: Leaf) -> bool:
-        """Whether it is the other but for the dtype of its numbers."""
+        """Return whether the leaves are equal, or both hold numbers of the same shape."""
         are_numbers = all(leaf.dtype is not None and leaf.dtype.kind in "iuf" for leaf in (self, other))
         return self == other or (are_numbers and self.shape == other.shape)
 
@@ -83,14 +83,15 @@ class Leaf:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What is in a dataset.
+    """The leaves, spaces and environment of a dataset.
 
     Attributes:
-        leaves: leaf name -> what it holds.
-        observation_space: the environment's, where known.
-        action_space: the environment's, where known.
-        environment: Gymnasium id, where known.
-        normalized_actions: Box actions are a module's own, in [-1, 1] before clipping; False: the environment's.
+        leaves: leaf name -> dtype and shape.
+        observation_space: of the environment; None if unknown.
+        action_space: of the environment; None if unknown.
+        environment: Gymnasium id; None if unknown.
+        normalized_actions: whether Box actions are in the module's units, [-1, 1] before clipping, and not in those of
+            the environment.
     """
 
     leaves: dict[str, Leaf] = field(default_factory=dict)
@@ -101,11 +102,11 @@ class DataSpec:
 
     @property
     def required_leaves(self) -> set[str]:
-        """The leaves that every file of the dataset has; JSON columns are written only if they are not empty."""
+        """Leaves that every file of the dataset has; JSON columns are written only if they are not empty."""
         return {name for name, leaf in self.leaves.items() if leaf.kind != "json"}
 
     def to_json(self) -> Json:
-        """The form in manifests and Parquet metadata."""
+        """Return the form that is stored in manifests and Parquet metadata."""
         return {
             "leaves": {name: leaf.to_json() for name, leaf in self.leaves.items()},
             "observationSpace": _space_to_json(self.observation_space),
@@ -119,7 +120,7 @@ class DataSpec:
         """The inverse of `to_json`.
 
         Raises:
-            DataError: something in it is missing or wrong.
+            DataError: a field is missing or invalid.
         """
         try:
             leaves = {name: Leaf.from_json(leaf) for name, leaf in data["leaves"].items()}
@@ -142,70 +143,70 @@ class DataSpec:
         action_space: gym.Space | None = None,
         environment: str | None = None,
     ) -> DataSpec:
-        """The spec that describes a block."""
+        """Return the spec of a block."""
         leaves = {name: infer_leaf(name, column) for name, column in block.columns.items()}
         return cls(leaves, observation_space, action_space, environment)
 
     @classmethod
     def merge_all(cls, specs: Iterable[tuple[object, DataSpec]]) -> DataSpec:
-        """What several files or datasets hold together; empty without any.
+        """Merge the specs of several files or datasets; without any the result is empty.
 
         Args:
-            specs: each with what it describes, for error messages.
+            specs: pairs of a name for messages and a spec.
 
         Raises:
-            DataError: two that cannot be one dataset.
+            DataError: two of them cannot be one dataset.
         """
-        others = iter(specs)
-        first, common = next(others, (None, cls()))
-        known = common
-        for place, spec in others:
-            if spec is not known:  # files of one recording share theirs
+        pairs = iter(specs)
+        first, common = next(pairs, (None, cls()))
+        previous = common
+        for source, spec in pairs:
+            if spec is not previous:  # files of one recording share one object: skip the comparison
                 if difference := common.difference(spec):
-                    raise DataError(f"{first} and {place} cannot be one dataset: {difference}")
+                    raise DataError(f"{first} and {source} cannot be one dataset: {difference}")
                 common = common.merge(spec)
-            known = spec
+            previous = spec
         return common
 
     def difference(self, other: DataSpec, *, can_widen: bool = False) -> str | None:
-        """Why the two cannot be one dataset, as half a sentence; None if they can.
+        """Describe why two specs cannot be one dataset, as a clause; None if they can.
 
         Args:
-            widens: whether numbers of several dtypes can be, as where data are prepared.
+            can_widen: whether numbers may have several dtypes, as in data that are prepared.
         """
         if self is other:
             return None
         if self.required_leaves != other.required_leaves:
             return f"the columns {sorted(self.required_leaves)} differ from {sorted(other.required_leaves)}"
         for name in sorted(self.required_leaves):
-            one, another = self.leaves[name], other.leaves[name]
-            if not (one.is_same_up_to_dtype(another) if can_widen else one == another):
-                return f"{name!r} is {one} in one and {another} in the other"
+            leaf, other_leaf = self.leaves[name], other.leaves[name]
+            if not (leaf.is_same_up_to_dtype(other_leaf) if can_widen else leaf == other_leaf):
+                return f"{name!r} is {leaf} in one and {other_leaf} in the other"
         if self.normalized_actions != other.normalized_actions and self.has_float_actions:
             return "the actions are normalised in one and in the environment's units in the other (actionsNormalized)"
-        for what in ("observation_space", "action_space"):
-            mine, theirs = getattr(self, what), getattr(other, what)
-            if mine is not None and theirs is not None and mine != theirs:
-                return f"the {what.replace('_', ' ')} is {mine} in one and {theirs} in the other"
+        for attribute in ("observation_space", "action_space"):
+            space, other_space = getattr(self, attribute), getattr(other, attribute)
+            if space is not None and other_space is not None and space != other_space:
+                return f"the {attribute.replace('_', ' ')} is {space} in one and {other_space} in the other"
         return None
 
     def array_bytes(self, steps: int, episodes: int) -> int:
-        """Bytes that the arrays of so many steps and episodes take; text and JSON, whose size varies, count none."""
+        """Return the bytes of the arrays of so many steps and episodes; text and JSON count as 0."""
         rows = {True: steps + episodes, False: steps}
         return sum(leaf.itemsize * rows[is_per_observation(name)] for name, leaf in self.leaves.items())
 
     def check_names(self, block: Block) -> None:
-        """Make sure that a block has no columns but these.
+        """Check that a block has no other columns than these.
 
         Raises:
-            DataError: it has others.
+            DataError: the block has other columns.
         """
         unknown = sorted(block.columns.keys() - self.leaves.keys())
         if unknown:
             raise DataError(f"the columns {unknown} are not in the dataset, which has {sorted(self.leaves)}")
 
     def require_column(self, block: Block, name: str) -> NDArray[Any]:
-        """A leaf's rows in a block.
+        """Return a leaf's rows in a block.
 
         Raises:
             DataError: the block does not have the leaf, or has it with another dtype or shape.
@@ -222,12 +223,12 @@ class DataSpec:
 
     @property
     def has_float_actions(self) -> bool:
-        """Whether some action leaf can be normalised at all."""
+        """Whether an action leaf holds floats, which can be normalised."""
         dtypes = [self.leaves[name].dtype for name in leaves_of(Columns.ACTIONS, self.leaves)]
         return any(dtype is not None and dtype.kind == "f" for dtype in dtypes)
 
     def merge(self, other: DataSpec) -> DataSpec:
-        """What two specs without a `difference` have together."""
+        """Merge two specs that have no `difference`."""
         return DataSpec(
             leaves={**self.leaves, **other.leaves},
             observation_space=_first_known(self.observation_space, other.observation_space),
@@ -238,14 +239,14 @@ class DataSpec:
 
 
 def infer_leaf(name: str, column: NDArray[Any]) -> Leaf:
-    """What a block's column holds; object columns are JSON under `infos` and text elsewhere."""
+    """Return the leaf of a block's column; object columns are JSON under `infos` and text elsewhere."""
     if column.dtype != object:
         return Leaf(column.dtype, column.shape[1:])
     return Leaf(None, (), "json" if root(name) == Columns.INFOS else "text")
 
 
 def describe_array(array: NDArray[Any]) -> str:
-    """What an array holds per timestep, for sentences: `float32 [17]`, or `text`."""
+    """Describe an array's values at each timestep for messages: `float32 [17]`, or `text`."""
     return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"
 
 

@@ -1,4 +1,4 @@
-"""`Callbacks`: a user's own code, called as a training progresses and as episodes are played."""
+"""`Callbacks`: methods of the user's, called during trainings and while episodes are played."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNSUPPORTED_HOOKS: Final = {
     "on_sub_environment_created": "it is called on_environment_created",
     "on_trainer_init": "it is called on_algorithm_init",
 }
-"""RLlib's callback methods that are not supported, and what to do instead."""
+"""RLlib's callback method that is not supported -> what to do instead."""
 EPISODE_HOOKS: Final = (
     "on_environment_created",
     "on_episode_created",
@@ -31,7 +31,7 @@ EPISODE_HOOKS: Final = (
     "on_episode_end",
     "on_sample_end",
 )
-"""The methods that are called where environments are."""
+"""Methods that are called in the processes with environments."""
 TRAINING_HOOKS: Final = (
     "on_algorithm_init",
     "on_checkpoint_loaded",
@@ -41,47 +41,47 @@ TRAINING_HOOKS: Final = (
     "on_evaluate_offline_start",
     "on_evaluate_offline_end",
 )
-"""The methods that are called in the process that drives training."""
+"""Methods that are called in the process that drives training."""
 
 
 class Callbacks:
-    """Base of a user's callbacks, with RLlib's methods (`RLlibCallback`); a subclass overrides those that it wants.
+    """Base class of a user's callbacks, with the methods of RLlib's `RLlibCallback`; subclasses override any of them.
 
-    Those of a training are called in the process that decides, of several learners the first one's, one after the
-    other; training waits for them. Those of what is played (`on_episode_…`, `on_environment_created`, `on_sample_end`)
-    are called where the environments are: in evaluation, in recordings, and where a policy learns from what it plays.
-    An instance is made for each process, and for each set of environments in it: what it keeps in attributes is not in
-    checkpoints, and others do not see it.
+    Training methods are called one after the other in the process that drives the training (the first learner);
+    training waits for them. Episode methods (`on_episode_…`, `on_environment_created`, `on_sample_end`) are called in
+    the processes with environments: in evaluations, in recordings, and in trainings that play. There is one instance
+    per process and set of environments. Its attributes are not saved in checkpoints, and other instances do not see
+    them.
 
-    All arguments come by name. `algorithm` is what trains: it has `iteration`, `get_policy()` and `get_module()`; built
-    in Python it is the `RunningAlgorithm`. Numbers that `metrics_logger` logs are in the next result, those of what is
-    played among its `env_runners`. Methods must take `**kwargs`, for arguments to come.
+    All arguments are passed by name. `algorithm` is the training, with `iteration`, `get_policy()` and `get_module()`;
+    in Python it is the `RunningAlgorithm`. Metrics that are logged with `metrics_logger` appear in the next result,
+    those of episode methods under `env_runners`. Methods must accept `**kwargs`, for future arguments.
 
-    Those of what is played get `env_runner`, `env_index` (the environment's place), `env` (`env.envs[env_index]` is the
-    environment), `rl_module` (the policy's network; None for a random policy) and `episode`. It costs objects for each
-    timestep, in processes where one of them is overridden.
+    Episode methods receive `env_runner`, `env_index` (index of the environment), `env` (`env.envs[env_index]` is the
+    environment), `rl_module` (the policy's network; None for a random policy) and `episode`. Overriding one of them
+    creates Python objects for each timestep, in the processes concerned.
     """
 
     def on_algorithm_init(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """Networks and data are there, and nothing is trained."""
+        """Called when networks and data are ready, before training starts."""
 
     def on_checkpoint_loaded(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """Training resumes from a checkpoint."""
+        """Called when training resumes from a checkpoint."""
 
     def on_train_result(
         self, *, algorithm: Any, result: dict[str, Any], metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """An iteration has ended.
+        """Called when an iteration has ended.
 
         Args:
-            algorithm: see above.
-            result: nested as `train()` returns it. What is added, as JSON, is in `results.jsonl` and in the report.
-            metrics_logger: what it logs is in this result.
+            algorithm: see the class.
+            result: nested result of `train()`. Added entries (JSON) appear in `results.jsonl` and in the report.
+            metrics_logger: metrics that are logged here appear in this result.
             kwargs: none yet.
         """
 
     def on_evaluate_start(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """An evaluation begins, between iterations or in parallel to training."""
+        """Called when an evaluation starts, between iterations or in parallel to training."""
 
     def on_evaluate_end(
         self,
@@ -91,19 +91,19 @@ class Callbacks:
         metrics_logger: MetricsLogger,
         **kwargs: Any,
     ) -> None:
-        """An evaluation has ended.
+        """Called when an evaluation has ended.
 
         Args:
-            algorithm: see above.
-            evaluation_metrics: `training_iteration`, whose weights they are, and `env_runners`.
-            metrics_logger: see above.
+            algorithm: see the class.
+            evaluation_metrics: `training_iteration` (that of the evaluated weights) and `env_runners`.
+            metrics_logger: see the class.
             kwargs: none yet.
         """
 
     def on_evaluate_offline_start(
         self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """An evaluation by held-out episodes begins."""
+        """Called when an evaluation on held-out episodes starts."""
 
     def on_evaluate_offline_end(
         self,
@@ -113,7 +113,7 @@ class Callbacks:
         metrics_logger: MetricsLogger,
         **kwargs: Any,
     ) -> None:
-        """An evaluation by held-out episodes has ended; `evaluation_metrics` is `evaluation/offline` of the results."""
+        """Called when an evaluation on held-out episodes has ended; metrics are `evaluation/offline` of the results."""
 
     def on_environment_created(
         self,
@@ -124,27 +124,27 @@ class Callbacks:
         env_context: dict[str, Any],
         **kwargs: Any,
     ) -> None:
-        """A set of environments was made; `env.envs` has all, `env_context` is their keyword arguments."""
+        """Called when a set of environments was created: `env.envs`; `env_context` contains their keyword arguments."""
 
     def on_episode_created(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """An episode is about to begin: its environment is not reset yet."""
+        """Called before an episode starts: its environment is not reset yet."""
 
     def on_episode_start(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """The environment was reset, and the episode has its first observation."""
+        """Called when the environment was reset and the episode has its first observation."""
 
     def on_episode_step(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """A step was made, the episode's last so far; on_episode_end is called too where it ends the episode."""
+        """Called after each step, including the last one, which on_episode_end follows."""
 
     def on_episode_end(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """The episode is done. What is changed in it is changed in this copy alone."""
+        """Called when the episode has ended. It is a copy: changes do not affect the recorded data."""
 
     def on_sample_end(
         self,
@@ -154,18 +154,18 @@ class Callbacks:
         samples: list[SingleAgentEpisode],
         **kwargs: Any,
     ) -> None:
-        """So many episodes were played: an evaluation's part, a range of a recording, a rollout."""
+        """Called when a set of episodes was played: part of an evaluation, a range of a recording, a rollout."""
 
 
 @cache
 def callbacks_from_function(hook: str, function: Callable[..., Any]) -> type[Callbacks]:
-    """Callbacks with one method, a function of its arguments by name."""
+    """Create a callbacks class whose only method calls a function with keyword arguments."""
     name = getattr(function, "__name__", type(function).__name__)
     return type(name, (Callbacks,), {hook: staticmethod(function), "__module__": "__main__"})
 
 
 def __getattr__(name: str) -> Any:
-    """`on_episode_end.package.module.name`: callbacks that call that function, so that a resource can name it."""
+    """Resolve `on_episode_end.package.module.name` to callbacks that call this function, for use in resources."""
     hook, _, path = name.partition(".")
     if hook not in (*EPISODE_HOOKS, *TRAINING_HOOKS) or "." not in path:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

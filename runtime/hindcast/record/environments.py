@@ -1,4 +1,4 @@
-"""Gymnasium environments from their description in a resource."""
+"""Creation of Gymnasium environments from their description in a resource."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hindcast.user_code import calling, import_object, is_registered
 
 
 def make_environment(spec: EnvironmentSpec) -> gym.Env:
-    """One environment: a Gymnasium id or `package.module:EnvClass`, with its kwargs and wrappers.
+    """Create an environment from a Gymnasium id or `package.module:EnvClass`, with its kwargs and wrappers.
 
     Raises:
-        SpecError: no such environment or wrapper, or its packages are not installed.
-        UserCodeError: its constructor raised.
+        SpecError: there is no such environment or wrapper, or its packages are not installed.
+        UserCodeError: its constructor raised an exception.
     """
-    environment = _construct(spec)
+    environment = _make_unwrapped(spec)
     for wrapper in spec.wrappers:
         environment = _wrap(environment, wrapper)
     return environment
 
 
-def _construct(spec: EnvironmentSpec) -> gym.Env:
+def _make_unwrapped(spec: EnvironmentSpec) -> gym.Env:
     options: dict[str, Any] = dict(spec.kwargs)
     if ":" in spec.id or is_registered(spec.id):
         factory = import_object(spec.id, "spec.environment.id")
@@ -33,7 +33,7 @@ def _construct(spec: EnvironmentSpec) -> gym.Env:
             environment = factory(**options)
         if not isinstance(environment, gym.Env):
             raise SpecError(
-                f"spec.environment.id: {spec.id!r} made a {type(environment).__name__}, not a gymnasium.Env."
+                f"spec.environment.id: {spec.id!r} returned a {type(environment).__name__}, not a gymnasium.Env."
             )
         if spec.max_episode_steps is not None:
             environment = gym.wrappers.TimeLimit(environment, spec.max_episode_steps)
@@ -41,23 +41,25 @@ def _construct(spec: EnvironmentSpec) -> gym.Env:
     if spec.max_episode_steps is not None:
         options["max_episode_steps"] = spec.max_episode_steps
     try:
+        # `Slots` checks observations; Gymnasium's checker would be one more wrapper around each step.
         return gym.make(spec.id, disable_env_checker=True, **options)
     except gym.error.DependencyNotInstalled as error:
         raise SpecError(
             f"spec.environment.id: {spec.id!r} needs a package that is not installed: {error}"
         ) from error
     except gym.error.UnregisteredEnv as error:
-        raise SpecError(f"spec.environment.id: {_unknown(spec.id)}") from error
+        raise SpecError(f"spec.environment.id: {_unknown_id_message(spec.id)}") from error
     except gym.error.Error as error:
-        raise SpecError(f"spec.environment.id: {spec.id!r} cannot be made: {error}") from error
+        raise SpecError(f"spec.environment.id: {spec.id!r} cannot be created: {error}") from error
     except Exception as error:
+        # A TypeError usually means an unknown keyword argument.
         if isinstance(error, TypeError) and options:
-            raise SpecError(f"spec.environment.kwargs: {spec.id!r} refused them: {error}") from error
-        with calling(f"environment {spec.id!r}"):
+            raise SpecError(f"spec.environment.kwargs: {spec.id!r} rejected them: {error}") from error
+        with calling(f"environment {spec.id!r}"):  # names the line of the user's code
             raise
 
 
-def _unknown(name: str) -> str:
+def _unknown_id_message(name: str) -> str:
     near = difflib.get_close_matches(name, gym.registry.keys(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return (
@@ -68,11 +70,11 @@ def _unknown(name: str) -> str:
 
 def _wrap(environment: gym.Env, wrapper: NamedCall) -> gym.Env:
     name, options = wrapper.name, wrapper.kwargs
-    where = "spec.environment.wrappers"
-    factory = import_object(name, where) if ":" in name else getattr(gym.wrappers, name, None)
+    field = "spec.environment.wrappers"
+    factory = import_object(name, field) if ":" in name else getattr(gym.wrappers, name, None)
     if factory is None:
         raise SpecError(
-            f"{where}: gymnasium.wrappers has no {name!r}; give a custom one as package.module:Class."
+            f"{field}: gymnasium.wrappers has no {name!r}; give a custom one as package.module:Class."
         )
     with calling(f"wrapper {name!r}"):
         return cast(gym.Env, factory(environment, **options))

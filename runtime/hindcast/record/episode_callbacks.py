@@ -18,28 +18,28 @@ from hindcast.record.callbacks import FIELD, UNSUPPORTED_HOOKS, Callbacks
 from hindcast.record.slots import Slots
 from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
-_OWN = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS})
+_STEP_COLUMNS = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS})
 
 
 def make_callbacks(paths: Sequence[str]) -> list[Callbacks]:
-    """The user's callbacks.
+    """Create the user's callbacks.
 
     Args:
-        paths: "package.module:Class" of each.
+        paths: "package.module:Class" of each callback.
 
     Raises:
         SpecError: there is no such class, it is not a `Callbacks`, or it overrides a method that is never called.
-        UserCodeError: importing or making it raised.
+        UserCodeError: importing or creating it raised an exception.
     """
-    return [_made(path) for path in paths]
+    return [_make_callback(path) for path in paths]
 
 
 def select_overriding(callbacks: Sequence[Callbacks], names: Sequence[str]) -> list[Callbacks]:
-    """Those that override one of the methods."""
+    """Return the callbacks that override at least one of the methods."""
     return [
-        each
-        for each in callbacks
-        if any(getattr(type(each), name) is not getattr(Callbacks, name) for name in names)
+        callback
+        for callback in callbacks
+        if any(getattr(type(callback), name) is not getattr(Callbacks, name) for name in names)
     ]
 
 
@@ -49,14 +49,14 @@ def call_each(
     arguments: Mapping[str, Any],
     check: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Call a method of each; `check` runs after each call, as part of it.
+    """Call a method of each callback; `check` runs after each call, as part of it.
 
     Raises:
-        UserCodeError: one raised, or what it left failed the check.
+        UserCodeError: a callback raised an exception, or the check failed after it.
     """
-    for each in callbacks:
-        function = getattr(each, method)
-        with calling(f"{type(each).__name__}.{method}", function):
+    for callback in callbacks:
+        function = getattr(callback, method)
+        with calling(f"{type(callback).__name__}.{method}", function):
             function(**arguments)
             check()
 
@@ -65,8 +65,12 @@ class EpisodeCallbacks:
     """Calls callbacks with the episodes that one set of environments plays.
 
     Args:
-        callbacks: those that override a method called during play.
+        callbacks: callbacks that override an episode method.
+        runner: the environment runner, passed to each call.
+        slots: the environments.
         module: the policy's network; None for a random policy.
+        kwargs: keyword arguments of the environments.
+        metrics: logger for metrics of the callbacks.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class EpisodeCallbacks:
         self._slots = slots
         self._structs = (space_struct(slots.observation_space), space_struct(slots.action_space))
         self._playing: dict[int, SingleAgentEpisode] = {}
-        self._keeps = bool(select_overriding(callbacks, ["on_sample_end"]))
+        self._keeps_samples = bool(select_overriding(callbacks, ["on_sample_end"]))
         self._samples: list[SingleAgentEpisode] = []
         self._common = {
             "env_runner": runner,
@@ -94,18 +98,18 @@ class EpisodeCallbacks:
         self._call("on_environment_created", env_context=dict(kwargs))
 
     def create_episode(self, slot: int, eps_id: str) -> None:
-        """An episode is about to begin in a slot."""
+        """Create the episode that will start in a slot."""
         self._playing[slot] = SingleAgentEpisode(
             eps_id,
             observation_space=self._slots.observation_space,
             action_space=self._slots.action_space,
         )
-        self._of_episode("on_episode_created", slot)
+        self._call_for_episode("on_episode_created", slot)
 
     def start_episode(self, slot: int, info: Mapping[str, Any]) -> None:
-        """Its environment was reset."""
+        """Start the slot's episode: its environment was reset."""
         self._playing[slot].add_env_reset(self._observation(slot), dict(info))
-        self._of_episode("on_episode_start", slot)
+        self._call_for_episode("on_episode_start", slot)
 
     def add_step(
         self,
@@ -113,47 +117,58 @@ class EpisodeCallbacks:
         row: Mapping[str, NDArray[Any]],
         reward: float,
         info: Mapping[str, Any],
-        ended: tuple[bool, bool],
+        end_flags: tuple[bool, bool],
     ) -> None:
-        """A step was made in a slot; `row` holds the policy's outputs for all, `ended` is terminated and truncated."""
-        own = {leaf: np.array(values[slot]) for leaf, values in row.items() if root(leaf) != Columns.OBS}
-        outputs = {leaf: value for leaf, value in own.items() if root(leaf) not in _OWN}
+        """Add a step to the slot's episode.
+
+        Args:
+            slot: slot that was stepped.
+            row: column -> `[B, *shape]` of this step.
+            reward: reward of the step.
+            info: info of the step.
+            end_flags: terminated and truncated.
+        """
+        # Copies, because the slots reuse their arrays in the next step.
+        step_values = {
+            leaf: np.array(values[slot]) for leaf, values in row.items() if root(leaf) != Columns.OBS
+        }
+        outputs = {leaf: value for leaf, value in step_values.items() if root(leaf) not in _STEP_COLUMNS}
         self._playing[slot].add_env_step(
             self._observation(slot),
-            unflatten(own, Columns.ACTIONS, self._structs[1]),
+            unflatten(step_values, Columns.ACTIONS, self._structs[1]),
             reward,
             dict(info),
-            terminated=ended[0],
-            truncated=ended[1],
+            terminated=end_flags[0],
+            truncated=end_flags[1],
             extra_model_outputs=outputs,
         )
-        self._of_episode("on_episode_step", slot)
-        if any(ended):
-            self._of_episode("on_episode_end", slot)
+        self._call_for_episode("on_episode_step", slot)
+        if any(end_flags):
+            self._call_for_episode("on_episode_end", slot)
             episode = self._playing.pop(slot)
-            if self._keeps:
+            if self._keeps_samples:
                 self._samples.append(episode)
 
     def end_sample(self) -> None:
-        """All that was asked for was played; what still runs is cut off."""
-        if self._keeps:
+        """End a set of episodes; episodes that still run are passed on as they are."""
+        if self._keeps_samples:
             running = [episode for episode in self._playing.values() if len(episode)]
             self._call("on_sample_end", samples=[*self._samples, *running])
         self._samples = []
         self._playing.clear()
 
     def _observation(self, slot: int) -> Any:
-        here = {leaf: np.array(rows[slot]) for leaf, rows in self._slots.observation.items()}
-        return unflatten(here, Columns.OBS, self._structs[0])
+        leaves = {leaf: np.array(rows[slot]) for leaf, rows in self._slots.observation.items()}
+        return unflatten(leaves, Columns.OBS, self._structs[0])
 
-    def _of_episode(self, method: str, slot: int) -> None:
+    def _call_for_episode(self, method: str, slot: int) -> None:
         self._call(method, episode=self._playing[slot], env_index=slot)
 
     def _call(self, method: str, **arguments: Any) -> None:
         call_each(self._callbacks, method, {**self._common, **arguments})
 
 
-def _made(path: str) -> Callbacks:
+def _make_callback(path: str) -> Callbacks:
     kind = import_subclass(path, Callbacks, FIELD)
     refuse_unused_overrides(kind, Callbacks, UNSUPPORTED_HOOKS)
     with calling(f"making {kind.__name__}", kind):

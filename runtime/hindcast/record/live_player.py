@@ -16,19 +16,21 @@ from hindcast.threads import torch_threads
 
 @dataclass
 class LivePlayer:
-    """Plays episodes by index, with the weights of the moment: each follows from these, the seed and its index.
+    """Plays episodes by index with the policy's current weights, which, with seed and index, determine an episode.
 
     Args:
-        environment: where; made when it is first played in.
-        seed: with an episode's index it fixes the episode's start and the policy's noise.
-        width: environments stepped side by side.
-        states: episodes have the policy's recurrent state after each step.
+        environment: environment to play in; created on first use.
+        policy: policy that acts.
+        seed: with an episode's index it determines the episode's start and the policy's noise.
+        width: number of environments that are stepped together.
+        records_states: episodes contain the policy's recurrent state after each step.
         explore: sample actions; False takes the policy's mode.
         prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
         callbacks: "package.module:Class" of callbacks, called with episodes.
+        metrics: logger for metrics of the callbacks.
 
     Attributes:
-        on_episodes: called with all episodes played, and the index of the last one of them.
+        on_episodes: called with the index of the last episode played, and all of them.
     """
 
     environment: EnvironmentSpec
@@ -45,7 +47,7 @@ class LivePlayer:
     _runner: EnvRunner | None = field(default=None, init=False)
 
     def __call__(self, indices: range, timesteps: int) -> Block:
-        """The episodes of these indices, in order; `timesteps` were played before."""
+        """Play the episodes of these indices and return them in order; `timesteps` were played before."""
         if self._runner is None:
             self._runner = EnvRunner(
                 self.environment,
@@ -59,7 +61,7 @@ class LivePlayer:
         with evaluation_mode(self.policy.module):
             self.prepare(timesteps)
             try:
-                with torch_threads(1):
+                with torch_threads(1):  # as in recordings: the same numbers on any machine
                     episodes = list(self._runner.play(indices))
                 self.metrics.add(self._runner.metrics.drain())
             finally:

@@ -1,10 +1,10 @@
-"""Who records the ranges: this process, or several. Either way a range is committed by who made it.
+"""Runners that record and commit ranges, in this process or in several.
 
-A recording is kept separate from the runners of an earlier one that was killed and may still write. A runner in a
-separate process holds a shared lock on the folder of commits as long as it lives; a new recording waits until nobody
-holds it. Otherwise a runner that outlived its driver by a moment could commit a file that the next driver has just
-deleted as an orphan. Where the folder has a guard there are no locks: it refuses such a commit, also on machines and
-file systems whose locks nobody else would see.
+A recording must not overlap with runners of an earlier, killed recording that may still write. A runner therefore holds
+a shared lock on the folder of commits while it lives, and a new recording waits until nobody holds it. Otherwise a
+runner that outlives its driver by a moment could commit a file that the next driver has just deleted as an orphan. A
+folder with a guard needs no locks: the guard refuses such a commit, also on machines and file systems without shared
+locks.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from hindcast.storage.location import Location
 from hindcast.worker_processes import Workers
 
 RANDOM = "random"
-_MOST_DEATHS = 5
-"""Deaths per runner, without a range done in between."""
-_LOOK_S = 1.0
-_LONGEST_WAIT_S = 60.0
-_LOOK_FOR_RUNNERS_S = 0.05
+_MAX_DEATHS = 5
+"""Maximum number of deaths per runner without a finished range in between."""
+_CHECK_INTERVAL_SECONDS = 1.0
+_MAX_WAIT_SECONDS = 60.0
+_LOCK_POLL_SECONDS = 0.05
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 NextRange = Callable[[set[int]], RangeToRecord | None]
-"""Given the numbers of the ranges that are being made: another one, or None for now."""
+"""Picks the next range, given the numbers of those in progress; None to wait."""
 PolicySource = str | Mapping[str, bytes] | Actor
-"""A policy by its path (or `RANDOM`), by its files, or itself."""
+"""A policy: its path (or `RANDOM`), its files, or the policy itself."""
 
 
 class RecordedRange(NamedTuple):
-    """A range that was made.
+    """A range that was recorded and committed.
 
     Attributes:
-        commit: its files.
-        returns: of its episodes, in order.
-        lengths: their steps.
-        not_finite: id, and first such timestep, of each episode that has rewards that are NaN or infinite.
+        commit: commit with the files of the range.
+        returns: returns of its episodes, in order.
+        lengths: steps of its episodes, in order.
+        non_finite_rewards: (id, first such timestep) of each episode with NaN or infinite rewards.
     """
 
     commit: Commit
@@ -64,68 +64,71 @@ class RecordedRange(NamedTuple):
 def load_actor(
     policy: str, environment: EnvironmentSpec, module_class: str | None = None
 ) -> Policy | RandomActor:
-    """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space.
+    """Load the policy at a path or, for `RANDOM`, create one that draws from the environment's action space.
 
     Args:
-        own_class: path of the policy's class where it is the user's own.
+        policy: path, or `RANDOM`.
+        environment: environment that the policy will act in.
+        module_class: import path of the policy's class if it is a custom one.
     """
     if policy != RANDOM:
         return Policy.load(policy, allow_classes=[module_class] if module_class else ())
-    made = make_environment(environment)
-    made.close()
+    env = make_environment(environment)
+    env.close()
     return RandomActor(
-        Preprocessing.from_specs(made.observation_space, made.action_space, ModelSpec(), environment)
+        Preprocessing.from_specs(env.observation_space, env.action_space, ModelSpec(), environment)
     )
 
 
 class Runner:
-    """Records ranges in the process that it is in. It can be pickled before it records.
+    """Records ranges in its process. It can be pickled before its first range.
 
-    Its environments stay open for as long as the policy is the same.
+    Its environments stay open while the policy is the same.
 
     Args:
         task: the recording.
-        on_episode: called with each episode, in that process.
+        on_episode: called in that process with each episode.
     """
 
     def __init__(self, task: RecordingTask, on_episode: OnEpisode | None = None) -> None:
         self._task = task
         self._on_episode = on_episode
         self._policy: PolicySource | None = None
-        self._playing: EnvRunner | None = None
+        self._env_runner: EnvRunner | None = None
         self._lock: int | None = None
 
     def record(self, policy: PolicySource, work: RangeToRecord) -> RecordedRange | UserError:
-        """A range by the policy, or the user's mistake."""
+        """Record a range with a policy; return the range or the user's error."""
         return catch_user_error(lambda: self._record(policy, work))
 
     def close(self) -> None:
         """Close the environments."""
-        if self._playing is not None:
-            self._playing.close()
+        if self._env_runner is not None:
+            self._env_runner.close()
         if self._lock is not None:
             os.close(self._lock)
-        self._policy = self._playing = self._lock = None
+        self._policy = self._env_runner = self._lock = None
 
     def _record(self, policy: PolicySource, work: RangeToRecord) -> RecordedRange:
-        if self._playing is None or policy != self._policy:
+        if self._env_runner is None or policy != self._policy:
             self.close()
+            # Held until close(), so that a new recording waits for this runner.
             self._lock = join_runners(self._task.target.folder)
-            self._playing, self._policy = make_runner(self._task, self._actor(policy)), policy
+            self._env_runner, self._policy = make_runner(self._task, self._actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
-        not_finite: list[tuple[str, int]] = []
+        non_finite_rewards: list[tuple[str, int]] = []
 
-        def note(episode: Episode) -> None:
+        def add_episode(episode: Episode) -> None:
             if self._on_episode is not None:
                 self._on_episode(episode)
             returns.append(episode.episode_return)
             lengths.append(episode.length)
             if (t := episode.first_non_finite) is not None:
-                not_finite.append((episode_id(self._task.prefix, episode.index), t))
+                non_finite_rewards.append((episode_id(self._task.prefix, episode.index), t))
 
-        commit = record_range(self._task, self._playing, work, note)
-        return RecordedRange(commit, returns, lengths, not_finite)
+        commit = record_range(self._task, self._env_runner, work, add_episode)
+        return RecordedRange(commit, returns, lengths, non_finite_rewards)
 
     def _actor(self, policy: PolicySource) -> Actor:
         if isinstance(policy, str):
@@ -134,7 +137,7 @@ class Runner:
 
 
 class LocalWorkers:
-    """A runner in this process, as `Workers`: what is submitted is done at once."""
+    """A single runner in this process, as `Workers`: `submit` runs the function at once."""
 
     num_workers = 1
 
@@ -164,78 +167,83 @@ def record_ranges(
     next_range: NextRange,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[RecordedRange]:
-    """Record ranges until there are no more; they come as they are made, in any order.
+    """Record ranges until there are no more; yield each when it is finished, in any order.
 
-    The range of a process that was killed is given out again.
+    The range of a process that was killed is assigned again.
 
     Args:
-        policy: of `ThisProcess`, any; of others, its path or files.
-        check: called at least every second, and after each range; what it raises ends the recording.
+        workers: runners.
+        policy: any policy for `LocalWorkers`; its path or files for others.
+        next_range: picks the next range.
+        check: called at least every second, and after each range; an exception from it ends the recording.
 
     Raises:
-        UserError: the environment raised, or a file could not be written.
+        UserError: the environment raised an exception, or a file could not be written.
         WorkerLost: processes keep dying.
     """
     running: dict[Future[RecordedRange | UserError], RangeToRecord] = {}
-    deaths = 0
+    num_deaths = 0
     while True:
-        given = {work.number for work in running.values()}
-        while len(running) < workers.num_workers and (work := next_range(given)) is not None:
+        in_progress = {work.number for work in running.values()}
+        while len(running) < workers.num_workers and (work := next_range(in_progress)) is not None:
             running[workers.submit(Runner.record, policy, work)] = work
-            given.add(work.number)
+            in_progress.add(work.number)
         if not running:
             return
-        done, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        finished_futures, _ = wait(running, timeout=_CHECK_INTERVAL_SECONDS, return_when=FIRST_COMPLETED)
         check()
-        for future in done:
+        for future in finished_futures:
             del running[future]
             try:
-                recorded = unwrap(future.result())
-            except BrokenExecutor as error:
-                deaths += 1
-                if deaths > _MOST_DEATHS * workers.num_workers:
+                recorded_range = unwrap(future.result())
+            except (
+                BrokenExecutor
+            ) as error:  # the range is neither in progress nor committed: it comes next again
+                num_deaths += 1
+                if num_deaths > _MAX_DEATHS * workers.num_workers:
                     raise WorkerLost(
-                        f"{deaths} runners died before they finished a range of episodes, the last one with: {error}"
+                        f"{num_deaths} runners died before they finished a range of episodes, the last one with: "
+                        f"{error}"
                     ) from error
                 continue
-            deaths = 0
-            yield recorded
+            num_deaths = 0  # only deaths without progress count
+            yield recorded_range
 
 
 def join_runners(folder: Location) -> int | None:
-    """Count this process among the runners of a dataset's folder, until it ends.
+    """Register this process as a runner of a dataset's folder, until it ends.
 
     Returns:
-        The descriptor that holds the lock; None on file systems other than the local one, and under a guard.
+        File descriptor that holds the lock; None for other than local folders and under a guard.
     """
-    descriptor = _open(folder)
+    descriptor = _open_commits_folder(folder)
     if descriptor is not None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
 def wait_for_runners(folder: Location) -> None:
-    """Wait until no runner of an earlier recording is left; they end within moments of their driver.
+    """Wait until all runners of an earlier recording have ended, as they do moments after their driver.
 
     Raises:
-        OutputConflict: some do not.
+        OutputConflict: a runner has not ended after a minute.
     """
-    descriptor = _open(folder)
+    descriptor = _open_commits_folder(folder)
     if descriptor is None:
         return
-    deadline = time.monotonic() + _LONGEST_WAIT_S
+    deadline = time.monotonic() + _MAX_WAIT_SECONDS
     try:
-        while not _is_free(descriptor):
+        while not _is_unlocked(descriptor):
             if time.monotonic() > deadline:
                 raise OutputConflict(
                     f"runners of an earlier run still write to {folder}: wait for them, or stop them."
                 )
-            time.sleep(_LOOK_FOR_RUNNERS_S)
+            time.sleep(_LOCK_POLL_SECONDS)
     finally:
         os.close(descriptor)
 
 
-def _open(folder: Location) -> int | None:
+def _open_commits_folder(folder: Location) -> int | None:
     if not folder.is_local or folder.guard is not None:
         return None
     commits = folder.child(COMMITS)
@@ -243,7 +251,7 @@ def _open(folder: Location) -> int | None:
     return os.open(commits.path, os.O_RDONLY)
 
 
-def _is_free(descriptor: int) -> bool:
+def _is_unlocked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""`policy: {random: {}}`: actions drawn uniformly from the action space, with their log-probabilities."""
+"""The random policy (`policy: {random: {}}`): uniform actions with their log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from hindcast.errors import SpecError
 from hindcast.models.policy import Actions
 from hindcast.models.preprocessing import Preprocessing
 
-_DRAWN_FROM: Final = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+_SUPPORTED_SPACES: Final = (
+    gym.spaces.Box,
+    gym.spaces.Discrete,
+    gym.spaces.MultiDiscrete,
+    gym.spaces.MultiBinary,
+)
 
 
 class RandomActor:
-    """Uniform over the actions that a module could put out: bounded Boxes in ±1, scaled for the environment.
+    """A policy that is uniform over the actions that a module can output.
 
-    So recordings of random and of trained policies hold actions on the same scale.
+    Bounded Boxes are drawn from ±1 and scaled for the environment, as for trained policies, so that recordings of both
+    contain actions on the same scale.
 
     Raises:
         SpecError: the action space has no uniform distribution (an unbounded Box, Text).
@@ -34,7 +40,7 @@ class RandomActor:
         self._logp = np.float32(-sum(_log_volume(space) for space in self._leaves.values()))
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """`[count, K]` uniform on [0, 1)."""
+        """Return `[count, K]` noise, uniform on [0, 1)."""
         return generator.random((count, self._noise_size), dtype=np.float32)
 
     def act(
@@ -44,15 +50,15 @@ class RandomActor:
         is_first: NDArray[np.bool_] | None = None,
         rewards: NDArray[np.float64] | None = None,
     ) -> Actions:
-        """Uniform actions from `noise` `[B, K]`."""
+        """Map noise `[B, K]` to uniform actions."""
         del obs, is_first, rewards
         if noise is None:
             raise SpecError("spec.policy.explore: a random policy has no mode; leave explore at true.")
         actions: dict[str, NDArray[Any]] = {}
-        used = 0
+        offset = 0
         for leaf, space in self._leaves.items():
-            actions[leaf] = _draw(space, noise[:, used : used + self._sizes[leaf]])
-            used += self._sizes[leaf]
+            actions[leaf] = _draw(space, noise[:, offset : offset + self._sizes[leaf]])
+            offset += self._sizes[leaf]
         logp = np.full(len(noise), self._logp, dtype=np.float32)
         return Actions(self.preprocessing.to_env(actions), actions, logp, dist_inputs=None)
 
@@ -62,7 +68,7 @@ def _noise_size(leaf: str, space: gym.Space) -> int:
         raise SpecError(
             f"spec.policy.random: {leaf} is an unbounded Box ({space}), which has no uniform distribution."
         )
-    if isinstance(space, _DRAWN_FROM):
+    if isinstance(space, _SUPPORTED_SPACES):
         return int(np.prod(space.shape))
     raise SpecError(
         f"spec.policy.random: {leaf} has the space {space}, from which a random policy cannot draw."
@@ -70,17 +76,17 @@ def _noise_size(leaf: str, space: gym.Space) -> int:
 
 
 def _draw(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
-    shaped = noise.reshape(len(noise), *(space.shape or ()))
+    uniform = noise.reshape(len(noise), *(space.shape or ()))
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         count = num_values(space)
-        return (space.start + np.minimum(shaped * count, count - 1).astype(np.int64)).astype(space.dtype)
+        return (space.start + np.minimum(uniform * count, count - 1).astype(np.int64)).astype(space.dtype)
     if isinstance(space, gym.spaces.MultiBinary):
-        return (shaped < 0.5).astype(space.dtype)
+        return (uniform < 0.5).astype(space.dtype)
     assert isinstance(space, gym.spaces.Box)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     if np.issubdtype(space.dtype, np.integer):
-        return np.minimum(low + np.floor(shaped * (high - low + 1)), high).astype(space.dtype)
-    return (low + shaped * (high - low)).astype(space.dtype)
+        return np.minimum(low + np.floor(uniform * (high - low + 1)), high).astype(space.dtype)
+    return (low + uniform * (high - low)).astype(space.dtype)
 
 
 def _log_volume(space: gym.Space) -> float:

@@ -1,4 +1,4 @@
-"""Makes ranges of episodes into committed files: all of a range, or nothing of it."""
+"""Recording of ranges of episodes into committed files; a range is committed completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ OnEpisode = Callable[[Episode], None]
 
 
 class RangeToRecord(NamedTuple):
-    """One range to record: its number and its episode indices."""
+    """A range to record: its number and its episode indices."""
 
     number: int
     indices: range
 
 
 class RecordingTask(NamedTuple):
-    """All a runner must know to make any range of a recording; small, and the same for every runner.
+    """Everything that a runner needs to record any range; small, and equal for all runners.
 
-    The target's folder has the guard that every change is to pass.
+    The target's folder has the guard that every change must pass.
     """
 
     environment: EnvironmentSpec
@@ -49,7 +49,7 @@ class RecordingTask(NamedTuple):
 
 
 def make_runner(task: RecordingTask, policy: Actor) -> EnvRunner:
-    """What plays a recording's episodes."""
+    """Create the environment runner of a recording."""
     return EnvRunner(
         task.environment,
         policy,
@@ -64,14 +64,14 @@ def make_runner(task: RecordingTask, policy: Actor) -> EnvRunner:
 def record_range(
     task: RecordingTask, runner: EnvRunner, work: RangeToRecord, on_episode: OnEpisode
 ) -> Commit:
-    """Play the range's episodes, write them, commit them.
-
-    The policy computes with one thread, so that its numbers are the same wherever the range is made.
+    """Play, write and commit the episodes of a range.
 
     Raises:
-        StorageError: a file could not be written; nothing of the range is counted.
-        UserCodeError: the environment raised.
+        StorageError: a file could not be written; nothing of the range is committed.
+        UserCodeError: the environment raised an exception.
     """
+    # One thread gives the same numbers on any machine. Threads that wait for each other on busy processors also made
+    # recording 50 times slower.
     with torch_threads(1):
         chunks = _chunks(runner.play(work.indices), on_episode)
         return write_range(task, work, (episodes_to_block(chunk, task.prefix) for chunk in chunks))
@@ -81,7 +81,7 @@ def write_range(task: RecordingTask, work: RangeToRecord, blocks: Iterable[Block
     """Write a range's episodes and commit them.
 
     Raises:
-        StorageError: a file could not be written; nothing of the range is counted.
+        StorageError: a file could not be written; nothing of the range is committed.
     """
     commit = task.target.write_range(task.data, work.number, work.indices.start, blocks)
     write_commit(task.target.folder, commit)
@@ -89,7 +89,7 @@ def write_range(task: RecordingTask, work: RangeToRecord, blocks: Iterable[Block
 
 
 def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode) -> Iterator[list[Episode]]:
-    """Episodes in groups worth writing, so that memory stays flat."""
+    """Group episodes into chunks of at least `_FLUSH_BYTES`, so that memory stays bounded."""
     group: list[Episode] = []
     size = 0
     for episode in episodes:
@@ -106,22 +106,22 @@ def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode) -> Iterator[list
 def describe_columns(
     environment: EnvironmentSpec, policy: Actor, explore: bool, records_states: bool = False
 ) -> DataSpec:
-    """The columns that recording with `policy` writes: the spaces' leaves and the policy's other outputs.
+    """Return the columns that a recording with `policy` writes: the spaces' leaves and the policy's other outputs.
 
-    Found by letting the policy act once, on a first observation.
+    The policy acts once, on a first observation, to determine them.
 
     Raises:
-        SpecError: recurrent `states` are to be written, and the policy has none.
+        SpecError: recurrent states are requested, and the policy has none.
     """
     slots = Slots(environment, width=1)
     check_spaces(policy, slots)
     slots.reset(0, seed=0)
-    slots.close()
+    slots.close()  # its first observation stays in `slots.observation`
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
-    acted = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))
-    if records_states and not acted.state_out:
+    actions = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))
+    if records_states and not actions.state_out:
         raise SpecError("spec.output.recurrentStates: the policy has no recurrent state")
-    rows = {**slots.observation, **acted.actions, **outputs_to_record(acted, records_states)}
+    rows = {**slots.observation, **actions.actions, **outputs_to_record(actions, records_states)}
     leaves = {name: infer_leaf(name, row) for name, row in rows.items()}
     leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64))
     leaves[Columns.INFOS] = Leaf(None, (), "json")

@@ -1,4 +1,4 @@
-"""The episodes that a recording has written, dropped where there are more than were asked for."""
+"""Trimming of a recording by timesteps to the shortest sufficient prefix of episodes."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from hindcast.record.recorder import RangeToRecord, RecordingTask, write_range
 
 
 def keep_prefix(task: RecordingTask, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
-    """Keep the shortest prefix of episodes that has `timesteps`, with which a recording by timesteps ends.
+    """Trim a recording to the shortest prefix of episodes with at least `timesteps` timesteps.
 
-    It may be interrupted at any point and repeated. The files dropped are still there, uncommitted.
+    It may be interrupted at any point and repeated. Dropped files stay on storage, uncommitted.
 
     Returns:
-        The commits that stay, by number.
+        The remaining commits, by number.
     """
-    missing, kept = timesteps, {}
+    num_missing, prefix = timesteps, {}
+    # May be repeated: a range that an interrupted call has already shortened is just long enough.
     for number in sorted(commits):
         commit = commits[number]
-        if missing <= 0:
+        if num_missing <= 0:
             commit_location(task.target.folder, number).delete()
             continue
         lengths = [length for file in commit.files for length in file.episode_lengths]
-        episodes = int(np.searchsorted(np.cumsum(lengths), missing)) + 1
+        episodes = int(np.searchsorted(np.cumsum(lengths), num_missing)) + 1
         if episodes < len(lengths):
-            commit = _shortened(task, commit, episodes)
-        kept[number] = commit
-        missing -= commit.timesteps
-    return kept
+            commit = _shorten(task, commit, episodes)
+        prefix[number] = commit
+        num_missing -= commit.timesteps
+    return prefix
 
 
-def _shortened(task: RecordingTask, commit: Commit, episodes: int) -> Commit:
-    """The range again, with its first episodes only."""
+def _shorten(task: RecordingTask, commit: Commit, episodes: int) -> Commit:
+    """Write and commit the range again with only its first episodes."""
     work = RangeToRecord(commit.range, range(commit.first, commit.first + episodes))
-    return write_range(task, work, _first(task, commit, episodes))
+    return write_range(task, work, _first_episodes(task, commit, episodes))
 
 
-def _first(task: RecordingTask, commit: Commit, episodes: int) -> Iterator[Block]:
+def _first_episodes(task: RecordingTask, commit: Commit, episodes: int) -> Iterator[Block]:
     for block in task.target.read_blocks(task.data, commit.files):
         yield block.take(range(min(episodes, block.num_episodes)))
         episodes -= block.num_episodes

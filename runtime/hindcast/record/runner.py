@@ -1,8 +1,8 @@
-"""`EnvRunner`: plays complete episodes, given by index, in B slots at once.
+"""`EnvRunner`: plays complete episodes, selected by index, in B slots at once.
 
-Matrix kernels may round a row by the size of the batch and by the row's place in it. So the policy always sees all B
-slots, and episode i always runs in slot i mod B: its numbers depend neither on how many others still run nor on which
-were played before it.
+Matrix kernels may round a row differently for other batch sizes and other positions of the row. So the policy always
+sees all B slots, and episode i always runs in slot i mod B: its numbers depend neither on how many other episodes run
+nor on which were played before it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from hindcast.record.slots import Slots, Trajectories, check_spaces
 
 
 class Actor(Protocol):
-    """What a runner needs of a policy; `Policy` and `RandomActor` are ones."""
+    """A policy as a runner uses it, such as `Policy` and `RandomActor`."""
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """`[count, K]` noise, all the randomness of `count` actions of one slot: the same in one draw as in several."""
+        """Draw `[count, K]` noise, all randomness of `count` actions of one slot.
+
+        One draw must equal several smaller ones.
+        """
 
     def act(
         self,
@@ -43,12 +46,19 @@ class Actor(Protocol):
         is_first: NDArray[np.bool_] | None = None,
         rewards: NDArray[np.float64] | None = None,
     ) -> Actions:
-        """Actions of all B slots; `noise` is `[B, K]`, None for the mode, and `rewards` `[B]` of the step before."""
+        """Return actions of all B slots.
+
+        Args:
+            obs: leaf -> `[B, *shape]`.
+            noise: `[B, K]`; None takes the mode.
+            is_first: `[B]`, slots whose episode starts with this step.
+            rewards: `[B]` of the previous step.
+        """
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: `columns[leaf]` is `[T, *shape]`, `[T+1, *shape]` for observations and infos."""
+    """A finished episode; `columns[leaf]` is `[T, *shape]`, or `[T+1, *shape]` for observations and infos."""
 
     index: int
     columns: dict[str, NDArray[Any]]
@@ -67,29 +77,30 @@ class Episode:
 
     @property
     def first_non_finite(self) -> int | None:
-        """The first timestep whose reward is NaN or infinite; None if there is none."""
+        """The first timestep with a NaN or infinite reward; None if all rewards are finite."""
         rewards = self.columns[Columns.REWARDS]
         return None if all_finite(rewards) else int(np.argmin(np.isfinite(rewards)))
 
 
 OnEpisodes = Callable[[int, list[Episode]], None]
-"""Called with what was played for a training: its place, which is higher each time, and the episodes."""
+"""Called with episodes that were played for a training, and a number that increases with each call."""
 
 
 class EnvRunner:
     """Plays episodes of one environment with one policy.
 
     Args:
+        environment: environment to play in.
         policy: acts for all slots at once.
-        width: B, slots.
-        seed: with an episode's index it fixes the episode's start and the policy's noise.
+        width: B, the number of slots.
+        seed: with an episode's index it determines the episode's start and the policy's noise.
         explore: sample from the policy; False takes its mode.
-        states: episodes have the policy's recurrent state after each step, `state_out/…`.
+        records_states: episodes contain the policy's recurrent state after each step, `state_out/…`.
         callbacks: "package.module:Class" of callbacks, called with episodes.
 
     Attributes:
         slots: the environments.
-        metrics: what callbacks log.
+        metrics: logger for metrics of the callbacks.
     """
 
     def __init__(
@@ -118,39 +129,39 @@ class EnvRunner:
             )
         self._policy = policy
         self._seed = seed
-        self._states = records_states
+        self._records_states = records_states
         self._noise = EpisodeNoise(width, policy.draw_noise) if explore else None
 
     def play(self, indices: Sequence[int]) -> Iterator[Episode]:
-        """Play the episodes of `indices` to their ends, each in slot index mod B, and yield them in that order."""
-        waiting: dict[int, Episode] = {}
+        """Play the episodes of `indices` to their ends, each in slot index mod B; yield them in order of `indices`."""
+        finished_episodes: dict[int, Episode] = {}  # those that ended before their turn
         order = iter(indices)
-        wanted = next(order, None)
+        next_index = next(order, None)
         width = self.slots.width
         queues = [iter([index for index in indices if index % width == slot]) for slot in range(width)]
-        for episode in self._finished(queues):
-            waiting[episode.index] = episode
-            while wanted in waiting:
-                yield waiting.pop(wanted)
-                wanted = next(order, None)
-        self._say_played()
+        for episode in self._run_slots(queues):
+            finished_episodes[episode.index] = episode
+            while next_index in finished_episodes:
+                yield finished_episodes.pop(next_index)
+                next_index = next(order, None)
+        self._end_sample()
 
     def rollout(self, first: int, steps: int) -> list[Episode]:
-        """Exactly `steps` steps in every slot, from fresh episodes numbered from `first`.
+        """Play exactly `steps` steps in every slot, in new episodes numbered from `first`.
 
-        A free slot takes the next number, so that every slot is busy to the end: a rollout is always made completely,
-        and its content follows from `first`, `steps`, B and the policy. What is still running at the end comes last,
-        neither terminated nor truncated.
+        A free slot takes the next number, so that every slot is busy to the end. The content of a rollout depends on
+        `first`, `steps`, B and the policy. Episodes that still run at the end come last, neither terminated nor
+        truncated.
         """
-        episodes = list(self._finished([itertools.count(first)] * self.slots.width, steps))
-        self._say_played()
+        episodes = list(self._run_slots([itertools.count(first)] * self.slots.width, steps))
+        self._end_sample()
         return episodes
 
     def close(self) -> None:
         self.slots.close()
 
     def _reset(self, slot: int, index: int) -> dict[str, Any]:
-        """Start an episode in a slot; its info."""
+        """Start an episode in a slot and return its info."""
         if self._callbacks:
             self._callbacks.create_episode(slot, str(index))
         info = self.slots.reset(slot, reset_seed(self._seed, "episode", index))
@@ -158,17 +169,17 @@ class EnvRunner:
             self._callbacks.start_episode(slot, info)
         return info
 
-    def _say_played(self) -> None:
+    def _end_sample(self) -> None:
         if self._callbacks:
             self._callbacks.end_sample()
 
-    def _finished(self, queues: Sequence[Iterator[int]], most_steps: int | None = None) -> Iterator[Episode]:
-        """Episodes as they end, those of slot s from `queues[s]`; after `most_steps` steps also what is left."""
+    def _run_slots(self, queues: Sequence[Iterator[int]], max_steps: int | None = None) -> Iterator[Episode]:
+        """Yield episodes when they end; slot s plays `queues[s]`. Yield unfinished ones after `max_steps` steps."""
         slots = self.slots
         history = Trajectories(slots.width)
         infos: list[dict[int, str]] = [{} for _ in range(slots.width)]
         playing: dict[int, int] = {}
-        # Of idle slots too: the policy may have played elsewhere, in another number of slots.
+        # True for idle slots too: the policy may have played elsewhere, with another number of slots.
         is_first = np.ones(slots.width, dtype=np.bool_)
         rewards = np.zeros(slots.width, dtype=np.float64)
 
@@ -180,45 +191,47 @@ class EnvRunner:
             playing[slot] = index
             is_first[slot] = True
             history.begin(slot)
-            infos[slot] = {0: _json(slots.name, info)} if info else {}
+            infos[slot] = {0: _info_to_json(slots.name, info)} if info else {}
             if self._noise:
                 self._noise.start(slot, generator(self._seed, "noise", index))
 
         for slot in range(slots.width):
             start(slot)
         steps = 0
-        while playing and steps != most_steps:
+        while playing and steps != max_steps:
             steps += 1
             noise = self._noise.next() if self._noise else None
-            acted = self._policy.act(slots.observation, noise, is_first, rewards)
+            actions = self._policy.act(slots.observation, noise, is_first, rewards)
             is_first[:] = False
-            row: dict[str, NDArray[Any]] = {**slots.observation, **acted.actions, Columns.REWARDS: rewards}
-            row |= outputs_to_record(acted, self._states)
-            history.append(row)
-            ended: list[tuple[int, bool, bool]] = []
-            env_actions = _plain(acted.env_actions)
+            row: dict[str, NDArray[Any]] = {**slots.observation, **actions.actions, Columns.REWARDS: rewards}
+            row |= outputs_to_record(actions, self._records_states)
+            history.append(row)  # with the rewards of the previous step; those of this one follow
+            ended_slots: list[tuple[int, bool, bool]] = []
+            env_actions = _to_python_ints(actions.env_actions)
             for slot in playing:
                 rewards[slot], terminated, truncated, info = slots.step(slot, env_actions[slot])
                 if info:
-                    infos[slot][history.length(slot)] = _json(slots.name, info)
+                    infos[slot][history.length(slot)] = _info_to_json(slots.name, info)
                 if self._callbacks:
                     self._callbacks.add_step(slot, row, rewards[slot], info, (terminated, truncated))
                 if terminated or truncated:
-                    ended.append((slot, terminated, truncated))
+                    ended_slots.append((slot, terminated, truncated))
             history.set_last(Columns.REWARDS, rewards)
-            for slot, terminated, truncated in ended:
-                columns = self._cut(history, slot, infos[slot])
+            for slot, terminated, truncated in ended_slots:
+                columns = self._episode_columns(history, slot, infos[slot])
                 yield Episode(playing.pop(slot), columns, terminated, truncated)
                 start(slot)
         for slot in sorted(playing):
             if history.length(slot):
-                yield Episode(playing[slot], self._cut(history, slot, infos[slot]), False, False)
+                yield Episode(playing[slot], self._episode_columns(history, slot, infos[slot]), False, False)
 
-    def _cut(self, history: Trajectories, slot: int, infos: dict[int, str]) -> dict[str, NDArray[Any]]:
-        """The slot's columns; observations and infos have one row more than the steps: the final one."""
+    def _episode_columns(
+        self, history: Trajectories, slot: int, infos: dict[int, str]
+    ) -> dict[str, NDArray[Any]]:
+        """Return the columns of a slot's episode; observations and infos have one more row, the final one."""
         columns = history.extract(slot)
-        for leaf, current in self.slots.observation.items():
-            columns[leaf] = np.concatenate([columns[leaf], current[slot : slot + 1]])
+        for leaf, observation in self.slots.observation.items():
+            columns[leaf] = np.concatenate([columns[leaf], observation[slot : slot + 1]])
         text = np.full(len(columns[Columns.REWARDS]) + 1, "", dtype=object)
         for t, info in infos.items():
             text[t] = info
@@ -226,18 +239,18 @@ class EnvRunner:
         return columns
 
 
-def outputs_to_record(acted: Actions, records_states: bool) -> dict[str, NDArray[Any]]:
-    """What is recorded of a policy's answer in addition to its actions; with `states` also its recurrent state."""
+def outputs_to_record(actions: Actions, records_states: bool) -> dict[str, NDArray[Any]]:
+    """Return the policy's outputs that are recorded in addition to actions, with its recurrent state if requested."""
     outputs: dict[str, NDArray[Any]] = {}
-    if acted.dist_inputs is not None:
-        outputs[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
-    if acted.logp is not None:
-        outputs[Columns.ACTION_LOGP] = acted.logp
-    return {**outputs, **acted.state_out} if records_states else outputs
+    if actions.dist_inputs is not None:
+        outputs[Columns.ACTION_DIST_INPUTS] = actions.dist_inputs
+    if actions.logp is not None:
+        outputs[Columns.ACTION_LOGP] = actions.logp
+    return {**outputs, **actions.state_out} if records_states else outputs
 
 
 def episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
-    """Finished episodes as one block; ids are `<prefix>-<index>`."""
+    """Concatenate finished episodes to a block; ids are `<prefix>-<index>`."""
     names = episodes[0].columns.keys()
     return Block(
         columns={name: np.concatenate([episode.columns[name] for episode in episodes]) for name in names},
@@ -250,21 +263,22 @@ def episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
 
 
 def episode_id(prefix: str, index: int) -> str:
-    """The id of a recorded episode; the index in it makes the set of episodes checkable."""
+    """Return the id of a recorded episode; it contains the index, so that missing episodes can be detected."""
     return f"{prefix}-{index:08d}"
 
 
-def _plain(actions: Any) -> Sequence[Any]:
-    """Integer actions as Python's own, which environments check several times faster than NumPy's."""
+def _to_python_ints(actions: Any) -> Sequence[Any]:
+    """Convert integer actions to Python integers."""
+    # Environments check Python integers several times faster than NumPy's.
     if isinstance(actions, np.ndarray) and actions.ndim == 1 and actions.dtype.kind == "i":
         actions = actions.tolist()
     return cast(Sequence[Any], actions)
 
 
-def _json(environment: str, info: dict[str, Any]) -> str:
+def _info_to_json(environment: str, info: dict[str, Any]) -> str:
     try:
         return info_to_json(info)
     except TypeError as error:
         raise UserCodeError(
-            f"environment {environment!r} gave an info that cannot be stored as JSON ({error}): {info!r}"
+            f"environment {environment!r} returned an info that cannot be stored as JSON ({error}): {info!r}"
         ) from error

@@ -1,7 +1,7 @@
-"""B environments side by side, each reset on its own seed: no episode depends on its neighbours.
+"""B environments that are stepped together; each is reset with its own seed, so episodes are independent.
 
-Their steps are kept time-major and cut into episodes without touching single timesteps again (`Trajectories`). Shape
-suffixes: C = capacity in steps, B = slots.
+`Trajectories` stores their steps time-major and extracts episodes without touching single timesteps again. In shapes,
+C is the capacity in steps and B the number of slots.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.user_code import calling
 
-_FIRST_CAPACITY = 512
+_INITIAL_CAPACITY_STEPS = 512
 _IDLE = np.iinfo(np.int64).max
 
 
 class Slots:
-    """Environments of one kind, one episode in each at a time.
+    """Environments of one kind; each plays one episode at a time.
 
     Attributes:
-        name: of the environment, for messages.
+        name: name of the environment, for messages.
         observation: leaf -> `[B, *shape]`, the current observation of every slot.
-        observation_space: of one environment.
-        action_space: of one environment.
-        environments: one for each slot.
+        observation_space: observation space of one environment.
+        action_space: action space of one environment.
+        environments: one per slot.
     """
 
     def __init__(self, environment: EnvironmentSpec, width: int) -> None:
@@ -44,7 +44,7 @@ class Slots:
         self.observation_space: gym.Space = self.environments[0].observation_space
         self.action_space: gym.Space = self.environments[0].action_space
         leaves = flatten_space(self.observation_space, Columns.OBS)
-        self._single = list(leaves) == [Columns.OBS]
+        self._has_single_leaf = list(leaves) == [Columns.OBS]
         self.observation = {leaf: _empty_rows(space, width) for leaf, space in leaves.items()}
 
     @property
@@ -53,40 +53,40 @@ class Slots:
         return len(self.environments)
 
     def reset(self, slot: int, seed: int) -> dict[str, Any]:
-        """Start an episode in a slot; its first observation is then in `observation`. Returns its info."""
+        """Start an episode in a slot, write its first observation into `observation` and return its info."""
         with calling(f"environment {self.name!r} in reset()"):
-            returned = self.environments[slot].reset(seed=seed)
-        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+            result = self.environments[slot].reset(seed=seed)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise UserCodeError(
-                f"environment {self.name!r}: reset() must return (observation, info), with info a dict, as Gymnasium's "
-                f"does, and returned {_described(returned)}"
+                f"environment {self.name!r}: reset() returned {_describe_result(result)}; Gymnasium's returns 2: "
+                "observation, info (a dictionary)"
             )
-        observation, info = returned
-        self._put(slot, observation)
+        observation, info = result
+        self._set_observation(slot, observation)
         return info
 
     def step(self, slot: int, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Step one slot. Returns reward, terminated, truncated, info; the observation is in `observation`."""
+        """Step one slot, write its observation into `observation` and return reward, terminated, truncated and info."""
         try:
-            returned = self.environments[slot].step(action)
+            result = self.environments[slot].step(action)
         except Exception:
             with calling(f"environment {self.name!r} in step()"):
                 raise
         try:
-            observation, reward, terminated, truncated, info = returned
+            observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as error:
             raise UserCodeError(
-                f"environment {self.name!r}: step() returned {_described(returned)}; Gymnasium's returns 5: "
+                f"environment {self.name!r}: step() returned {_describe_result(result)}; Gymnasium's returns 5: "
                 "observation, reward, terminated, truncated, info"
             ) from error
-        self._put(slot, observation)
-        return self._number(reward), bool(terminated), bool(truncated), info
+        self._set_observation(slot, observation)
+        return self._reward_to_float(reward), bool(terminated), bool(truncated), info
 
     def close(self) -> None:
         for environment in self.environments:
             environment.close()
 
-    def _number(self, reward: Any) -> float:
+    def _reward_to_float(self, reward: Any) -> float:
         try:
             return float(reward)
         except (TypeError, ValueError) as error:
@@ -94,16 +94,16 @@ class Slots:
                 f"environment {self.name!r} in step() returned the reward {reward!r}, which is not a number"
             ) from error
 
-    def _put(self, slot: int, observation: Any) -> None:
+    def _set_observation(self, slot: int, observation: Any) -> None:
         try:
-            if self._single:
-                _set(self.observation[Columns.OBS], slot, observation)
+            if self._has_single_leaf:
+                _set_row(self.observation[Columns.OBS], slot, observation)
                 return
             leaves = flatten(observation, Columns.OBS)
             if leaves.keys() != self.observation.keys():
-                raise ValueError(f"its parts are {sorted(leaves)}, not {sorted(self.observation)}")
+                raise ValueError(f"its leaves are {sorted(leaves)}, not {sorted(self.observation)}")
             for leaf, value in leaves.items():
-                _set(self.observation[leaf], slot, value)
+                _set_row(self.observation[leaf], slot, value)
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(
                 f"environment {self.name!r} returned an observation that does not fit its observation_space "
@@ -111,15 +111,21 @@ class Slots:
             ) from error
 
 
-def _described(returned: Any) -> str:
-    """What a method of an environment returned in place of what Gymnasium's returns."""
-    if isinstance(returned, tuple):
-        return plural(len(returned), "value")
-    return f"one value, of type {type(returned).__name__}"
+def _describe_result(result: Any) -> str:
+    """Describe the value that an environment's method returned, for error messages."""
+    if isinstance(result, tuple):
+        return plural(len(result), "value")
+    return f"one value, of type {type(result).__name__}"
 
 
-def _set(rows: NDArray[Any], slot: int, value: Any) -> None:
-    """Put a value in a slot; NumPy alone would also take one of another shape and repeat it."""
+def _set_row(rows: NDArray[Any], slot: int, value: Any) -> None:
+    """Write a value into a slot.
+
+    Raises:
+        ValueError: the value has another shape.
+        TypeError: the value is not text, in a column of text.
+    """
+    # NumPy alone would broadcast a value of another shape.
     if rows.dtype == object:
         if not isinstance(value, str):
             raise TypeError(f"{value!r} is not text")
@@ -132,17 +138,18 @@ def check_spaces(policy: object, slots: Slots) -> None:
     """Refuse a policy that was made for other spaces.
 
     Raises:
-        SpecError: its observation or action space is not the environment's.
+        SpecError: its observation or action space differs from the environment's.
     """
     if not isinstance(policy, Policy):
         return
-    for what, own, given in (
+    for what, policy_space, env_space in (
         ("observation", policy.observation_space, slots.observation_space),
         ("action", policy.action_space, slots.action_space),
     ):
-        if own != given:
+        if policy_space != env_space:
             raise SpecError(
-                f"the policy was made for the {what} space {own}; the environment {slots.name!r} has {given}."
+                f"the policy was made for the {what} space {policy_space}; the environment {slots.name!r} has "
+                f"{env_space}."
             )
 
 
@@ -155,58 +162,58 @@ def _empty_rows(space: gym.Space, width: int) -> NDArray[Any]:
 
 
 class Trajectories:
-    """A time-major buffer `[C, B, *shape]` per column that follows B running episodes.
+    """A time-major buffer `[C, B, *shape]` per column, with the steps of B running episodes.
 
-    It grows with the longest running episode and otherwise reuses its room.
+    It grows with the longest running episode and otherwise reuses its memory.
     """
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._capacity = _FIRST_CAPACITY
+        self._capacity = _INITIAL_CAPACITY_STEPS
         self._columns: dict[str, NDArray[Any]] = {}
-        self._started = np.full(width, _IDLE)
-        self._now = 0
+        self._start_steps = np.full(width, _IDLE)
+        self._num_steps = 0
 
     def begin(self, slot: int) -> None:
-        """The next appended row is the slot's first."""
-        self._started[slot] = self._now
+        """Start an episode in a slot with the next appended row."""
+        self._start_steps[slot] = self._num_steps
 
     def length(self, slot: int) -> int:
-        """Steps of the slot's running episode."""
-        return int(self._now - self._started[slot])
+        """Return the number of steps of the slot's running episode."""
+        return int(self._num_steps - self._start_steps[slot])
 
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Add one step of every slot; `rows[name]` is `[B, *shape]`."""
+        """Append one step of every slot; `rows[name]` is `[B, *shape]`."""
         if not self._columns:
             self._columns = {name: self._allocate(row) for name, row in rows.items()}
-        if self._now == self._capacity:
+        if self._num_steps == self._capacity:
             self._make_room()
         for name, row in rows.items():
-            self._columns[name][self._now] = row
-        self._now += 1
+            self._columns[name][self._num_steps] = row
+        self._num_steps += 1
 
     def set_last(self, name: str, row: NDArray[Any]) -> None:
-        """Overwrite one column of the last appended step, known only after stepping."""
-        self._columns[name][self._now - 1] = row
+        """Overwrite one column of the last appended step, which is known only after stepping."""
+        self._columns[name][self._num_steps - 1] = row
 
     def extract(self, slot: int) -> dict[str, NDArray[Any]]:
-        """A copy of the slot's episode, `[T, *shape]` per column; the slot is idle afterwards."""
-        steps = slice(int(self._started[slot]), self._now)
-        self._started[slot] = _IDLE
+        """Return a copy of the slot's episode, `[T, *shape]` per column; the slot is idle afterwards."""
+        steps = slice(int(self._start_steps[slot]), self._num_steps)
+        self._start_steps[slot] = _IDLE
         return {name: column[steps, slot].copy() for name, column in self._columns.items()}
 
     def _allocate(self, row: NDArray[Any]) -> NDArray[Any]:
         return np.empty((self._capacity, *row.shape), dtype=row.dtype)
 
     def _make_room(self) -> None:
-        running = self._started != _IDLE
-        oldest = int(self._started[running].min()) if running.any() else self._now
-        kept = self._now - oldest
-        if kept > self._capacity // 2:
+        running = self._start_steps != _IDLE
+        oldest = int(self._start_steps[running].min()) if running.any() else self._num_steps
+        num_kept = self._num_steps - oldest
+        if num_kept > self._capacity // 2:
             self._capacity *= 2
         for name, column in self._columns.items():
             target = column if column.shape[0] == self._capacity else self._allocate(column[0])
-            target[:kept] = column[oldest : self._now]
+            target[:num_kept] = column[oldest : self._num_steps]
             self._columns[name] = target
-        self._started[running] -= oldest
-        self._now = kept
+        self._start_steps[running] -= oldest
+        self._num_steps = num_kept

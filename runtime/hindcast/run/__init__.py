@@ -1,1 +1,1 @@
-"""Carries out resources: recording, training, what they report and what they leave behind."""
+"""Execution of resources: recordings, trainings, their reports and their output."""

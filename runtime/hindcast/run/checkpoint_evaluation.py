@@ -1,4 +1,4 @@
-"""How good the policy of a checkpoint is: in the environment that it was trained for, in another, by recorded data."""
+"""Evaluate the policy of a checkpoint in an environment or on recorded episodes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,22 @@ from hindcast.storage.location import Location, missing_error, resolve
 
 _MODULES_IN = ("", "_hindcast/policy/module")
 _CHECKPOINTS_IN = ("", "checkpoints", "_hindcast/policy/checkpoints")
-_MARKS = ("spec.json", "_hindcast/spec.json")
-_LEVELS = 6
+_OWNER_FILES = ("spec.json", "_hindcast/spec.json")
+_MAX_LEVELS = 6  # as of <dataset>/_hindcast/policy/checkpoints/checkpoint-<updates>/module
 
 SET_ASIDE = "the episodes set aside"
-"""What they are called in messages."""
+"""Name of these episodes in messages."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was played, and how it went."""
+    """Result of evaluating a policy in an environment.
+
+    Attributes:
+        policy: location of the policy.
+        environment: environment that was played.
+        report: returns and lengths.
+    """
 
     policy: str
     environment: EnvironmentSpec
@@ -49,33 +55,41 @@ def evaluate_checkpoint(
     seed: int = 0,
     explore: bool = False,
 ) -> Evaluation:
-    """Evaluate a checkpoint.
+    """Evaluate a checkpoint in an environment.
 
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints (its best, else its latest), a run folder,
-            or a dataset (the policy that was recorded).
-        environment: Gymnasium id or "package.module:EnvClass"; None takes the one of the run that the
-            checkpoint is in.
-        module_class: the policy's `model.moduleClass`, where it has one.
-        episodes: whole episodes to play.
-        seed: of resets and exploration.
+            or a dataset (the recorded policy).
+        environment: Gymnasium id or "package.module:EnvClass"; None takes that of the run that contains the
+            checkpoint.
+        module_class: the policy's `model.moduleClass`, if it has one.
+        episodes: number of episodes to play.
+        seed: seed of resets and exploration.
         explore: sample actions; False takes the policy's mode.
 
     Raises:
-        DataError: no checkpoint there.
-        SpecError: no environment given and none found.
+        DataError: there is no checkpoint at `path`.
+        SpecError: no environment was passed and none is known.
     """
-    location = _existing(path)
-    module = _module(location)
-    where = EnvironmentSpec(id=environment) if environment is not None else _environment_of(location)
-    policy = _policy(module, module_class)
-    report = evaluate_policy(policy, where, duration=episodes, seed=seed, explore=explore)
-    return Evaluation(str(module), where, report)
+    location = _resolve_existing(path)
+    module = _find_module(location)
+    environment_spec = (
+        EnvironmentSpec(id=environment) if environment is not None else _find_environment(location)
+    )
+    policy = _load_module(module, module_class)
+    report = evaluate_policy(policy, environment_spec, duration=episodes, seed=seed, explore=explore)
+    return Evaluation(str(module), environment_spec, report)
 
 
 @dataclass(frozen=True)
 class OfflineEvaluation:
-    """What was judged, and what recorded episodes say of it."""
+    """Result of evaluating a policy on recorded episodes.
+
+    Attributes:
+        policy: location of the policy.
+        gamma: discount that was used.
+        report: estimates and diagnostics.
+    """
 
     policy: str
     gamma: float
@@ -92,107 +106,108 @@ def evaluate_checkpoint_offline(
     options: OfflineOptions | None = None,
     hooks: Hooks = NO_HOOKS,
 ) -> OfflineEvaluation:
-    """Judge a checkpoint by recorded episodes, without its environment.
+    """Evaluate a checkpoint on recorded episodes, without its environment.
 
     Args:
-        path: as of `evaluate_checkpoint`.
-        data: the episodes, or where they are; prepared where they are not whole and in order.
-        module_class: the policy's `model.moduleClass`, where it has one.
-        gamma: discount; None takes that of the run's algorithm, and 0.99 where it has none.
-        episodes: draw so many of them; None takes all.
-        options: the others; the defaults if None.
-        watch: receives the progress of preparing and fitting.
+        path: see `evaluate_checkpoint`.
+        data: the episodes, or their paths; prepared if they are not whole episodes in order.
+        module_class: the policy's `model.moduleClass`, if it has one.
+        gamma: discount; None takes that of the run's algorithm, or 0.99 if it has none.
+        episodes: number of episodes to sample; None takes all.
+        options: other options; None takes the defaults.
+        hooks: receive the progress of preparing and fitting.
 
     Raises:
-        DataError: no checkpoint there, or as of `evaluate_offline`.
+        DataError: there is no checkpoint at `path`, or the data are invalid (see `evaluate_offline`).
     """
     policy, module = load_policy(path, module_class)
     if gamma is None:
-        gamma = _gamma_of(resolve(path))
+        gamma = _find_gamma(resolve(path))
     dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
     name = SET_ASIDE if isinstance(data, Dataset) else ", ".join(data)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
-    chosen = replace(options or OfflineOptions(), gamma=gamma)
-    report = evaluate_offline(policy, dataset, name, chosen, hooks.progress)
+    offline_options = replace(options or OfflineOptions(), gamma=gamma)
+    report = evaluate_offline(policy, dataset, name, offline_options, hooks.progress)
     return OfflineEvaluation(module, gamma, report)
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
-    """The policy of a checkpoint, and its folder; arguments as of `evaluate_checkpoint`.
+    """Load the policy of a checkpoint and return it with its folder; arguments as of `evaluate_checkpoint`.
 
     Raises:
-        DataError: no checkpoint there.
+        DataError: there is no checkpoint at `path`.
     """
-    module = _module(_existing(path))
-    return _policy(module, module_class), str(module)
+    module = _find_module(_resolve_existing(path))
+    return _load_module(module, module_class), str(module)
 
 
-def _existing(path: str | Path) -> Location:
+def _resolve_existing(path: str | Path) -> Location:
     location = resolve(path)
     if not location.exists():
         raise missing_error(location)
     return location
 
 
-def _policy(module: Location, module_class: str | None) -> Policy:
+def _load_module(module: Location, module_class: str | None) -> Policy:
     return Policy.load(str(module), allow_classes=[module_class] if module_class else ())
 
 
-def _module(location: Location) -> Location:
-    for below in _MODULES_IN:
-        if location.child(below, "module.json").exists():
-            return location.child(below)
-    for below in _CHECKPOINTS_IN:
-        folder = location.child(below) if below else location
+def _find_module(location: Location) -> Location:
+    for subfolder in _MODULES_IN:
+        if location.child(subfolder, "module.json").exists():
+            return location.child(subfolder)
+    for subfolder in _CHECKPOINTS_IN:
+        folder = location.child(subfolder) if subfolder else location
         try:
             return find_checkpoint(folder).location
         except DataError:
+            # A damaged checkpoint is an error; the search continues only where there is none.
             if folder.child("checkpoint.json").exists():
                 raise
-    if (mark := read_owner(location.child(FOLDER))) is not None:
-        raise DataError(f"{location} {_without_policy(mark)}: give a checkpoint, or a run folder.")
+    if (owner := read_owner(location.child(FOLDER))) is not None:
+        raise DataError(f"{location} {_no_policy_reason(owner)}: give a checkpoint, or a run folder.")
     return find_checkpoint(location).location
 
 
-def _without_policy(mark: dict[str, Any]) -> str:
-    """Why there is no policy in a dataset that carries this mark."""
-    match mark:
+def _no_policy_reason(owner: dict[str, Any]) -> str:
+    """Return the reason why a dataset with this owner contains no policy."""
+    match owner:
         case {"spec": {"spec": {"policy": {"random": _}}}}:
-            return "was recorded by a random policy, so it holds none"
+            return "was recorded by a random policy and contains no policy"
         case _:
-            return "is a dataset that holds no policy"
+            return "is a dataset that contains no policy"
 
 
-def _environment_of(location: Location) -> EnvironmentSpec:
-    """The environment of the run whose folder holds the checkpoint."""
-    for spec in _specs_above(location):
+def _find_environment(location: Location) -> EnvironmentSpec:
+    """Return the environment of the run whose folder contains the checkpoint."""
+    for spec in _enclosing_specs(location):
         if spec.get("environment") is not None:
             return EnvironmentSpec.model_validate(spec["environment"])
     raise SpecError(
-        f"no environment is known for {location}: it is not in a run's folder; give one (--env ID)"
+        f"{location}: the environment is unknown, because the policy is not in a run's folder; give one (--env ID)"
     )
 
 
-def _gamma_of(location: Location) -> float:
-    """The discount of the run whose folder holds the checkpoint."""
-    for spec in _specs_above(location):
+def _find_gamma(location: Location) -> float:
+    """Return the discount of the run whose folder contains the checkpoint."""
+    for spec in _enclosing_specs(location):
         algorithm = REGISTRY.get(spec.get("algorithm", ""))
         if algorithm is not None and "gamma" in algorithm.Options.model_fields:
             return float(spec.get("config", {}).get("gamma", algorithm.Options.model_fields["gamma"].default))
     return OfflineOptions.gamma
 
 
-def _specs_above(location: Location) -> Iterator[dict[str, Any]]:
+def _enclosing_specs(location: Location) -> Iterator[dict[str, Any]]:
     return (document["spec"] for document in enclosing_resources(location))
 
 
 def enclosing_resources(location: Location) -> Iterator[dict[str, Any]]:
-    """The resources of the runs in whose folders the location is, the nearest first, as YAML has them."""
+    """Yield the resources of the runs whose folders contain the location, nearest first, as parsed YAML."""
     folder = location
-    for _ in range(_LEVELS):
-        for mark in _MARKS:
-            file = folder.child(mark)
+    for _ in range(_MAX_LEVELS):
+        for name in _OWNER_FILES:
+            file = folder.child(name)
             if file.exists():
                 yield json.loads(file.read_bytes())["spec"]
         folder = folder.parent()

@@ -1,4 +1,4 @@
-"""Where a run keeps its own files, and whose a folder is: it carries its spec's hash."""
+"""Locations of a run's own files, and the owner record that says which run a folder belongs to."""
 
 from __future__ import annotations
 
@@ -16,70 +16,71 @@ ATTEMPTS = "attempts"
 LOGS = "logs"
 CHECKPOINTS_FOLDER = "checkpoints"
 BOOKKEEPING_ENTRIES = (LOCK, ATTEMPTS, LOGS)
-"""What is in the folder in addition to a run's own files: locks, attempts and logs."""
+"""Names in a run's folder that are not results of the run: lock, attempts and logs."""
 
 
 def title(resource: OfflineRecording | OfflineTraining) -> str:
-    """`Kind/name`."""
+    """Return `Kind/name`."""
     return f"{resource.kind}/{resource.metadata.name}"
 
 
 def run_folder(resource: OfflineTraining) -> Location:
-    """`<checkpoint.path>/<name>/r<revision>`."""
+    """Return `<checkpoint.path>/<name>/r<revision>`."""
     return resolve(resource.spec.checkpoint.path).child(resource.metadata.name, f"r{resource.spec.revision}")
 
 
 def state_folder(resource: OfflineRecording | OfflineTraining) -> Location:
-    """The run folder of a training, `_hindcast` of a recording's dataset."""
+    """Return the run folder of a training, or `_hindcast` in a recording's dataset."""
     if isinstance(resource, OfflineTraining):
         return run_folder(resource)
     return resolve(resource.spec.output.path).child(FOLDER)
 
 
 def log_file(resource: OfflineRecording | OfflineTraining, child: str) -> Location:
-    """The log of one attempt on a cluster; `child` is the name of its RayJob."""
+    """Return the log file of one attempt on a cluster; `child` is the name of its RayJob."""
     return state_folder(resource).child(LOGS, f"{child}.log")
 
 
 def claim(state: Location, resource: OfflineRecording | OfflineTraining, has_progress: bool) -> bool:
-    """Put the resource's mark into `state`, or find it there.
+    """Make the resource the owner of `state`, unless it already is.
 
     Args:
         state: folder of the run's own files (`_hindcast` of a dataset, the run folder of a training).
-        resource: the resource that is to fill the folder.
-        is_worth_keeping: whether an earlier run left anything there that took work; a run that failed over a
-            mistake in its spec did not, and the mended spec takes its place.
+        resource: resource that will fill the folder.
+        has_progress: an earlier run left results there. A run that failed because of its spec has left none, so the
+            corrected spec may take its place.
 
     Returns:
-        True where an earlier run of this resource left off there.
+        True if an earlier run of this resource started there.
 
     Raises:
-        OutputConflict: the folder carries another spec's hash.
-        DataError: its mark is damaged.
+        OutputConflict: the folder belongs to a run with another spec.
+        DataError: the owner record is damaged.
     """
-    found = require_owner(state)
-    if found is None or _is_of_another(found, resource):
+    owner = require_owner(state)
+    if owner is None or _belongs_to_other_run(owner, resource):
         refuse_other_run(state, resource, has_progress)
-        write_owner(state, _mark(resource))
+        write_owner(state, _make_owner(resource))
         return False
-    if found["specHash"] != spec_hash(resource):  # the rest stays as the run began
-        earlier = [*found.get("earlierHashes", ()), found["specHash"]]
-        write_owner(state, {**found, "earlierHashes": earlier, "specHash": spec_hash(resource)})
+    if owner["specHash"] != spec_hash(resource):  # the record keeps the spec that the run started with
+        # Checkpoints from before the change contain the earlier hashes.
+        earlier_hashes = [*owner.get("earlierHashes", ()), owner["specHash"]]
+        write_owner(state, {**owner, "earlierHashes": earlier_hashes, "specHash": spec_hash(resource)})
     return True
 
 
 def is_claimed(state: Location) -> bool:
-    """Whether a mark is in `state`."""
+    """Return True if `state` has an owner."""
     return read_owner(state) is not None
 
 
 def claimed_hashes(state: Location) -> set[str]:
-    """Spec hashes of the run in `state`: the one it has now, and those before `stop` or `evaluation` was changed.
+    """Return the run's spec hashes: the current one and those before `stop` or `evaluation` was changed.
 
-    None where there is no mark.
+    Empty if there is no owner.
     """
-    found = require_owner(state)
-    return {found["specHash"], *found.get("earlierHashes", ())} if found else set()
+    owner = require_owner(state)
+    return {owner["specHash"], *owner.get("earlierHashes", ())} if owner else set()
 
 
 def refuse_other_run(
@@ -88,56 +89,59 @@ def refuse_other_run(
     """Refuse a folder that `claim` would refuse, without changing anything.
 
     Raises:
-        OutputConflict: the folder carries another spec's hash.
+        OutputConflict: the folder belongs to a run with another spec.
     """
-    found = require_owner(state)
-    # The journal of an application's log may hold what is nowhere else.
-    if found and _is_of_another(found, resource) and (has_progress or found["resource"] == LOG_RESOURCE):
-        raise OutputConflict(_conflict(state, resource, found))
+    owner = require_owner(state)
+    # The journal of an application's log may contain episodes that exist nowhere else.
+    if (
+        owner
+        and _belongs_to_other_run(owner, resource)
+        and (has_progress or owner["resource"] == LOG_RESOURCE)
+    ):
+        raise OutputConflict(_conflict_message(state, resource, owner))
 
 
 def is_claimed_by_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
-    """Whether `state` carries the hash of another spec, and not only of one that this one extends."""
-    found = require_owner(state)
-    return found is not None and _is_of_another(found, resource)
+    """Return True if `state` belongs to another spec that this one does not merely extend."""
+    owner = require_owner(state)
+    return owner is not None and _belongs_to_other_run(owner, resource)
 
 
 def has_foreign_files(folder: Location, state: Location) -> bool:
-    """Whether files are in a dataset's folder that no run of Hindcast made; `state` is its own folder in there."""
+    """Return True if a dataset's folder contains files of the user's; `state` is Hindcast's own folder in it."""
     if any(entry.relative_path not in BOOKKEEPING_ENTRIES for entry in state.list()):
         return False
     return any(entry.relative_path != state.name for entry in folder.list())
 
 
 def first_learners(state: Location, resource: OfflineTraining) -> int:
-    """Learners when the run in `state` started; those of the resource where none has started.
-
-    They fix the global batch, which must not change when the number of learners does.
-    """
-    found = require_owner(state)
-    if found is None or _is_of_another(found, resource):
+    """Return the number of learners when the run in `state` started; the resource's number if none has started."""
+    # The initial number fixes the global batch, which must not change when the number of learners does.
+    owner = require_owner(state)
+    if owner is None or _belongs_to_other_run(owner, resource):
         return resource.spec.learners.replicas
-    return int(found["spec"]["spec"].get("learners", {}).get("replicas", 1))
+    return int(owner["spec"]["spec"].get("learners", {}).get("replicas", 1))
 
 
-def _is_of_another(found: dict[str, Any], resource: OfflineRecording | OfflineTraining) -> bool:
-    return found["specHash"] != spec_hash(resource) and _course(found) != course_hash(resource)
+def _belongs_to_other_run(owner: dict[str, Any], resource: OfflineRecording | OfflineTraining) -> bool:
+    # The course hash omits what may change without a new revision: `stop`, and most of `evaluation`.
+    return owner["specHash"] != spec_hash(resource) and _owner_course_hash(owner) != course_hash(resource)
 
 
-def _course(found: dict[str, Any]) -> str | None:
-    earlier = _earlier(found)
-    return None if earlier is None else course_hash(earlier)
+def _owner_course_hash(owner: dict[str, Any]) -> str | None:
+    resource = _owner_resource(owner)
+    return None if resource is None else course_hash(resource)
 
 
-def _earlier(found: dict[str, Any]) -> OfflineRecording | OfflineTraining | None:
-    """The resource in a mark; None where this version cannot read it."""
+def _owner_resource(owner: dict[str, Any]) -> OfflineRecording | OfflineTraining | None:
+    """Return the resource in an owner record, or None if this version cannot read it."""
     try:
-        return validate_resource(found["spec"])
+        return validate_resource(owner["spec"])
     except SpecError:
         return None
 
 
-def _mark(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
+def _make_owner(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
     return {
         "resource": title(resource),
         "revision": resource.spec.revision,
@@ -146,15 +150,19 @@ def _mark(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
     }
 
 
-def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, found: dict[str, Any]) -> str:
-    way_out = (
+def _conflict_message(
+    state: Location, resource: OfflineRecording | OfflineTraining, owner: dict[str, Any]
+) -> str:
+    remedy = (
         "give another output.path, or set output.onExisting: Replace"
         if resource.kind == "OfflineRecording"
         else "raise spec.revision, or give another checkpoint.path"
     )
-    if found["resource"] != title(resource):
-        return f"{state} holds {found['resource']}, and this is {title(resource)}: {way_out}."
-    earlier = _earlier(found)
-    changes = differences(earlier, resource) if type(earlier) is type(resource) else ""
-    changes = changes or f"its hash was {found['specHash']} and is {spec_hash(resource)}"
-    return f"{state} holds {title(resource)} as it was before the spec changed ({changes}): undo that, {way_out}."
+    if owner["resource"] != title(resource):
+        return f"{state} holds {owner['resource']}, and this is {title(resource)}: {remedy}."
+    previous = _owner_resource(owner)
+    changes = differences(previous, resource) if type(previous) is type(resource) else ""
+    changes = changes or f"its hash was {owner['specHash']} and is {spec_hash(resource)}"
+    return (
+        f"{state} holds {title(resource)} as it was before the spec changed ({changes}): undo that, {remedy}."
+    )

@@ -1,4 +1,4 @@
-"""Carries out the resources of files, here, in the order in which they need each other."""
+"""Execute the resources of YAML files on this machine, each after those that it refers to."""
 
 from __future__ import annotations
 
@@ -31,44 +31,45 @@ from hindcast.run.warm_start import initial_policy
 
 _FIELD: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
-"""By title, `Kind/name`."""
+"""Title (`Kind/name`) -> resource."""
 
 
 class FileReferences:
-    """References among the resources of files."""
+    """Resolves references among the resources of the given files."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
 
     def dataset(self, recording: str) -> str | None:
-        """Where the recording writes to."""
-        found = self._resources.get(f"OfflineRecording/{recording}")
-        return found.spec.output.path if isinstance(found, OfflineRecording) else None
+        """Return the folder that the recording writes to, or None if the files do not define it."""
+        resource = self._resources.get(f"OfflineRecording/{recording}")
+        return resource.spec.output.path if isinstance(resource, OfflineRecording) else None
 
     def policy(self, training: str) -> str:
-        """The best checkpoint in the training's run folder."""
-        found = self._resources[f"OfflineTraining/{training}"]
-        assert isinstance(found, OfflineTraining)
-        return str(find_checkpoint(run_folder(found).child(CHECKPOINTS_FOLDER)).location)
+        """Return the location of the best checkpoint in the training's run folder."""
+        resource = self._resources[f"OfflineTraining/{training}"]
+        assert isinstance(resource, OfflineTraining)
+        return str(find_checkpoint(run_folder(resource).child(CHECKPOINTS_FOLDER)).location)
 
 
-def execute(loaded: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
-    """Record and train; finished work is skipped, unfinished work is resumed.
+def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
+    """Record and train; skip finished work and resume unfinished work.
 
     Raises:
-        Interrupted: asked to stop; what is done is kept.
-        UserError: what went wrong, in one sentence.
+        Interrupted: a stop was requested; completed work is kept.
+        UserError: a resource failed; the message is one sentence.
     """
-    ordered = {title(item.resource): item for item in sort_by_reference(loaded)}
-    references = FileReferences({name: item.resource for name, item in ordered.items()})
+    items_by_title = {title(item.resource): item for item in sort_by_reference(items)}
+    references = FileReferences({name: item.resource for name, item in items_by_title.items()})
     inputs: dict[str, list[Input]] = {}
-    for name, item in ordered.items():
-        with _located(item, is_alone=len(ordered) == 1):
+    # All resources are checked first: an error in the last one must not surface after hours of work on the others.
+    for name, item in items_by_title.items():
+        with _add_location(item, is_alone=len(items_by_title) == 1):
             inputs[name] = check_early(item.resource, references)
     outcomes: list[Outcome] = []
     with catch_signals() as interruption:
-        for name, item in ordered.items():
-            with _located(item, is_alone=len(ordered) == 1):
+        for name, item in items_by_title.items():
+            with _add_location(item, is_alone=len(items_by_title) == 1):
                 if isinstance(item.resource, OfflineRecording):
                     outcome = execute_recording(item.resource, references, reporter, interruption)
                 else:
@@ -79,16 +80,16 @@ def execute(loaded: Sequence[LoadedResource], reporter: Reporter) -> list[Outcom
 
 
 @contextmanager
-def _located(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
-    """Put the file, the line and the resource before the user's mistakes that are of a field or of one of several."""
+def _add_location(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
+    """Prefix a user's error with file, line and resource if it names a field, or if there are several resources."""
     try:
         yield
     except Interrupted:
         raise
     except UserError as error:
         name = title(item.resource)
-        text = str(error).removeprefix(f"{name}: ")
-        if text.startswith("model."):  # whoever builds a network does not know whose it is
+        text = str(error).removeprefix(f"{name}: ")  # some messages already start with the title
+        if text.startswith("model."):  # the code that builds networks does not know the path of the section
             text = f"spec.{text}" if item.resource.kind == "OfflineTraining" else f"spec.policy.train.{text}"
         field = _FIELD.match(text)
         if field is None and is_alone:
@@ -99,16 +100,20 @@ def _located(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
 
 
 def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> list[Input]:
-    """What can be found wrong before the first resource has worked for minutes.
+    """Check what can be checked before the first resource has run for minutes.
 
     Returns:
-        A training's inputs, which are not open yet.
+        A training's inputs, not yet open; an empty list for a recording.
+
+    Raises:
+        UserError: the resource would fail later.
     """
     if isinstance(resource, OfflineTraining):
         algorithm, spec = make_algorithm(resource), resource.spec
         module_class_of(spec.model)
         inputs = inputs_of(resource, references)
         if (spaces := declared_spaces(resource)) is not None:
+            # Building networks finds options that do not fit the spaces; they are discarded.
             new_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
         return inputs
     if resource.spec.policy.train is not None:
@@ -124,16 +129,16 @@ def prepare_inputs(
     interruption: Interruption,
     ray_options: Mapping[str, Any] | None = None,
 ) -> Sequence[Input]:
-    """A training's inputs with their data; of a finished one nothing is prepared or opened any more.
+    """Return a training's inputs with their data open; a finished training's inputs stay unopened.
 
     Raises:
-        OutputConflict: the run folder holds another training, which is finished.
-        DataError: there is no policy at `spec.initialCheckpoint`, and the training has no checkpoint.
-        UserError: what else keeps it from starting.
+        OutputConflict: the run folder holds another, finished training.
+        DataError: there is no policy at `spec.initialCheckpoint`, and the training has no checkpoint of its own.
+        UserError: something else keeps the training from starting.
     """
     initial, folder = resource.spec.initial_checkpoint, run_folder(resource)
     if initial is not None and CheckpointStore(folder.child(CHECKPOINTS_FOLDER)).latest() is None:
-        initial_policy(initial, resource.spec.model)  # before data are prepared for it
+        initial_policy(initial, resource.spec.model)  # fails in moments; preparing the data may take hours
     if folder.child(SUCCESS_FILE).exists():
         refuse_other_run(folder, resource, has_progress=True)
     if read_success(resource, folder) is not None:
@@ -148,7 +153,7 @@ def execute_recording(
     interruption: Interruption,
     placement: Placement = LOCAL,
 ) -> Outcome:
-    """Record, and write the report."""
+    """Record and write the report."""
     checkpoint = _checkpoint_of(resource, references)
     run = RecordingRun(resource, reporter, interruption, checkpoint, placement)
     outcome = run.execute()
@@ -158,16 +163,16 @@ def execute_recording(
 def execute_training(
     resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
 ) -> Outcome:
-    """Train in this process, and write the report."""
+    """Train in this process and write the report."""
     outcome, inputs = train_locally(resource, inputs, reporter, interruption)
-    opened = {one.path: one.opened_data for one in inputs}
-    return replace(outcome, report=write_training_report(resource, outcome, opened))
+    data_by_path = {input_.path: input_.opened_data for input_ in inputs}
+    return replace(outcome, report=write_training_report(resource, outcome, data_by_path))
 
 
 def train_locally(
     resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
 ) -> tuple[Outcome, Sequence[Input]]:
-    """Train in this process; also the inputs with their data."""
+    """Train in this process; return the outcome and the inputs with their data."""
     inputs = prepare_inputs(resource, inputs, reporter, interruption)
     return TrainingRun(resource, sources_of(inputs), reporter, interruption).execute(), inputs
 
@@ -182,40 +187,42 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
         raise DataError(f"{title(resource)}: spec.policy.trainingRef: {error}") from error
 
 
-def sort_by_reference(loaded: Sequence[LoadedResource]) -> list[LoadedResource]:
-    """The resources, each after those it refers to; otherwise as they are written.
+def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
+    """Return the resources in their written order, but each after those that it refers to.
 
     Raises:
-        SpecError: a reference to a resource that is not in the files, or a circle of references.
+        SpecError: a reference names a resource that is not in the files, or references form a cycle.
     """
-    by_title = {title(item.resource): item for item in loaded}
-    graph = {name: _references(item, by_title) for name, item in by_title.items()}
+    by_title = {title(item.resource): item for item in items}
+    graph = {name: _referenced_titles(item, by_title) for name, item in by_title.items()}
     try:
         names = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        raise SpecError(f"{' → '.join(error.args[1])}: each of these waits for the next one.") from error
+        raise SpecError(
+            f"{' → '.join(error.args[1])}: circular references; each of these resources waits for the next one."
+        ) from error
     return [by_title[name] for name in names]
 
 
-def _references(item: LoadedResource, known: dict[str, LoadedResource]) -> list[str]:
-    needed: list[str] = []
-    for reference, kind, steps in _references_of(item.resource):
+def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedResource]) -> list[str]:
+    titles: list[str] = []
+    for reference, kind, steps in _list_references(item.resource):
         name = f"{kind}/{reference.name}"
-        if name not in known:
-            others = [other.partition("/")[2] for other in known if other.startswith(kind)]
-            has = f"the given files define {', '.join(others) or 'none'}"
+        if name not in items_by_title:
+            defined_names = [key.partition("/")[2] for key in items_by_title if key.startswith(kind)]
+            definitions = f"the given files define {', '.join(defined_names) or 'none'}"
             raise SpecError(
                 f"{item.at(*steps)}: {format_path(steps)}: there is no {kind} named "
-                f"{reference.name!r}; {has}. Add its file to the command, or use a path."
+                f"{reference.name!r}; {definitions}. Add its file to the command, or use a path."
             )
-        needed.append(name)
-    return needed
+        titles.append(name)
+    return titles
 
 
-def _references_of(
+def _list_references(
     resource: OfflineRecording | OfflineTraining,
 ) -> list[tuple[Reference, str, tuple[str | int, ...]]]:
-    """(reference, kind it refers to, path of the field) of each reference."""
+    """Return (reference, kind that it refers to, path of the field) of each reference."""
     if isinstance(resource, OfflineTraining):
         return [
             (source.recording_ref, "OfflineRecording", ("spec", "input", index, "recordingRef"))

@@ -1,7 +1,7 @@
-"""`policy.train`: trains the policy that a recording then plays, resumable at any moment.
+"""Training of the expert that a recording then plays (`policy.train`), resumable at any moment.
 
-The loop is not the one of an `OfflineTraining`: an expert is evaluated after every iteration, as it will be recorded,
-its last weights are the ones that are kept, and an iteration is never left half done.
+The loop differs from that of an `OfflineTraining`: an expert is evaluated after every iteration, with the exploration
+of the recording; its last weights are used; and an iteration is always completed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hindcast.run.trainer import Trainer
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.storage.location import Location
 
-_KEPT_CHECKPOINTS = 2
+_NUM_CHECKPOINTS = 2
 
 
 def train_expert(
@@ -33,14 +33,14 @@ def train_expert(
     reporter: Reporter,
     interruption: Interruption,
 ) -> None:
-    """Train until a stop criterion holds; the policy is then in `folder/module`.
+    """Train until a stop criterion holds, then write the policy to `folder/module`.
 
-    Goes on at the latest checkpoint in `folder/checkpoints`, and ends with the same weights as if it had
-    never been stopped.
+    Resumes from the latest checkpoint in `folder/checkpoints`, and ends with the same weights as an uninterrupted
+    training.
 
     Raises:
-        Interrupted: asked to stop; a checkpoint was written.
-        UserError: what went wrong.
+        Interrupted: a stop was requested; a checkpoint was written.
+        UserError: the training failed.
     """
     trainer = make_online_trainer(resource, spec, resource.spec.runners.envs_per_runner)
     for note in trainer.notes:
@@ -53,7 +53,7 @@ def train_expert(
         explore=resource.spec.policy.explore,
         callbacks=resource.spec.callbacks,
     )
-    store = CheckpointStore(folder.child(CHECKPOINTS_FOLDER), keep=_KEPT_CHECKPOINTS)
+    store = CheckpointStore(folder.child(CHECKPOINTS_FOLDER), keep=_NUM_CHECKPOINTS)
     store.remove_incomplete()
     if latest := store.latest():
         trainer.load(latest)
@@ -70,8 +70,9 @@ def train_expert(
             result = iterate_and_evaluate(trainer, evaluator, resource.spec.seed, callbacks)
             log.append(result)
             reporter.progress(_progress(resource, spec.stop, result))
+            # Saved before check() raises, so that no completed iteration is lost.
             if interruption.is_requested or trainer.iteration % spec.checkpoint_every == 0:
-                trainer.save(store, {"episode_return_mean": _evaluated(result)})
+                trainer.save(store, {"episode_return_mean": _mean_return(result)})
             interruption.check()
     finally:
         log.close()
@@ -82,40 +83,40 @@ def train_expert(
 def iterate_and_evaluate(
     trainer: Trainer, evaluator: EnvEvaluator, seed: int, callbacks: TrainingCallbacks | None = None
 ) -> Result:
-    """One iteration, and the weights after it evaluated; its result. `seed` is the run's."""
+    """Train one iteration, evaluate the new weights and return the result; `seed` is the run's."""
     callbacks = callbacks or TrainingCallbacks()
     result = trainer.iterate()
-    begun = time.monotonic()
+    start_time = time.monotonic()
     callbacks.call("on_evaluate_start")
     report = evaluator(trainer.policy, derive_seed(seed, "expert", trainer.iteration))
     result["evaluation"] = {ITERATION: trainer.iteration, "env_runners": report.summary()}
     callbacks.call("on_evaluate_end", evaluation_metrics=result["evaluation"])
-    result["timers"]["evaluation_s"] = time.monotonic() - begun
+    result["timers"]["evaluation_s"] = time.monotonic() - start_time
     callbacks.call("on_train_result", result=result)
     return result
 
 
-def _evaluated(result: Result) -> float:
+def _mean_return(result: Result) -> float:
     return float(result["evaluation"]["env_runners"]["episode_return_mean"])
 
 
 def _progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Progress:
-    sampled = result["num_env_steps_sampled_lifetime"]
-    total, done, unit = stop.episode_return_mean, _evaluated(result), "return"
+    num_sampled = result["num_env_steps_sampled_lifetime"]
+    total, amount_done, unit = stop.episode_return_mean, _mean_return(result), "return"
     if stop.iterations is not None:
-        total, done, unit = float(stop.iterations), float(result[ITERATION]), "iterations"
+        total, amount_done, unit = float(stop.iterations), float(result[ITERATION]), "iterations"
     if stop.timesteps is not None:
-        total, done, unit = float(stop.timesteps), float(sampled), "timesteps"
+        total, amount_done, unit = float(stop.timesteps), float(num_sampled), "timesteps"
     return Progress(
         resource=title(resource),
         stage="Training the expert",
-        done=done,
+        done=amount_done,
         total=total if stop.episode_return_mean is None else None,
         unit=unit,
         metrics={
-            "return": _evaluated(result),
+            "return": _mean_return(result),
             "iteration": result[ITERATION],
-            "timesteps": sampled,
+            "timesteps": num_sampled,
             "timesteps_per_s": result["timesteps_per_s"],
         },
     )

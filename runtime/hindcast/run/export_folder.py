@@ -1,4 +1,4 @@
-"""Where an export goes: into an empty folder, or over an earlier export; never over what somebody else put there."""
+"""Check of an export's target: an empty folder or an earlier export, never files of anybody else."""
 
 from __future__ import annotations
 
@@ -17,68 +17,71 @@ from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location
 
 TORCH_PROGRAM: Final = "policy.pt2"
-_LOADER_CLASS: Final = b"class OnnxPolicy"
-_DESCRIPTIONS: Final = {
+_LOADER_MARKER: Final = b"class OnnxPolicy"
+_DESCRIPTION_KEYS: Final = {
     DESCRIPTION: ("formatVersion", "inputs", "outputs", "policy"),
     policy_files.DESCRIPTION: ("formatVersion", "moduleClass", "checksums"),
 }
-"""The files that tell an export, and what is in them."""
-_WAY_OUT: Final = "give a new or an empty folder"
+"""Description file of an export -> keys that it contains."""
+_REMEDY: Final = "give a new or an empty folder"
 
 
 def refuse_foreign_files(folder: Location, names: Collection[str]) -> None:
     """Refuse a folder in which an export would overwrite, or be mixed with, files that no export wrote.
 
     Args:
-        folder: of the export. Files of the user's next to an earlier export stay, and are in nobody's way.
-        names: of the files that are to be written.
+        folder: target of the export; other files next to an earlier export are allowed, and stay.
+        names: names of the files that will be written.
 
     Raises:
-        OutputConflict: such files are there.
+        OutputConflict: the folder contains such files.
     """
-    if _is_of_a_run(folder):
-        raise OutputConflict(f"{folder} is the policy of a run, a recording or a checkpoint: {_WAY_OUT}.")
-    found = {entry.relative_path for entry in folder.list() if not TEMPORARY_NAME.match(entry.relative_path)}
-    exported = _exported(folder, found)
-    others = sorted(found & set(names) - exported if exported else found)
-    if not others:
+    if _is_run_module(folder):
+        raise OutputConflict(f"{folder} is the policy of a run, a recording or a checkpoint: {_REMEDY}.")
+    entries = {
+        entry.relative_path for entry in folder.list() if not TEMPORARY_NAME.match(entry.relative_path)
+    }
+    export_files = _earlier_export_files(folder, entries)
+    foreign_files = sorted(entries & set(names) - export_files if export_files else entries)
+    if not foreign_files:
         return
-    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    more = f" and {len(foreign_files) - 3} more" if len(foreign_files) > 3 else ""
     raise OutputConflict(
-        f"{folder} holds {', '.join(others[:3])}{more}, which hindcast export did not write: {_WAY_OUT}."
+        f"{folder} holds {', '.join(foreign_files[:3])}{more}, which hindcast export did not write: {_REMEDY}."
     )
 
 
-def _is_of_a_run(folder: Location) -> bool:
-    """Whether this is the `module` of a run folder, of a checkpoint, or of what a recording keeps of its policy."""
+def _is_run_module(folder: Location) -> bool:
+    """Return True for the `module` folder of a run, of a checkpoint, or of a recording's policy."""
     if folder.name != MODULE:
         return False
-    above = folder.parent()
-    marks = [above.child(name) for name in (RECORD_FILE, CHECKPOINTS_FOLDER, OWNER_FILE)]
-    return any(mark.exists() for mark in (*marks, above.parent().child(OWNER_FILE)))
+    parent = folder.parent()
+    markers = [parent.child(name) for name in (RECORD_FILE, CHECKPOINTS_FOLDER, OWNER_FILE)]
+    return any(marker.exists() for marker in (*markers, parent.parent().child(OWNER_FILE)))
 
 
-def _exported(folder: Location, found: Set[str]) -> set[str]:
-    """The files, of those found, that are an earlier export's."""
+def _earlier_export_files(folder: Location, entries: Set[str]) -> set[str]:
+    """Return those of the folder's entries that an earlier export wrote."""
     files: set[str] = set()
-    if _is_described(folder, DESCRIPTION, found):
+    if _is_export_description(folder, DESCRIPTION, entries):
         files = {DESCRIPTION, PROGRAM, TORCH_PROGRAM}
-        if LOADER in found and _LOADER_CLASS in folder.child(LOADER).read_bytes():
+        # A policy.py without that class is the user's own file.
+        if LOADER in entries and _LOADER_MARKER in folder.child(LOADER).read_bytes():
             files.add(LOADER)
-    if _is_described(folder, policy_files.DESCRIPTION, found):
+    if _is_export_description(folder, policy_files.DESCRIPTION, entries):
         files.update(policy_files.NAMES)
-    return files & found
+    return files & entries
 
 
-def _is_described(folder: Location, name: str, found: Set[str]) -> bool:
-    """Whether the file is what an export says of itself."""
-    if name not in found:
+def _is_export_description(folder: Location, name: str, entries: Set[str]) -> bool:
+    """Return True if the file is an export's description of itself."""
+    if name not in entries:
         return False
     location = folder.child(name)
     if location.is_folder():
         return False
     try:
-        said = json.loads(location.read_bytes())
+        document = json.loads(location.read_bytes())
     except ValueError:
         return False
-    return isinstance(said, dict) and all(key in said for key in _DESCRIPTIONS[name])
+    return isinstance(document, dict) and all(key in document for key in _DESCRIPTION_KEYS[name])

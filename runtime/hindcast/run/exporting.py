@@ -1,4 +1,4 @@
-"""Takes a policy away from Hindcast: as ONNX, as a torch program, or as its own files."""
+"""Export of a policy for use without Hindcast: as ONNX, as a torch program, or as its own files."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ _FILES: dict[Format, tuple[str, ...]] = {
     "torch": (DESCRIPTION, TORCH_PROGRAM),
     "safetensors": policy_files.NAMES,
 }
-"""What each form writes, in order. The description comes first, which tells an export by itself."""
-_SLOTS, _STEPS, _EPISODE = 3, 24, 8
+"""Form -> files that it writes, in order; the description comes first, because it alone identifies an export."""
+_NUM_SLOTS, _NUM_STEPS, _EPISODE_STEPS = 3, 24, 8
 _TOLERANCE = 1e-5
 
 
 class ExportResult(NamedTuple):
-    """What was written, and how it compares.
+    """Files of an export, and its comparison with the original policy.
 
     Attributes:
-        policy: the checkpoint's.
-        files: written.
-        difference: greatest between an element of its actions and of the policy's own, over `steps`; None of files
-            that are the policy's own.
-        steps: that were compared.
+        policy: location of the original policy.
+        files: paths of the written files.
+        max_difference: largest difference between an element of an exported action and of the original one; None for
+            "safetensors", which copies the policy's own files.
+        num_steps: number of actions that were compared.
     """
 
     policy: str
@@ -62,58 +62,58 @@ class ExportResult(NamedTuple):
 def export_policy(
     path: str | Path, folder: str | Path, form: Format = "onnx", module_class: str | None = None
 ) -> ExportResult:
-    """Write the policy of a checkpoint, which acts greedily, and compare it with what it came from.
+    """Export the greedy policy of a checkpoint and compare it with the original.
 
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints, a run folder, or a dataset.
-        folder: where to write: new, empty, or with an earlier export, also of another form; plain path or URI.
+        folder: path or URI of the target: new, empty, or with an earlier export (of any form).
         form: "onnx" (`policy.onnx`, for any runtime, and `policy.py`, which acts with numpy and onnxruntime alone),
             "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first
-            two take raw observations and give the environment's actions; `policy.json` says which, and how states are
+            two map raw observations to the environment's actions; `policy.json` describes both, and how states are
             carried.
-        module_class: the policy's `model.moduleClass`, where it has one.
+        module_class: the policy's `model.moduleClass`, if it has one.
 
     Raises:
-        DataError: no checkpoint there, or the exported policy acts differently.
-        OutputConflict: files that no export wrote are in the folder; it is left as it is.
+        DataError: there is no checkpoint at `path`, or the exported policy acts differently.
+        OutputConflict: the folder contains files that no export wrote; it is left unchanged.
         SpecError: the policy's network cannot be exported, or a package is missing.
     """
-    policy, where = load_policy(path, module_class)
+    policy, module_path = load_policy(path, module_class)
     target, names = resolve(folder), _FILES[form]
     refuse_foreign_files(target, names)
-    written = [str(target.child(name)) for name in names]
+    paths = [str(target.child(name)) for name in names]
     if form == "safetensors":
         policy.save(target)
-        return ExportResult(where, written, None, 0)
+        return ExportResult(module_path, paths, None, 0)
     function = ExportedPolicy(policy)
     if form == "torch":
         program = _torch_program(function)
         files, step = {TORCH_PROGRAM: program}, _run_torch(program)
     else:
         program = _onnx_program(function)
-        loader = Path(onnx_policy.__file__).read_bytes()  # imports nothing of Hindcast
+        loader = Path(onnx_policy.__file__).read_bytes()  # self-contained: imports nothing from Hindcast
         files, step = {PROGRAM: program, LOADER: loader}, _run_onnx(program, function)
-    difference = _compared(policy, function, step)
-    files[DESCRIPTION] = json.dumps(_description(policy, function), indent=1).encode()
+    difference = _measure_difference(policy, function, step)
+    files[DESCRIPTION] = json.dumps(_describe_export(policy, function), indent=1).encode()
     for name in names:
         target.child(name).write_bytes(files[name])
-    return ExportResult(where, written, difference, _STEPS * _SLOTS)
+    return ExportResult(module_path, paths, difference, _NUM_STEPS * _NUM_SLOTS)
 
 
 def _torch_program(function: ExportedPolicy) -> bytes:
     file = io.BytesIO()
-    with _exporting("torch.export"):
-        torch.export.save(_traced(function), file)
+    with _quiet_export("torch.export"):
+        torch.export.save(_trace(function), file)
     return file.getvalue()
 
 
 def _onnx_program(function: ExportedPolicy) -> bytes:
     missing = [name for name in ("onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
-        raise SpecError(f"ONNX needs the package {missing[0]}: pip install 'hindcast-rl[export]'.")
-    with _exporting("ONNX"):
+        raise SpecError(f"ONNX requires the package {missing[0]}: pip install 'hindcast-rl[export]'.")
+    with _quiet_export("ONNX"):
         program = torch.onnx.export(
-            _traced(function),
+            _trace(function),
             dynamo=True,
             verbose=False,
             input_names=list(function.inputs),
@@ -126,9 +126,9 @@ def _onnx_program(function: ExportedPolicy) -> bytes:
 def _run_torch(data: bytes) -> Step:
     program = torch.export.load(io.BytesIO(data)).module()
 
-    def step(given: Arrays) -> list[NDArray[Any]]:
+    def step(inputs: Arrays) -> list[NDArray[Any]]:
         with torch.inference_mode():
-            return [found.numpy() for found in program(*map(torch.from_numpy, given.values()))]
+            return [output.numpy() for output in program(*map(torch.from_numpy, inputs.values()))]
 
     return step
 
@@ -137,10 +137,11 @@ def _run_onnx(data: bytes, function: ExportedPolicy) -> Step:
     import onnxruntime
 
     session, names = onnxruntime.InferenceSession(data), list(function.outputs)
-    return lambda given: session.run(names, dict(given))
+    return lambda inputs: session.run(names, dict(inputs))
 
 
-def _traced(function: ExportedPolicy) -> torch.export.ExportedProgram:
+def _trace(function: ExportedPolicy) -> torch.export.ExportedProgram:
+    # torch.export treats sizes 0 and 1 as constants, so the example batch has two rows.
     batch = torch.export.Dim("batch")
     values = tuple(
         torch.from_numpy(np.zeros((2, *port.shape), port.dtype)) for port in function.inputs.values()
@@ -149,86 +150,86 @@ def _traced(function: ExportedPolicy) -> torch.export.ExportedProgram:
 
 
 @contextmanager
-def _exporting(what: str) -> Iterator[None]:
+def _quiet_export(exporter: str) -> Iterator[None]:
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's, about torch
+        warnings.simplefilter("ignore")  # the exporter warns about torch's own internals
         logger.setLevel(logging.ERROR)
         try:
             yield
         except Exception as error:
             reason = str(error).strip().split("\n", 1)[0]
-            raise SpecError(f"the policy's network cannot be exported with {what}: {reason}") from error
+            raise SpecError(f"the policy's network cannot be exported with {exporter}: {reason}") from error
         finally:
             logger.setLevel(level)
 
 
-def _compared(policy: Policy, function: ExportedPolicy, step: Step) -> float:
-    """The greatest difference over whole episodes of random observations.
+def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) -> float:
+    """Return the largest difference between actions over whole episodes of random observations.
 
     Args:
-        step: carries out what was exported: `[B, *shape]` of each input in, of each output out.
+        step: runs the exported policy: input name -> `[B, *shape]` in, one `[B, *shape]` per output out.
 
     Raises:
-        DataError: it is not small.
+        DataError: the difference is not small.
     """
     policy.reset()
     spaces = flatten_space(policy.observation_space, Columns.OBS)
     for number, space in enumerate(spaces.values()):
         space.seed(number)
     state: Arrays = {}
-    greatest = 0.0
-    for number in range(_STEPS):
-        begins = number % _EPISODE == 0
-        obs = {leaf: np.stack([space.sample() for _ in range(_SLOTS)]) for leaf, space in spaces.items()}
-        rewards = np.linspace(-1.0, 1.0, _SLOTS)
-        acted = policy.act(obs, is_first=np.full(_SLOTS, begins), rewards=rewards)
-        if begins:
-            state = _started(function)
-        known = {**obs, **state, Columns.PREV_REWARDS: rewards}
-        given = {name: known[name].astype(port.dtype) for name, port in function.inputs.items()}
-        found = dict(zip(function.outputs, step(given), strict=True))
-        state = {name: found[port.next_state] for name, port in function.inputs.items() if port.next_state}
-        greatest = max(greatest, _gap(acted.env_actions, found))
-    if greatest > _TOLERANCE:
+    max_gap = 0.0
+    for number in range(_NUM_STEPS):
+        is_start = number % _EPISODE_STEPS == 0
+        obs = {leaf: np.stack([space.sample() for _ in range(_NUM_SLOTS)]) for leaf, space in spaces.items()}
+        rewards = np.linspace(-1.0, 1.0, _NUM_SLOTS)
+        actions = policy.act(obs, is_first=np.full(_NUM_SLOTS, is_start), rewards=rewards)
+        if is_start:
+            state = _initial_state(function)
+        values = {**obs, **state, Columns.PREV_REWARDS: rewards}
+        inputs = {name: values[name].astype(port.dtype) for name, port in function.inputs.items()}
+        outputs = dict(zip(function.outputs, step(inputs), strict=True))
+        state = {name: outputs[port.next_state] for name, port in function.inputs.items() if port.next_state}
+        max_gap = max(max_gap, _max_action_gap(actions.env_actions, outputs))
+    if max_gap > _TOLERANCE:
         raise DataError(
-            f"the exported policy acts differently from the original: an action differs by {greatest:.3g}; nothing "
+            f"the exported policy acts differently from the original: an action differs by {max_gap:.3g}; nothing "
             "was written."
         )
-    return greatest
+    return max_gap
 
 
-def _started(function: ExportedPolicy) -> Arrays:
+def _initial_state(function: ExportedPolicy) -> Arrays:
     return {
-        name: np.broadcast_to(port.start, (_SLOTS, *port.shape))
+        name: np.broadcast_to(port.start, (_NUM_SLOTS, *port.shape))
         for name, port in function.inputs.items()
         if port.start is not None
     }
 
 
-def _gap(actions: Any, found: Arrays) -> float:
-    """Between B actions of the environment and the exported ones."""
+def _max_action_gap(actions: Any, outputs: Arrays) -> float:
+    """Return the largest element-wise difference between B environment actions and the exported ones."""
     gaps = [
-        np.abs(np.asarray(value, np.float64) - found[leaf][row].astype(np.float64)).max(initial=0.0)
-        for row in range(_SLOTS)
+        np.abs(np.asarray(value, np.float64) - outputs[leaf][row].astype(np.float64)).max(initial=0.0)
+        for row in range(_NUM_SLOTS)
         for leaf, value in flatten(actions[row], Columns.ACTIONS).items()
     ]
     return float(max(gaps))
 
 
-def _description(policy: Policy, function: ExportedPolicy) -> dict[str, Any]:
-    """What `policy.json` says."""
+def _describe_export(policy: Policy, function: ExportedPolicy) -> dict[str, Any]:
+    """Return the content of `policy.json`."""
     return {
         "formatVersion": FORMAT_VERSION,
         "observationSpace": space_to_json(policy.observation_space),
         "actionSpace": space_to_json(policy.action_space),
-        "inputs": [_described(name, port) for name, port in function.inputs.items()],
-        "outputs": [_described(name, port) for name, port in function.outputs.items()],
+        "inputs": [_describe_port(name, port) for name, port in function.inputs.items()],
+        "outputs": [_describe_port(name, port) for name, port in function.outputs.items()],
         "policy": policy.digest,
     }
 
 
-def _described(name: str, port: Port) -> dict[str, Any]:
+def _describe_port(name: str, port: Port) -> dict[str, Any]:
     state = {} if port.start is None else {"start": port.start.tolist(), "follows": port.next_state}
     return {"name": name, "dtype": port.dtype.name, "shape": list(port.shape), **state}

@@ -1,4 +1,4 @@
-"""One last evaluation of a checkpoint: on episodes that were set aside when it was trained and chosen."""
+"""Final evaluation of a checkpoint on episodes that were set aside while it was trained and selected."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ def evaluate_set_aside(
     checkpoint: Checkpoint,
     progress: Progress = lambda *_: None,
 ) -> Result:
-    """What the episodes of `evaluation.offline.setAside` say of a checkpoint, as `HeldOut.result`.
+    """Evaluate a checkpoint on the episodes of `evaluation.offline.setAside`; see `HeldOutEvaluator.evaluate`.
 
     Raises:
         SpecError: too few episodes are set aside, or an estimate can never be computed.
-        DataError: a damaged checkpoint, or data that are not as they should be.
+        DataError: the checkpoint is damaged, or the data are invalid.
     """
-    with _opened(resource, sources) as (trainer, aside):
+    with _open_evaluator(resource, sources) as (trainer, evaluator):
         trainer.load(checkpoint)
-        return aside.evaluate(trainer.iteration, progress)
+        return evaluator.evaluate(trainer.iteration, progress)
 
 
 def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO_HOOKS) -> Dataset:
-    """The episodes that the run of a checkpoint set aside.
+    """Load the episodes that the run of a checkpoint set aside.
 
     Args:
-        data: where the run's inputs are now, one for each; needed for those that refer to a recording.
+        path: a checkpoint in the run's folder.
+        data: current paths of the run's inputs, one each; required if an input refers to a recording.
 
     Raises:
-        SpecError: it is not in the folder of a run with `evaluation.offline.setAside`, or `data` are needed.
+        SpecError: the path is not in the folder of a run with `evaluation.offline.setAside`, or `data` are required.
         DataError: the data cannot be opened.
     """
     for document in enclosing_resources(resolve(path)):
@@ -59,44 +60,44 @@ def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO
             inputs = open_inputs(run, inputs_of(run, FileReferences({})), check=hooks.check)
             return select_set_aside(sources_of(inputs), offline)
     raise SpecError(
-        f"{path} is not in the folder of a run with evaluation.offline.setAside: leave --set-aside out."
+        f"{path} is not in the folder of a run with evaluation.offline.setAside: omit --set-aside."
     )
 
 
 def _with_data(run: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
-    recorded = run.spec.recorded
-    if not data and all(source.path is not None for source in recorded):
+    recorded_inputs = run.spec.recorded
+    if not data and all(source.path is not None for source in recorded_inputs):
         return run
-    if len(data) != len(recorded):
+    if len(data) != len(recorded_inputs):
         raise SpecError(
             f"--set-aside needs the data that {title(run)} was trained on: name the dataset of each of its inputs "
-            f"({len(recorded)}) with --data."
+            f"({len(recorded_inputs)}) with --data."
         )
     sources = [
         source.model_copy(update={"path": path, "recording_ref": None})
-        for source, path in zip(recorded, data, strict=True)
+        for source, path in zip(recorded_inputs, data, strict=True)
     ]
     return run.model_copy(update={"spec": run.spec.model_copy(update={"input": sources})})
 
 
 def check_set_aside(resource: OfflineTraining, sources: Sequence[Source]) -> None:
-    """Refuse what `evaluate_set_aside`, or the training, would refuse, before anything is trained.
+    """Refuse a resource that the training or `evaluate_set_aside` would refuse later.
 
     Raises:
-        UserError: as of these.
+        UserError: see these functions.
     """
-    with _opened(resource, sources):
+    with _open_evaluator(resource, sources):
         pass
 
 
 @contextmanager
-def _opened(
+def _open_evaluator(
     resource: OfflineTraining, sources: Sequence[Source]
 ) -> Iterator[tuple[Trainer, HeldOutEvaluator]]:
     assert resource.spec.offline is not None
     with closing(make_offline_trainer(resource, sources)) as trainer:
         algorithm = make_algorithm(resource)
-        aside = HeldOutEvaluator(
+        evaluator = HeldOutEvaluator(
             resource,
             select_set_aside(sources, resource.spec.offline),
             algorithm=algorithm,
@@ -105,5 +106,5 @@ def _opened(
             policy=trainer.policy,
             field="setAside",
         )
-        with closing(aside):
-            yield trainer, aside
+        with closing(evaluator):
+            yield trainer, evaluator

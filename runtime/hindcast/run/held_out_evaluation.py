@@ -1,4 +1,4 @@
-"""Episodes that judge a training's policy and are never trained on."""
+"""Evaluation of a training's policy on held-out episodes, which are never trained on."""
 
 from __future__ import annotations
 
@@ -47,128 +47,147 @@ from hindcast.report.results import ITERATION, Result
 from hindcast.run.stop_criteria import is_due
 from hindcast.threads import choose_num_threads, torch_threads
 
-_SPEC: Final = "spec.evaluation.offline"
-_LOOK_EVERY: Final = 200
+_FIELD: Final = "spec.evaluation.offline"
+_PROGRESS_INTERVAL: Final = 200
 
-_MOST_COMPARED: Final = 100
-"""Episodes of the same id that are read to see whether they are the same."""
+_MAX_COMPARED_EPISODES: Final = 100
+"""Maximum number of episodes with equal ids whose content is compared."""
 Progress = Callable[[str, int, int], None]
-"""Receives what is fitted, how far, and of how much."""
+"""Called with (name of the model that is fitted, finished updates, total updates)."""
 
 
 def split_episodes(
     sources: Sequence[Source], offline: OfflineEvaluationSpec, field: Literal["heldOut", "setAside"]
 ) -> tuple[list[Source], list[Dataset]]:
-    """The sources without the share of episodes that a field of `offline` names, and the share of each source.
+    """Split each source into training episodes and the fraction that a field of `offline` reserves.
 
-    An episode in the share of one source is trained on in none: those of the others with its id are left out.
+    An episode that one source reserves is not trained on in any source: episodes with its id are removed from all.
+
+    Returns:
+        The sources without reserved episodes, and the reserved episodes of each source.
 
     Raises:
-        SpecError: a source would have no episode left, or none in its share.
+        SpecError: a source would have no episode to train on, or none to reserve.
     """
-    fraction, what, way_out = {
-        "heldOut": (offline.held_out, "held out", f"change the share, or name other data in {_SPEC}.input"),
+    fraction, verb, remedy = {
+        "heldOut": (offline.held_out, "held out", f"change the share, or name other data in {_FIELD}.input"),
         "setAside": (offline.set_aside, "set aside", "change the share"),
     }[field]
     assert fraction is not None
-    split = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
-    shares: list[Dataset] = [share for _, share in split]
-    taken = {eps_id for share in shares for eps_id in _places(share)} if len(shares) > 1 else set()
-    rests: list[Source] = []
-    for source, (others, share) in zip(sources, split, strict=True):
-        rest = _without(others, taken)
-        if not share.num_episodes or not rest.num_episodes:
-            is_rest = field == "heldOut" and offline.set_aside is not None
-            left = f" left after {_SPEC}.setAside, {offline.set_aside:g}" if is_rest else ""
+    splits = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
+    holdouts: list[Dataset] = [holdout for _, holdout in splits]
+    holdout_ids = (
+        {eps_id for holdout in holdouts for eps_id in _index_by_id(holdout)} if len(holdouts) > 1 else set()
+    )
+    remaining_sources: list[Source] = []
+    for source, (not_held_out, holdout) in zip(sources, splits, strict=True):
+        remaining = _exclude_episodes(not_held_out, holdout_ids)
+        if not holdout.num_episodes or not remaining.num_episodes:
+            is_after_set_aside = field == "heldOut" and offline.set_aside is not None
+            context = f" left after {_FIELD}.setAside, {offline.set_aside:g}" if is_after_set_aside else ""
             raise SpecError(
-                f"{_SPEC}.{field} is {fraction:g}, and {source.name} has "
-                f"{plural(source.dataset.num_episodes, 'episode')}{left}: "
-                f"{share.num_episodes:,} would be {what} and {rest.num_episodes:,} trained on; {way_out}."
+                f"{_FIELD}.{field} is {fraction:g}, and {source.name} has "
+                f"{plural(source.dataset.num_episodes, 'episode')}{context}: "
+                f"{holdout.num_episodes:,} would be {verb} and {remaining.num_episodes:,} trained on; {remedy}."
             )
-        rests.append(source._replace(dataset=rest))
-    return rests, shares
+        remaining_sources.append(source._replace(dataset=remaining))
+    return remaining_sources, holdouts
 
 
-def _without(dataset: Dataset, taken: Collection[str]) -> Dataset:
-    """The episodes whose ids are not taken."""
-    kept = [eps_id not in taken for eps_id in dataset.episode_table().eps_id.tolist()] if taken else []
-    return dataset if all(kept) else dataset.select(np.flatnonzero(kept))
+def _exclude_episodes(dataset: Dataset, excluded_ids: Collection[str]) -> Dataset:
+    """Return the dataset without the episodes of these ids."""
+    keep_mask = (
+        [eps_id not in excluded_ids for eps_id in dataset.episode_table().eps_id.tolist()]
+        if excluded_ids
+        else []
+    )
+    return dataset if all(keep_mask) else dataset.select(np.flatnonzero(keep_mask))
 
 
-def _places(dataset: Dataset) -> dict[str, int]:
-    """Each episode by its id; of several with one id, the last."""
+def _index_by_id(dataset: Dataset) -> dict[str, int]:
+    """Return episode id -> index; of several episodes with the same id, the last one."""
     return {eps_id: episode for episode, eps_id in enumerate(dataset.episode_table().eps_id.tolist())}
 
 
 def select_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> Dataset:
-    """The episodes of `offline.set_aside`, as one dataset."""
+    """Return the episodes that `offline.set_aside` reserves, as one dataset."""
     return merge_datasets(split_episodes(sources, offline, "setAside")[1], "Rename")
 
 
-def merge_datasets(shares: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Dataset:
-    """Several datasets as one, see `merge`, without the leaves that only some have; a single one as it is."""
-    if len(shares) == 1:
-        return shares[0]
-    left_out = differing_leaves(shares)
-    return merge([share.without(left_out) for share in shares] if left_out else shares, on_conflict)
+def merge_datasets(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Dataset:
+    """Merge datasets (see `merge`), without the leaves that only some have; return a single one unchanged."""
+    if len(datasets) == 1:
+        return datasets[0]
+    differing = differing_leaves(datasets)
+    return merge([dataset.without(differing) for dataset in datasets] if differing else datasets, on_conflict)
 
 
 def open_evaluation_data(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset:
-    """The data of `offline.input`.
+    """Open the data of `offline.input`.
 
     Raises:
-        SpecError: they are trained on.
-        DataError: they cannot be opened.
+        SpecError: an episode is also in the training data.
+        DataError: the data cannot be opened.
     """
     assert offline.input is not None
-    found = open_data(list(offline.input))
-    places = _places(found)
+    dataset = open_data(list(offline.input))
+    index_by_id = _index_by_id(dataset)
     for source in sources:
-        if (eps_id := _in_both(found, places, source.dataset)) is not None:
+        if (eps_id := _find_common_episode(dataset, index_by_id, source.dataset)) is not None:
             raise SpecError(
-                f"{_SPEC}.input is {', '.join(offline.input)}, of which episode {eps_id} is trained on: give "
-                f"{_SPEC}.heldOut in its place, which holds out episodes."
+                f"{_FIELD}.input is {', '.join(offline.input)}: episode {eps_id} is also in the training data. Use "
+                f"{_FIELD}.heldOut instead, which holds episodes out."
             )
-    return found
+    return dataset
 
 
-def _in_both(one: Dataset, first: Mapping[str, int], other: Dataset) -> str | None:
-    """The id of an episode that both hold, in the leaves that both have; of many with common ids, some are compared.
+def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other: Dataset) -> str | None:
+    """Return the id of an episode that both datasets contain, or None.
+
+    Compares the leaves that both have, in at most `_MAX_COMPARED_EPISODES` episodes with common ids.
 
     Args:
-        first: the `_places` of `one`.
+        index_by_id: `_index_by_id` of `dataset`.
     """
-    second = _places(other)
-    ids = [eps_id for eps_id in first if eps_id in second][:_MOST_COMPARED]
-    leaves = sorted(one.spec.leaves.keys() & other.spec.leaves.keys())
-    held = contents_of(one, [first[eps_id] for eps_id in ids], leaves)
-    there = contents_of(other, [second[eps_id] for eps_id in ids], leaves)
-    return next((eps_id for eps_id in ids if held[first[eps_id]] == there[second[eps_id]]), None)
+    other_index_by_id = _index_by_id(other)
+    ids = [eps_id for eps_id in index_by_id if eps_id in other_index_by_id][:_MAX_COMPARED_EPISODES]
+    leaves = sorted(dataset.spec.leaves.keys() & other.spec.leaves.keys())
+    contents = contents_of(dataset, [index_by_id[eps_id] for eps_id in ids], leaves)
+    other_contents = contents_of(other, [other_index_by_id[eps_id] for eps_id in ids], leaves)
+    return next(
+        (
+            eps_id
+            for eps_id in ids
+            if contents[index_by_id[eps_id]] == other_contents[other_index_by_id[eps_id]]
+        ),
+        None,
+    )
 
 
-def notes_on_evaluation(judged: Result) -> dict[str, str]:
-    """What the user should know of an offline evaluation, by what it is about: each is worth one note in a run."""
-    notes = {name: f"{name} cannot be computed: {why}" for name, why in judged.get("refused", {}).items()}
-    calibration = judged.get("calibration")
+def notes_on_evaluation(evaluation: Result) -> dict[str, str]:
+    """Return notes for the user on an offline evaluation, by topic; a run reports each topic once."""
+    notes = {name: f"{name} cannot be computed: {why}" for name, why in evaluation.get("refused", {}).items()}
+    calibration = evaluation.get("calibration")
     if calibration is not None and calibration["error"] > MAX_CALIBRATION_ERROR:
         notes["calibration"] = (
-            f"the data have no {Columns.ACTION_LOGP}, and the clone of the behaviour does not fit well (calibration "
-            f"error {calibration['error']:.2f}), so its ratios are misleading: record log-probabilities, or ask for dm "
+            f"the data have no {Columns.ACTION_LOGP}, and the clone of the recorded policy fits badly (calibration "
+            f"error {calibration['error']:.2f}), so ratios are misleading: record log-probabilities, or request dm "
             "alone"
         )
     return notes
 
 
 class HeldOutEvaluator:
-    """Judges a training's policy by episodes that it is not trained on.
+    """Evaluates a training's policy on episodes that it is not trained on.
 
     Args:
-        resource: has `evaluation.offline`.
-        algorithm: the resource's, its losses not compiled.
-        field: of `evaluation.offline`, which the episodes come from; for messages.
+        resource: a training with `evaluation.offline`.
+        dataset: the held-out episodes.
+        algorithm: the resource's algorithm, with losses that are not compiled.
+        field: field of `evaluation.offline` that defines the episodes, for messages.
 
     Raises:
-        SpecError: an estimate that is asked for can never be computed.
+        SpecError: a requested estimate can never be computed.
         DataError: the data do not fit the policy's spaces, or lack a column.
     """
 
@@ -187,89 +206,90 @@ class HeldOutEvaluator:
         self._spec = resource.spec.offline
         self._seed = resource.spec.seed
         self._dataset, self._algorithm, self._learner, self._policy = dataset, algorithm, learner, policy
-        self._name = f"{_SPEC}.{field}"
-        self._judge: OfflineEvaluator | None = None
-        self._weighted = needs.sampling == "prioritized"
-        self._check()
-        self._data = self._opened(resource.spec.pipeline, needs)
+        self._name = f"{_FIELD}.{field}"
+        self._evaluator: OfflineEvaluator | None = None
+        self._has_weights = needs.sampling == "prioritized"
+        self._check_estimates()
+        self._data = self._open_data(resource.spec.pipeline, needs)
 
-    def due(self, iteration: int, at_end: bool = False) -> bool:
-        """Whether the weights after this iteration are to be judged, in the course of the training or at its end."""
+    def is_due(self, iteration: int, at_end: bool = False) -> bool:
+        """Return True if the weights after this iteration should be evaluated, during the training or at its end."""
         return is_due(self._spec.interval, iteration, at_end)
 
     def evaluate(self, iteration: int, progress: Progress = lambda *_: None) -> Result:
-        """What the held-out episodes say of the weights as they are, for results; the same each time.
+        """Evaluate the current weights on the held-out episodes; deterministic.
 
-        `validation_loss` and `metrics` are the algorithm's own over all timesteps, `estimated_return` is the value of
-        the first estimate, None where it cannot be computed of this policy; the rest is `OfflineReport.to_json`.
+        In the result, `validation_loss` and `metrics` are the algorithm's own over all timesteps, `estimated_return` is
+        the value of the first estimate (None if it cannot be computed for this policy), and the rest is
+        `OfflineReport.to_json`.
 
         Raises:
-            DataError: the data are not as they should be.
-            UserCodeError: the algorithm's own code raised.
+            DataError: the data are invalid.
+            UserCodeError: the algorithm's own code raised an exception.
         """
         with torch_threads(choose_num_threads(self._learner.nets, self._data.timesteps_per_batch)):
-            found = validation_metrics(self._algorithm, self._learner, self._batches(), self._seed)
-        metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}
-        judged = self._judged(progress)
+            validation = validation_metrics(self._algorithm, self._learner, self._batches(), self._seed)
+        metrics = {name: value if math.isfinite(value) else None for name, value in validation.items()}
+        report = self._estimate(progress)
         return {
             ITERATION: iteration,
             "validation_loss": metrics.get(TOTAL_LOSS),
             "metrics": metrics,
             "episodes": self._dataset.num_episodes,
             "timesteps": self._dataset.num_steps,
-            **({} if judged is None else self._said(judged)),
+            **({} if report is None else self._select_estimates(report)),
         }
 
     def close(self) -> None:
         self._data.close()
 
-    def _check(self) -> None:
-        asked, explore = self._spec.estimates, self._spec.explore
-        if not asked:
+    def _check_estimates(self) -> None:
+        estimates, explore = self._spec.estimates, self._spec.explore
+        if not estimates:
             return
         if self._dataset.num_episodes < 2:
             raise SpecError(
                 f"{self._name} gives one episode: estimates need at least two, and hundreds to be meaningful."
             )
-        by_ratios = [name for name in asked if name != "dm"]
-        if by_ratios and not self._policy.has_logp(explore):
-            way_out = (
+        ratio_estimates = [name for name in estimates if name != "dm"]
+        if ratio_estimates and not self._policy.has_logp(explore):
+            remedy = (
                 "set explore: true to evaluate it with sampled actions"
                 if not explore and self._policy.has_logp(explore=True)
                 else "dm needs no densities"
             )
             raise SpecError(
-                f"{_SPEC}.estimates has {', '.join(by_ratios)}, and the policy's actions have no density, so they "
-                f"can never be computed: {way_out}."
+                f"{_FIELD}.estimates has {', '.join(ratio_estimates)}, and the policy's actions have no density, so "
+                f"they can never be computed: {remedy}."
             )
-        if by_ratios and self._dataset.num_episodes < MIN_EFFECTIVE_EPISODES:
+        if ratio_estimates and self._dataset.num_episodes < MIN_EFFECTIVE_EPISODES:
             raise SpecError(
-                f"{self._name} gives {self._dataset.num_episodes} episodes, and {', '.join(by_ratios)} cannot be "
+                f"{self._name} gives {self._dataset.num_episodes} episodes, and {', '.join(ratio_estimates)} cannot be "
                 f"computed from fewer than {MIN_EFFECTIVE_EPISODES:.0f}: use more episodes, or dm alone."
             )
         if self._policy.module.is_stateful():
-            self._check_of_state(by_ratios)
+            self._check_recurrent_estimates(ratio_estimates)
 
-    def _check_of_state(self, by_ratios: Sequence[str]) -> None:
-        by_model = [name for name in self._spec.estimates if name in ("dm", *DOUBLY_ROBUST_ESTIMATES)]
-        if by_model:
+    def _check_recurrent_estimates(self, ratio_estimates: Sequence[str]) -> None:
+        model_estimates = [name for name in self._spec.estimates if name in ("dm", *DOUBLY_ROBUST_ESTIMATES)]
+        if model_estimates:
             raise SpecError(
-                f"{_SPEC}.estimates has {', '.join(by_model)}, which can never be computed: "
-                f"{NO_MODEL_IF_RECURRENT}; ask for "
-                f"{', '.join(RATIO_ESTIMATES)}."
+                f"{_FIELD}.estimates has {', '.join(model_estimates)}, which can never be computed: "
+                f"{NO_MODEL_IF_RECURRENT}; use {', '.join(RATIO_ESTIMATES)}."
             )
-        if by_ratios and not has_logp(self._dataset):
+        if ratio_estimates and not has_logp(self._dataset):
             raise SpecError(
-                f"{_SPEC}.estimates has {', '.join(by_ratios)}, which can never be computed: {NO_CLONE_IF_RECURRENT}."
+                f"{_FIELD}.estimates has {', '.join(ratio_estimates)}, which can never be computed: "
+                f"{NO_CLONE_IF_RECURRENT}."
             )
 
-    def _opened(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:
+    def _open_data(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:
         learner, policy = self._learner, self._policy
         timesteps = self._algorithm.options.train_batch_size_per_learner
         residency = "Streaming" if pipeline.residency == "Streaming" else "Auto"
         data = OfflineData(
             [Source(self._name, self._dataset)],
-            replace(needs, sampling="epochs"),
+            replace(needs, sampling="epochs"),  # each item exactly once, however the training draws
             pipeline=pipeline.model_copy(update={"sampling": "Epochs", "residency": residency}),
             batch_size=max(1, timesteps // needs.timesteps_per_item),
             seed=self._seed,
@@ -284,32 +304,34 @@ class HeldOutEvaluator:
         return data
 
     def _batches(self) -> Iterator[Batch]:
-        """All items once, as the learner is given them."""
+        """Yield batches that contain each item once, in the learner's format."""
         data = self._data
-        start, left = data.state(), data.epoch_size
-        while left:
-            count = min(data.batch_size, left)
+        start, num_remaining = data.state(), data.epoch_size
+        while num_remaining:
+            count = min(data.batch_size, num_remaining)
             batch = data.take(count)
+            # A loss on prioritised draws expects importance weights; without draws all are 1.
             ones = torch.ones(count, device=self._learner.device)
-            yield batch | {Columns.WEIGHTS: ones} if self._weighted else batch
-            left -= count
-        data.seek(start)
+            yield batch | {Columns.WEIGHTS: ones} if self._has_weights else batch
+            num_remaining -= count
+        data.seek(start)  # the next evaluation sees the same batches
 
-    def _judged(self, progress: Progress) -> OfflineReport | None:
-        """None of one episode, of which nothing can be said but the loss."""
+    def _estimate(self, progress: Progress) -> OfflineReport | None:
+        """Estimate the policy's return; None for a single episode, for which only the loss is defined."""
         if self._dataset.num_episodes < 2:
             return None
 
-        def check(what: str, done: int, total: int) -> None:
-            if done % _LOOK_EVERY == 0:
-                progress(what, done, total)
+        def check(stage: str, done: int, total: int) -> None:
+            if done % _PROGRESS_INTERVAL == 0:
+                progress(stage, done, total)
 
-        policy = Policy.from_files(self._policy.to_files())  # on the CPU, and in evaluation mode
+        # Copies on the CPU and in evaluation mode; the learner keeps its own networks as they are.
+        policy = Policy.from_files(self._policy.to_files())
         critic = self._algorithm.critic(copy.deepcopy(self._learner.nets).cpu().eval())
         with torch_threads(1):
-            if self._judge is None:
-                self._judge = OfflineEvaluator(policy, self._dataset, self._name, self._options())
-            return self._judge.evaluate(policy, check, critic)
+            if self._evaluator is None:
+                self._evaluator = OfflineEvaluator(policy, self._dataset, self._name, self._options())
+            return self._evaluator.evaluate(policy, check, critic)
 
     def _options(self) -> OfflineOptions:
         spec = self._spec
@@ -329,11 +351,13 @@ class HeldOutEvaluator:
             else None,
         )
 
-    def _said(self, report: OfflineReport) -> dict[str, Any]:
-        found, asked = report.to_json(), self._spec.estimates
-        if not asked:
-            return {"signals": found["signals"]}
-        for part in ("estimates", "refused"):
-            found[part] = {name: found[part][name] for name in asked if name in found[part]}
-        first = found["estimates"].get(asked[0])
-        return {"estimated_return": None if first is None else first["value"], **found}
+    def _select_estimates(self, report: OfflineReport) -> dict[str, Any]:
+        document, estimates = report.to_json(), self._spec.estimates
+        if not estimates:
+            return {"signals": document["signals"]}
+        for section in ("estimates", "refused"):
+            document[section] = {
+                name: document[section][name] for name in estimates if name in document[section]
+            }
+        first = document["estimates"].get(estimates[0])
+        return {"estimated_return": None if first is None else first["value"], **document}

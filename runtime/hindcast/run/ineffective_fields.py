@@ -1,6 +1,6 @@
-"""The fields of a resource that change nothing where it is carried out: the table, and the notes on those given.
+"""Fields of a resource that have no effect where it runs, and notes on those that a user has set.
 
-A test finds by the code's syntax trees which fields nothing reads, and that these are they.
+A test finds the fields that nothing reads from the code's syntax trees, and that this list matches.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from hindcast.api.options import options_field, options_lacking_requirement
 
 INEFFECTIVE_EVERYWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
-    "pipeline.windowSteps says how large they are",
+    "pipeline.windowSteps sets its size",
 }
-"""Field by its YAML names -> what is so."""
+"""YAML path of a field -> end of the sentence about it."""
 
-_POD = "has no effect on one machine, whose processes take what they need"
+_POD = "has no effect on one machine, where processes use what they need"
 INEFFECTIVE_ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "pipeline.dataWorkers": "has no effect on one machine, where the learner's process reads the data",
-    "learners.replicas": "only sets the size of a batch on one machine, where one learner takes all of it",
+    "learners.replicas": "only sets the size of a batch on one machine, where a single learner trains on the combined "
+    "batch",
     "learners.cpus": _POD,
     "learners.memory": _POD,
     "runners.cpus": _POD,
@@ -33,7 +34,7 @@ INEFFECTIVE_ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command resumes",
 }
 
-_OF_RECORDED_DATA: Final = (
+_RECORDED_DATA_FIELDS: Final = (
     "windowSteps",
     "windowBytes",
     "residency",
@@ -44,7 +45,7 @@ _OF_RECORDED_DATA: Final = (
     "validateData",
     "dataWorkers",
 )
-_OF_STATES: Final = (
+_RECURRENT_OPTIONS: Final = (
     "cellSize",
     "recurrentKernelInitializer",
     "recurrentBiasInitializer",
@@ -52,31 +53,39 @@ _OF_STATES: Final = (
     "burnIn",
     "initialState",
 )
-"""The options of a model that has a recurrent layer."""
+"""Options that require a recurrent layer."""
 
 
 def ineffective_fields(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> dict[str, str]:
-    """The fields given, and not at their defaults, that change nothing: by their YAML names, with what is so."""
+    """Return YAML path -> end of the sentence about it, for set fields without effect; defaults do not count as set."""
     table = {
         **INEFFECTIVE_EVERYWHERE,
         **(INEFFECTIVE_ON_ONE_MACHINE if is_one_machine else {}),
-        **_of_the_policy(resource),
+        **_ineffective_for_kind(resource),
     }
-    given = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
-    return {field: why for field, why in table.items() if _is_in(given, field)}
+    set_fields = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
+    return {field: effect for field, effect in table.items() if _is_in(set_fields, field)}
 
 
-def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
-    """What is of another kind of policy than the one that is trained or played, or of other data."""
+def _ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
+    """Return the fields that only affect other kinds of policies or data than the resource's."""
     if isinstance(resource, OfflineTraining):
         spec = resource.spec
-        idle = () if spec.recorded else _OF_RECORDED_DATA
-        table = {f"pipeline.{field}": "has no effect without recorded data" for field in idle}
+        data_fields = () if spec.recorded else _RECORDED_DATA_FIELDS
+        table = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
         config = spec.config if spec.custom_config is None else spec.custom_config
-        return table | _of_evaluation(resource) | ineffective_options(spec.algorithm, config, spec.model)
+        return (
+            table
+            | _ineffective_evaluation_fields(resource)
+            | ineffective_options(spec.algorithm, config, spec.model)
+        )
     if (expert := resource.spec.policy.train) is not None:
-        own = {"policy.moduleClass": "has no effect with policy.train, whose model has its own moduleClass"}
-        return own | ineffective_options(expert.algorithm, expert.config, expert.model, "policy.train.")
+        expert_fields = {
+            "policy.moduleClass": "has no effect with policy.train, whose model has its own moduleClass"
+        }
+        return expert_fields | ineffective_options(
+            expert.algorithm, expert.config, expert.model, "policy.train."
+        )
     is_random = resource.spec.policy.random is not None
     return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
 
@@ -84,60 +93,67 @@ def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, st
 def ineffective_options(
     algorithm: str, config: Mapping[str, Any], model: ModelSpec, at: str = ""
 ) -> dict[str, str]:
-    """Options of an algorithm and of its model that lack another one, and change nothing without it.
+    """Return the options of an algorithm and its model that have no effect because another option is not set.
 
     Args:
-        algorithm: its name.
-        config: its options, by their YAML names.
-        model: of its policy.
-        at: the place of both in a resource's spec, ending in a dot.
+        algorithm: name of the algorithm.
+        config: its options, by YAML name.
+        model: model of its policy.
+        at: path of both in a resource's spec, ending in a dot.
     """
-    own = f"{at}{options_field(algorithm)}"
+    prefix = f"{at}{options_field(algorithm)}"
     lacking = options_lacking_requirement(algorithm, config)
-    idle = {f"{own}.{option}": f"{own}.{needed}" for option, needed in lacking.items()}
-    idle |= {
-        f"{at}model.{option}": f"{at}model.{needed}" for option, needed in _of_another_model(model).items()
+    requirements = {
+        f"{prefix}.{option}": f"{prefix}.{requirement}" for option, requirement in lacking.items()
     }
-    return {option: f"has no effect without spec.{needed}" for option, needed in idle.items()}
+    requirements |= {
+        f"{at}model.{option}": f"{at}model.{requirement}"
+        for option, requirement in _options_lacking_model(model).items()
+    }
+    return {
+        option: f"has no effect without spec.{requirement}" for option, requirement in requirements.items()
+    }
 
 
-def _of_evaluation(resource: OfflineTraining) -> dict[str, str]:
-    """Options of playing where there is no environment, and of estimates that are not asked for."""
+def _ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
+    """Return options of playing if there is no environment, and options of estimates that are not requested."""
     spec, offline = resource.spec, resource.spec.offline
-    played = (
+    env_fields = (
         []
         if spec.environment is not None
         else [name for name in EvaluationSpec.model_fields if name != "offline"]
     )
-    table = {f"evaluation.{to_camel(name)}": "has no effect without spec.environment" for name in played}
-    asked = set() if offline is None else set(offline.estimates)
-    if not asked - {"dm"}:
+    table = {f"evaluation.{to_camel(name)}": "has no effect without spec.environment" for name in env_fields}
+    estimates = set() if offline is None else set(offline.estimates)
+    if not estimates - {"dm"}:
         table["evaluation.offline.clip"] = "has no effect without estimates by importance sampling"
-    if not asked & {"dm", "dr", "wdr"}:
+    if not estimates & {"dm", "dr", "wdr"}:
         table["evaluation.offline.modelUpdates"] = "has no effect without the estimates dm, dr or wdr"
-    if not asked:
+    if not estimates:
         table["evaluation.offline.gamma"] = "has no effect without evaluation.offline.estimates"
     return table
 
 
-def _of_another_model(model: ModelSpec) -> dict[str, str]:
-    """Options of a module of one's own where there is none, of sequences and states where nothing has a state."""
+def _options_lacking_model(model: ModelSpec) -> dict[str, str]:
+    """Return options of custom modules and of recurrent policies, with the option that each requires and lacks."""
     if model.module_class is not None:
         return {}
-    needed = {"moduleOptions": "moduleClass"}
+    requirements = {"moduleOptions": "moduleClass"}
     if model.recurrent == "none":
-        needed |= dict.fromkeys(_OF_STATES, "recurrent")
-    given = model.model_dump(by_alias=True, exclude_defaults=True)
-    return {option: other for option, other in needed.items() if option in given}
+        requirements |= dict.fromkeys(_RECURRENT_OPTIONS, "recurrent")
+    set_options = model.model_dump(by_alias=True, exclude_defaults=True)
+    return {option: requirement for option, requirement in requirements.items() if option in set_options}
 
 
 def notes_on_ineffective_fields(
     resource: OfflineRecording | OfflineTraining, is_one_machine: bool
 ) -> list[str]:
-    """A sentence for each of them."""
-    return [f"spec.{field} {why}" for field, why in ineffective_fields(resource, is_one_machine).items()]
+    """Return one sentence for each set field that has no effect."""
+    return [
+        f"spec.{field} {effect}" for field, effect in ineffective_fields(resource, is_one_machine).items()
+    ]
 
 
-def _is_in(given: Mapping[str, Any], field: str) -> bool:
+def _is_in(fields: Mapping[str, Any], field: str) -> bool:
     first, _, rest = field.partition(".")
-    return first in given and (not rest or _is_in(given[first], rest))
+    return first in fields and (not rest or _is_in(fields[first], rest))

@@ -1,4 +1,4 @@
-"""The data of a training: what its inputs ask for, opened once, before there is any learner."""
+"""Inputs of a training: how each is read, and its data, opened once before the learner exists."""
 
 from __future__ import annotations
 
@@ -28,28 +28,33 @@ from hindcast.run.offline_trainer import make_algorithm
 from hindcast.run.spaces import check_spaces, environment_spaces, has_float_actions
 
 MAPPED_FORMATS: Final = ("Text", "Images", "Binary")
-"""Formats that hold no timesteps."""
-_METHODS: Final = {
+"""Formats without timesteps, which need a class that maps rows to episodes."""
+_READ_METHODS: Final = {
     "Parquet": "read_parquet",
     "JSON": "read_json",
     "SampleBatch": "read_json",
     "CSV": "read_csv",
     "TFRecord": "read_tfrecords",
 }
-_BY_SUFFIX: Final = {".json": "read_json", ".jsonl": "read_json", ".csv": "read_csv", ".txt": "read_text"}
+_READ_METHODS_BY_SUFFIX: Final = {
+    ".json": "read_json",
+    ".jsonl": "read_json",
+    ".csv": "read_csv",
+    ".txt": "read_text",
+}
 
 
 class References(Protocol):
-    """Finds the resources that a resource refers to."""
+    """Resolves the references of a resource."""
 
     def dataset(self, recording: str) -> str | None:
-        """Path of what an OfflineRecording wrote, or will write; None where there is none of that name."""
+        """Return the path of an OfflineRecording's dataset, which may not exist yet; None if the name is unknown."""
 
     def policy(self, training: str) -> str:
-        """Path of an OfflineTraining's checkpoint.
+        """Return the path of an OfflineTraining's checkpoint.
 
         Raises:
-            DataError: there is none.
+            DataError: there is no checkpoint.
         """
 
 
@@ -57,10 +62,10 @@ class Input(NamedTuple):
     """A recorded input of a training.
 
     Attributes:
-        reading: what is read, and how.
+        reading: paths to read, and how to read them.
         weight: share of batches relative to other inputs' weights.
-        top: share of the episodes, those with the highest return; None for all.
-        found: its data; None until they are open.
+        top: fraction of episodes to use, those with the highest returns; None for all.
+        opened_data: the data; None until they are open.
     """
 
     reading: Reading
@@ -70,24 +75,24 @@ class Input(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where the data are that are opened: what was prepared, or what the input names."""
+        """Path of the data: the prepared copy once it is open, before that the path in the resource."""
         return str(self.reading.paths[0] if self.opened_data is None else self.opened_data.paths[0])
 
     @property
     def dataset(self) -> Dataset:
-        """The episodes to train on, once they are open."""
+        """Episodes to train on; the input must be open."""
         assert self.opened_data is not None
         return self.opened_data.dataset if self.top is None else self.opened_data.dataset.filter(top=self.top)
 
 
 def inputs_of(resource: OfflineTraining, references: References) -> list[Input]:
-    """The recorded inputs, not open yet; a reference is the path of its recording's dataset.
+    """Return the recorded inputs, not yet open, with references resolved to paths.
 
     Raises:
-        SpecError: a reference to a recording that is not there, or files without timesteps and no class that maps them.
+        SpecError: a reference names an unknown recording, or files without timesteps have no class that maps them.
     """
     return [
-        _input(resource, index, references)
+        _make_input(resource, index, references)
         for index, source in enumerate(resource.spec.input)
         if source.sampler is None
     ]
@@ -100,16 +105,16 @@ def open_inputs(
     check: Callable[[], None] = lambda: None,
     ray_options: Mapping[str, Any] | None = None,
 ) -> list[Input]:
-    """The recorded inputs, open, and prepared where they are not whole episodes in order.
+    """Open the recorded inputs; prepare those that are not whole episodes in order.
 
-    What preparing found is reported as notes.
+    Findings of the preparation are reported as notes.
 
     Args:
-        check: called now and then; what it raises ends the preparation, which resumes from there the next time.
-        ray_options: Ray's, for the tasks that prepare what is large.
+        check: called regularly; an exception from it ends the preparation, which resumes from there the next time.
+        ray_options: options of the Ray tasks that prepare large data.
 
     Raises:
-        UserError: what keeps the data from being used.
+        UserError: the data cannot be used.
     """
     name, listener = title(resource), reporter or Reporter()
 
@@ -119,106 +124,118 @@ def open_inputs(
     def note(message: str) -> None:
         listener.note(name, message)
 
-    opened: list[Input] = []
-    for index, one in enumerate(inputs):
-        reading = one.reading
-        watch = Hooks(progress, note, check)
+    opened_inputs: list[Input] = []
+    for index, input_ in enumerate(inputs):
+        reading = input_.reading
+        hooks = Hooks(progress, note, check)
+        # Without an environment, the spaces come from the first input; they are checked before it is prepared.
         if index == 0 and reading.options.mapper is None:
-            watch = replace(watch, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
-        found = open_reading(reading, hooks=watch, ray_options=ray_options)
-        for said in (*found.unfinished_notes, *found.notes):
-            if said != NOTE_ON_ACTIONS or has_float_actions(resource, found.dataset.spec):
-                note(f"{reading.paths[0]}: {said}")
-        opened.append(one._replace(opened_data=found))
-    if len(opened) > 1 and all(one.weight is None for one in opened):
-        return _of_the_same_columns(opened, note)
-    return opened
+            hooks = replace(hooks, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
+        opened_data = open_reading(reading, hooks=hooks, ray_options=ray_options)
+        for finding in (*opened_data.unfinished_notes, *opened_data.notes):
+            # The units of actions matter only if these are floats, which can be normalised.
+            if finding != NOTE_ON_ACTIONS or has_float_actions(resource, opened_data.dataset.spec):
+                note(f"{reading.paths[0]}: {finding}")
+        opened_inputs.append(input_._replace(opened_data=opened_data))
+    if len(opened_inputs) > 1 and all(input_.weight is None for input_ in opened_inputs):
+        return _with_common_columns(opened_inputs, note)
+    return opened_inputs
 
 
-def _of_the_same_columns(inputs: Sequence[Input], note: Callable[[str], None]) -> list[Input]:
-    """Inputs that are to be one dataset, without the columns that only some of them have.
+def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -> list[Input]:
+    """Drop columns that only some inputs have, because all inputs form one dataset.
 
-    With a `top`, which may need them, `as_one` leaves them out.
+    With a `top`, which may need these columns to choose episodes, `merge_datasets` drops them later.
     """
-    found = [one.opened_data for one in inputs if one.opened_data is not None]
-    left_out = differing_leaves([one.dataset for one in found])
-    if left_out:
-        note(f"not all inputs have the columns {', '.join(sorted(left_out))}, so they are left out")
-    if not left_out or any(one.top is not None for one in inputs):
+    opened_data = [input_.opened_data for input_ in inputs if input_.opened_data is not None]
+    differing = differing_leaves([data.dataset for data in opened_data])
+    if differing:
+        note(f"not all inputs have the columns {', '.join(sorted(differing))}, so they are left out")
+    if not differing or any(input_.top is not None for input_ in inputs):
         return list(inputs)
-    return [one._replace(opened_data=each.without(left_out)) for one, each in zip(inputs, found, strict=True)]
-
-
-def sources_of(inputs: Sequence[Input]) -> list[Source]:
-    """What is trained on, of inputs that are open; nothing of others, which a finished training does not need.
-
-    With weights, every input is a separate source; without, all are one dataset.
-
-    Raises:
-        SpecError: some have a weight and others none.
-        DataError: inputs that make one dataset differ in columns or spaces.
-    """
-    found = [one.opened_data for one in inputs if one.opened_data is not None]
-    weights = [one.weight for one in inputs if one.weight is not None]
-    if not found:
-        return []
-    if not weights:
-        has_shares = any(one.top is not None for one in inputs)
-        dataset = merge_datasets([one.dataset for one in inputs]) if has_shares else combine_datasets(found)
-        return [Source(", ".join(one.reading.name for one in inputs), dataset)]
-    if len(weights) < len(inputs):
-        raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
     return [
-        Source(one.reading.name, one.dataset, weight) for one, weight in zip(inputs, weights, strict=True)
+        input_._replace(opened_data=data.without(differing))
+        for input_, data in zip(inputs, opened_data, strict=True)
     ]
 
 
-def _input(resource: OfflineTraining, index: int, references: References) -> Input:
+def sources_of(inputs: Sequence[Input]) -> list[Source]:
+    """Return the sources of a training: one per input if inputs have weights, else a single merged one.
+
+    Empty if the inputs are not open, as those of a finished training are.
+
+    Raises:
+        SpecError: some inputs have a weight and others have none.
+        DataError: inputs that form one dataset differ in columns or spaces.
+    """
+    opened_data = [input_.opened_data for input_ in inputs if input_.opened_data is not None]
+    weights = [input_.weight for input_ in inputs if input_.weight is not None]
+    if not opened_data:
+        return []
+    if not weights:
+        has_top = any(input_.top is not None for input_ in inputs)
+        dataset = (
+            merge_datasets([input_.dataset for input_ in inputs])
+            if has_top
+            else combine_datasets(opened_data)
+        )
+        return [Source(", ".join(input_.reading.name for input_ in inputs), dataset)]
+    if len(weights) < len(inputs):
+        raise SpecError(
+            "spec.input: some inputs have a weight and others have none; give all of them a weight, or none."
+        )
+    return [
+        Source(input_.reading.name, input_.dataset, weight)
+        for input_, weight in zip(inputs, weights, strict=True)
+    ]
+
+
+def _make_input(resource: OfflineTraining, index: int, references: References) -> Input:
     pipeline = resource.spec.pipeline
-    where = f"{title(resource)}: spec.input[{index}]"
-    source = resolve_reader(resource, resource.spec.input[index], where)
-    path = _path(where, source, references)
+    field = f"{title(resource)}: spec.input[{index}]"
+    source = resolve_reader(resource, resource.spec.input[index], field)
+    path = _resolve_path(field, source, references)
     options = training_options(resource, source)
     if not maps_rows(resource, source):
         return Input(Reading.from_input(source, path, mapper_given=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
-            f"{where}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
+            f"{field}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
         )
     reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)
 
 
-def _path(where: str, source: InputSource, references: References) -> str:
+def _resolve_path(field: str, source: InputSource, references: References) -> str:
     if source.path is not None:
         return source.path
     assert source.recording_ref is not None
     path = references.dataset(source.recording_ref.name)
     if path is None:
         raise SpecError(
-            f"{where}.recordingRef: there is no OfflineRecording named {source.recording_ref.name!r} here."
+            f"{field}.recordingRef: there is no OfflineRecording named {source.recording_ref.name!r} here."
         )
     return path
 
 
-def resolve_reader(resource: OfflineTraining, source: InputSource, where: str) -> InputSource:
-    """The input as it is read: by Ray Data, where a class of the user's works on rows.
+def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -> InputSource:
+    """Return the input, changed to be read by Ray Data if a class of the user's maps rows.
 
     Raises:
-        SpecError: a class that works on rows, and what has no effect then.
+        SpecError: such a class is used with fields that then have no effect.
     """
     pipeline = resource.spec.pipeline
     if has_own_reader(pipeline):
-        return _by_ray(source, str(pipeline.offline_data), where)
+        return _read_with_ray(source, str(pipeline.offline_data), field)
     if source.format in (*MAPPED_FORMATS, "RayData") or not is_in_rllib_form(prelearner_class(pipeline)):
         return source
     suffix = PurePosixPath(source.path or "").suffix
-    method = _METHODS.get(source.format) or _BY_SUFFIX.get(suffix, "read_parquet")
-    return _by_ray(source, method, where)
+    method = _READ_METHODS.get(source.format) or _READ_METHODS_BY_SUFFIX.get(suffix, "read_parquet")
+    return _read_with_ray(source, method, field)
 
 
 def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
-    """Whether the pre-learner makes the episodes of an input."""
+    """Return True if the pre-learner maps an input's rows to episodes."""
     kind = prelearner_class(resource.spec.pipeline)
     overrides = kind.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
     return source.format in MAPPED_FORMATS or (
@@ -227,24 +244,24 @@ def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
 
 
 def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
-    """What `TrainingConfig` holds of a training, as JSON; nothing for classes that do not ask."""
+    """Return the content of a `TrainingConfig` as JSON; empty unless a class of the user's reads it."""
     spec = resource.spec
     if not (is_in_rllib_form(prelearner_class(spec.pipeline)) or has_own_reader(spec.pipeline)):
         return {}
     spaces: list[dict[str, Any] | None]
     if spec.environment is not None:
-        found = environment_spaces(spec.environment)
-        spaces = [space_to_json(found.observation), space_to_json(found.action)]
+        env_spaces = environment_spaces(spec.environment)
+        spaces = [space_to_json(env_spaces.observation), space_to_json(env_spaces.action)]
     else:
-        given = (spec.observation_space, spec.action_space)
+        space_specs = (spec.observation_space, spec.action_space)
         spaces = [
-            None if each is None else each.model_dump(mode="json", by_alias=True, exclude_none=True)
-            for each in given
+            None if space is None else space.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for space in space_specs
         ]
     return {
         "options": {
             **make_algorithm(resource).options.model_dump(mode="json"),
-            **_of_data(resource, source),
+            **_data_options(resource, source),
             "seed": spec.seed,
             "env": None if spec.environment is None else spec.environment.id,
             "env_config": {} if spec.environment is None else dict(spec.environment.kwargs),
@@ -252,7 +269,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
             "policies_to_train": None,
             "num_learners": spec.learners.replicas,
         },
-        "connectors": [each.model_dump() for each in spec.pipeline.connectors],
+        "connectors": [connector.model_dump() for connector in spec.pipeline.connectors],
         "model": spec.model.model_dump(mode="json", by_alias=True, context=IN_PYTHON),
         "environment": (spec.environment or EnvironmentSpec(id="none")).model_dump(
             mode="json", by_alias=True
@@ -263,7 +280,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
     }
 
 
-def _of_data(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
+def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     options = dict(source.read_options)
     method, size = options.pop("method", None), options.pop("batch_size", None)
     return {
@@ -286,12 +303,12 @@ def _of_data(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     }
 
 
-def _by_ray(source: InputSource, method: str, where: str) -> InputSource:
+def _read_with_ray(source: InputSource, method: str, field: str) -> InputSource:
     for name in ("columns", "filter"):
         if getattr(source, name):
             raise SpecError(
-                f"{where}.{name} has no effect: your class that maps rows gets everything in the files; leave "
-                "it out, and select there."
+                f"{field}.{name} has no effect: your class that maps rows receives everything in the files; remove "
+                "the field, and select in the class."
             )
     options = {"method": method, **source.read_options}
     return source.model_copy(update={"format": "RayData", "read_options": options})

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request that a run answers at its next safe point."""
+"""Ctrl-C and SIGTERM as a stop request, which a run honours at its next safe point."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Whether the user asked to stop."""
+    """A stop request of the user's, which may or may not have been made."""
 
     def __init__(self) -> None:
         self.is_requested = False
 
     def check(self) -> None:
-        """Stop here if asked to.
+        """Stop here if a stop was requested.
 
         Raises:
             Interrupted: a stop was requested.
@@ -31,11 +31,12 @@ class Interruption:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Interruption]:
-    """Turn the first Ctrl-C or SIGTERM into a request; the second one has its usual effect.
+    """Turn the first Ctrl-C or SIGTERM into a stop request; the second one has its usual effect.
 
-    Outside the main thread nothing is installed, and nothing is ever requested.
+    Outside the main thread no stop is ever requested.
     """
     interruption = Interruption()
+    # Python installs signal handlers only from the main thread.
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return

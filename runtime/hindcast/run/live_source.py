@@ -1,4 +1,4 @@
-"""What a policy plays while it is trained, as a source of its training."""
+"""Episodes that a policy plays while it is trained, as a source of its training."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NAME = "sampler"
 
 
 def episode_players(experience: object) -> list[Any]:
-    """What plays for a training whose trainer has that experience: each calls its `on_episodes`."""
+    """Return the players of a trainer's experience; each calls its `on_episodes` with new episodes."""
     if isinstance(experience, OfflineData):
-        return [each.player for each in experience.live_sources if isinstance(each.player, LivePlayer)]
+        return [source.player for source in experience.live_sources if isinstance(source.player, LivePlayer)]
     return [experience] if hasattr(experience, "on_episodes") else []
 
 
@@ -38,21 +38,22 @@ def make_live_source(
     weight: float = 1.0,
     callbacks: Sequence[str] = (),
 ) -> LiveSource:
-    """The source of a training that a sampler asks for.
+    """Create the source that a sampler in `spec.input` describes.
 
     Args:
-        sampler: how much is played and kept.
+        sampler: amounts to play and to keep.
         weight: share of batches relative to other inputs' weights.
-        callbacks: "package.module:Class" of the user's, called with episodes.
+        callbacks: "package.module:Class" of user callbacks, called with episodes.
     """
     algorithm = learner.algorithm
 
     def prepare(timesteps: int) -> None:
+        # `before_play` may be a user's code.
         with calling(f"algorithm {type(algorithm).__name__}", algorithm.before_play):
             algorithm.before_play(learner.nets, timesteps)
 
     metrics = MetricsLogger()
-    play = LivePlayer(
+    player = LivePlayer(
         environment,
         policy,
         derive_seed(seed, "live"),
@@ -64,7 +65,7 @@ def make_live_source(
     )
     return LiveSource(
         _NAME,
-        play,
+        player,
         updates=lambda: learner.updates,
         weight=weight,
         timesteps_per_update=sampler.timesteps_per_update,

@@ -1,4 +1,4 @@
-"""Why a policy cannot begin with the weights of another: it is of another kind, means something else, or is larger."""
+"""Reasons why a policy cannot start from the weights of another: kind, options or shapes differ."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hindcast.models.policy import Policy
 from hindcast.models.return_policy import ReturnPolicy
 from hindcast.models.rl_module import PolicyModule, RLModule
 
-_PLAIN: Final = ("categorical", "gaussian")
-"""What `auto` is, of one kind of actions each."""
+_AUTO_DISTRIBUTIONS: Final = ("categorical", "gaussian")
+"""Distributions that `auto` stands for, one per kind of action space."""
 _KINDS: Final[dict[type[RLModule], str]] = {
     PolicyModule: "an action distribution",
     GreedyPolicy: "action values",
     OneStepPolicy: "a one-step flow",
     ReturnPolicy: "a transformer",
 }
-_OPTIONS: Final = {
+_YAML_NAMES: Final = {
     "chunk": "actionChunk",
     "context": "contextLength",
     "heads": "numHeads",
@@ -33,78 +33,83 @@ _OPTIONS: Final = {
     "size": "embedSize",
     "target_return": "targetReturn",
 }
-"""What an algorithm calls the options of its own kind of policy, where the names differ."""
+"""Module option -> name of the algorithm's option in YAML, where the two differ."""
 
 
-def kind_mismatch(policy: Policy, saved: Policy, algorithm: Algorithm, maker: str | None) -> str | None:
-    """What is wrong where the saved policy is of a kind that no `model` of this algorithm gives.
+def kind_mismatch(policy: Policy, saved: Policy, algorithm: Algorithm, trained_by: str | None) -> str | None:
+    """Describe why the algorithm cannot build the saved policy's kind with any `model`, or return None.
 
     Args:
-        algorithm: that trains `policy`.
-        maker: name of the algorithm that trained `saved`, where that is known.
+        algorithm: algorithm that trains `policy`.
+        trained_by: name of the algorithm that trained `saved`; None if unknown.
     """
-    own, given = type(policy.module), type(saved.module)
-    is_chosen = any(each.module.model_config.module_class for each in (policy, saved))
-    if own is given or (is_chosen and not algorithm.has_own_policy):
+    module_class, saved_class = type(policy.module), type(saved.module)
+    has_custom_module = any(either.module.model_config.module_class for either in (policy, saved))
+    if module_class is saved_class or (has_custom_module and not algorithm.has_own_policy):
         return None
-    trained = "" if maker is None else f" that {maker} trained"
+    origin = "" if trained_by is None else f" that {trained_by} trained"
+    saved_kind, kind = (_KINDS.get(cls, cls.__name__) for cls in (saved_class, module_class))
     return (
-        f"holds {_KINDS.get(given, given.__name__)}{trained}, and {type(algorithm).__name__} trains "
-        f"{_KINDS.get(own, own.__name__)}: start from a checkpoint of {_makers(own, algorithm)}, or leave it out"
+        f"holds {saved_kind}{origin}, and {type(algorithm).__name__} trains {kind}: start from a checkpoint of "
+        f"{_list_algorithms(module_class, algorithm)}, or omit it"
     )
 
 
 def option_mismatch(policy: Policy, saved: Policy) -> str | None:
-    """What is wrong where the two differ in an option that gives weights of the same shapes another meaning."""
-    own, given = _meaning(policy), _meaning(saved)
+    """Describe the option that gives weights of equal shapes another meaning, or return None if all are equal."""
+    meaning, saved_meaning = _meaning_options(policy), _meaning_options(saved)
+    # Without convolutions (4-dimensional weights), their activation has no effect.
     if not any(weights.dim() == 4 for weights in policy.module.state_dict().values()):
-        del own["convActivation"]
-    return _difference("model", own, given) or _difference("config", _made_with(policy), _made_with(saved))
+        del meaning["convActivation"]
+    return _difference("model", meaning, saved_meaning) or _difference(
+        "config", _module_options(policy), _module_options(saved)
+    )
 
 
 def shape_mismatch(policy: Policy, saved: Policy) -> str | None:
-    """Why weights have other shapes; None where neither the model sections nor the spaces say it."""
-    shaping = [_shaping(each.module.model_config) for each in (policy, saved)]
-    if found := _difference("model", *shaping):
-        return found
-    for what in ("observation_space", "action_space"):
-        own, given = getattr(policy, what), getattr(saved, what)
-        if own != given:
-            return f"is for the {what.replace('_', ' ')} {given}, this training's is {own}; they must be the same"
+    """Describe why weights have other shapes; None if neither model sections nor spaces differ."""
+    shape_options = [_shape_options(either.module.model_config) for either in (policy, saved)]
+    if mismatch := _difference("model", *shape_options):
+        return mismatch
+    for attribute in ("observation_space", "action_space"):
+        space, saved_space = getattr(policy, attribute), getattr(saved, attribute)
+        if space != saved_space:
+            name = attribute.replace("_", " ")
+            return f"is for the {name} {saved_space}, this training's is {space}; they must be the same"
     return None
 
 
-def _makers(kind: type[RLModule], algorithm: Algorithm) -> str:
-    """The algorithms that make this kind of policy."""
-    own = type(algorithm)
+def _list_algorithms(kind: type[RLModule], algorithm: Algorithm) -> str:
+    """Return the names of the algorithms that build this kind of policy, joined by commas and "or"."""
+    algorithm_class = type(algorithm)
     names = [
         name
-        for name, each in REGISTRY.items()
+        for name, candidate in REGISTRY.items()
         if (
-            not each.has_own_policy
+            not candidate.has_own_policy
             if kind is PolicyModule
-            else issubclass(each, own) or issubclass(own, each)
+            else issubclass(candidate, algorithm_class) or issubclass(algorithm_class, candidate)
         )
-    ] or [own.__name__]
+    ] or [algorithm_class.__name__]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _difference(section: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    for option, here in own.items():
-        if given.get(option) != here:
-            chosen = ", in which Auto is the algorithm's own choice" if option == "distribution" else ""
-            theirs, ours = given.get(option), here
+def _difference(section: str, options: Mapping[str, Any], saved_options: Mapping[str, Any]) -> str | None:
+    for option, value in options.items():
+        if saved_options.get(option) != value:
+            hint = " (Auto is the algorithm's own choice)" if option == "distribution" else ""
+            values = (saved_options.get(option), value)
             if section == "model":
-                theirs, ours = (ModelSpec.in_yaml(option, value) for value in (theirs, ours))
+                values = tuple(ModelSpec.in_yaml(option, value) for value in values)
             return (
-                f"has {section}.{option} {theirs}, this one has {ours}; the {section} sections must be the "
-                f"same{chosen}"
+                f"has {section}.{option} {values[0]}, this one has {values[1]}; the {section} sections must be the "
+                f"same{hint}"
             )
     return None
 
 
-def _meaning(policy: Policy) -> dict[str, Any]:
-    """The options of `model` that give weights another meaning and do not show in their shapes."""
+def _meaning_options(policy: Policy) -> dict[str, Any]:
+    """Return the options of `model` that change the meaning of weights, but not their shapes."""
     preprocessing, model = policy.preprocessing.to_json(), policy.module.model_config
     return {
         "observationFilter": preprocessing["observationFilter"],
@@ -114,20 +119,20 @@ def _meaning(policy: Policy) -> dict[str, Any]:
         "convPadding": model.conv_padding,
         "moduleClass": model.module_class,
         "moduleOptions": model.module_options if model.module_class else {},
-        "distribution": "auto" if model.distribution in _PLAIN else model.distribution,
+        "distribution": "auto" if model.distribution in _AUTO_DISTRIBUTIONS else model.distribution,
     }
 
 
-def _made_with(policy: Policy) -> dict[str, Any]:
-    """The options that the algorithm, rather than the user, gave its own kind of policy, by their YAML names."""
+def _module_options(policy: Policy) -> dict[str, Any]:
+    """Return the options that the algorithm, not the user, passed to its own kind of policy, by YAML name."""
     model = policy.module.model_config
     if model.module_class:
         return {}
-    return {_OPTIONS.get(name, name): value for name, value in model.module_options.items()}
+    return {_YAML_NAMES.get(name, name): value for name, value in model.module_options.items()}
 
 
-def _shaping(model: ModelSpec) -> dict[str, Any]:
-    """The options of `model` that show in the shapes of weights."""
+def _shape_options(model: ModelSpec) -> dict[str, Any]:
+    """Return the options of `model` that change the shapes of weights."""
     return {
         "fcnetHiddens": model.fcnet_hiddens,
         "headFcnetHiddens": model.head_fcnet_hiddens,

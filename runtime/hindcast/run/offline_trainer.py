@@ -1,4 +1,4 @@
-"""Training on recorded data, and on what the policy plays in the meantime."""
+"""Trainers for recorded data, with or without episodes that the policy plays in the meantime."""
 
 from __future__ import annotations
 
@@ -39,35 +39,37 @@ def make_offline_trainer(
     group: Group | None = None,
     first_learners: int | None = None,
 ) -> Trainer:
-    """The trainer of an `OfflineTraining`; of several learners, one of its trainers.
+    """Create the trainer of an `OfflineTraining`; with several learners, that of this rank.
 
     Args:
-        sources: its recorded data, which may be none.
-        first_learners: learners when the revision started; those of the resource if None.
+        sources: recorded data; may be empty if the resource has a sampler.
+        first_learners: number of learners when the revision started; None takes the resource's.
 
     Raises:
-        NoCudaDevice: a GPU was asked for, or given, and there is none.
-        UserError: what else would keep it from starting.
+        NoCudaDevice: a GPU was requested or assigned, and torch finds none.
+        UserError: something else keeps the training from starting.
     """
     spec = resource.spec
     group = group or Group()
     first_learners = first_learners or spec.learners.replicas
+    # The other learners then create their trainers too (`follow_first_learner`).
     group.broadcast(["open", first_learners])
-    device, clamped = learner_device(spec.learners, placement.is_one_machine)
+    device, clamp_note = learner_device(spec.learners, placement.is_one_machine)
     algorithm = make_algorithm(resource)
     if spec.learners.compile:
         compile_losses(algorithm)
-    offline, held = spec.offline, None
+    offline, held_out_data = spec.offline, None
+    # Set-aside episodes are removed first, so that `heldOut` is a fraction of the rest.
     if offline is not None and offline.set_aside is not None:
         sources, _ = split_episodes(sources, offline, "setAside")
     if offline is not None and offline.held_out is not None:
-        sources, shares = split_episodes(sources, offline, "heldOut")
-        held = merge_datasets(shares, "Rename")
+        sources, holdouts = split_episodes(sources, offline, "heldOut")
+        held_out_data = merge_datasets(holdouts, "Rename")
     spaces = spaces_of(resource, sources)
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
-    notes = [*([clamped] if clamped else []), *notes_on_policy(policy, spec.model)]
+    notes = [*([clamp_note] if clamp_note else []), *notes_on_policy(policy, spec.model)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live = [
@@ -85,7 +87,7 @@ def make_offline_trainer(
         if source.sampler is not None and spec.environment is not None
     ]
     timesteps = algorithm.options.train_batch_size_per_learner * first_learners
-    shared = _notes_on_share(timesteps, needs.timesteps_per_item, group.shard.size, first_learners)
+    batch_notes = _shard_notes(timesteps, needs.timesteps_per_item, group.shard.size, first_learners)
     data = offline_data_class(spec.pipeline)(
         sources,
         needs,
@@ -105,20 +107,20 @@ def make_offline_trainer(
     )
     if device.type == "cpu" and not live:
         _refuse_beyond_memory(spec, data, group.shard.size)
-    shared += _notes_on_size(spec, data, needs.timesteps_per_item)
+    batch_notes += _batch_size_notes(spec, data, needs.timesteps_per_item)
     data.targets = Targets(
         compute=partial(window_targets, algorithm, learner.nets),
         updates=lambda: learner.updates,
         every=needs.targets_every,
     )
     notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
-    held_out = None
-    if offline is not None and group.is_leader:
-        held = open_evaluation_data(offline, sources) if held is None else held
-        held_out = HeldOutEvaluator(
+    held_out_evaluator = None
+    if offline is not None and group.is_leader:  # the other learners do not evaluate
+        held_out_data = open_evaluation_data(offline, sources) if held_out_data is None else held_out_data
+        held_out_evaluator = HeldOutEvaluator(
             resource,
-            held,
-            algorithm=make_algorithm(resource),
+            held_out_data,
+            algorithm=make_algorithm(resource),  # a second one, whose losses are never compiled
             needs=needs,
             learner=learner,
             policy=policy,
@@ -132,17 +134,17 @@ def make_offline_trainer(
         data,
         spec_hash=spec_hash(resource),
         prepare=data.fit_preprocessing if initial is None else partial(warm_start, policy, learner, initial),
-        max_updates=_most_updates(spec.stop, data),
-        notes=notes + shared,
-        held_out_evaluator=held_out,
+        max_updates=_max_updates(spec.stop, data),
+        notes=notes + batch_notes,
+        held_out_evaluator=held_out_evaluator,
     )
 
 
 def make_algorithm(resource: OfflineTraining) -> Algorithm:
-    """The resource's algorithm with its options.
+    """Build the resource's algorithm with its options.
 
     Raises:
-        SpecError: it does not train offline, or not on live samples where there is a sampler.
+        SpecError: the algorithm does not train offline, or there is a sampler and it cannot learn from live samples.
     """
     spec = resource.spec
     kind = resolve(spec.algorithm)
@@ -151,22 +153,36 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     if spec.sampler is not None and not kind.can_train_online:
         raise SpecError(
             f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only; if its losses are "
-            "valid for actions of any policy, and its own policy explores, set live = True in the class."
+            "valid for actions of any policy, and its own policy explores, set can_train_online = True in the class."
         )
     if is_custom(spec.algorithm):
         return build(spec.algorithm, spec.custom_config or {}, at="spec.customConfig")
     return build(spec.algorithm, spec.config, at="spec.config")
 
 
-def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners: int) -> list[str]:
-    """How the global batch, which was fixed when the revision started, is shared.
+def _shard_notes(timesteps: int, timesteps_per_item: int, learners: int, first_learners: int) -> list[str]:
+    """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
+
+    Args:
+        timesteps: timesteps of the global batch.
+        timesteps_per_item: 1, or the length of sequences.
+        learners: current number of learners.
+        first_learners: number of learners when the revision started.
 
     Raises:
-        SpecError: there are more learners than items (timesteps, or sequences of so many).
+        SpecError: there are more learners than items in a batch.
     """
-    items, word = (timesteps, "timesteps") if per_item == 1 else (timesteps // per_item, "sequences")
+    items, unit = (
+        (timesteps, "timesteps")
+        if timesteps_per_item == 1
+        else (timesteps // timesteps_per_item, "sequences")
+    )
     if items < learners:
-        sequences = "" if per_item == 1 else f", which make {plural(items, 'sequence')} of {per_item}"
+        sequences = (
+            ""
+            if timesteps_per_item == 1
+            else f", which make {plural(items, 'sequence')} of {timesteps_per_item}"
+        )
         raise SpecError(
             f"spec.learners.replicas is {learners}, and a batch has {plural(timesteps, 'timestep')}{sequences}: each "
             "learner needs at least one."
@@ -179,34 +195,35 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
         )
     if items % learners:
         notes.append(
-            f"{items:,} {word} over {learners} learners: parts differ by one and are weighted by size"
+            f"{items:,} {unit} over {learners} learners: shards differ by one and are weighted by size"
         )
     return notes
 
 
-def _notes_on_size(spec: OfflineTrainingSpec, data: OfflineData, per_item: int) -> list[str]:
-    """What is so of a batch that is larger than the recorded data."""
+def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_per_item: int) -> list[str]:
+    """Return a note if a batch is larger than the recorded data."""
     if spec.sampler is not None or data.batch_size <= data.epoch_size:
         return []
-    word = "timestep" if per_item == 1 else "sequence"
+    unit = "timestep" if timesteps_per_item == 1 else "sequence"
     times = significant(data.batch_size / data.epoch_size)
     return [
-        f"{_size_field(spec)}: a batch has {plural(data.batch_size, word)}, and the data have "
+        f"{_size_field(spec)}: a batch has {plural(data.batch_size, unit)}, and the data have "
         f"{integer(data.epoch_size)}: each is in every batch {times} times on average"
     ]
 
 
 def _refuse_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, learners: int) -> None:
-    """Refuse a batch whose data alone exceed this machine's memory.
+    """Refuse a batch that does not fit into this machine's memory.
 
     Raises:
-        SpecError: they do.
+        SpecError: the data of one learner's batch alone exceed it.
     """
+    # Without this check, gathering a batch of 10^9 timesteps takes minutes before memory runs out.
     nbytes, memory = data.batch_bytes // learners, host_memory()
     if nbytes > memory:
         raise SpecError(
             f"{_size_field(spec)}: a learner's batch would take {size(nbytes)}, more than the {size(memory)} of "
-            "memory: give a smaller one"
+            "memory: set a smaller one"
         )
 
 
@@ -214,12 +231,12 @@ def _size_field(spec: OfflineTrainingSpec) -> str:
     return f"spec.{options_field(spec.algorithm)}.trainBatchSizePerLearner"
 
 
-def _most_updates(stop: StopSpec, data: OfflineData) -> float:
-    """The update with which the first of the stop criteria on amounts is reached."""
+def _max_updates(stop: StopSpec, data: OfflineData) -> float:
+    """Return the number of updates after which the first stop criterion on amounts is reached; `inf` without one."""
     amounts = [
         (stop.updates, 1, 1),
         (stop.timesteps, 1, data.timesteps_per_batch),
         (stop.epochs, data.epoch_size, data.batch_size),
     ]
-    found = (math.ceil(count * size / batch) for count, size, batch in amounts if count is not None)
-    return min(found, default=math.inf)
+    limits = (math.ceil(count * size / batch) for count, size, batch in amounts if count is not None)
+    return min(limits, default=math.inf)

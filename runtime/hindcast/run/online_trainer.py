@@ -1,4 +1,4 @@
-"""Training in an environment, which makes experts."""
+"""Trainers that learn in an environment, for experts."""
 
 from __future__ import annotations
 
@@ -32,23 +32,25 @@ from hindcast.run.trainer import Experience, Trainer, new_learner, notes_on_poli
 from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
-_EPISODES_PER_ITERATION = 1_000_000
+_MAX_EPISODES_PER_ITERATION = 1_000_000
+"""Distance between the first episode numbers of iterations, so that no two iterations share seeds."""
 
 
 class RolloutExperience:
-    """What the policy samples in an environment as experience: a rollout an iteration, and minibatches of it.
+    """Experience that the policy samples in an environment: one rollout per iteration, and minibatches of it.
 
-    An iteration starts new episodes from (seed, iteration): it is a pure function of the weights it starts
-    with, so that a run killed at any moment comes out the same.
+    An iteration starts new episodes from (seed, iteration). It is a pure function of its initial weights, so a run
+    that is killed at any moment ends with the same result.
 
     Args:
-        policy: samples, with the weights of `nets`.
-        nets: the algorithm's.
-        width: environments stepped side by side.
-        callbacks: "package.module:Class" of the user's, called with episodes.
+        policy: policy that samples, with the weights of `nets`.
+        nets: the algorithm's networks.
+        width: number of environments that are stepped together.
+        callbacks: "package.module:Class" of user callbacks, called with episodes.
 
     Attributes:
-        on_episodes: called with an iteration and its episodes; those it cut are neither terminated nor truncated.
+        on_episodes: called with an iteration and its episodes; those cut at its end are neither terminated nor
+            truncated.
     """
 
     def __init__(
@@ -69,26 +71,26 @@ class RolloutExperience:
         self._preprocessing = policy.preprocessing
         self._nets = nets
         self._seed = seed
-        self._steps = -(-algorithm.options.train_batch_size_per_learner // width)
+        self._num_steps = -(-algorithm.options.train_batch_size_per_learner // width)
         self._runner = EnvRunner(environment, policy, width, seed, explore=True, callbacks=callbacks)
         self._result: Result = {}
         self._rows: Mapping[str, Tensor] = {}
         self._minibatches: Iterator[Tensor] = iter(())
 
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
-        """Sample the iteration's rollout, with the weights as they are."""
-        begun = time.monotonic()
-        with torch_threads(1):
-            episodes = self._runner.rollout(iteration * _EPISODES_PER_ITERATION, self._steps)
+        """Sample the iteration's rollout with the current weights; return its number of minibatches."""
+        start_time = time.monotonic()
+        with torch_threads(1):  # as in recordings: the same numbers on any machine
+            episodes = self._runner.rollout(iteration * _MAX_EPISODES_PER_ITERATION, self._num_steps)
         self._preprocessing.reset()
         self.on_episodes(iteration, episodes)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start_time
         rollout = _preprocess(self._preprocessing, episodes_to_block(episodes, prefix="rollout"))
         self._rows = self._algorithm.prepare(self._nets, rollout)
-        chosen = self._algorithm.minibatches(rollout.num_steps, self._seed, iteration)
-        self._minibatches = iter(chosen.to(next(iter(self._rows.values())).device))
+        minibatches = self._algorithm.minibatches(rollout.num_steps, self._seed, iteration)
+        self._minibatches = iter(minibatches.to(next(iter(self._rows.values())).device))
         self.counters["sampled"] += rollout.num_steps
-        returns = [each.episode_return for each in episodes if each.terminated or each.truncated]
+        returns = [episode.episode_return for episode in episodes if episode.terminated or episode.truncated]
         self._result = {
             "num_env_steps_sampled": rollout.num_steps,
             "num_env_steps_sampled_lifetime": self.counters["sampled"],
@@ -99,35 +101,35 @@ class RolloutExperience:
             },
             "timers": {"sample_s": seconds},
         }
-        return len(chosen)
+        return len(minibatches)
 
     def iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
-        """As counted: no iteration is cut short."""
+        """Return the iteration: none is ever cut short."""
         return iteration
 
     def next(self) -> Batch:
-        chosen = next(self._minibatches)
-        return {leaf: values[chosen] for leaf, values in self._rows.items()}
+        indices = next(self._minibatches)
+        return {leaf: values[indices] for leaf, values in self._rows.items()}
 
     def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
         refuse_priorities()
 
     def end(self, metrics: dict[str, float]) -> Result:
-        """What was sampled; `metrics` get those of the iteration as a whole."""
+        """Return metrics of the rollout; add those of the whole iteration to `metrics`."""
         self._nets.eval()
         metrics |= self._algorithm.after_iteration(self._nets, self._rows, metrics)
         self._rows = {}
         return self._result
 
     def state(self) -> State:
-        """Nothing: the next rollout follows from the number of its iteration."""
+        """Return an empty state: the number of an iteration determines its rollout."""
         return {}
 
     def tensors(self) -> Batch:
         return {}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `state`."""
+        """Do nothing: there is no state, see `state`."""
 
     def close(self) -> None:
         self._runner.close()
@@ -136,10 +138,10 @@ class RolloutExperience:
 def make_online_trainer(
     resource: OfflineRecording | OfflineTraining, spec: TrainPolicy | OfflineTrainingSpec, width: int
 ) -> Trainer:
-    """The trainer of an algorithm that learns in its environment.
+    """Create the trainer of an algorithm that learns in its environment.
 
     Raises:
-        SpecError: the algorithm does not learn online, or one of its options is wrong.
+        SpecError: the algorithm does not learn online, or one of its options is invalid.
     """
     environment, seed, callbacks = resource.spec.environment, resource.spec.seed, resource.spec.callbacks
     assert environment is not None
@@ -155,14 +157,16 @@ def make_online_trainer(
     at = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
     notes = notes_on_policy(policy, spec.model, at)
     initial = spec.initial_checkpoint
-    warm = None if initial is None else partial(warm_start, policy, learner, initial, FIELD_OF_EXPERTS)
+    warm_start_policy = (
+        None if initial is None else partial(warm_start, policy, learner, initial, FIELD_OF_EXPERTS)
+    )
     experience: Experience
     prepare: Callable[[], None]
     if isinstance(algorithm, OnlineAlgorithm):
         experience = RolloutExperience(
             environment, algorithm, policy, learner.nets, seed=seed, width=width, callbacks=callbacks
         )
-        prepare = warm or (lambda: None)
+        prepare = warm_start_policy or (lambda: None)
     else:
         live = make_live_source(
             spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed, callbacks=callbacks
@@ -177,7 +181,7 @@ def make_online_trainer(
             action_space=spaces.action,
             live_sources=[live],
         )
-        prepare = warm or experience.fit_preprocessing
+        prepare = warm_start_policy or experience.fit_preprocessing
     return Trainer(
         spec.algorithm,
         policy,
@@ -190,12 +194,14 @@ def make_online_trainer(
 
 
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:
-    """Observations as the module saw them; the filter then learns from them, for the next iteration."""
+    """Convert observations to those that the module saw, then update the filter for the next iteration."""
     raw = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
-    seen = preprocessing.filter_obs(raw)
+    module_obs = preprocessing.filter_obs(raw)
     preprocessing.update(raw)
     rows = torch.arange(block.num_steps + block.num_episodes)
     first = torch.from_numpy(block.obs_start).repeat_interleave(torch.from_numpy(block.length + 1))
     for leaf in preprocessing.stacked_leaves:
-        seen[leaf] = stack_rows(torch.from_numpy(seen[leaf]), rows, first, preprocessing.frame_stack).numpy()
-    return block.with_columns({**block.columns, **seen})
+        module_obs[leaf] = stack_rows(
+            torch.from_numpy(module_obs[leaf]), rows, first, preprocessing.frame_stack
+        ).numpy()
+    return block.with_columns({**block.columns, **module_obs})

@@ -1,4 +1,4 @@
-"""Where the parts of a run work: on this machine, with what it can give, or in the pools of a cluster."""
+"""Placement of a run's processes: on this machine, within its limits, or in the pools of a cluster."""
 
 from __future__ import annotations
 
@@ -21,82 +21,88 @@ from hindcast.worker_processes import WorkerProcesses, Workers
 
 
 def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
-    """Where a learner computes.
+    """Choose the device of a learner.
 
     Args:
-        is_one_machine: GPUs that are not there are done without, and that is said; on a cluster the pod was given
-            what the resource asks for, and a GPU that torch does not see is a mistake.
+        is_one_machine: missing GPUs only cause a note. On a cluster the pod was assigned the requested GPUs, so one
+            that torch does not find is an error.
 
     Returns:
-        The device, and a note where it is less than asked for.
+        The device, and a note if there are fewer GPUs than requested.
 
     Raises:
-        NoCudaDevice: a GPU was asked for, or given, and torch finds none.
+        NoCudaDevice: a GPU was requested or assigned, and torch finds none.
     """
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if learners.device == "cpu":
         return torch.device("cpu"), None
-    if not there and learners.device == "cuda":
+    if not num_gpus and learners.device == "cuda":
         raise NoCudaDevice("spec.learners.device: cuda was requested, but torch finds no CUDA device here.")
-    if not there and learners.gpus and not is_one_machine:
+    if not num_gpus and learners.gpus and not is_one_machine:
         raise NoCudaDevice(
-            f"spec.learners.gpus is {learners.gpus:g}, and torch finds no CUDA device in the learner's pod: give an "
-            "image whose torch is built for CUDA (spec.cluster.image), or set spec.learners.device: cpu."
+            f"spec.learners.gpus is {learners.gpus:g}, and torch finds no CUDA device in the learner's pod: use an "
+            "image with a CUDA build of torch (spec.cluster.image), or set spec.learners.device: cpu."
         )
     note = None
-    if learners.gpus > there and is_one_machine:
-        found = "this machine has no more" if there else "torch finds no CUDA device here"
-        note = f"learners.gpus {learners.gpus:g} clamped to {there}: {found}"
-    return torch.device("cuda", torch.cuda.current_device()) if there else torch.device("cpu"), note
+    if learners.gpus > num_gpus and is_one_machine:
+        reason = "this machine has no more" if num_gpus else "torch finds no CUDA device here"
+        note = f"learners.gpus {learners.gpus:g} clamped to {num_gpus}: {reason}"
+    return torch.device("cuda", torch.cuda.current_device()) if num_gpus else torch.device("cpu"), note
 
 
 class Placement(Protocol):
-    """What a run asks of the place that carries it out.
+    """The resources that a run's processes work on, and the lock of its folder.
 
     Attributes:
-        is_one_machine: what works for the run shares processors.
+        is_one_machine: all processes of the run share one machine's processors.
     """
 
     @property
     def is_one_machine(self) -> bool: ...
 
     def replicas(self, requested: int, what: str) -> tuple[int, str | None]:
-        """How many of `wanted` there can be ("runners", …), and the note where that is fewer."""
+        """Return how many of the requested processes can run, and a note if that is fewer.
+
+        Args:
+            requested: number of processes.
+            what: name of the processes in the note, such as "runners".
+        """
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
-        """Keep others out of the folder of a run's own files, without what killed ones left half-written.
+        """Lock the folder of a run's own files and remove temporary files that killed runs left there.
 
-        What it yields guards every change of the run.
+        Yields:
+            A guard that every change of the run must pass; None if none is required.
 
         Raises:
-            OutputConflict: somebody else is writing there.
+            OutputConflict: another process is writing there.
         """
 
     def recorders(
         self, count: int, task: RecordingTask, cpus: float = 1, on_episode: OnEpisode | None = None
     ) -> Workers[Runner]:
-        """What records ranges.
+        """Start workers that record ranges.
 
         Args:
-            count: at least 1.
-            cpus: of each.
+            count: number of workers, at least 1.
+            cpus: CPUs of each worker.
             on_episode: called with each episode that is recorded in this process.
         """
 
     def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
-        """Processes that evaluate."""
+        """Start workers that evaluate."""
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
-        """What reads the data of a training and runs its pre-learner."""
+        """Return the executor that reads a training's data and runs its pre-learner."""
 
 
 class LocalPlacement:
-    """The machine itself: as many processes as it has processors."""
+    """A placement on this machine, with at most as many processes as it has processors."""
 
     is_one_machine = True
 
     def replicas(self, requested: int, what: str) -> tuple[int, str | None]:
-        """Not more than processors."""
+        """Limit the count to the number of processors."""
         available = num_processors()
         if requested <= available:
             return requested, None
@@ -106,7 +112,7 @@ class LocalPlacement:
         )
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
-        """A lock, which other processes of this machine see; nothing is to be looked at again."""
+        """Lock the folder against other processes of this machine; a held lock needs no further checks."""
         return sole_writer(state)
 
     def recorders(
@@ -116,14 +122,14 @@ class LocalPlacement:
         cpus: float = 1,  # noqa: ARG002  (processes share this machine as they like)
         on_episode: OnEpisode | None = None,
     ) -> Workers[Runner]:
-        """Nobody but this process where one is enough."""
+        """Start processes, or use this process if one worker is enough."""
         return WorkerProcesses(count, Runner(task)) if count > 1 else LocalWorkers(Runner(task, on_episode))
 
     def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         return WorkerProcesses(count, evaluator)
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:  # noqa: ARG002
-        """Nobody: this process reads, since others would take its processors."""
+        """Read in this process: data workers would compete with it for processors."""
         return Local()
 
 

@@ -1,4 +1,4 @@
-"""What a training would do, without doing it."""
+"""Plan of a training: what it would do, without training."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from hindcast.storage.location import resolve
 
 
 def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineTraining]) -> dict[str, Any]:
-    """Dataset, feed, windows, sizes of a training, as JSON. Its data must exist; they are prepared where
-    a run would prepare them, and nothing else is written.
+    """Return dataset, feed, windows and sizes of a training as JSON.
+
+    The data must exist. They are prepared if a run would prepare them; nothing else is written.
 
     Args:
-        others: resources that it may refer to.
+        others: resources that the training may refer to.
 
     Raises:
-        UserError: what would keep it from starting.
+        UserError: something would keep the training from starting.
     """
-    inputs = inputs_of(resource, FileReferences({title(other): other for other in others}))
-    _check_recorded(resource, inputs)
+    inputs = inputs_of(resource, FileReferences({title(candidate): candidate for candidate in others}))
+    _check_recordings_exist(resource, inputs)
     sources = sources_of(open_inputs(resource, inputs))
     learners = first_learners(run_folder(resource), resource)
     trainer = make_offline_trainer(resource, sources, first_learners=learners)
@@ -39,7 +40,7 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         return {
             "algorithm": resource.spec.algorithm,
             "runFolder": str(run_folder(resource)),
-            "inputs": [one.path for one in inputs],
+            "inputs": [input_.path for input_ in inputs],
             "data": trainer.experience.plan(),
             "parameters": parameters,
         }
@@ -47,12 +48,14 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         trainer.close()
 
 
-def _check_recorded(resource: OfflineTraining, inputs: Sequence[Input]) -> None:
-    """Refuse an input whose recording has not begun: a run would record it first, a plan does not."""
-    recorded = [(index, source) for index, source in enumerate(resource.spec.input) if source.sampler is None]
-    for (index, source), one in zip(recorded, inputs, strict=True):
-        if source.recording_ref is not None and not resolve(one.path).exists():
+def _check_recordings_exist(resource: OfflineTraining, inputs: Sequence[Input]) -> None:
+    """Refuse an input whose recording has not started: a run would record it first, a plan does not."""
+    recorded_inputs = [
+        (index, source) for index, source in enumerate(resource.spec.input) if source.sampler is None
+    ]
+    for (index, source), input_ in zip(recorded_inputs, inputs, strict=True):
+        if source.recording_ref is not None and not resolve(input_.path).exists():
             raise SpecError(
                 f"{title(resource)}: spec.input[{index}].recordingRef: OfflineRecording/{source.recording_ref.name} "
-                f"has recorded nothing in {one.path} yet; record it with `hindcast run`, then plan."
+                f"has recorded nothing in {input_.path} yet; record it with `hindcast run`, then plan."
             )

@@ -1,4 +1,4 @@
-"""Progress in words: a line now and then, with the numbers worth a look and the time left."""
+"""Progress as lines of text: a line every few seconds with the most useful metrics and the remaining time."""
 
 import time
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hindcast import formatting
 from hindcast.report.events import Progress
 
-LINE_EVERY_S = 10.0
+LINE_INTERVAL_SECONDS = 10.0
 _METRICS = {
     "return": "return {}",
     "estimated_return": "estimated return {}",
@@ -20,62 +20,64 @@ _METRICS = {
 
 
 class ProgressLines:
-    """Picks what of a run's progress is worth a line: where a stage begins and ends, and every ten seconds."""
+    """Selects the progress reports to print: the first and last of a stage, and one every ten seconds."""
 
     def __init__(self) -> None:
         self._stage: tuple[str, str] | None = None
         self._pace = Pace()
-        self._written = 0.0
-        self._done = False
+        self._last_line_time = 0.0
+        self._is_complete = False
 
     def line(self, progress: Progress) -> str | None:
-        """The line, or None for now."""
+        """Return the line to print, or None if this report is skipped."""
         stage = (progress.resource, progress.stage)
-        begins, self._stage = stage != self._stage, stage
-        if begins:
-            self._pace, self._done = Pace(), False
+        is_new_stage, self._stage = stage != self._stage, stage
+        if is_new_stage:
+            self._pace, self._is_complete = Pace(), False
         self._pace.add(progress.done)
-        ends = not self._done and progress.total is not None and progress.done >= progress.total
-        self._done = self._done or ends
+        has_completed = (
+            not self._is_complete and progress.total is not None and progress.done >= progress.total
+        )
+        self._is_complete = self._is_complete or has_completed
         now = time.monotonic()
-        if not begins and not ends and now - self._written < LINE_EVERY_S:
+        if not is_new_stage and not has_completed and now - self._last_line_time < LINE_INTERVAL_SECONDS:
             return None
-        self._written = now
+        self._last_line_time = now
         return f"{progress.resource}: {progress.stage}: {describe(progress, self._pace)}"
 
 
 class Pace:
-    """Time left, from the average pace since the stage was first seen."""
+    """Estimate of the remaining time, from the average pace since the stage was first seen."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._first: float | None = None
+        self._start_time = time.monotonic()
+        self._first_done: float | None = None
         self._done = 0.0
 
     def add(self, done: float) -> None:
-        """So much is done now."""
-        if self._first is None:
-            self._first = done
+        """Record the amount that is done now."""
+        if self._first_done is None:
+            self._first_done = done
         self._done = done
 
     def seconds_left(self, total: float | None) -> float | None:
-        """None while it is unknown."""
-        if total is None or self._first is None or self._done <= self._first or self._done >= total:
+        """Return the estimated remaining time in seconds, or None while it is unknown."""
+        if total is None or self._first_done is None or self._done <= self._first_done or self._done >= total:
             return None
-        return (time.monotonic() - self._began) * (total - self._done) / (self._done - self._first)
+        return (time.monotonic() - self._start_time) * (total - self._done) / (self._done - self._first_done)
 
 
 def describe(progress: Progress, pace: Pace) -> str:
-    """One line: `120/500 episodes, return 487, 21.3k timesteps/s, 12 s left`."""
+    """Return one line, such as `120/500 episodes, return 487, 21.3k timesteps/s, 12 s left`."""
     parts = [amount(progress), numbers(progress.metrics, ", ")]
-    left = pace.seconds_left(progress.total)
-    if left is not None:
-        parts.append(f"{formatting.duration(left)} left")
+    seconds_left = pace.seconds_left(progress.total)
+    if seconds_left is not None:
+        parts.append(f"{formatting.duration(seconds_left)} left")
     return ", ".join(part for part in parts if part)
 
 
 def amount(progress: Progress) -> str:
-    """How far: `120/500 episodes`; nothing where the unit is the return, which is among the numbers."""
+    """Return the amount done, such as `120/500 episodes`; empty if the unit is the return, which is a metric."""
     if progress.unit == "return":
         return ""
     if progress.total is None:
@@ -85,7 +87,7 @@ def amount(progress: Progress) -> str:
 
 
 def numbers(metrics: Mapping[str, float], separator: str = "  ") -> str:
-    """The numbers worth a look, in a fixed order."""
+    """Return the metrics that progress lines show, in a fixed order."""
     return separator.join(
         text.format(formatting.count(metrics[name])) for name, text in _METRICS.items() if name in metrics
     )

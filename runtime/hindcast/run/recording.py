@@ -1,4 +1,4 @@
-"""Carries out an `OfflineRecording`: the expert first, then range after range, then the manifest."""
+"""Execution of an `OfflineRecording`: the expert first, then range after range, then the manifest."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _PACKAGES = ("gymnasium", "numpy", "torch")
 
 
 class RecordingRun:
-    """One recording, started or continued.
+    """One recording, started or resumed.
 
     Args:
-        checkpoint: the policy's checkpoint, where the resource refers to a training.
+        checkpoint: the policy's checkpoint, if the resource refers to a training.
     """
 
     def __init__(
@@ -71,76 +71,76 @@ class RecordingRun:
         self._interruption = interruption
         self._checkpoint = checkpoint
         self._placement = placement
-        self._is_told_of_rewards = False
-        self._write_to(resolve(self._spec.output.path))
+        self._has_noted_rewards = False
+        self._set_folder(resolve(self._spec.output.path))
 
     def execute(self) -> Outcome:
         """Record until the duration is reached.
 
         Raises:
-            OutputConflict: the folder holds something else.
-            UserError: what went wrong, in one sentence; committed ranges stay.
+            OutputConflict: the folder contains other data.
+            UserError: recording failed; committed ranges stay.
         """
-        begun = time.monotonic()
+        start_time = time.monotonic()
         if self._spec.output.on_existing != "Replace":
             refuse_other_run(self._state, self._resource, self._is_started())
         with self._sole_writer():
             manifest = read_manifest(self._folder)
-            continued = claim(self._state, self._resource, self._is_started())
+            is_resumed = claim(self._state, self._resource, self._is_started())
             if manifest is not None:
                 self._refuse_finished()
-                return self._outcome(manifest, "AlreadyFinished", begun)
-            if continued:
+                return self._outcome(manifest, "AlreadyFinished", start_time)
+            if is_resumed:
                 self._reporter.note(self._name, f"resuming in {self._folder}, where an earlier run stopped")
             manifest = self._record()
-        return self._outcome(manifest, "Succeeded", begun)
+        return self._outcome(manifest, "Succeeded", start_time)
 
     @contextmanager
     def _sole_writer(self) -> Iterator[None]:
-        """Keep others out of the folder, without what is to be replaced.
+        """Lock the folder, and delete another recording that this one replaces.
 
         Raises:
-            OutputConflict: files of the user's are there, or somebody else is writing.
+            OutputConflict: the folder contains files of the user's, or another process is writing.
         """
         if has_foreign_files(self._folder, self._state):
             raise OutputConflict(
-                f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
+                f"{self._folder} contains files that Hindcast did not record: give an empty or new "
                 "output.path (onExisting: Replace deletes only what a manifest lists)."
             )
         with self._placement.sole_writer(self._state) as guard:
-            self._write_to(self._folder.with_guard(guard))
+            self._set_folder(self._folder.with_guard(guard))
             if is_claimed_by_another(self._state, self._resource):
                 wait_for_runners(self._folder)  # of the other recording, which may still commit
-                self._make_room()
+                self._clear_other_recording()
             yield
 
-    def _write_to(self, folder: Location) -> None:
+    def _set_folder(self, folder: Location) -> None:
         self._folder, self._state = folder, folder.child(FOLDER)
         self._policy_folder = self._state.child(POLICY_FOLDER)
 
     def _is_started(self) -> bool:
-        """Whether an earlier run left anything that took work: an expert that it trained, or episodes."""
+        """Return True if an earlier run left results: a trained expert or episodes."""
         policy = {entry.relative_path for entry in self._policy_folder.list()}
         is_trained = CHECKPOINTS_FOLDER in policy or {MODULE, RESULTS_FILE} <= policy
         return is_trained or bool(read_manifest(self._folder) or read_commits(self._folder))
 
     def _refuse_finished(self) -> None:
-        """`onExisting: Fail`; what this run left unfinished itself is not in its way."""
+        """Refuse a finished recording if `onExisting` is Fail; an unfinished one is resumed."""
         if self._spec.output.on_existing == "Fail":
             raise OutputConflict(
                 f"{self._folder} already holds this recording, finished, and output.onExisting is Fail: give "
                 "another output.path, or set it to Resume."
             )
 
-    def _make_room(self) -> None:
-        """Delete what is in the way of another recording: what is to be replaced, or a policy copied to no avail."""
+    def _clear_other_recording(self) -> None:
+        """Delete the other recording if it is to be replaced, or a policy that it copied and never used."""
         if self._spec.output.on_existing == "Replace":
             self._clear()
         elif not self._is_started():
             self._policy_folder.delete()
 
     def _clear(self) -> None:
-        """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
+        """Delete what the manifest or the commits of another recording list (`onExisting: Replace`)."""
         self._reporter.note(self._name, f"replaces the recording in {self._folder}")
         clear_dataset(self._folder, BOOKKEEPING_ENTRIES)
 
@@ -150,23 +150,25 @@ class RecordingRun:
         self._check_output()
         policy = self._policy()
         task = self._task(policy)
+        # Runners of a killed run may still commit; see record/pool.py.
         wait_for_runners(self._folder)
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
-        progress = _Counter(self._name, extent_of(self._spec), commits, self._reporter)
-        for made in self._recorded(task, policy, progress):
-            commits[made.commit.range] = made.commit
-            progress.committed()
-            self._note_on_rewards(made)
+        progress = _RecordingProgress(self._name, extent_of(self._spec), commits, self._reporter)
+        for recorded_range in self._record_remaining_ranges(task, policy, progress):
+            commits[recorded_range.commit.range] = recorded_range.commit
+            progress.mark_committed()
+            self._note_on_rewards(recorded_range)
         if self._spec.duration.timesteps is not None:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
+        # Trimming and dead runners leave files that no commit lists.
         remove_orphans(self._folder, commits.values())
         manifest = self._manifest(task, policy, commits)
         write_manifest(self._folder, manifest)
         return manifest
 
     def _check_output(self) -> None:
-        """Refuse what text cannot hold, such as frames in CSV, before anything is trained or played."""
+        """Refuse data that a text format cannot store, such as frames in CSV, before anything is trained or played."""
         output, environment = self._spec.output, self._spec.environment
         if not output.is_text:
             return
@@ -176,9 +178,11 @@ class RecordingRun:
         except DataError as error:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 
-    def _recorded(self, task: RecordingTask, policy: str, progress: _Counter) -> Iterator[RecordedRange]:
-        left = progress.extent.num_ranges_left(progress.commits)
-        if left == 0:
+    def _record_remaining_ranges(
+        self, task: RecordingTask, policy: str, progress: _RecordingProgress
+    ) -> Iterator[RecordedRange]:
+        num_left = progress.extent.num_ranges_left(progress.commits)
+        if num_left == 0:
             return
         runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
         if note:
@@ -186,29 +190,29 @@ class RecordingRun:
 
         def on_episode(episode: Episode) -> None:
             self._interruption.check()
-            progress.played(episode)
+            progress.add_episode(episode)
 
-        runners = min(runners, left) if left is not None else runners
+        runners = min(runners, num_left) if num_left is not None else runners
         workers = self._placement.recorders(runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
-            yield from record_ranges(workers, policy, progress.next_work, self._interruption.check)
+            yield from record_ranges(workers, policy, progress.next_range, self._interruption.check)
 
-    def _note_on_rewards(self, made: RecordedRange) -> None:
-        """Say once, as soon as it is known, that trainings will refuse the rewards."""
-        if not made.non_finite_rewards or self._is_told_of_rewards:
+    def _note_on_rewards(self, recorded_range: RecordedRange) -> None:
+        """Report once, as early as possible, that trainings will refuse the rewards."""
+        if not recorded_range.non_finite_rewards or self._has_noted_rewards:
             return
-        self._is_told_of_rewards = True
-        eps_id, t = made.non_finite_rewards[0]
+        self._has_noted_rewards = True
+        eps_id, t = recorded_range.non_finite_rewards[0]
         self._reporter.note(
             self._name,
             f"environment {self._spec.environment.id!r} gave rewards that are NaN or infinite in "
-            f"{len(made.non_finite_rewards):,} of the last {plural(len(made.returns), 'episode')} "
-            f"(first: {eps_id}, t = {t}): "
-            "they are recorded, but a training that uses rewards refuses them; fix the environment and record again",
+            f"{len(recorded_range.non_finite_rewards):,} of the last {plural(len(recorded_range.returns), 'episode')} "
+            f"(first: {eps_id}, t = {t}): they are recorded, but a training that uses rewards refuses them; fix the "
+            "environment and record again",
         )
 
     def _policy(self) -> str:
-        """Where the policy is: in the dataset's own folder, once it is trained or copied there."""
+        """Return the location of the policy in the dataset's folder; train it or copy it there first if necessary."""
         policy, folder = self._spec.policy, self._policy_folder
         if policy.random is not None:
             return RANDOM
@@ -217,12 +221,14 @@ class RecordingRun:
             if policy.train is not None:
                 train_expert(self._resource, policy.train, folder, self._reporter, self._interruption)
             else:
-                own = policy.module_class
-                given = Policy.load(self._given_checkpoint(), allow_classes=[own] if own else ())
-                given.save(module)
+                module_class = policy.module_class
+                loaded_policy = Policy.load(
+                    self._checkpoint_path(), allow_classes=[module_class] if module_class else ()
+                )
+                loaded_policy.save(module)
         return str(module)
 
-    def _given_checkpoint(self) -> str:
+    def _checkpoint_path(self) -> str:
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
         if self._checkpoint is None:
@@ -263,56 +269,58 @@ class RecordingRun:
             files=committed_files(commits[number] for number in sorted(commits)),
         )
 
-    def _outcome(self, manifest: Manifest, state: State, begun: float) -> Outcome:
+    def _outcome(self, manifest: Manifest, state: State, start_time: float) -> Outcome:
         episodes = sum(file.episodes for file in manifest.files)
         timesteps = sum(file.timesteps for file in manifest.files)
-        verb = "is finished already" if state == "AlreadyFinished" else "is recorded"
+        verb = "has already finished" if state == "AlreadyFinished" else "finished recording"
         amount = f"{plural(episodes, 'episode')}, {plural(timesteps, 'timestep')}"
         return Outcome(
             resource=self._name,
             state=state,
             message=f"{self._name} {verb}: {amount} in {self._folder}",
             folder=str(self._folder),
-            metrics={"episodes": episodes, "timesteps": timesteps, "seconds": time.monotonic() - begun},
+            metrics={"episodes": episodes, "timesteps": timesteps, "seconds": time.monotonic() - start_time},
         )
 
 
-class _Counter:
-    """Gives out ranges and counts what came of them."""
+class _RecordingProgress:
+    """Assigns ranges to workers and reports progress."""
 
     def __init__(self, name: str, extent: Extent, commits: dict[int, Commit], reporter: Reporter) -> None:
         self.extent = extent
         self.commits = commits
         self._name = name
         self._reporter = reporter
-        self._begun = time.monotonic()
-        self._committed_before = self._committed()
+        self._start_time = time.monotonic()
+        self._num_steps_before = self._num_committed_steps()
         self._returns: list[float] = []
         self._uncommitted = {"episodes": 0, "timesteps": 0}
 
-    def next_work(self, given: set[int]) -> RangeToRecord | None:
-        return self.extent.next_range(self.commits, given)
+    def next_range(self, in_progress: set[int]) -> RangeToRecord | None:
+        return self.extent.next_range(self.commits, in_progress)
 
-    def played(self, episode: Episode) -> None:
-        """An episode ended; it is not committed yet."""
+    def add_episode(self, episode: Episode) -> None:
+        """Count an episode that has ended but is not committed yet."""
         self._returns.append(episode.episode_return)
         self._uncommitted["episodes"] += 1
         self._uncommitted["timesteps"] += episode.length
         self._report()
 
-    def committed(self) -> None:
+    def mark_committed(self) -> None:
         self._uncommitted = {"episodes": 0, "timesteps": 0}
         self._report()
 
-    def _committed(self) -> int:
+    def _num_committed_steps(self) -> int:
         return sum(commit.timesteps for commit in self.commits.values())
 
     def _report(self) -> None:
-        steps = self._committed() - self._committed_before + self._uncommitted["timesteps"]
-        metrics = {"timesteps_per_s": steps / max(time.monotonic() - self._begun, 1e-9)}
+        num_steps = self._num_committed_steps() - self._num_steps_before + self._uncommitted["timesteps"]
+        metrics = {"timesteps_per_s": num_steps / max(time.monotonic() - self._start_time, 1e-9)}
         if self._returns:
             recent = self._returns[-100:]
             metrics["return"] = sum(recent) / len(recent)
-        done = self.extent.num_done(self.commits) + self._uncommitted[self.extent.unit]
-        progress = Progress(self._name, "Recording", done, self.extent.total, self.extent.unit, metrics)
+        amount_done = self.extent.num_done(self.commits) + self._uncommitted[self.extent.unit]
+        progress = Progress(
+            self._name, "Recording", amount_done, self.extent.total, self.extent.unit, metrics
+        )
         self._reporter.progress(progress)

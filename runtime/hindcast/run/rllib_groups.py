@@ -1,4 +1,4 @@
-"""RLlib's groups of environment runners and of learners, which have one member each here, in this process."""
+"""RLlib's groups of environment runners and of learners, with one member each, in this process."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class LocalEnvRunner:
     """Plays episodes with an algorithm's policy.
 
     Args:
-        environment: where.
-        policy: samples its actions, with the weights of the moment.
-        seed: of the run; with an episode's number it fixes its start and the policy's noise.
+        environment: environment to play in.
+        policy: policy that acts, with its current weights.
+        seed: the run's seed; with an episode's number it determines the episode's start and the policy's noise.
         explore: sample actions; False takes the policy's mode.
 
     Attributes:
         module: the policy's network.
-        worker_index: 0, as that of RLlib's local runner.
+        worker_index: 0, as for RLlib's local runner.
     """
 
     worker_index = 0
@@ -42,40 +42,40 @@ class LocalEnvRunner:
     def __init__(self, environment: EnvironmentSpec, policy: Policy, seed: int, explore: bool = True) -> None:
         self.module = policy.module
         self._policy = policy
-        self._play = LivePlayer(environment, policy, derive_seed(seed, "env_runner"), explore=explore)
-        self._played = 0
+        self._player = LivePlayer(environment, policy, derive_seed(seed, "env_runner"), explore=explore)
+        self._num_played = 0
         self._report = EnvReport()
 
     def sample(
         self, *, num_episodes: int | None = None, num_timesteps: int | None = None
     ) -> list[SingleAgentEpisode]:
-        """The next episodes, whole ones: as many, or until they have as many timesteps.
+        """Play the next `num_episodes` complete episodes, or as many as reach `num_timesteps`.
 
         Raises:
-            SpecError: not exactly one of the two is given.
+            SpecError: not exactly one of the two arguments was passed.
         """
         if (num_episodes is None) == (num_timesteps is None):
             raise SpecError("sample(): give num_episodes or num_timesteps.")
         if num_episodes is not None:
-            return self._next(num_episodes)
-        found: list[SingleAgentEpisode] = []
-        while sum(map(len, found)) < (num_timesteps or 0):
-            found += self._next(1)
-        return found
+            return self._play_next(num_episodes)
+        episodes: list[SingleAgentEpisode] = []
+        while sum(map(len, episodes)) < (num_timesteps or 0):
+            episodes += self._play_next(1)
+        return episodes
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns and lengths of the episodes played since the last call, under RLlib's names; empty without any."""
+        """Return metrics of the episodes since the last call, under RLlib's names; empty if there were none."""
         report, self._report = self._report, EnvReport()
         return report.summary() if report.returns else {}
 
     def close(self) -> None:
         """Close the environments."""
-        self._play.close()
+        self._player.close()
 
-    def _next(self, count: int) -> list[SingleAgentEpisode]:
-        indices = range(self._played, self._played + count)
-        block = self._play(indices, timesteps=0)
-        self._played = indices.stop
+    def _play_next(self, num_episodes: int) -> list[SingleAgentEpisode]:
+        indices = range(self._num_played, self._num_played + num_episodes)
+        block = self._player(indices, timesteps=0)
+        self._num_played = indices.stop
         episodes = block_to_episodes(block, self._policy.observation_space, self._policy.action_space)
         self._report.returns.extend(float(episode.get_return()) for episode in episodes)
         self._report.lengths.extend(len(episode) for episode in episodes)
@@ -83,32 +83,32 @@ class LocalEnvRunner:
 
 
 class EnvRunnerGroup:
-    """Who plays with the policy: one runner, in this process.
+    """A group with a single environment runner, in this process.
 
     Attributes:
-        local_env_runner: it.
+        local_env_runner: the runner.
     """
 
     def __init__(self, runner: LocalEnvRunner) -> None:
         self.local_env_runner = runner
 
     def foreach_env_runner(self, func: Callable[[LocalEnvRunner], T]) -> list[T]:
-        """What a function gives for the runner."""
+        """Call a function with the runner; return a list with its result."""
         return [func(self.local_env_runner)]
 
     def num_healthy_remote_workers(self) -> int:
-        """0: the runner is in this process."""
+        """Return 0: the runner is in this process."""
         return 0
 
     num_remote_env_runners = num_healthy_remote_env_runners = num_healthy_remote_workers
 
 
 class LocalLearner(NamedTuple):
-    """The learner, as functions see it.
+    """View of the learner that is passed to functions.
 
     Attributes:
         module: module id -> network, with the weights that updates change.
-        updates: made so far.
+        updates: number of updates so far.
     """
 
     module: Mapping[str, RLModule]
@@ -116,11 +116,11 @@ class LocalLearner(NamedTuple):
 
 
 class LearnerGroup:
-    """The learner, which is in this process.
+    """A group with a single learner, in this process.
 
     Args:
         module: the policy's network.
-        updates: gives the updates made so far.
+        updates: returns the number of updates so far.
     """
 
     def __init__(self, module: RLModule, updates: Callable[[], int]) -> None:
@@ -128,18 +128,18 @@ class LearnerGroup:
         self._updates = updates
 
     def foreach_learner(self, func: Callable[[LocalLearner], T]) -> list[T]:
-        """What a function gives for the learner."""
+        """Call a function with the learner; return a list with its result."""
         return [func(LocalLearner({DEFAULT_MODULE_ID: self._module}, self._updates()))]
 
     def get_weights(self) -> dict[str, dict[str, Tensor]]:
-        """A copy of the policy's weights, on the CPU."""
+        """Return a copy of the policy's weights on the CPU."""
         return {DEFAULT_MODULE_ID: self._module.get_state()}
 
     def set_weights(self, weights: Weights) -> None:
-        """Take over weights from `get_weights`, of the policy alone: optimisers and critics stay.
+        """Set the policy's weights to those from `get_weights`; optimisers and critics stay.
 
         Raises:
-            SpecError: they are of no module that there is, or of another model.
+            SpecError: the weights are for another module id or do not match the model.
         """
         if weights.keys() != {DEFAULT_MODULE_ID}:
             raise SpecError(
@@ -149,4 +149,4 @@ class LearnerGroup:
             self._module.set_state(weights[DEFAULT_MODULE_ID])
         except RuntimeError as error:
             lines = " ".join(str(error).split())
-            raise SpecError(f"weights belong to another model: {lines}") from error
+            raise SpecError(f"the weights do not match this model: {lines}") from error

@@ -1,6 +1,4 @@
-"""Evaluations and their metrics: when they are due, what makes a checkpoint the best, what ends a training, and what
-never would.
-"""
+"""Stop criteria of a training, the metric that selects its best checkpoint, and when evaluations are due."""
 
 from __future__ import annotations
 
@@ -15,81 +13,93 @@ from hindcast.report.results import ITERATION, Result
 
 ESTIMATED_RETURN: Final = "estimated_return"
 VALIDATION_LOSS: Final = "validation_loss"
-PATIENCE: Final = 10
-"""Evaluations in a row without a value to stop by, after which a training that nothing else stops is ended."""
-_NOT_OF_A_RETURN: Final = ("interval", "parallelToTraining", "envsPerRunner", "referenceReturns", "offline")
-_NOT_OF_AN_ESTIMATE: Final = ("interval", "estimates")
+MAX_MISSING_EVALUATIONS: Final = 10
+"""Consecutive evaluations without a value to stop by, after which a training that nothing else stops is ended."""
+_FIELDS_WITHOUT_RETURN_EFFECT: Final = (
+    "interval",
+    "parallelToTraining",
+    "envsPerRunner",
+    "referenceReturns",
+    "offline",
+)
+_FIELDS_WITHOUT_ESTIMATE_EFFECT: Final = ("interval", "estimates")
 
 
 def selection_metric(spec: OfflineTrainingSpec) -> str:
-    """The metric of which the best checkpoint has the most: the return in the environment where that is measured again
-    and again, else the first estimate of it, by name, else the return at the end; empty where nothing is evaluated.
+    """Return the metric that selects the best checkpoint, which has its highest value.
+
+    It is the return in the environment if that is measured at an interval, else the name of the first estimate of it,
+    else the return at the end; empty if nothing is evaluated.
     """
-    played, estimates = spec.evaluation_in_environment, spec.offline.estimates if spec.offline else []
-    if played is not None and (played.interval is not None or not estimates):
+    env_evaluation, estimates = spec.evaluation_in_environment, spec.offline.estimates if spec.offline else []
+    if env_evaluation is not None and (env_evaluation.interval is not None or not estimates):
         return EPISODE_RETURN_MEAN
     return estimates[0] if estimates else ""
 
 
 def measurement_hash(spec: OfflineTrainingSpec) -> str:
-    """A word for how the followed metric is measured: values of it are compared only where it is the same.
+    """Return a hash of how the selection metric is measured; only values with equal hashes are compared.
 
-    When an evaluation comes, and where it runs, changes nothing of what it gives.
+    It does not depend on when or where an evaluation runs, which does not change its result.
     """
-    by = selection_metric(spec)
-    if by == EPISODE_RETURN_MEAN and spec.evaluation is not None:
-        return part_hash(spec.evaluation, _NOT_OF_A_RETURN)
-    return part_hash(spec.offline, _NOT_OF_AN_ESTIMATE) if by and spec.offline is not None else ""
+    metric_name = selection_metric(spec)
+    if metric_name == EPISODE_RETURN_MEAN and spec.evaluation is not None:
+        return part_hash(spec.evaluation, _FIELDS_WITHOUT_RETURN_EFFECT)
+    return (
+        part_hash(spec.offline, _FIELDS_WITHOUT_ESTIMATE_EFFECT)
+        if metric_name and spec.offline is not None
+        else ""
+    )
 
 
 def is_due(interval: int | None, iteration: int, at_end: bool) -> bool:
-    """Whether an evaluation is due after an iteration: every so many, or once, at the end, without an interval."""
+    """Return True if an evaluation is due after an iteration: at each interval, or at the end if there is none."""
     if interval is None:
         return at_end
     return not at_end and iteration % interval == 0
 
 
 def evaluation_metric(result: Result, name: str) -> float | None:
-    """A metric of the evaluation that came with a result; None where none did, or it could not be computed.
+    """Return a metric of the evaluation in a result, or None if there is none or it could not be computed.
 
     Args:
-        result: see above.
-        name: `EPISODE_RETURN_MEAN`, `ESTIMATED_RETURN` (the first estimate), `VALIDATION_LOSS`, or an estimate's.
+        result: result of an iteration.
+        name: `EPISODE_RETURN_MEAN`, `ESTIMATED_RETURN` (the first estimate), `VALIDATION_LOSS`, or an estimate.
     """
     evaluation: Mapping[str, Any] = result.get("evaluation", {})
     if name == EPISODE_RETURN_MEAN:
         return evaluation.get("env_runners", {}).get(name)
-    judged: Mapping[str, Any] = evaluation.get("offline", {})
+    offline_evaluation: Mapping[str, Any] = evaluation.get("offline", {})
     if name in (ESTIMATED_RETURN, VALIDATION_LOSS):
-        return judged.get(name)
-    return judged.get("estimates", {}).get(name, {}).get("value")
+        return offline_evaluation.get(name)
+    return offline_evaluation.get("estimates", {}).get(name, {}).get("value")
 
 
 def current_metric(result: Result, name: str) -> float | None:
-    """The metric, where it is of the weights after this iteration and not of earlier ones."""
+    """Return the metric if it was measured with the weights after this iteration, else None."""
     evaluation = result.get("evaluation", {})
-    measured = evaluation if name == EPISODE_RETURN_MEAN else evaluation.get("offline", {})
-    return evaluation_metric(result, name) if measured.get(ITERATION) == result[ITERATION] else None
+    source = evaluation if name == EPISODE_RETURN_MEAN else evaluation.get("offline", {})
+    return evaluation_metric(result, name) if source.get(ITERATION) == result[ITERATION] else None
 
 
-def add_evaluation(result: Result, played: Result | None, judged: Result | None) -> Result:
-    """A result with what evaluations gave, if any: in the environment, and by held-out episodes."""
-    found = {**(played or {}), **({} if judged is None else {"offline": judged})}
-    return {**result, "evaluation": found} if found else result
+def add_evaluation(result: Result, env_result: Result | None, offline_result: Result | None) -> Result:
+    """Return a result with those of evaluations in the environment and on held-out episodes, if any."""
+    evaluation = {**(env_result or {}), **({} if offline_result is None else {"offline": offline_result})}
+    return {**result, "evaluation": evaluation} if evaluation else result
 
 
 def should_stop(stop: StopSpec | TrainStop, result: Result) -> bool:
-    """Whether a stop criterion holds."""
+    """Return True if a stop criterion holds."""
     score = evaluation_metric(result, EPISODE_RETURN_MEAN)
     if stop.episode_return_mean is not None and score is not None and score >= stop.episode_return_mean:
         return True
-    if isinstance(stop, StopSpec) and _judged_enough(stop, result):
+    if isinstance(stop, StopSpec) and _is_offline_goal_reached(stop, result):
         return True
-    return any(total is not None and done >= total for done, total, _ in _counts(stop, result))
+    return any(total is not None and amount >= total for amount, total, _ in _counts(stop, result))
 
 
-def _judged_enough(stop: StopSpec, result: Result) -> bool:
-    """Whether what held-out episodes say ends the training."""
+def _is_offline_goal_reached(stop: StopSpec, result: Result) -> bool:
+    """Return True if a stop criterion on held-out episodes holds."""
     estimate, loss = evaluation_metric(result, ESTIMATED_RETURN), evaluation_metric(result, VALIDATION_LOSS)
     if stop.estimated_return is not None and estimate is not None and estimate >= stop.estimated_return:
         return True
@@ -97,56 +107,64 @@ def _judged_enough(stop: StopSpec, result: Result) -> bool:
 
 
 def _counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
-    """Done, total and unit of each criterion; an expert's timesteps are those it sampled, and it has no epochs."""
+    """Return (amount done, total or None, unit) of each criterion on amounts.
+
+    An expert's timesteps are those that it sampled, and it has no epochs.
+    """
     timesteps = "sampled" if isinstance(stop, TrainStop) else "trained"
-    done = {
+    amounts = {
         "iterations": result[ITERATION],
         "timesteps": result.get(f"num_env_steps_{timesteps}_lifetime", 0),
         "updates": result.get("num_updates_lifetime", 0),
         "epochs": result.get("epoch", 0.0),
     }
-    return [(count, getattr(stop, unit, None), unit) for unit, count in done.items()]
+    return [(count, getattr(stop, unit, None), unit) for unit, count in amounts.items()]
 
 
 def nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
-    """The count that will end the training first; iterations without an end where only a return ends it."""
-    limited = [(done, total, unit) for done, total, unit in _counts(stop, result) if total is not None]
-    if not limited:
+    """Return the (amount done, total, unit) that will end the training first; iterations if only a return ends it."""
+    limited_counts = [
+        (amount, total, unit) for amount, total, unit in _counts(stop, result) if total is not None
+    ]
+    if not limited_counts:
         return result[ITERATION], None, "iterations"
-    return max(limited, key=lambda count: count[0] / count[1])
+    return max(limited_counts, key=lambda count: count[0] / count[1])
 
 
 class EndlessGuard:
-    """Notices that a training never ends: nothing but `stop.estimatedReturn` or `stop.validationLoss` would stop it,
-    and evaluations do not have these.
+    """Detects a training that would never end.
 
-    Low overlap may grow while the policy learns, so one evaluation without an estimate proves nothing. Estimates that
-    no policy of the training can have are refused before it starts, by `HeldOut`.
+    Such a training can only be stopped by `stop.estimatedReturn` or `stop.validationLoss`, and evaluations do not
+    produce these values. Estimates that no policy of the training can have are refused earlier, by `HeldOutEvaluator`.
     """
 
     def __init__(self, spec: OfflineTrainingSpec) -> None:
         stop = spec.stop
-        others = (stop.episode_return_mean, stop.iterations, stop.timesteps, stop.updates, stop.epochs)
-        wanted = {ESTIMATED_RETURN: stop.estimated_return, VALIDATION_LOSS: stop.validation_loss}
-        only_judged = all(limit is None for limit in others)
-        self._wanted = [name for name, limit in wanted.items() if only_judged and limit is not None]
-        self._first = spec.offline.estimates[0] if spec.offline and spec.offline.estimates else ""
-        self._missing = 0
+        other_limits = (stop.episode_return_mean, stop.iterations, stop.timesteps, stop.updates, stop.epochs)
+        offline_limits = {ESTIMATED_RETURN: stop.estimated_return, VALIDATION_LOSS: stop.validation_loss}
+        has_only_offline_limits = all(limit is None for limit in other_limits)
+        self._metrics = [
+            name for name, limit in offline_limits.items() if has_only_offline_limits and limit is not None
+        ]
+        self._first_estimate = spec.offline.estimates[0] if spec.offline and spec.offline.estimates else ""
+        self._num_missing = 0
 
-    def why_endless(self, judged: Result) -> str:
-        """Why the training would never end, in a sentence; empty while it may."""
-        if not self._wanted or any(judged.get(name) is not None for name in self._wanted):
-            self._missing = 0
+    def endless_reason(self, evaluation: Result) -> str:
+        """Return the reason why the training would never end, or an empty string."""
+        if not self._metrics or any(evaluation.get(name) is not None for name in self._metrics):
+            self._num_missing = 0
             return ""
-        self._missing += 1
-        if self._missing < PATIENCE:
+        # Overlap may grow while the policy learns, so a single evaluation without an estimate proves nothing.
+        self._num_missing += 1
+        if self._num_missing < MAX_MISSING_EVALUATIONS:
             return ""
+        refusal = evaluation.get("refused", {}).get(self._first_estimate, "too few episodes")
         reasons = {
-            ESTIMATED_RETURN: f"{self._first}: {judged.get('refused', {}).get(self._first, 'too few episodes')}",
+            ESTIMATED_RETURN: f"{self._first_estimate}: {refusal}",
             VALIDATION_LOSS: "the validation loss is not a number",
         }
-        why = "; ".join(reasons[name] for name in self._wanted)
+        details = "; ".join(reasons[name] for name in self._metrics)
         return (
-            f"only held-out episodes could stop it, and {PATIENCE} evaluations in a row gave nothing to stop by "
-            f"({why}). Add a limit such as stop.updates."
+            f"only held-out episodes could stop it, and {MAX_MISSING_EVALUATIONS} evaluations in a row gave no value "
+            f"to stop by ({details}). Add a limit such as stop.updates."
         )

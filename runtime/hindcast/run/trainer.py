@@ -1,4 +1,4 @@
-"""`Trainer`: a policy in training, one iteration at a time, whatever it learns from and wherever it is."""
+"""`Trainer`: the training of a policy, one iteration at a time, on any kind of experience."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ from hindcast.run.spaces import Spaces
 from hindcast.threads import choose_num_threads, torch_threads
 
 _TARGETS = "targets/"
-"""Prefix of a checkpoint's tensors that belong to the position in the experience."""
+"""Prefix of tensors in a checkpoint that are part of the experience's state."""
 
 
 class Experience(Protocol):
-    """What a policy learns from: data, recorded or played (`OfflineData`), or rollouts of its own (`online.Sampled`).
+    """The experience that a policy learns from: recorded and live data (`OfflineData`) or `RolloutExperience`.
 
     Attributes:
-        counters: what it counts from the beginning of the training, for checkpoints.
+        counters: amounts since the start of the training, for checkpoints.
     """
 
     counters: dict[str, int]
 
     @property
     def timesteps_per_batch(self) -> int:
-        """Of all learners together; a sequence counts with its burn-in and padding."""
+        """Timesteps of a global batch; a sequence counts with its burn-in and padding."""
 
     def start(self, iteration: int, updates: int) -> int:
-        """Begin or resume an iteration after so many iterations and updates; how many batches are left of it."""
+        """Start or resume an iteration after this many iterations and updates; return how many batches it has left."""
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Iterations finished; one that an earlier, lower stop cut short, which `iteration` counts, is resumed."""
+        """Return the number of complete iterations; `iteration` may count one that an earlier, lower stop cut short."""
 
     def next(self) -> Batch:
-        """The next batch, leaf -> `[batch, ...]` on the learner's device; of several learners the one's own part."""
+        """Return this learner's shard of the next batch, leaf -> `[B, ...]` on the learner's device."""
 
     def prioritise(self, priorities: Tensor) -> None:
-        """The priorities of the last batch's items, where the losses gave any; of all learners."""
+        """Set the priorities of the last global batch's items, if the losses return any."""
 
     def end(self, metrics: dict[str, float]) -> Result:
-        """What the iteration's result says of the experience, in `timers` the seconds it took; may add to `metrics`."""
+        """Return the experience's part of the iteration's result, with seconds under `timers`; may extend `metrics`."""
 
     def state(self) -> State:
-        """The position."""
+        """Return the position, as JSON."""
 
     def tensors(self) -> Batch:
-        """What else belongs to that position, on the CPU: the targets in use, priorities."""
+        """Return the tensors of that position on the CPU, such as targets in use and priorities."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Resume there."""
+        """Resume at a position from `state` and `tensors`."""
 
     def close(self) -> None:
         """Release data and environments."""
@@ -78,24 +78,24 @@ class Experience(Protocol):
 
 @dataclass(eq=False)
 class Trainer:
-    """A policy in training.
+    """The training of a policy.
 
-    Of several learners each has a trainer of its own, which does the same: what `begin`, `load` and `iterate` do,
-    all of them do, as the first one's broadcasts.
+    Each of several learners has a trainer of its own. `begin`, `load` and `iterate` of the first one are broadcast, so
+    that all do the same.
 
     Args:
-        algorithm: its name, for checkpoints.
-        experience: what it learns from; None for a policy that is only loaded, played and saved.
-        spec_hash: of the resource, for checkpoints.
-        prepare: gives a new policy what it starts with in addition to fresh weights.
-        most_updates: with which the training ends, in the middle of an iteration if need be.
-        notes: what the user should know: clamps, an uneven share.
-        held_out: episodes that judge the policy, where there are any; of several learners, the first one's.
+        algorithm: name of the algorithm, for checkpoints.
+        experience: experience to learn from; None for a policy that is only loaded, played and saved.
+        spec_hash: hash of the resource, for checkpoints.
+        prepare: initialises a new policy, in addition to its fresh weights.
+        max_updates: number of updates after which the training ends, even within an iteration.
+        notes: notes for the user, such as clamps and uneven shards.
+        held_out_evaluator: evaluates the policy on held-out episodes, if there are any; only on the first learner.
 
     Attributes:
-        iteration: iterations finished.
-        seconds: that they took.
-        busy: processors that other processes of this run occupy.
+        iteration: number of finished iterations.
+        seconds: time that they took.
+        num_busy_processors: processors that other processes of this run occupy.
     """
 
     algorithm: str
@@ -114,7 +114,7 @@ class Trainer:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the stop has ended the last iteration before its time: a run that goes on finishes it first."""
+        """True if the stop criterion ended the last iteration early; a run that continues finishes it first."""
         experience = self.experience
         return (
             experience is not None
@@ -122,35 +122,38 @@ class Trainer:
         )
 
     def begin(self) -> None:
-        """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
+        """Start a new training: fit the observation filter, or load `initialCheckpoint`."""
         self.learner.group.broadcast(["begin"])
         self.prepare()
 
     def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
-        """Train to the end of the iteration; its result, under RLlib's names.
+        """Train to the end of the iteration and return its result, under RLlib's names.
 
         Args:
-            check: called before each update; what it raises ends the iteration early. A checkpoint taken then resumes
-                in the middle of it, where the data are recorded; sampled experience is not kept.
+            check: called before each update; an exception from it ends the iteration early. A checkpoint written then
+                resumes within the iteration if the data are recorded; sampled experience is not saved.
 
         Raises:
-            SpecError: there is nothing to train on, or the last update was made already.
+            SpecError: there is nothing to train on, or the last update was already made.
             DataError: a loss became NaN or infinite.
         """
-        learner, experience, first = self.learner, self.experience, self.learner.updates
+        learner, experience, first_update = self.learner, self.experience, self.learner.updates
         if experience is None:
             raise SpecError(f"{self.algorithm} has nothing to train on: give .offline_data(input_=...).")
-        if first >= self.max_updates:
-            raise SpecError(f"spec.stop: the training ended with update {first:,}; raise it to continue.")
+        if first_update >= self.max_updates:
+            raise SpecError(
+                f"spec.stop: the training ended with update {first_update:,}; raise it to continue."
+            )
         learner.group.broadcast(["iterate"])
-        begun = time.monotonic()
+        start_time = time.monotonic()
         try:
             with torch_threads(
                 choose_num_threads(learner.nets, experience.timesteps_per_batch, self.num_busy_processors)
             ):
-                whole = first + experience.start(self.iteration, first)
-                last = min(whole, self.max_updates)
-                while learner.updates < last:
+                end_of_iteration = first_update + experience.start(self.iteration, first_update)
+                last_update = min(end_of_iteration, self.max_updates)
+                while learner.updates < last_update:
+                    # All learners stop at the same update: the others would wait for one that stops alone.
                     learner.group.agree(check)
                     priorities = learner.update(experience.next(), experience.timesteps_per_batch)
                     if priorities is not None:
@@ -159,13 +162,14 @@ class Trainer:
             learner.synchronise()
             raise
         finally:
-            self.seconds += time.monotonic() - begun
-        metrics = learner.metrics(keep=last < whole)  # cut short by the stop
-        seconds = time.monotonic() - begun
-        found = experience.end(metrics)
-        found["timers"]["update_s"] = seconds - sum(found["timers"].values())
-        timesteps = found.get(
-            "num_env_steps_sampled", (learner.updates - first) * experience.timesteps_per_batch
+            self.seconds += time.monotonic() - start_time
+        # If the stop criterion cut the iteration short, a resumed run completes these means.
+        metrics = learner.metrics(keep=last_update < end_of_iteration)
+        seconds = time.monotonic() - start_time
+        experience_result = experience.end(metrics)
+        experience_result["timers"]["update_s"] = seconds - sum(experience_result["timers"].values())
+        timesteps = experience_result.get(
+            "num_env_steps_sampled", (learner.updates - first_update) * experience.timesteps_per_batch
         )
         self.iteration += 1
         return {
@@ -175,13 +179,13 @@ class Trainer:
             "time_total_s": self.seconds,
             "timesteps_per_s": timesteps / seconds,
             "learners": {"default_policy": metrics},
-            **found,
+            **experience_result,
         }
 
     def save(
         self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **counters: Any
     ) -> Checkpoint:
-        """Write a checkpoint from which `load` resumes bit for bit; the one of `evaluating` updates is kept too."""
+        """Write a checkpoint from which `load` resumes bit for bit; also keep the one with `evaluating` updates."""
         experience = self.experience
         state = TrainingState(
             iteration=self.iteration,
@@ -196,37 +200,42 @@ class Trainer:
                 **counters,
             },
         )
+        # The weights under evaluation must outlast it, also after a kill.
         protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
         learner = self.learner.state()
-        held = {} if experience is None else experience.tensors()
-        tensors = learner.tensors | {f"{_TARGETS}{name}": tensor for name, tensor in held.items()}
+        experience_tensors = {} if experience is None else experience.tensors()
+        tensors = learner.tensors | {
+            f"{_TARGETS}{name}": tensor for name, tensor in experience_tensors.items()
+        }
         return store.save(self.policy, replace(learner, tensors=tensors), state, protect)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Resume where the checkpoint was written.
+        """Resume from a checkpoint.
 
         Raises:
-            DataError: it is damaged, or of other networks, data or order.
+            DataError: it is damaged, or was written with other networks, data or order.
         """
-        saved = checkpoint.training
+        state = checkpoint.training
         self.learner.group.broadcast(["load", str(checkpoint.location)])
         learner = checkpoint.learner_state()
         self.learner.load(learner)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            self.experience.seek(saved.feed, select_prefix(_TARGETS, learner.tensors))
-            self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
-        self.iteration = saved.iteration
+            self.experience.seek(state.feed, select_prefix(_TARGETS, learner.tensors))
+            self.experience.counters |= {name: state.counters[name] for name in self.experience.counters}
+        self.iteration = state.iteration
+        # With a raised stop, an iteration that the lower one cut short is completed first.
         if self.experience is not None and self.learner.updates < self.max_updates:
-            self.iteration = self.experience.iterations(saved.iteration, self.learner.updates)
-        self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
+            self.iteration = self.experience.iterations(state.iteration, self.learner.updates)
+        # Experts' checkpoints of earlier versions lack the seconds.
+        self.seconds = float(state.counters.get("seconds", 0.0))
 
     def get_policy(self) -> Policy:
-        """The policy, under RLlib's name: for callbacks."""
+        """Return the policy; RLlib's name, for callbacks."""
         return self.policy
 
     def get_module(self) -> RLModule:
-        """The policy's network, under RLlib's name: for callbacks."""
+        """Return the policy's network; RLlib's name, for callbacks."""
         return self.policy.module
 
     def close(self) -> None:
@@ -246,7 +255,7 @@ def new_learner(
     device: torch.device | str = "cpu",
     group: Group | None = None,
 ) -> tuple[Policy, Learner]:
-    """Fresh networks for an environment of these spaces: the policy that acts with them, and their learner.
+    """Create networks for these spaces, and return the policy that acts with them and their learner.
 
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
@@ -258,22 +267,24 @@ def new_learner(
     if model.module_class is not None and type(module) is not module_class_of(model):
         raise SpecError(
             f"spec.model.moduleClass is {model.module_class!r}, and {type(algorithm).__name__} builds its own "
-            f"policy, {type(module).__name__}: its networks() must take inputs.policy()."
+            f"policy, {type(module).__name__}: its networks() must use inputs.policy()."
         )
     policy = Policy(module, preprocessing, spaces.observation, spaces.action)
     return policy, Learner(algorithm, nets, device, seed, group)
 
 
 def notes_on_policy(policy: Policy, model: ModelSpec, at: str = "spec.model") -> list[str]:
-    """What the user should know of a policy before it is trained.
+    """Return notes for the user on a policy before it is trained.
 
     Args:
-        policy: as `new_learner` built it.
-        model: what from.
-        at: the model's place in the resource.
+        policy: policy from `new_learner`.
+        model: model section that it was built from.
+        at: path of that section in the resource.
 
     Raises:
-        UserCodeError: its network is the user's own, and does not do what it should (`try_out`).
+        UserCodeError: the network is a custom one and fails its dry run.
     """
-    idle = idle_options(policy, model)
-    return [f"{at}.{option} has no effect: {why}" for option, why in idle.items()] + dry_run(policy.module)
+    ineffective = idle_options(policy, model)
+    return [f"{at}.{option} has no effect: {why}" for option, why in ineffective.items()] + dry_run(
+        policy.module
+    )

@@ -1,4 +1,4 @@
-"""Carries out an `OfflineTraining`: iterations until a stop criterion holds, resumable at any update."""
+"""Execution of an `OfflineTraining`: iterations until a stop criterion holds, resumable at any update."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ from hindcast.run.training_evaluation import Evaluations
 from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"
-_SILENT_S: Final = 5.0
-_METRICS: Final = {
+_QUIET_SECONDS: Final = 5.0
+_PROGRESS_NAMES: Final = {
     EPISODE_RETURN_MEAN: "return",
     ESTIMATED_RETURN: ESTIMATED_RETURN,
     VALIDATION_LOSS: VALIDATION_LOSS,
 }
-"""Metrics of evaluations, and what progress calls them."""
+"""Metric of evaluations -> its name in progress reports."""
 
 
 class TrainingRun:
-    """One training, started or continued.
+    """One training, started or resumed.
 
     Args:
-        sources: the recorded data; nothing is read of them where the training is finished.
-        group: the learners; this is the first one, which decides, evaluates and writes.
+        sources: the recorded data; not read if the training has already finished.
+        group: the learners; this process is the first one, which decides, evaluates and writes.
     """
 
     def __init__(
@@ -89,30 +89,31 @@ class TrainingRun:
         self._placement = placement
         self._group = group or Group()
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
-        self._followed = selection_metric(resource.spec)
-        self._measured = measurement_hash(resource.spec)
-        self._collected: int | None = None
+        self._selection_metric = selection_metric(resource.spec)
+        self._measurement_hash = measurement_hash(resource.spec)
+        self._collected_updates: int | None = None
         self._verdict: str | None = None
-        self._latest: dict[str, float] = {}
-        self._noted: set[str] = set()
-        self._write_to(run_folder(resource))
+        self._latest_metrics: dict[str, float] = {}
+        self._noted_topics: set[str] = set()
+        self._set_folder(run_folder(resource))
 
     def execute(self) -> Outcome:
         """Train until a stop criterion holds.
 
         Raises:
-            Interrupted: asked to stop; a checkpoint was written.
-            OutputConflict: the run folder holds another run.
-            UserError: what went wrong, in one sentence.
+            Interrupted: a stop was requested; a checkpoint was written.
+            OutputConflict: the run folder belongs to another run.
+            UserError: the training failed; the message is one sentence.
         """
-        begun = time.monotonic()
+        start_time = time.monotonic()
         refuse_other_run(self._folder, self._resource, self._is_started())
         with self._placement.sole_writer(self._folder) as guard:
-            self._write_to(self._folder.with_guard(guard))
-            if is_claimed(self._folder) or self._store.latest() is None:  # else `_begin` claims it
+            self._set_folder(self._folder.with_guard(guard))
+            # A folder that lost its owner record is claimed by `_begin`, once its checkpoint has been checked.
+            if is_claimed(self._folder) or self._store.latest() is None:
                 claim(self._folder, self._resource, self._is_started())
-            if (finished := read_success(self._resource, self._folder)) is not None:
-                return self._outcome(finished, "AlreadyFinished", begun)
+            if (earlier_success := read_success(self._resource, self._folder)) is not None:
+                return self._outcome(earlier_success, "AlreadyFinished", start_time)
             marker = self._folder.child(SUCCESS_FILE)
             if marker.exists():
                 # `stop` or `evaluation` has changed, so training continues. The report goes first: one that is
@@ -120,18 +121,19 @@ class TrainingRun:
                 self._folder.child(REPORT_FILE).delete()
                 marker.delete()
             success = self._train()
-            outcome = self._outcome(success, "Succeeded", begun)
+            outcome = self._outcome(success, "Succeeded", start_time)
+            # Written last: a training that fails before this must not count as finished.
             marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
         return outcome
 
-    def _write_to(self, folder: Location) -> None:
+    def _set_folder(self, folder: Location) -> None:
         self._folder = folder
         self._store = CheckpointStore(
             folder.child(CHECKPOINTS_FOLDER), keep=self._resource.spec.checkpoint.keep
         )
 
     def _is_started(self) -> bool:
-        """Whether an earlier run left anything that took work."""
+        """Return True if an earlier run left results."""
         return self._folder.child(SUCCESS_FILE).exists() or self._store.latest() is not None
 
     def _train(self) -> dict[str, Any]:
@@ -178,40 +180,45 @@ class TrainingRun:
                 f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
             )
         trainer.load(latest)
-        # A lost mark is replaced only now. One with other learners than the checkpoint's batch would also keep out
-        # the resource that fits.
+        # A lost owner record is replaced only now: one with another number of learners than the checkpoint's would
+        # keep out the resource that fits.
         claim(self._folder, self._resource, has_progress=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
-        self._mark_again(trainer, latest)
+        self._mark_latest_again(trainer, latest)
         self._reporter.note(
             self._name, f"resuming at update {latest.updates:,} (iteration {trainer.iteration})"
         )
         evaluating = latest.training.counters.get("evaluating")
-        if trainer.is_cut_short:  # and still at its end
-            self._collected = evaluating
+        if trainer.is_cut_short:  # and the stop criterion has not changed since
+            self._collected_updates = evaluating
         elif evaluating is not None and evaluations.runs_in_parallel:
-            weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
+            weights = next(
+                (checkpoint for checkpoint in self._store.all() if checkpoint.updates == evaluating), latest
+            )
+            # The interrupted evaluation starts again, with the weights that it had.
             evaluations.launch(Policy.load(weights.location), weights.training.iteration, weights.updates)
 
-    def _mark_again(self, trainer: Trainer, latest: Checkpoint) -> None:
-        """Note what the evaluation of the latest weights gave: the run may have been killed before it did."""
-        score = latest.training.metrics.get(self._followed)
-        measured = latest.training.counters.get("measured")
-        if score is None or measured not in (None, self._measured):
+    def _mark_latest_again(self, trainer: Trainer, latest: Checkpoint) -> None:
+        """Mark the latest checkpoint with its score again, in case the run was killed before it did so."""
+        score = latest.training.metrics.get(self._selection_metric)
+        saved_hash = latest.training.counters.get("measured")
+        if score is None or saved_hash not in (None, self._measurement_hash):
             return
-        if trainer.iteration < latest.training.iteration:  # cut short then, it is finished now
+        if trainer.iteration < latest.training.iteration:  # that iteration was cut short and is continued now
             return
-        self._store.mark_best(latest, score, self._followed, self._measured, at_end=trainer.is_cut_short)
+        self._store.mark_best(
+            latest, score, self._selection_metric, self._measurement_hash, at_end=trainer.is_cut_short
+        )
 
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
         stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
         result = log.results[-1] if log.results else None
         guard = EndlessGuard(self._resource.spec)
-        ended = result is not None and should_stop(stop, result)
-        if not ended:
+        is_finished = result is not None and should_stop(stop, result)
+        if not is_finished:
             self._store.revert_end_mark()
-        while not ended:
+        while not is_finished:
             try:
                 result = trainer.iterate(self._interruption.check)
             except Interrupted:
@@ -220,106 +227,112 @@ class TrainingRun:
                     f"{self._name} was interrupted at update {checkpoint.updates:,}; "
                     "run the same command again to resume."
                 ) from None
-            begun = time.monotonic()
-            self._collected = evaluations.pending_updates
-            played, judged = self._evaluated(trainer, evaluations)
-            result = add_evaluation(result, played, judged)
-            result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
+            start_time = time.monotonic()
+            self._collected_updates = evaluations.pending_updates
+            env_result, offline_result = self._evaluate(trainer, evaluations)
+            result = add_evaluation(result, env_result, offline_result)
+            result["timers"]["evaluation_wait_s"] = time.monotonic() - start_time
             self._callbacks.call("on_train_result", result=result)
             log.append(result)
             self._remember(result)
-            self._keep(trainer, evaluations, result, every)
+            self._save_if_due(trainer, evaluations, result, every)
             self._reporter.progress(self._progress(result))
-            if judged is not None and (why := guard.why_endless(judged)):
+            if offline_result is not None and (reason := guard.endless_reason(offline_result)):
                 trainer.save(self._store, evaluating=evaluations.pending_updates)
-                raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {why}")
-            ended = should_stop(stop, result)
+                raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {reason}")
+            is_finished = should_stop(stop, result)
 
-    def _evaluated(
+    def _evaluate(
         self, trainer: Trainer, evaluations: Evaluations, at_end: bool = False
     ) -> tuple[Result | None, Result | None]:
-        """What evaluations give now, in the environment and by held-out episodes; None of those that are not due."""
+        """Run the evaluations that are due, in the environment and on held-out episodes; None if one is not."""
         iteration, held_out = trainer.iteration, trainer.held_out_evaluator
-        played = evaluations.collect()
-        is_due = evaluations.due(iteration, at_end)
+        env_result = evaluations.collect()
+        is_due = evaluations.is_due(iteration, at_end)
         if evaluations.runs_in_parallel:
-            # That of an iteration cut short has no training to run in parallel to.
-            is_due = at_end and (is_due or (trainer.is_cut_short and evaluations.due(iteration)))
+            # An iteration that was cut short has no next iteration for its evaluation to run in parallel to.
+            is_due = at_end and (is_due or (trainer.is_cut_short and evaluations.is_due(iteration)))
         if is_due:
-            played = evaluations.evaluate(trainer.policy, iteration)
-        if held_out is None or not held_out.due(iteration, at_end):
-            return played, None
-        return played, self._judge(held_out, iteration)
+            env_result = evaluations.evaluate(trainer.policy, iteration)
+        if held_out is None or not held_out.is_due(iteration, at_end):
+            return env_result, None
+        return env_result, self._evaluate_held_out(held_out, iteration)
 
-    def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
-        """Checkpoint, where one is due or an evaluation needs it; begin the evaluation in parallel to training."""
+    def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
+        """Write a checkpoint if one is due or an evaluation needs it; launch the parallel evaluation if it is due."""
         launches = (
-            evaluations.runs_in_parallel and evaluations.due(trainer.iteration) and not trainer.is_cut_short
+            evaluations.runs_in_parallel
+            and evaluations.is_due(trainer.iteration)
+            and not trainer.is_cut_short
         )
+        # Launched before the checkpoint is written, which names the evaluation that a resumed run must repeat.
         if launches:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
         if launches or self._is_better(result) or trainer.iteration % every == 0:
             self._mark_best(self._save(trainer, evaluations, result), result, at_end=trainer.is_cut_short)
 
     def _is_better(self, result: Result) -> bool:
-        """Whether the weights after this iteration are better than those of all checkpoints."""
-        score = current_metric(result, self._followed)
+        """Return True if the weights after this iteration score higher than all checkpoints."""
+        score = current_metric(result, self._selection_metric)
         if score is None:
             return False
-        best = self._store.best_score(self._followed, self._measured)
+        best = self._store.best_score(self._selection_metric, self._measurement_hash)
         return best is None or score > best
 
     def _mark_best(self, checkpoint: Checkpoint, result: Result, *, at_end: bool) -> None:
-        """Note what an evaluation of the checkpoint's weights gave, if it came with the result."""
-        score = current_metric(result, self._followed)
+        """Mark the checkpoint with its score, if the result contains an evaluation of its weights."""
+        score = current_metric(result, self._selection_metric)
         if score is not None:
-            self._store.mark_best(checkpoint, score, self._followed, self._measured, at_end=at_end)
+            self._store.mark_best(
+                checkpoint, score, self._selection_metric, self._measurement_hash, at_end=at_end
+            )
 
-    def _judge(self, held_out: HeldOutEvaluator, iteration: int) -> Result:
-        """What held-out episodes say of the weights as they are."""
-        begun = time.monotonic()
+    def _evaluate_held_out(self, held_out: HeldOutEvaluator, iteration: int) -> Result:
+        """Evaluate the current weights on held-out episodes and report new notes."""
+        start_time = time.monotonic()
 
         def progress(what: str, done: int, total: int) -> None:
-            if time.monotonic() - begun > _SILENT_S:
+            if time.monotonic() - start_time > _QUIET_SECONDS:
                 stage = f"Fitting the {what} of the offline evaluation"
                 verdict = self._verdict
                 self._reporter.progress(Progress(self._name, stage, done, total, "updates", verdict=verdict))
 
         self._callbacks.call("on_evaluate_offline_start")
-        judged = held_out.evaluate(iteration, progress)
-        for about, note in notes_on_evaluation(judged).items():
-            if about not in self._noted:
-                self._noted.add(about)
+        evaluation = held_out.evaluate(iteration, progress)
+        for topic, note in notes_on_evaluation(evaluation).items():
+            if topic not in self._noted_topics:
+                self._noted_topics.add(topic)
                 self._reporter.note(self._name, f"iteration {iteration}: {note}")
-        self._callbacks.call("on_evaluate_offline_end", evaluation_metrics=judged)
-        return judged
+        self._callbacks.call("on_evaluate_offline_end", evaluation_metrics=evaluation)
+        return evaluation
 
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
         metrics = dict(result["learners"]["default_policy"])
-        score = current_metric(result, self._followed)
+        score = current_metric(result, self._selection_metric)
         if score is not None:
-            metrics[self._followed] = score
-        evaluating = self._evaluating(trainer, evaluations)
-        return trainer.save(self._store, metrics, evaluating=evaluating, measured=self._measured)
+            metrics[self._selection_metric] = score
+        evaluating = self._updates_under_evaluation(trainer, evaluations)
+        return trainer.save(self._store, metrics, evaluating=evaluating, measured=self._measurement_hash)
 
-    def _evaluating(self, trainer: Trainer, evaluations: Evaluations) -> int | None:
-        """Updates of the weights whose evaluation a run that goes on from here begins again.
+    def _updates_under_evaluation(self, trainer: Trainer, evaluations: Evaluations) -> int | None:
+        """Return the updates of the weights whose evaluation a resumed run must repeat, or None.
 
-        Where the stop cut the iteration short, it is the one that its result used: the whole iteration's will use it.
+        If the stop criterion cut the iteration short, this is the evaluation that its result used, because the result
+        of the complete iteration will use it too.
         """
-        return self._collected if trainer.is_cut_short else evaluations.pending_updates
+        return self._collected_updates if trainer.is_cut_short else evaluations.pending_updates
 
     def _finish(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
-        """Collect what is under evaluation, keep the last weights, and say how it ended.
+        """Collect the running evaluation, save the last weights and return the content of `success.json`.
 
-        The best policy (the last one, where none was evaluated) is then in the run folder's own `module`.
+        The best policy (the last one if none was evaluated) is copied to the run folder's own `module`.
         """
         last = log.results[-1]
         # A run that is resumed after a kill, or extended, repeats the evaluation under way.
-        evaluating = self._evaluating(trainer, evaluations)
-        played, judged = self._evaluated(trainer, evaluations, at_end=True)
+        evaluating = self._updates_under_evaluation(trainer, evaluations)
+        env_result, offline_result = self._evaluate(trainer, evaluations, at_end=True)
         checkpoint = trainer.save(self._store, last["learners"]["default_policy"], evaluating=evaluating)
-        line = add_evaluation({ITERATION: trainer.iteration}, played, judged)
+        line = add_evaluation({ITERATION: trainer.iteration}, env_result, offline_result)
         if "evaluation" in line:
             log.append(line)
             self._remember(line)
@@ -334,32 +347,32 @@ class TrainingRun:
             "timesteps": trainer.learner.timesteps,
             "seconds": last.get("time_total_s"),
             "checkpoint": str(checkpoint.location),
-            "best": self._best(best),
-            **{name: self._latest.get(name) for name in _METRICS},
+            "best": self._describe_best(best),
+            **{name: self._latest_metrics.get(name) for name in _PROGRESS_NAMES},
             "verdict": self._verdict,
             "loss": _loss(last),
         }
 
-    def _best(self, best: Checkpoint | None) -> dict[str, Any] | None:
-        """The best checkpoint, with the figure that it is the best by."""
+    def _describe_best(self, best: Checkpoint | None) -> dict[str, Any] | None:
+        """Return path, score and metric of the best checkpoint."""
         if best is None:
             return None
-        score = self._store.best_score(self._followed, self._measured)
-        return {"path": str(best.location), "score": score, "by": self._followed or None}
+        score = self._store.best_score(self._selection_metric, self._measurement_hash)
+        return {"path": str(best.location), "score": score, "by": self._selection_metric or None}
 
     def _remember(self, result: Result) -> None:
-        """Remember the latest of what evaluations say: looked for in all results, each iteration would take longer."""
-        for name in _METRICS:
+        """Remember the latest metrics and verdict of evaluations, so that no iteration searches all earlier results."""
+        for name in _PROGRESS_NAMES:
             value = evaluation_metric(result, name)
             if value is not None:
-                self._latest[name] = value
+                self._latest_metrics[name] = value
         verdict = result.get("evaluation", {}).get("offline", {}).get("verdict")
         if verdict is not None:
             self._verdict = verdict["sentence"]
 
     def _progress(self, result: Result) -> Progress:
         stop = self._resource.spec.stop
-        done, total, unit = nearest_stop(stop, result)
+        amount_done, total, unit = nearest_stop(stop, result)
         metrics = {
             "timesteps": result["num_env_steps_trained_lifetime"],
             "timesteps_per_s": result["timesteps_per_s"],
@@ -367,18 +380,23 @@ class TrainingRun:
         loss = _loss(result)
         if loss is not None:
             metrics["loss"] = loss
-        metrics |= {shown: self._latest[name] for name, shown in _METRICS.items() if name in self._latest}
-        return Progress(self._name, "Training", done, total, unit, metrics, self._verdict)
+        metrics |= {
+            label: self._latest_metrics[name]
+            for name, label in _PROGRESS_NAMES.items()
+            if name in self._latest_metrics
+        }
+        return Progress(self._name, "Training", amount_done, total, unit, metrics, self._verdict)
 
-    def _outcome(self, success: dict[str, Any], state: State, begun: float) -> Outcome:
+    def _outcome(self, success: dict[str, Any], state: State, start_time: float) -> Outcome:
         best = success["best"] or {"path": success["checkpoint"], "score": None}
-        found = best["score"]
-        verb = "is finished already" if state == "AlreadyFinished" else "is trained"
+        score = best["score"]
+        verb = "has already finished" if state == "AlreadyFinished" else "finished training"
         quality = ""
-        if found is not None:
-            by = best.get("by", EPISODE_RETURN_MEAN)  # earlier versions left it out
-            quality = f": return {found:.1f}" + (
-                "" if by == EPISODE_RETURN_MEAN else f", as {by} estimates it,"
+        if score is not None:
+            metric_name = best.get("by", EPISODE_RETURN_MEAN)  # missing in marks of earlier versions
+            is_played = metric_name == EPISODE_RETURN_MEAN
+            quality = (
+                f": return {score:.1f}" if is_played else f": estimated return {score:.1f} ({metric_name})"
             )
         elif success["loss"] is not None:
             quality = f": loss {success['loss']:.4g}"
@@ -389,43 +407,44 @@ class TrainingRun:
             message=f"{self._name} {verb}{quality} after {plural(success['updates'], 'update')}{verdict}; "
             f"checkpoint {best['path']}",
             folder=str(self._folder),
-            metrics={**success, "seconds": time.monotonic() - begun},
+            metrics={**success, "seconds": time.monotonic() - start_time},
         )
 
 
 def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] | None:
-    """What a run folder says of a training that is finished as the resource is now; None if it is to go on."""
+    """Return `success.json` if the training has finished with the resource's current spec; None if it must continue."""
     marker = folder.child(SUCCESS_FILE)
     if not marker.exists():
         return None
-    finished: dict[str, Any] = orjson.loads(marker.read_bytes())
-    return finished if finished["specHash"] == spec_hash(resource) else None
+    success: dict[str, Any] = orjson.loads(marker.read_bytes())
+    return success if success["specHash"] == spec_hash(resource) else None
 
 
 def follow_first_learner(
     resource: OfflineTraining, sources: Sequence[Source], placement: Placement, group: Ranks
 ) -> None:
-    """Do what the first learner broadcasts, until the end.
+    """Execute the operations that the first learner broadcasts, until the training ends.
 
     Raises:
         PeerLost: another learner ended before the training did.
-        UserError: a mistake in the resource, the data or the user's code.
+        UserError: the resource, the data or the user's code are invalid.
     """
-    received = group.receive()
-    if received == ["end"]:
+    message = group.receive()
+    if message == ["end"]:
         return
-    trainer = make_offline_trainer(resource, sources, placement, group, first_learners=received[1])
-    while (received := group.receive()) != ["end"]:
-        if received[0] == "begin":
+    trainer = make_offline_trainer(resource, sources, placement, group, first_learners=message[1])
+    while (message := group.receive()) != ["end"]:
+        if message[0] == "begin":
             trainer.begin()
-        elif received[0] == "load":
-            trainer.load(find_checkpoint(received[1]))
+        elif message[0] == "load":
+            trainer.load(find_checkpoint(message[1]))
         else:
+            # After an interruption the first learner writes the checkpoint and ends the group.
             with contextlib.suppress(Interrupted):
                 trainer.iterate()
     trainer.close()
 
 
 def _loss(result: Result) -> float | None:
-    """None where no update of the iteration had a loss."""
+    """Return the total loss of an iteration, or None if no update had a loss."""
     return cast("float | None", result["learners"]["default_policy"].get("total_loss"))

@@ -1,4 +1,4 @@
-"""`TrainingCallbacks`: calls the user's callbacks as a training progresses."""
+"""`TrainingCallbacks`: calls the user's callbacks during a training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class TrainingCallbacks:
     """The callbacks of a training.
 
     Args:
-        paths: "package.module:Class" of each.
+        paths: "package.module:Class" of each callback.
 
     Attributes:
         algorithm: passed to each call.
 
     Raises:
         SpecError: there is no such class, it is not a `Callbacks`, or it overrides a method that is never called.
-        UserCodeError: importing or making it raised.
+        UserCodeError: importing or creating it raised an exception.
     """
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
@@ -34,34 +34,41 @@ class TrainingCallbacks:
         self._metrics = MetricsLogger()
 
     def call(self, event: str, **arguments: Any) -> None:
-        """Call the method `event` of each callback; what was logged since the last result is merged into a `result`.
+        """Call the method `event` of each callback, and merge metrics logged since the last result into a `result`.
 
         Raises:
-            UserCodeError: one raised, put something into a result that is not JSON, or took out what was there.
+            UserCodeError: a callback raised an exception, added entries that are not JSON, or removed an entry.
         """
-        given = {"algorithm": self.algorithm, "metrics_logger": self._metrics, **arguments}
-        call_each(self._callbacks, event, given, check=partial(_check, arguments, _shape(arguments)))
+        call_arguments = {"algorithm": self.algorithm, "metrics_logger": self._metrics, **arguments}
+        call_each(
+            self._callbacks,
+            event,
+            call_arguments,
+            check=partial(_check_result, arguments, _entry_types(arguments)),
+        )
         if "result" in arguments:
-            merge(arguments["result"], self._metrics.reduce())
+            merge_metrics(arguments["result"], self._metrics.reduce())
 
 
-def _check(arguments: dict[str, Any], before: dict[str, Any]) -> None:
-    """Refuse results that could not be written, or that lack what the run puts into them."""
+def _check_result(arguments: dict[str, Any], before: dict[str, Any]) -> None:
+    """Refuse results that cannot be written, or that lack entries of the run."""
     orjson.dumps(arguments, option=orjson.OPT_SERIALIZE_NUMPY)  # as results are written
-    after = _shape(arguments)
-    if gone := [name for name, kind in before.items() if after.get(name) is not kind]:
-        raise Misuse(f"removed or replaced {gone[0]!r} of the result: add to it, and leave what is there.")
+    after = _entry_types(arguments)
+    if missing_names := [name for name, kind in before.items() if after.get(name) is not kind]:
+        raise Misuse(
+            f"removed or replaced {missing_names[0]!r} of the result: add entries, and keep the existing ones."
+        )
 
 
-def _shape(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The types of a result's entries, by name."""
+def _entry_types(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return entry name -> type of a result's entries."""
     return {name: type(value) for name, value in arguments.get("result", {}).items()}
 
 
-def merge(result: dict[str, Any], logged: dict[str, Any]) -> None:
-    """Put what was logged into a result, dictionaries into those of the same name."""
+def merge_metrics(result: dict[str, Any], logged: dict[str, Any]) -> None:
+    """Merge logged metrics into a result, recursively for dictionaries."""
     for name, value in logged.items():
         if isinstance(value, dict) and isinstance(result.get(name), dict):
-            merge(result[name], value)
+            merge_metrics(result[name], value)
         else:
             result[name] = value

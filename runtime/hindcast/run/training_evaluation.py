@@ -1,9 +1,9 @@
-"""When a training is evaluated, and which checkpoint the result belongs to.
+"""Evaluation of a training in its environment, between iterations or in parallel to them.
 
-In parallel to training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end
-of k + 1 whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
+In parallel, the weights of iteration k are evaluated while iteration k + 1 trains. The result is used at the end of
+k + 1, regardless of when it is ready, so that `stop` and the best checkpoint do not depend on timing.
 
-A user's `EvaluationFunction` takes the place of the return in the environment.
+A user's `EvaluationFunction` replaces playing in the environment.
 """
 
 from __future__ import annotations
@@ -35,28 +35,34 @@ from hindcast.user_code import Misuse, calling, definition_location, import_obje
 
 FIELD: Final = "spec.evaluation.customFunction"
 _ALGORITHM: Final = ("algorithm", "algo")
-_OURS, _RLLIBS = 3, 2
-_ENVIRONMENTS = 8
+_NUM_ARGUMENTS, _NUM_RLLIB_ARGUMENTS = 3, 2
+_DEFAULT_NUM_ENVIRONMENTS = 8
 
 
 @dataclass(frozen=True)
-class Pending:
-    """An evaluation that runs in parallel to training: of which iteration's weights, and the updates they had."""
+class PendingEvaluation:
+    """An evaluation that runs in parallel to training.
+
+    Attributes:
+        iteration: iteration after which the weights were taken.
+        updates: updates of these weights.
+        evaluation: handle of the running evaluation.
+    """
 
     iteration: int
     updates: int
-    playing: RunningEvaluation
+    evaluation: RunningEvaluation
 
 
 class Evaluations:
     """Evaluates a training in its environment as its resource says.
 
     Args:
-        resource: has an environment and an evaluation section, or nothing is ever due.
+        resource: the training; without an environment and an evaluation section, no evaluation is ever due.
         reporter: receives notes on clamps and timeouts.
 
     Attributes:
-        processes: other processes of this machine that evaluate in parallel to training.
+        num_processes: other processes of this machine that evaluate in parallel to training.
     """
 
     def __init__(
@@ -72,8 +78,8 @@ class Evaluations:
         self._store = store
         self._reporter = reporter
         self._callbacks = callbacks or TrainingCallbacks()
-        self._pending: Pending | None = None
-        self._measured = measurement_hash(resource.spec)
+        self._pending: PendingEvaluation | None = None
+        self._measurement_hash = measurement_hash(resource.spec)
         self._workers: EvaluationWorkers | None = None
         self.num_processes = 0
         if self._spec is None:
@@ -84,7 +90,7 @@ class Evaluations:
             resource.spec.environment,
             duration,
             self._spec.duration_unit,
-            per_runner or _ENVIRONMENTS,
+            per_runner or _DEFAULT_NUM_ENVIRONMENTS,
             self._spec.explore,
             callbacks=resource.spec.callbacks,
         )
@@ -98,52 +104,62 @@ class Evaluations:
                 reporter.note(title(resource), note)
             workers = placement.evaluation_workers(runners, self._evaluator)
             self._workers = EvaluationWorkers(self._evaluator, workers)
+            # They compute while the learner trains, so torch gets that many threads fewer.
             self.num_processes = runners if self.runs_in_parallel and placement.is_one_machine else 0
 
     @property
     def pending_updates(self) -> int | None:
-        """Updates of the weights under evaluation; a checkpoint keeps them."""
+        """Updates of the weights under evaluation, for checkpoints; None if no evaluation runs."""
         return self._pending.updates if self._pending else None
 
     @property
     def runs_in_parallel(self) -> bool:
-        """Whether evaluation runs in parallel to training."""
+        """True if evaluation runs in parallel to training."""
         return self._spec is not None and self._spec.parallel_to_training
 
-    def due(self, iteration: int, at_end: bool = False) -> bool:
-        """Whether the weights after this iteration are to be evaluated, in the course of the training or at its end."""
+    def is_due(self, iteration: int, at_end: bool = False) -> bool:
+        """Return True if the weights after this iteration should be evaluated, during the training or at its end."""
         return self._spec is not None and is_due(self._spec.interval, iteration, at_end)
 
     def evaluate(self, policy: Policy, iteration: int) -> Result:
         self._callbacks.call("on_evaluate_start")
-        return self._ended(iteration, self._results(policy, self._seed(iteration)))
+        return self._finish(iteration, self._results(policy, self._seed(iteration)))
 
     def launch(self, policy: Policy, iteration: int, updates: int) -> None:
-        """Begin an evaluation of the policy as it is now, in parallel to training."""
+        """Start evaluating the policy's current weights in parallel to training."""
         assert self._workers is not None
         self._callbacks.call("on_evaluate_start")
-        self._pending = Pending(iteration, updates, self._workers.submit(policy, self._seed(iteration)))
+        self._pending = PendingEvaluation(
+            iteration, updates, self._workers.submit(policy, self._seed(iteration))
+        )
 
     def collect(self) -> Result | None:
-        """The result of the evaluation under way, waited for; None where none is, or it took too long."""
+        """Wait for the running evaluation and return its result; None if none runs or it timed out."""
         if self._pending is None or self._spec is None or self._workers is None:
             return None
         pending, self._pending = self._pending, None
         try:
-            report = self._workers.gather(pending.playing, self._spec.sample_timeout_seconds)
+            report = self._workers.gather(pending.evaluation, self._spec.sample_timeout_seconds)
         except TimeoutError:
             limit = self._spec.sample_timeout_seconds
             self._reporter.note(
                 title(self._resource),
-                f"the evaluation of iteration {pending.iteration} took over {limit:g} s and is left out "
+                f"the evaluation of iteration {pending.iteration} took more than {limit:g} s and is skipped "
                 "(spec.evaluation.sampleTimeoutSeconds)",
             )
             return None
-        result = self._ended(pending.iteration, self._of_report(report))
-        checkpoint = next((found for found in self._store.all() if found.updates == pending.updates), None)
+        result = self._finish(pending.iteration, self._results_from_report(report))
+        checkpoint = next(
+            (
+                saved_checkpoint
+                for saved_checkpoint in self._store.all()
+                if saved_checkpoint.updates == pending.updates
+            ),
+            None,
+        )
         if checkpoint is not None and selection_metric(self._resource.spec) == EPISODE_RETURN_MEAN:
             score = result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN]
-            self._store.mark_best(checkpoint, score, method=self._measured)
+            self._store.mark_best(checkpoint, score, method=self._measurement_hash)
         return result
 
     def close(self) -> None:
@@ -154,25 +170,27 @@ class Evaluations:
         if self._function:
             return self._function(policy, seed, self._callbacks.algorithm)
         workers = self._workers
-        return self._of_report(
+        return self._results_from_report(
             workers.gather(workers.submit(policy, seed)) if workers else self._evaluator(policy, seed)
         )
 
-    def _of_report(self, report: EnvReport) -> dict[str, Any]:
+    def _results_from_report(self, report: EnvReport) -> dict[str, Any]:
         assert self._spec is not None
         return {ENV_RUNNER_RESULTS: report.summary(self._spec.reference_returns)}
 
     def _seed(self, iteration: int) -> int:
         return derive_seed(self._resource.spec.seed, "evaluation", iteration)
 
-    def _ended(self, iteration: int, results: dict[str, Any]) -> Result:
+    def _finish(self, iteration: int, results: dict[str, Any]) -> Result:
         result = {**results, ITERATION: iteration}
         self._callbacks.call("on_evaluate_end", evaluation_metrics=result)
         return result
 
 
 class EvaluationFunction:
-    """Calls `f(policy, environment, seed)` or `f(algorithm, eval_workers)`, told apart by their parameters.
+    """A user's function `f(policy, environment, seed)` or RLlib's `f(algorithm, eval_workers)`.
+
+    The parameters of the function show which of the two it is.
 
     Args:
         path: "package.module:function".
@@ -180,74 +198,77 @@ class EvaluationFunction:
 
     Raises:
         SpecError: there is no such function, or it takes other arguments.
-        UserCodeError: importing it raised.
+        UserCodeError: importing it raised an exception.
     """
 
     def __init__(self, path: str, environment: EnvironmentSpec, explore: bool) -> None:
         self._function: Callable[..., Any] = import_object(path, FIELD)
-        self._in_rllibs_form = _in_rllibs_form(self._function, path)
+        self._has_rllib_signature = _has_rllib_signature(self._function, path)
         self._name = f"{FIELD} {path!r}"
         self._environment = environment
         self._explore = explore
 
     def __call__(self, policy: Policy, seed: int, algorithm: Any) -> dict[str, Any]:
-        """The evaluation's results: what was measured stands under `env_runners`.
+        """Return the evaluation's results, with metrics under `env_runners`.
 
         Raises:
-            UserCodeError: the function raised, or returned something else than metrics.
+            UserCodeError: the function raised an exception, or did not return metrics.
         """
-        if not self._in_rllibs_form:
+        if not self._has_rllib_signature:
             with calling(self._name, self._function):
-                found = self._function(policy, self._environment, seed)
-                return {ENV_RUNNER_RESULTS: _checked(found, "a dictionary of metrics")}
+                metrics = self._function(policy, self._environment, seed)
+                return {ENV_RUNNER_RESULTS: _check_metrics(metrics, "a dictionary of metrics")}
         runner = LocalEnvRunner(self._environment, policy, seed, self._explore)
         try:
             with calling(self._name, self._function):
-                return _results(self._function(algorithm, EnvRunnerGroup(runner)))
+                return _parse_rllib_results(self._function(algorithm, EnvRunnerGroup(runner)))
         finally:
             runner.close()
 
 
-def _in_rllibs_form(function: Callable[..., Any], path: str) -> bool:
+def _has_rllib_signature(function: Callable[..., Any], path: str) -> bool:
     signature = inspect.signature(function)
     if next(iter(signature.parameters), None) in _ALGORITHM:
         return True
-    for count in (_OURS, _RLLIBS):
+    # Hindcast's own form comes first, for functions that accept both, such as f(*args).
+    for count in (_NUM_ARGUMENTS, _NUM_RLLIB_ARGUMENTS):
         try:
             signature.bind(*range(count))
         except TypeError:
             continue
-        return count == _RLLIBS
+        return count == _NUM_RLLIB_ARGUMENTS
     raise SpecError(
         f"{FIELD} {path!r} ({definition_location(function)}) takes ({', '.join(signature.parameters)}), expected "
         "(policy, environment, seed), or RLlib's (algorithm, eval_workers)."
     )
 
 
-def _results(found: Any) -> dict[str, Any]:
-    """Of RLlib's `(metrics, env_steps, agent_steps)`, or of the metrics alone."""
-    wanted = "(metrics, env_steps, agent_steps), or a dictionary of metrics"
+def _parse_rllib_results(result: Any) -> dict[str, Any]:
+    """Convert RLlib's `(metrics, env_steps, agent_steps)`, or metrics alone, to results."""
+    expected = "(metrics, env_steps, agent_steps), or a dictionary of metrics"
     steps: dict[str, int] = {}
-    if isinstance(found, tuple):
-        if len(found) != 3 or not isinstance(found[1], int) or not isinstance(found[2], int):
-            types = ", ".join(type(each).__name__ for each in found)
-            raise Misuse(f"returned ({types}); it must return {wanted}.")
-        found, steps = found[0], {"num_env_steps": found[1]}
-    metrics = _checked(found, wanted)
-    if isinstance(own := metrics.get(ENV_RUNNER_RESULTS), Mapping):
-        return {**metrics, ENV_RUNNER_RESULTS: {**steps, **own}}
+    if isinstance(result, tuple):
+        if len(result) != 3 or not isinstance(result[1], int) or not isinstance(result[2], int):
+            types = ", ".join(type(element).__name__ for element in result)
+            raise Misuse(f"returned ({types}); it must return {expected}.")
+        result, steps = result[0], {"num_env_steps": result[1]}
+    metrics = _check_metrics(result, expected)
+    if isinstance(env_runner_results := metrics.get(ENV_RUNNER_RESULTS), Mapping):
+        return {**metrics, ENV_RUNNER_RESULTS: {**steps, **env_runner_results}}
     return {ENV_RUNNER_RESULTS: {**steps, **metrics}}
 
 
-def _checked(found: Any, wanted: str) -> dict[str, Any]:
-    if not isinstance(found, Mapping):
-        raise Misuse(f"returned a {type(found).__name__}; it must return {wanted}.")
+def _check_metrics(result: Any, expected: str) -> dict[str, Any]:
+    if not isinstance(result, Mapping):
+        raise Misuse(f"returned a {type(result).__name__}; it must return {expected}.")
     try:
-        metrics: dict[str, Any] = orjson.loads(orjson.dumps(dict(found), option=orjson.OPT_SERIALIZE_NUMPY))
+        metrics: dict[str, Any] = orjson.loads(orjson.dumps(dict(result), option=orjson.OPT_SERIALIZE_NUMPY))
     except TypeError as error:
         raise Misuse(f"returned metrics that are not JSON ({error}).") from error
-    own = metrics.get(ENV_RUNNER_RESULTS, metrics)
-    value = own.get(EPISODE_RETURN_MEAN, 0.0) if isinstance(own, Mapping) else 0.0
+    env_runner_results = metrics.get(ENV_RUNNER_RESULTS, metrics)
+    value = (
+        env_runner_results.get(EPISODE_RETURN_MEAN, 0.0) if isinstance(env_runner_results, Mapping) else 0.0
+    )
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Misuse(f"returned {EPISODE_RETURN_MEAN} {value!r}; it must be a number.")
     return metrics

@@ -1,4 +1,4 @@
-"""Where a training, of an expert too, starts that has an `initialCheckpoint`."""
+"""Start of a training, or of an expert's training, from an `initialCheckpoint`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FIELD_OF_EXPERTS: Final = "spec.policy.train.initialCheckpoint"
 
 
 def initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
-    """The policy that a training of this model starts from.
+    """Load the policy that a training with this model starts from.
 
     Raises:
-        DataError: there is none at the path.
+        DataError: there is no policy at the path.
     """
     try:
         return Policy.load(path, allow_classes=[model.module_class] if model.module_class else ())
@@ -34,41 +34,44 @@ def initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
 
 
 def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) -> None:
-    """Begin with the policy at the path; and with the other networks of its checkpoint whose name and shapes are equal.
+    """Load the policy at the path, and those networks of its checkpoint that have the same name and shapes.
 
-    A target network that the checkpoint does not have begins as a copy again.
+    A target network that the checkpoint lacks starts as a copy of its network.
 
     Args:
-        path: of a checkpoint or a run folder; of a `module` folder, which is the policy alone.
+        path: a checkpoint, a run folder, or a `module` folder, which contains the policy alone.
 
     Raises:
-        SpecError: the policy is of another model.
-        DataError: there is none at the path, or its checkpoint is damaged.
+        SpecError: the policy has another model.
+        DataError: there is no policy at the path, or its checkpoint is damaged.
     """
-    saved = initial_policy(path, policy.module.model_config, field)
+    saved_policy = initial_policy(path, policy.module.model_config, field)
     checkpoint = _checkpoint_of(path)
-    maker = None if checkpoint is None else checkpoint.training.algorithm
-    if problem := kind_mismatch(policy, saved, learner.algorithm, maker) or option_mismatch(policy, saved):
+    trained_by = None if checkpoint is None else checkpoint.training.algorithm
+    if problem := kind_mismatch(policy, saved_policy, learner.algorithm, trained_by) or option_mismatch(
+        policy, saved_policy
+    ):
         raise SpecError(f"{field}: {path} {problem}.")
     try:
-        policy.load_weights(saved, f"the policy at {path}")
+        policy.load_weights(saved_policy, f"the policy at {path}")
     except DataError as error:
-        problem = shape_mismatch(policy, saved)
+        problem = shape_mismatch(policy, saved_policy)
         raise SpecError(f"{field}: {path} {problem}." if problem else f"{field}: {error}") from error
     tensors = {} if checkpoint is None else checkpoint.learner_state().tensors
     learner.reset_target_networks("policy")
-    for name, net in learner.nets.items():  # target networks last
-        found, now = select_prefix(f"nets/{name}.", tensors), net.state_dict()
-        if name != "policy" and _shapes(found) == _shapes(now):
-            net.load_state_dict(found)
+    # Target networks come last in `nets`, so that a saved one replaces its fresh copy.
+    for name, net in learner.nets.items():
+        saved_tensors, state = select_prefix(f"nets/{name}.", tensors), net.state_dict()
+        if name != "policy" and _shapes(saved_tensors) == _shapes(state):
+            net.load_state_dict(saved_tensors)
             learner.reset_target_networks(name)
 
 
 def _checkpoint_of(path: str) -> Checkpoint | None:
-    """That of the policy there: the path, or of a run folder the best."""
-    for place in (path, resolve(path).child(CHECKPOINTS_FOLDER)):
+    """Return the checkpoint at the path, the best one of a run folder, or None for a policy without a checkpoint."""
+    for location in (path, resolve(path).child(CHECKPOINTS_FOLDER)):
         with suppress(DataError):
-            return find_checkpoint(place)
+            return find_checkpoint(location)
     return None
 
 

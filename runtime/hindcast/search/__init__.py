@@ -1,10 +1,10 @@
-"""A search for the best settings of a training, by recorded episodes alone: no environment is ever stepped.
+"""Searches for the best settings of a training on recorded episodes alone, without stepping an environment.
 
     from hindcast.search import loguniform, search, take
 
-    found = search("training.yaml", {"config.lr": [1e-4, 1e-3], "model.fcnetHiddens": [[64], [256, 256]]})
-    print(found.sentence)
-    take(found, "policy")
+    result = search("training.yaml", {"config.lr": [1e-4, 1e-3], "model.fcnetHiddens": [[64], [256, 256]]})
+    print(result.sentence)
+    take(result, "policy")
 
 `hindcast tune` is the same on the command line. (`hindcast.tune` is Ray Tune with Hindcast's algorithms.)
 """

@@ -1,4 +1,4 @@
-"""The page of a search: its winner, all trials as a table, and one picture of their metric."""
+"""The HTML page of a search: its winner, a table of all trials, and a picture of their metric."""
 
 from __future__ import annotations
 
@@ -20,106 +20,107 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE_FILE: Final = "search.html"
-_NAMED: Final = 30
-"""Most trials that the picture names on its axis."""
+_MAX_LABELLED_TRIALS: Final = 30
+"""Number of trials up to which the picture labels each on its axis."""
 
 
-def write_search_page(found: Search, base: OfflineTraining) -> None:
+def write_search_page(search: Search, base: OfflineTraining) -> None:
     """Write `search.html` into the folder of a search.
 
     Args:
-        found: the search.
-        base: the training that it varied.
+        search: the search.
+        base: the training whose settings were varied.
     """
     page = Page(
-        kind=f"Search over {', '.join(found.trials[0].setting)} of an OfflineTraining",
+        kind=f"Search over {', '.join(search.trials[0].setting)} of an OfflineTraining",
         name=base.metadata.name,
-        outcome=found.sentence[0].upper() + found.sentence[1:],
-        tiles=list(_tiles(found)),
-        sections=[Section("The trials compared", {"trials": trials_picture(found)})],
-        tables=[trials_table(found)],
-        commands=_commands(found),
-        spec=resource_yaml(found.training or base),
+        outcome=search.sentence[0].upper() + search.sentence[1:],
+        tiles=list(_tiles(search)),
+        sections=[Section("The trials compared", {"trials": trials_picture(search)})],
+        tables=[trials_table(search)],
+        commands=_commands(search),
+        spec=resource_yaml(search.training or base),
     )
-    write_alone(resolve(found.report), page)
+    write_alone(resolve(search.report), page)
 
 
-def trials_table(found: Search) -> Table:
-    """A row for each run, the best trial first."""
-    several = len(found.trials[0].runs) > 1
-    means = ("mean",) if several else ()
-    columns = ("trial", *found.trials[0].setting, "seed", *means, found.by, "interval")
-    rows = [_row(trial, run, several) for trial in found.trials for run in trial.runs]
+def trials_table(search: Search) -> Table:
+    """Return a table with a row for each run, best trial first."""
+    has_several_seeds = len(search.trials[0].runs) > 1
+    means = ("mean",) if has_several_seeds else ()
+    columns = ("trial", *search.trials[0].setting, "seed", *means, search.by, "interval")
+    rows = [_row(trial, run, has_several_seeds) for trial in search.trials for run in trial.runs]
     return Table("All trials, best first", (*columns, "verdict", "updates", "time", "run folder"), rows)
 
 
-def trials_picture(found: Search) -> Picture | None:
-    """The value of each run with its interval, best trial first; None where no trial has one."""
-    ranked = [trial for trial in found.trials if any(run.figure is not None for run in trial.runs)]
-    if found.best is None:
+def trials_picture(search: Search) -> Picture | None:
+    """Draw the value of each run with its interval, best trial first; None if no trial has a value."""
+    ranked_trials = [trial for trial in search.trials if any(run.figure is not None for run in trial.runs)]
+    if search.best is None:
         return None
-    behaviour = next((run.behaviour for run in found.best.runs if run.behaviour is not None), None)
+    behaviour = next((run.behaviour for run in search.best.runs if run.behaviour is not None), None)
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        style_axes(axes, theme, "trial, best first", _axis(found.by))
-        for place, trial in enumerate(ranked):
-            _draw_trial(axes, place, trial, theme.main if trial is found.best else theme.muted)
+        style_axes(axes, theme, "trial, best first", _axis(search.by))
+        for position, trial in enumerate(ranked_trials):
+            _draw_trial(axes, position, trial, theme.main if trial is search.best else theme.muted)
         labels = []
         if behaviour is not None:
             axes.axhline(behaviour, color=theme.series[2], linewidth=1.2)
-            labels.append(Label(behaviour, "behaviour", theme.series[2]))
-        if found.confirmation is not None and found.confirmation.figure is not None:
-            axes.plot([0], [found.confirmation.figure], color=theme.reference, marker="D", markersize=6)
-            if found.confirmation.behaviour is not None:
+            labels.append(Label(behaviour, "recorded policy", theme.series[2]))
+        if search.confirmation is not None and search.confirmation.figure is not None:
+            axes.plot([0], [search.confirmation.figure], color=theme.reference, marker="D", markersize=6)
+            if search.confirmation.behaviour is not None:
                 axes.plot(
-                    [0], [found.confirmation.behaviour], color=theme.series[2], marker="D", markersize=6
+                    [0], [search.confirmation.behaviour], color=theme.series[2], marker="D", markersize=6
                 )
-            labels.append(Label(found.confirmation.figure, "winner, unseen", theme.reference))
-        if len(ranked) <= _NAMED:
-            axes.set_xticks(range(len(ranked)), [str(trial.number) for trial in ranked])
+            labels.append(Label(search.confirmation.figure, "winner, unseen", theme.reference))
+        if len(ranked_trials) <= _MAX_LABELLED_TRIALS:
+            axes.set_xticks(range(len(ranked_trials)), [str(trial.number) for trial in ranked_trials])
         else:
             axes.set_xticks([])
-        axes.set_xlim(-0.6, len(ranked) - 0.4)
+        axes.set_xlim(-0.6, len(ranked_trials) - 0.4)
         end_labels(axes, labels)
 
-    return Picture(_finding(found, found.best), _caption(found, behaviour is not None), draw)
+    return Picture(_headline(search, search.best), _caption(search, behaviour is not None), draw)
 
 
-def _draw_trial(axes: Axes, place: int, trial: Trial, colour: str) -> None:
-    """A point with its interval for each run, and a bar for the mean of several."""
+def _draw_trial(axes: Axes, position: int, trial: Trial, colour: str) -> None:
+    """Draw a point with its interval for each run, and a bar for the mean of several runs."""
     runs = [(run.figure, run.interval) for run in trial.runs if run.figure is not None]
     for number, (figure, interval) in enumerate(runs):
-        at = place + 0.5 * ((number + 0.5) / len(runs) - 0.5)
-        axes.plot([at, at], list(interval or (figure, figure)), color=colour, linewidth=1.2, alpha=0.6)
-        axes.plot([at], [figure], color=colour, marker="o", markersize=4)
+        # Runs stand side by side within the trial's slot, so that their intervals do not overlap.
+        x = position + 0.5 * ((number + 0.5) / len(runs) - 0.5)
+        axes.plot([x, x], list(interval or (figure, figure)), color=colour, linewidth=1.2, alpha=0.6)
+        axes.plot([x], [figure], color=colour, marker="o", markersize=4)
     if trial.figure is not None and len(runs) > 1:
-        axes.plot([place - 0.3, place + 0.3], [trial.figure, trial.figure], color=colour, linewidth=2)
+        axes.plot([position - 0.3, position + 0.3], [trial.figure, trial.figure], color=colour, linewidth=2)
 
 
-def _finding(found: Search, best: Trial) -> str:
-    said = f"Trial {best.number} is best: {found.by} {formatting.significant(best.figure or 0.0)}"
-    if found.confirmation is None or found.confirmation.figure is None:
-        return said
+def _headline(search: Search, best: Trial) -> str:
+    text = f"Trial {best.number} is best: {search.by} {formatting.significant(best.figure or 0.0)}"
+    if search.confirmation is None or search.confirmation.figure is None:
+        return text
     return (
-        f"{said}, and {formatting.significant(found.confirmation.figure)} on episodes that no trial has seen"
+        f"{text}, and {formatting.significant(search.confirmation.figure)} on episodes that no trial has seen"
     )
 
 
-def _caption(found: Search, has_behaviour: bool) -> str:
-    several = len(found.trials[0].runs) > 1
-    said = "Each run on the held-out episodes" + ("" if found.by == LOSS else ", with a 90 % interval")
-    said += "; bars: means over seeds" if several else ""
-    said += "; green: the behaviour policy's return on the same episodes" if has_behaviour else ""
-    return said + ("; diamonds: the same on episodes that no trial has seen" if found.confirmation else "")
+def _caption(search: Search, has_behaviour: bool) -> str:
+    has_several_seeds = len(search.trials[0].runs) > 1
+    text = "Each run on the held-out episodes" + ("" if search.by == LOSS else ", with a 90 % interval")
+    text += "; bars: means over seeds" if has_several_seeds else ""
+    text += "; green: the recorded policy's return on the same episodes" if has_behaviour else ""
+    return text + ("; diamonds: the same on episodes that no trial has seen" if search.confirmation else "")
 
 
 def _axis(by: str) -> str:
     return "validation loss" if by == LOSS else f"discounted return, estimated by {by}"
 
 
-def _row(trial: Trial, run: Run, several: bool) -> Sequence[str]:
-    mean = (with_interval(trial.figure, None),) if several else ()
+def _row(trial: Trial, run: Run, has_several_seeds: bool) -> Sequence[str]:
+    mean = (with_interval(trial.figure, None),) if has_several_seeds else ()
     return (
         str(trial.number),
         *map(yaml_value, trial.setting.values()),
@@ -134,29 +135,29 @@ def _row(trial: Trial, run: Run, several: bool) -> Sequence[str]:
     )
 
 
-def _tiles(found: Search) -> Iterator[Tile]:
-    best, confirmed = found.best, found.confirmation
-    runs = [run for trial in found.trials for run in trial.runs]
+def _tiles(search: Search) -> Iterator[Tile]:
+    best, confirmation = search.best, search.confirmation
+    runs = [run for trial in search.trials for run in trial.runs]
     if best is not None:
-        yield Tile("Best trial", str(best.number), f"of {len(found.trials)}")
+        yield Tile("Best trial", str(best.number), f"of {len(search.trials)}")
         yield Tile(
-            _axis(found.by).capitalize(), formatting.significant(best.figure or 0.0), "held-out episodes"
+            _axis(search.by).capitalize(), formatting.significant(best.figure or 0.0), "held-out episodes"
         )
-    if confirmed is not None:
-        note = formatting.plural(confirmed.episodes, "episode")
-        yield Tile("Winner on unseen episodes", with_interval(confirmed.figure, None), note)
+    if confirmation is not None:
+        note = formatting.plural(confirmation.episodes, "episode")
+        yield Tile("Winner on unseen episodes", with_interval(confirmation.figure, None), note)
     if best is not None and (behaviour := best.runs[0].behaviour) is not None:
-        yield Tile("Behaviour policy", formatting.significant(behaviour), "held-out episodes")
-    failed = sum(run.error is not None for run in runs)
-    yield Tile("Runs", formatting.integer(len(runs)), f"{failed} without a value" if failed else "")
-    yield Tile("Time of training", formatting.duration(sum(run.seconds or 0.0 for run in runs)))
+        yield Tile("Recorded policy", formatting.significant(behaviour), "held-out episodes")
+    num_failed = sum(run.error is not None for run in runs)
+    yield Tile("Runs", formatting.integer(len(runs)), f"{num_failed} without a value" if num_failed else "")
+    yield Tile("Training time", formatting.duration(sum(run.seconds or 0.0 for run in runs)))
 
 
-def _commands(found: Search) -> list[Command]:
-    curves = Command("Compare the curves of all runs", f"tensorboard --logdir {found.folder}")
-    if found.run is None:
+def _commands(search: Search) -> list[Command]:
+    curves = Command("Compare the curves of all runs", f"tensorboard --logdir {search.folder}")
+    if search.run is None:
         return [curves]
-    path = found.run.checkpoint
+    path = search.run.checkpoint
     return [
         Command("Copy the winner's checkpoint: the same command with", "--take FOLDER"),
         Command("Train the winner's settings on all episodes: the same command with", "--retrain FOLDER"),

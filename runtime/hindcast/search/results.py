@@ -1,4 +1,4 @@
-"""What a search found."""
+"""The result of a search: trials, their runs, the winner and its confirmation."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Run:
     """One training of a trial.
 
     Attributes:
-        seed: of the training.
+        seed: seed of the training.
         folder: its run folder.
-        figure: the metric at its best checkpoint; None where it failed, or the metric could not be computed.
-        interval: of that value, 90 %; None of a loss.
-        verdict: on that checkpoint, in one sentence; None without estimates.
+        figure: value of the metric at its best checkpoint; None if the run failed or the metric is undefined.
+        interval: 90 % interval of that value; None for a loss.
+        verdict: verdict on that checkpoint in one sentence; None without estimates.
         behaviour: the recorded policy's return on the same episodes; None without estimates.
         checkpoint: path of that checkpoint.
-        updates: made when it was saved.
-        seconds: of training.
-        error: why there is no value.
+        updates: number of updates at that checkpoint.
+        seconds: duration of the training.
+        error: reason why there is no value.
     """
 
     seed: int
@@ -44,12 +44,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Trial:
-    """One of the settings.
+    """The runs of one setting.
 
     Attributes:
-        number: from 1.
+        number: number of the trial, from 1.
         setting: path below `spec` -> value.
-        runs: one for each seed.
+        runs: one run per seed.
     """
 
     number: int
@@ -58,7 +58,8 @@ class Trial:
 
     @property
     def figure(self) -> float | None:
-        """Mean over the seeds; None unless every run has a value."""
+        """Mean value over the seeds; None unless every run has a value."""
+        # A mean over fewer seeds could not be compared with those of other trials.
         values = [run.figure for run in self.runs if run.figure is not None]
         return sum(values) / len(values) if values and len(values) == len(self.runs) else None
 
@@ -70,12 +71,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What episodes that no trial has seen say of the winner.
+    """The evaluation of the winner on episodes that no trial has seen.
 
     Attributes:
-        figure: the same metric as the trials'; None where it could not be computed.
-        interval, verdict, behaviour: as of `Run`.
-        episodes: how many.
+        figure: value of the metric that the trials were compared by; None if it is undefined.
+        interval, verdict, behaviour: see `Run`.
+        episodes: number of these episodes.
     """
 
     figure: float | None
@@ -87,14 +88,14 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class Search:
-    """A search that is finished.
+    """A finished search.
 
     Attributes:
-        folder: where it is stored.
-        by: the metric that the trials are compared by: an estimate's name, or `validationLoss`.
-        trials: best first; those without a value last.
-        training: of the best run; None where no trial has a value.
-        confirmed: of the best run's checkpoint; None where no episodes were set aside.
+        folder: folder of the search.
+        by: metric that the trials are compared by: the name of an estimate, or `validationLoss`.
+        trials: the trials, best first; those without a value last.
+        training: training of the best run; None if no trial has a value.
+        confirmation: evaluation of the best run's checkpoint; None if no episodes were set aside.
         report: path of the HTML report.
     """
 
@@ -107,45 +108,45 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best mean over its seeds, the earlier one of equals; None where none has a value."""
+        """The trial with the best mean over its seeds, the earlier one of equals; None if no trial has a value."""
         return self.trials[0] if self.trials[0].figure is not None else None
 
     @cached_property
     def run(self) -> Run | None:
-        """The best run of the best trial, whose checkpoint the search chooses."""
+        """The best run of the best trial; its checkpoint is the search's choice."""
         return None if self.best is None else best_run(self.best, self.by)
 
     @property
     def sentence(self) -> str:
-        """The result for people."""
+        """The result in one sentence."""
         best, run = self.best, self.run
         if best is None or run is None:
             errors = (run.error for trial in self.trials for run in trial.runs if run.error is not None)
             return f"no trial has a {self.by} from all its seeds: {next(errors)}"
-        several = len(best.runs) > 1
-        of = formatting.plural(len(self.trials), "trial")
-        chosen = (
-            f"chosen: {best.title}: {self.by} {with_interval(best.figure, None if several else run.interval)}"
-        )
-        chosen += f", mean of {len(best.runs)} seeds, the best of {of}" if several else f", the best of {of}"
-        if several:
-            chosen += f"; its policy is that of seed {run.seed}"
-        return chosen if self.confirmation is None else f"{chosen}; {self._last(self.confirmation)}"
+        has_several_seeds = len(best.runs) > 1
+        trials = formatting.plural(len(self.trials), "trial")
+        value = with_interval(best.figure, None if has_several_seeds else run.interval)
+        text = f"chosen: {best.title}: {self.by} {value}"
+        text += f", mean of {len(best.runs)} seeds" if has_several_seeds else ""
+        text += f", the best of {trials}"
+        if has_several_seeds:
+            text += f"; its policy is the one of seed {run.seed}"
+        return text if self.confirmation is None else f"{text}; {self._confirmation_text(self.confirmation)}"
 
-    def _last(self, confirmed: Confirmation) -> str:
-        episodes = formatting.plural(confirmed.episodes, "episode")
-        said = f"on {episodes} that no trial has seen: {with_interval(confirmed.figure, confirmed.interval)}"
-        if confirmed.behaviour is not None:
-            said += f" (behaviour: {formatting.significant(confirmed.behaviour)})"
-        return said if confirmed.verdict is None else f"{said}; {confirmed.verdict}"
+    def _confirmation_text(self, confirmation: Confirmation) -> str:
+        episodes = formatting.plural(confirmation.episodes, "episode")
+        text = f"on {episodes} that no trial has seen: {with_interval(confirmation.figure, confirmation.interval)}"
+        if confirmation.behaviour is not None:
+            text += f" (recorded policy: {formatting.significant(confirmation.behaviour)})"
+        return text if confirmation.verdict is None else f"{text}; {confirmation.verdict}"
 
     def to_json(self) -> dict[str, Any]:
-        """As `search.json` and `--json` have it."""
+        """Return the search as `search.json` and `--json` contain it."""
         run, best = self.run, self.best
-        chosen = None if run is None or best is None else {"trial": best.number, **asdict(run)}
+        best_json = None if run is None or best is None else {"trial": best.number, **asdict(run)}
         return {
             "by": self.by,
-            "best": chosen,
+            "best": best_json,
             "confirmed": None if self.confirmation is None else asdict(self.confirmation),
             "sentence": self.sentence,
             "trials": [trial_json(trial) for trial in self.trials],
@@ -155,27 +156,27 @@ class Search:
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:
-    """A row of `search.json`."""
+    """Return a trial as `search.json` contains it."""
     return {**asdict(trial), "figure": trial.figure}
 
 
 def best_first(trials: list[Trial], by: str) -> list[Trial]:
-    """By their metric; those without a value last, equals in order."""
+    """Sort trials by their metric: best first, those without a value last, equals in order."""
     return sorted(trials, key=lambda trial: (trial.figure is None, _cost(trial.figure, by)))
 
 
 def best_run(trial: Trial, by: str) -> Run:
-    """The run with the best value."""
+    """Return the run with the best value."""
     return min(trial.runs, key=lambda run: _cost(run.figure, by))
 
 
 def _cost(value: float | None, by: str) -> float:
-    """The less the better: a loss, or an estimate's negative."""
+    """Return a value of which less is better: a loss, or the negative of an estimate."""
     return (1 if by == LOSS else -1) * (value or 0.0)
 
 
 def with_interval(value: float | None, interval: Interval | None) -> str:
-    """`195 [180, 210]`."""
+    """Format a value with its interval: `195 [180, 210]`."""
     if value is None:
         return "none"
     if interval is None:

@@ -1,4 +1,4 @@
-"""`search`: trains every trial, compares them on held-out episodes, and evaluates the winner on others."""
+"""`search`: trains every trial, compares them on held-out episodes, evaluates the winner on other episodes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from hindcast.storage.location import Location, resolve
 
 SEARCH_FILE: Final = "search.json"
 _SET_ASIDE: Final = "spec.evaluation.offline.setAside"
-_NOBODY: Final = FileReferences({})
+_NO_RECORDINGS: Final = FileReferences({})
 
-Given = str | Path | OfflineTraining | AlgorithmConfig
+Training = str | Path | OfflineTraining | AlgorithmConfig
 
 
 def search(
-    given: Given,
+    training: Training,
     over: Over,
     *,
     output: str | Path | None = None,
@@ -57,40 +57,42 @@ def search(
     stop: Mapping[str, Any] | None = None,
     reporter: Reporter | None = None,
 ) -> Search:
-    """Train with different settings, and choose one by held-out episodes, without an environment.
+    """Train with different settings and choose one by held-out episodes, without an environment.
 
-    Each run is an ordinary training in `<output>/trial-<number>-seed-<seed>`, one after the other. The same call after
-    an interruption resumes; runs that are finished are not repeated. More `trials` (of draws), more `seeds` or a higher
-    `stop` extend a search.
+    Each run is an ordinary training in `<output>/trial-<number>-seed-<seed>`, one after the other. After an
+    interruption, the same call resumes; finished runs are not repeated. More `trials` (of draws), more `seeds` or a
+    higher `stop` extend a search.
 
     Args:
-        given: a YAML file with one OfflineTraining, the resource, or a config; it has `evaluation.offline`.
+        training: a YAML file with one OfflineTraining, the resource, or a config. It must set `evaluation.offline`.
         over: dotted path below `spec` -> values to try, or a range: `{"config.lr": loguniform(1e-5, 1e-2)}`.
         output: folder of the search. Default: `<checkpoint.path>/<name>-search`.
-        trials: how many random draws; None tries every combination.
-        seeds: runs of each trial, with the resource's seed and those after it. The mean over them counts.
-        by: an estimate's name, or `validationLoss`. Default: the first of `evaluation.offline.estimates`, else the
+        trials: number of random draws; None tries every combination.
+        seeds: number of runs of each trial, with the resource's seed and the seeds after it. Their mean counts.
+        by: name of an estimate, or `validationLoss`. Default: the first of `evaluation.offline.estimates`, else the
             loss.
-        confirm: share of the episodes that are set aside, to evaluate the winner once more. 0 is none. Default:
+        confirm: share of the episodes to set aside, on which the winner is evaluated once more; 0 for none. Default:
             `evaluation.offline.setAside`, else 0.1.
         stop: `spec.stop`, for a config.
         reporter: receives progress and notes.
 
     Raises:
-        SpecError: what is wrong with the resource or a trial, before anything is trained.
-        OutputConflict: `output` holds another search.
-        Interrupted: asked to stop; the same call resumes.
-        UserError: what else ends all trials. A mistake that only one trial makes is in its row.
+        SpecError: the resource or a trial is invalid; nothing has been trained.
+        OutputConflict: `output` contains another search.
+        Interrupted: the search was asked to stop; the same call resumes.
+        UserError: an error that ends all trials. An error of a single trial is reported in its row.
     """
     over = {path: values if isinstance(values, Range) else to_plain(values) for path, values in over.items()}
-    plan = plan_search(_resource(given, stop), over, trials=trials, seeds=seeds, by=by, confirm=confirm)
+    plan = plan_search(
+        _load_training(training, stop), over, trials=trials, seeds=seeds, by=by, confirm=confirm
+    )
     spec = plan.base.spec
     folder = resolve(output or f"{spec.checkpoint.path}/{plan.base.metadata.name}-search")
     with catch_signals() as interruption:
-        return _Searching(plan, folder, Once(reporter), interruption).carry_out()
+        return _SearchRunner(plan, folder, Once(reporter), interruption).execute()
 
 
-class _Searching:
+class _SearchRunner:
     """One search in its folder."""
 
     def __init__(
@@ -101,6 +103,7 @@ class _Searching:
         self._name = title(plan.base)
         self._identity = {
             "resource": self._name,
+            # The course leaves out `stop`, so that a search with a higher limit continues in its folder.
             "courseHash": course_hash(plan.base),
             "evaluation": document_of(plan.base, exclude_none=True)["spec"]["evaluation"],
             "over": [
@@ -111,50 +114,52 @@ class _Searching:
             "by": plan.by,
         }
 
-    def carry_out(self) -> Search:
+    def execute(self) -> Search:
         trainings = self._plan.trainings(str(self._folder))
         self._refuse_another()
         self._check(trainings)
         runs: dict[int, tuple[Run, ...]] = {}
         for (trial, seed), training in trainings.items():
             runs[trial] = (*runs.get(trial, ()), self._run(trial, seed, training))
-            self._write({"trials": [trial_json(each) for each in self._trials(runs)]})
-        ordered = best_first(self._trials(runs), self._plan.by)
-        winner, confirmed = None, None
-        if ordered[0].figure is not None:
-            best = best_run(ordered[0], self._plan.by)
-            winner = trainings[ordered[0].number, best.seed]
-            confirmed = self._confirmed(winner, best)
-        found = Search(
+            # Written after each run, so that the file shows a search that is still running.
+            self._write({"trials": [trial_json(started_trial) for started_trial in self._trials(runs)]})
+        ranked_trials = best_first(self._trials(runs), self._plan.by)
+        winning_training, winner_confirmation = None, None
+        if ranked_trials[0].figure is not None:
+            best = best_run(ranked_trials[0], self._plan.by)
+            winning_training = trainings[ranked_trials[0].number, best.seed]
+            winner_confirmation = self._confirm(winning_training, best)
+        result = Search(
             folder=str(self._folder),
             by=self._plan.by,
-            trials=tuple(ordered),
-            training=winner,
-            confirmation=confirmed,
+            trials=tuple(ranked_trials),
+            training=winning_training,
+            confirmation=winner_confirmation,
             report=str(self._folder.child(PAGE_FILE)),
         )
-        self._write(found.to_json())
-        write_search_page(found, self._plan.base)
-        return found
+        self._write(result.to_json())
+        write_search_page(result, self._plan.base)
+        return result
 
     def _refuse_another(self) -> None:
         file = self._folder.child(SEARCH_FILE)
         if file.exists() and orjson.loads(file.read_bytes()).get("search") != self._identity:
             raise OutputConflict(
-                f"{self._folder} holds another search: its training, evaluation or values are others; give another "
+                f"{self._folder} contains another search: its training, evaluation or values differ. Choose another "
                 "folder (--output)."
             )
 
     def _check(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
-        """Refuse, before anything is trained, what would make a trial fail at its start."""
+        """Refuse, before anything is trained, a trial that would fail at its start."""
         first = self._plan.seeds[0]
         for (trial, seed), training in trainings.items():
+            # One run of each trial is enough: its other runs differ only in the seed.
             if seed == first and not run_folder(training).child(SUCCESS_FILE).exists():
-                self._checked(trial, training)
+                self._check_trial(trial, training)
 
-    def _checked(self, trial: int, training: OfflineTraining) -> None:
+    def _check_trial(self, trial: int, training: OfflineTraining) -> None:
         try:
-            inputs = check_early(training, _NOBODY)
+            inputs = check_early(training, _NO_RECORDINGS)
             sources = sources_of(prepare_inputs(training, inputs, self._reporter, self._interruption))
             if self._plan.final_evaluation.set_aside is None:
                 make_offline_trainer(training, sources).close()
@@ -163,31 +168,34 @@ class _Searching:
         except Interrupted:
             raise
         except UserError as error:
-            named = planning.title(trial, self._plan.settings[trial - 1])
-            said = str(error).replace(_SET_ASIDE, f"{_SET_ASIDE} (--confirm)", 1)
-            raise type(error)(f"{named}: {said}") from error
+            name = planning.title(trial, self._plan.settings[trial - 1])
+            # On the command line, --confirm sets this field.
+            message = str(error).replace(_SET_ASIDE, f"{_SET_ASIDE} (--confirm)", 1)
+            raise type(error)(f"{name}: {message}") from error
 
     def _run(self, trial: int, seed: int, training: OfflineTraining) -> Run:
         self._interruption.check()
         try:
-            inputs = inputs_of(training, _NOBODY)
+            inputs = inputs_of(training, _NO_RECORDINGS)
             outcome, _ = train_locally(training, inputs, self._reporter, self._interruption)
             run = score_run(outcome, seed, self._plan.by)
         except (Interrupted, OutputConflict, StorageError):
-            raise
+            raise  # these concern all trials; any other error is a result of this one
         except UserError as error:
             run = Run(seed, str(run_folder(training)), error=str(error))
-        shown = run.error or f"{self._plan.by} {with_interval(run.figure, run.interval)}"
-        named = planning.title(trial, self._plan.settings[trial - 1])
-        self._reporter.note(self._name, f"{named} of {len(self._plan.settings)}, seed {seed}: {shown}")
+        score = run.error or f"{self._plan.by} {with_interval(run.figure, run.interval)}"
+        name = planning.title(trial, self._plan.settings[trial - 1])
+        self._reporter.note(self._name, f"{name} of {len(self._plan.settings)}, seed {seed}: {score}")
         return run
 
     def _trials(self, runs: Mapping[int, tuple[Run, ...]]) -> list[Trial]:
-        """Those that have begun."""
-        return [Trial(number, self._plan.settings[number - 1], own) for number, own in runs.items()]
+        """Return the trials that have started."""
+        return [
+            Trial(number, self._plan.settings[number - 1], trial_runs) for number, trial_runs in runs.items()
+        ]
 
-    def _confirmed(self, training: OfflineTraining, run: Run) -> Confirmation | None:
-        """The winner on the episodes that were set aside; None where there are none."""
+    def _confirm(self, training: OfflineTraining, run: Run) -> Confirmation | None:
+        """Evaluate the winner on the episodes that were set aside; None without such episodes."""
         if self._plan.final_evaluation.set_aside is None:
             return None
         assert run.checkpoint is not None
@@ -197,41 +205,41 @@ class _Searching:
             stage = f"Fitting the {what} of the last evaluation"
             self._reporter.progress(Progress(self._name, stage, done, total, "updates"))
 
-        inputs = inputs_of(training, _NOBODY)
-        judged = evaluate_set_aside(
+        inputs = inputs_of(training, _NO_RECORDINGS)
+        evaluation = evaluate_set_aside(
             planning.with_evaluation(training, self._plan.final_evaluation),
             sources_of(open_inputs(training, inputs, self._reporter, self._interruption.check)),
             find_checkpoint(run.checkpoint),
             progress,
         )
-        return confirmation(judged, self._plan.by)
+        return confirmation(evaluation, self._plan.by)
 
     def _write(self, content: Mapping[str, Any]) -> None:
         document = {"search": self._identity, **content}
         self._folder.child(SEARCH_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
 
-def _resource(given: Given, stop: Mapping[str, Any] | None) -> OfflineTraining:
-    """The training that is varied; its recordings by the paths of their datasets."""
-    others: Iterable[OfflineRecording | OfflineTraining] = ()
-    if isinstance(given, AlgorithmConfig):
-        found: OfflineRecording | OfflineTraining = given.to_resource(stop=stop)
+def _load_training(training: Training, stop: Mapping[str, Any] | None) -> OfflineTraining:
+    """Return the training to vary, with references to recordings replaced by the paths of their datasets."""
+    resources: Iterable[OfflineRecording | OfflineTraining] = ()
+    if isinstance(training, AlgorithmConfig):
+        resource: OfflineRecording | OfflineTraining = training.to_resource(stop=stop)
     elif stop is not None:
-        raise SpecError("stop is for a config: a resource has its own spec.stop.")
-    elif isinstance(given, OfflineTraining):
-        found = given
+        raise SpecError("stop applies to a config only: a resource has its own spec.stop.")
+    elif isinstance(training, OfflineTraining):
+        resource = training
     else:
-        others = [loaded.resource for loaded in load_resources(given)]
-        trainings = [each for each in others if isinstance(each, OfflineTraining)]
+        resources = [entry.resource for entry in load_resources(training)]
+        trainings = [resource for resource in resources if isinstance(resource, OfflineTraining)]
         if len(trainings) != 1:
-            raise SpecError(f"{given} has {len(trainings)} OfflineTrainings: a search varies one.")
-        found = trainings[0]
-    if isinstance(found, OfflineRecording):
-        raise SpecError("a search varies an OfflineTraining: give data to train on (input_).")
-    return _by_path(found, FileReferences({title(each): each for each in others}))
+            raise SpecError(f"{training} has {len(trainings)} OfflineTrainings: a search needs exactly one.")
+        resource = trainings[0]
+    if isinstance(resource, OfflineRecording):
+        raise SpecError("a search needs an OfflineTraining: add data to train on (input_).")
+    return _with_paths(resource, FileReferences({title(resource): resource for resource in resources}))
 
 
-def _by_path(resource: OfflineTraining, references: FileReferences) -> OfflineTraining:
+def _with_paths(resource: OfflineTraining, references: FileReferences) -> OfflineTraining:
     inputs = []
     for source in resource.spec.input:
         path = None if source.recording_ref is None else references.dataset(source.recording_ref.name)

@@ -1,4 +1,4 @@
-"""From a training to the value that it is compared by: what the held-out episodes said of its best checkpoint."""
+"""Reads from a training's results the value that it is compared by."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from hindcast.search.trials import LOSS
 from hindcast.storage.location import resolve
 
 
-def score_run(outcome: Outcome, seed: int, by: str) -> Run:
-    """A finished training as a row of the table."""
+def score_run(outcome: Outcome, seed: int, metric: str) -> Run:
+    """Return a finished training as a run with its value."""
     results = read_results(resolve(outcome.folder))
     seconds = next(result["time_total_s"] for result in reversed(results) if "time_total_s" in result)
     run = Run(seed, outcome.folder, seconds=seconds)
     best = outcome.metrics["best"]
-    if by != LOSS and best is None:
-        why = _judged(results, None).get("refused", {}).get(by, "no evaluation was due")
-        return replace(run, error=f"{by} cannot be computed: {why}")
-    checkpoint = find_checkpoint(outcome.metrics["checkpoint"] if by == LOSS else best["path"])
-    said = _said(_judged(results, checkpoint.training.iteration), by)
+    if metric != LOSS and best is None:
+        reason = _find_evaluation(results, None).get("refused", {}).get(metric, "no evaluation was due")
+        return replace(run, error=f"{metric} cannot be computed: {reason}")
+    checkpoint = find_checkpoint(outcome.metrics["checkpoint"] if metric == LOSS else best["path"])
+    fields = _evaluation_fields(_find_evaluation(results, checkpoint.training.iteration), metric)
     return replace(
         run,
-        **said,
+        **fields,
         checkpoint=str(checkpoint.location),
         updates=checkpoint.updates,
-        error=f"{by} is not a finite number" if said["figure"] is None else None,
+        error=f"{metric} is not a finite number" if fields["figure"] is None else None,
     )
 
 
-def confirmation(judged: Result, by: str) -> Confirmation:
-    """The last evaluation of the winner."""
-    return Confirmation(**_said(judged, by), episodes=judged["episodes"])
+def confirmation(evaluation: Result, metric: str) -> Confirmation:
+    """Return the winner's last evaluation as a confirmation."""
+    return Confirmation(**_evaluation_fields(evaluation, metric), episodes=evaluation["episodes"])
 
 
-def _judged(results: list[Result], iteration: int | None) -> dict[str, Any]:
-    """The last offline evaluation, or the last of the weights after an iteration."""
+def _find_evaluation(results: list[Result], iteration: int | None) -> dict[str, Any]:
+    """Return the last offline evaluation: of all, or of the weights after `iteration`."""
     for result in reversed(results):
-        offline: dict[str, Any] = result.get("evaluation", {}).get("offline", {})
-        if offline and iteration in (None, offline[ITERATION]):
-            return offline
+        evaluation: dict[str, Any] = result.get("evaluation", {}).get("offline", {})
+        if evaluation and iteration in (None, evaluation[ITERATION]):
+            return evaluation
     return {}
 
 
-def _said(judged: Mapping[str, Any], by: str) -> dict[str, Any]:
-    """What an evaluation says, by the names of `Run` and `Confirmation`."""
-    estimate = judged.get("estimates", {}).get(by, {})
+def _evaluation_fields(evaluation: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Return the fields that `Run` and `Confirmation` share."""
+    estimate = evaluation.get("estimates", {}).get(metric, {})
     interval = estimate.get("interval")
     return {
-        "figure": judged.get(VALIDATION_LOSS) if by == LOSS else estimate.get("value"),
+        "figure": evaluation.get(VALIDATION_LOSS) if metric == LOSS else estimate.get("value"),
         "interval": None if interval is None else tuple(interval),
-        "verdict": judged.get("verdict", {}).get("sentence"),
-        "behaviour": judged.get("behaviour", {}).get("value"),
+        "verdict": evaluation.get("verdict", {}).get("sentence"),
+        "behaviour": evaluation.get("behaviour", {}).get("value"),
     }

@@ -1,4 +1,4 @@
-"""The trials of a search: each an ordinary training that differs from the others in its settings and seed."""
+"""The trials of a search: ordinary trainings that differ in their settings and seed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hindcast.search.space import Over, Setting, choose_settings, setting_text
 LOSS: Final = "validationLoss"
 METRICS: Final = (*get_args(EstimateName), LOSS)
 SET_ASIDE: Final = 0.1
-"""Share of the episodes for the last estimate, by default."""
+"""Default share of the episodes that no trial sees, for the last estimate."""
 
-_NOT_TRIED: Final = {
-    "seed": "give the number of seeds (--seeds)",
+_FIXED_FIELDS: Final = {
+    "seed": "set the number of seeds instead (--seeds)",
     "evaluation": "all trials are evaluated in the same way; change it in the resource",
     "environment": "a search uses no environment",
-    "checkpoint": "the search says where its trials are stored (--output)",
+    "checkpoint": "the search stores its trials in its own folder (--output)",
 }
 
 
@@ -35,13 +35,13 @@ class SearchPlan:
     """All trials of a search, before any of them runs.
 
     Attributes:
-        base: the training that they vary, without an environment.
-        by: the metric that they are compared by, one of `METRICS`.
-        over: what is varied.
-        drawn: whether the settings are random draws.
-        settings: those of trial 1, 2, ….
-        seeds: of each trial's runs.
-        last: how the winner is evaluated on the episodes that are set aside.
+        base: the training to vary, without an environment.
+        by: metric to compare the trials by, one of `METRICS`.
+        over: values or ranges by path.
+        is_random: whether the settings are random draws.
+        settings: settings of trial 1, 2, ….
+        seeds: seeds of each trial's runs.
+        final_evaluation: evaluation of the winner on the episodes that are set aside.
     """
 
     base: OfflineTraining
@@ -53,33 +53,38 @@ class SearchPlan:
     final_evaluation: OfflineEvaluationSpec
 
     def trainings(self, folder: str) -> dict[tuple[int, int], OfflineTraining]:
-        """All runs, by trial and seed; their run folders are in `folder`.
+        """Return all trainings by (trial, seed); their run folders are in `folder`.
 
         Raises:
-            SpecError: one line per problem, with the trial that has it; two trials that are the same training.
+            SpecError: a trial is invalid (one line per problem), or two trials are the same training.
         """
-        found: dict[tuple[int, int], OfflineTraining] = {}
+        trainings: dict[tuple[int, int], OfflineTraining] = {}
         problems: dict[str, str] = {}
         for trial, setting in enumerate(self.settings, start=1):
             try:
                 for seed in self.seeds:
                     name = f"trial-{trial:03d}-seed-{seed}"
-                    found[trial, seed] = _varied(self.base, setting, name, seed, folder)
+                    trainings[trial, seed] = _make_training(self.base, setting, name, seed, folder)
             except SpecError as error:
                 for line in str(error).splitlines():
+                    # A problem that several trials share is reported once, for the first of them.
                     problems.setdefault(line, f"{title(trial, setting)}: {line}")
         if problems:
             raise SpecError("\n".join(problems.values()))
-        self._refuse_repeats(found)
-        return found
+        self._refuse_repeats(trainings)
+        return trainings
 
     def _refuse_repeats(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
-        first: dict[str, int] = {}
+        first_trials: dict[str, int] = {}
         for trial in range(1, len(self.settings) + 1):
-            earlier = first.setdefault(spec_hash(trainings[trial, self.seeds[0]]), trial)
-            if earlier != trial:
-                one, other = (title(each, self.settings[each - 1]) for each in (earlier, trial))
-                raise SpecError(f"{one} and {other} are the same training: remove one of the values.")
+            first_trial = first_trials.setdefault(spec_hash(trainings[trial, self.seeds[0]]), trial)
+            if first_trial != trial:
+                first_title, repeat_title = (
+                    title(number, self.settings[number - 1]) for number in (first_trial, trial)
+                )
+                raise SpecError(
+                    f"{first_title} and {repeat_title} are the same training: remove one of the values."
+                )
 
 
 def plan_search(
@@ -91,15 +96,15 @@ def plan_search(
     by: str | None,
     confirm: float | None,
 ) -> SearchPlan:
-    """The trials of a search; arguments as of `search`.
+    """Plan the trials of a search; arguments as for `search`.
 
     Raises:
-        SpecError: what keeps them from being compared, in one sentence.
+        SpecError: the trials cannot be compared.
     """
     offline = resource.spec.offline
     if offline is None:
         raise SpecError(
-            "a search compares trials by recorded episodes: add evaluation.offline to the resource, such as "
+            "a search compares trials on recorded episodes: add evaluation.offline to the resource, such as "
             "evaluation: {offline: {heldOut: 0.2, estimates: [dr], explore: true}}."
         )
     by = by or (offline.estimates[0] if offline.estimates else LOSS)
@@ -107,28 +112,30 @@ def plan_search(
     if confirm is None:
         confirm = SET_ASIDE if offline.set_aside is None else offline.set_aside
     if not 0 <= confirm < 1:
-        raise SpecError(f"--confirm is {confirm:g}: expected a share of the episodes below 1, or 0 for none.")
+        raise SpecError(f"--confirm is {confirm:g}, expected a share of the episodes below 1, or 0 for none.")
     if seeds < 1:
-        raise SpecError(f"--seeds is {seeds}: expected at least 1.")
-    last = _evaluation(resource, offline, by, confirm or None)
+        raise SpecError(f"--seeds is {seeds}, expected at least 1.")
+    final_evaluation = _make_evaluation(resource, offline, by, confirm or None)
     return SearchPlan(
-        base=with_evaluation(resource, _of_the_loss(last) if by == LOSS else last),
+        base=with_evaluation(
+            resource, _loss_evaluation(final_evaluation) if by == LOSS else final_evaluation
+        ),
         by=by,
         over=over,
         is_random=trials is not None,
         settings=choose_settings(over, trials, resource.spec.seed),
         seeds=[resource.spec.seed + number for number in range(seeds)],
-        final_evaluation=last,
+        final_evaluation=final_evaluation,
     )
 
 
 def title(trial: int, setting: Setting) -> str:
-    """`trial 3 (config.lr=0.001)`."""
+    """Return the name of a trial in messages: `trial 3 (config.lr=0.001)`."""
     return f"trial {trial} ({setting_text(setting)})"
 
 
 def with_evaluation(resource: OfflineTraining, offline: OfflineEvaluationSpec | None) -> OfflineTraining:
-    """The training without an environment, evaluated on recorded episodes only, or not at all."""
+    """Return the training without an environment, evaluated on recorded episodes only, or not at all if None."""
     evaluation = None if offline is None else EvaluationSpec(offline=offline)
     spec = resource.spec.model_copy(update={"environment": None, "evaluation": evaluation})
     return resource.model_copy(update={"spec": spec, "status": None})
@@ -137,30 +144,30 @@ def with_evaluation(resource: OfflineTraining, offline: OfflineEvaluationSpec | 
 def _check(resource: OfflineTraining, offline: OfflineEvaluationSpec, over: Over, by: str) -> None:
     spec = resource.spec
     if by not in METRICS:
-        raise SpecError(f"--by is {by!r}: expected one of {', '.join(METRICS)}.")
+        raise SpecError(f"--by is {by!r}, expected one of {', '.join(METRICS)}.")
     if spec.sampler is not None:
         raise SpecError(
-            "spec.input has a sampler, which plays in an environment: a search uses recorded data only."
+            "spec.input has a sampler, which plays in an environment; a search uses recorded data only: remove it."
         )
     if spec.stop.episode_return_mean is not None:
         raise SpecError(
-            "spec.stop.episodeReturnMean needs an environment, and a search uses none: remove it."
+            "spec.stop.episodeReturnMean needs an environment, but a search uses none: remove it."
         )
     if spec.environment is not None and (
         not spec.environment.normalize_actions or spec.environment.clip_actions
     ):
         raise SpecError(
-            "spec.environment sets normalizeActions or clipActions, which trials without an environment cannot follow: "
-            "remove them, or the environment."
+            "spec.environment sets normalizeActions or clipActions, which trials without an environment cannot apply: "
+            "remove these fields, or the environment."
         )
     for path in over:
         field = path.replace("[", ".").partition(".")[0]
-        if field in _NOT_TRIED:
-            raise SpecError(f"{path} cannot be searched over: {_NOT_TRIED[field]}.")
+        if field in _FIXED_FIELDS:
+            raise SpecError(f"{path} cannot be searched over: {_FIXED_FIELDS[field]}.")
         if field == "input" and offline.held_out is not None:
             raise SpecError(
-                f"{path} cannot be searched over with evaluation.offline.heldOut, as trials would be evaluated on "
-                "different episodes: name those in evaluation.offline.input."
+                f"{path} cannot be searched over with evaluation.offline.heldOut, because trials would be evaluated on "
+                "different episodes: set evaluation.offline.input instead."
             )
     if by == LOSS:
         _check_losses(spec.stop, over)
@@ -169,21 +176,22 @@ def _check(resource: OfflineTraining, offline: OfflineEvaluationSpec, over: Over
 def _check_losses(stop: StopSpec, over: Over) -> None:
     if "algorithm" in over:
         raise SpecError(
-            "losses of different algorithms cannot be compared: compare the trials by an estimate "
+            "the losses of different algorithms cannot be compared: compare the trials by an estimate "
             "(evaluation.offline.estimates, --by)."
         )
     for field in ("estimated_return", "validation_loss"):
         if getattr(stop, field) is not None:
             raise SpecError(
-                f"spec.stop.{to_camel(field)} cannot end trials that are compared by their loss at the end: remove "
-                "it, or compare them by an estimate (--by)."
+                f"spec.stop.{to_camel(field)} cannot stop trials that are compared by their last loss: remove it, or "
+                "compare the trials by an estimate (--by)."
             )
 
 
-def _evaluation(
+def _make_evaluation(
     resource: OfflineTraining, offline: OfflineEvaluationSpec, by: str, set_aside: float | None
 ) -> OfflineEvaluationSpec:
-    """The resource's, with that metric first and one discount for all trials."""
+    """Return the resource's evaluation with the metric `by` first and one discount for all trials."""
+    # A trial may vary the algorithm's gamma; estimates with different discounts could not be compared.
     estimates = offline.estimates if by == LOSS else list(dict.fromkeys((by, *offline.estimates)))
     gamma = offline.gamma
     if gamma is None and estimates:
@@ -191,43 +199,46 @@ def _evaluation(
     return offline.model_copy(update={"estimates": estimates, "gamma": gamma, "set_aside": set_aside})
 
 
-def _of_the_loss(offline: OfflineEvaluationSpec) -> OfflineEvaluationSpec:
-    """Once, at the end: without estimates, the last weights of a training are its result."""
-    kept = {name: getattr(offline, name) for name in ("held_out", "held_out_seed", "set_aside", "input")}
-    return OfflineEvaluationSpec(**{name: value for name, value in kept.items() if value is not None})
+def _loss_evaluation(offline: OfflineEvaluationSpec) -> OfflineEvaluationSpec:
+    """Return an evaluation without estimates, which runs once, at the end."""
+    # Without estimates the result of a training is its last weights, so no earlier checkpoint is evaluated.
+    fields = {name: getattr(offline, name) for name in ("held_out", "held_out_seed", "set_aside", "input")}
+    return OfflineEvaluationSpec(**{name: value for name, value in fields.items() if value is not None})
 
 
-def _varied(base: OfflineTraining, setting: Setting, name: str, seed: int, folder: str) -> OfflineTraining:
+def _make_training(
+    base: OfflineTraining, setting: Setting, name: str, seed: int, folder: str
+) -> OfflineTraining:
     document = document_of(base, exclude_none=True)
     document["metadata"]["name"] = name
     spec = document["spec"]
     for path, value in setting.items():
-        _put(spec, path, value)
+        _set_field(spec, path, value)
     spec["seed"] = seed
     spec["checkpoint"] = {**spec.get("checkpoint", {}), "path": folder}
-    found = validate_resource(document)
-    assert isinstance(found, OfflineTraining)
-    return found
+    training = validate_resource(document)
+    assert isinstance(training, OfflineTraining)
+    return training
 
 
-def _put(spec: dict[str, Any], path: str, value: Any) -> None:
+def _set_field(spec: dict[str, Any], path: str, value: Any) -> None:
     """Set the field at a path such as `config.lr` or `input[0].top`.
 
     Raises:
-        SpecError: the path goes through something that has no fields.
+        SpecError: a part of the path does not exist.
     """
-    here: Any = spec
-    *parents, last = path.replace("[", ".").replace("]", "").split(".")
-    for step in parents:
-        here = here.setdefault(step, {}) if isinstance(here, dict) else _entry(here, step, path)
-    if isinstance(here, dict):
-        here[last] = copy.deepcopy(value)
+    parent: Any = spec
+    *parents, name = path.replace("[", ".").replace("]", "").split(".")
+    for part in parents:
+        parent = parent.setdefault(part, {}) if isinstance(parent, dict) else _list_entry(parent, part, path)
+    if isinstance(parent, dict):
+        parent[name] = copy.deepcopy(value)
         return
-    _entry(here, last, path)
-    here[int(last)] = copy.deepcopy(value)
+    _list_entry(parent, name, path)
+    parent[int(name)] = copy.deepcopy(value)
 
 
-def _entry(here: Any, step: str, path: str) -> Any:
-    if isinstance(here, list) and step.isdigit() and int(step) < len(here):
-        return here[int(step)]
-    raise SpecError(f"spec.{path}: there is no field {step!r} at this place of the resource.")
+def _list_entry(parent: Any, part: str, path: str) -> Any:
+    if isinstance(parent, list) and part.isdigit() and int(part) < len(parent):
+        return parent[int(part)]
+    raise SpecError(f"spec.{path}: the resource has no field {part!r} there.")

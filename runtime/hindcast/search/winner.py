@@ -1,4 +1,4 @@
-"""What becomes of the winner: its checkpoint is copied, or its settings are trained again on all episodes."""
+"""Copies the winner's checkpoint, or trains its settings again on all episodes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from hindcast.search.trials import with_evaluation
 from hindcast.storage.location import resolve
 
 
-def take(found: Search, folder: str | Path) -> str:
-    """Copy the checkpoint that a search chose, which `Policy.load` opens.
+def take(search: Search, folder: str | Path) -> str:
+    """Copy the checkpoint that a search chose; `Policy.load` opens the copy.
 
     Args:
-        found: the search.
-        folder: of the copy; a path or a URI.
+        search: the search.
+        folder: folder of the copy; a path or a URI.
 
     Returns:
         The folder.
 
     Raises:
         SpecError: no trial has a value.
-        OutputConflict: other files are there.
+        OutputConflict: the folder contains other files.
     """
-    checkpoint = find_checkpoint(str(_run(found).checkpoint))
+    checkpoint = find_checkpoint(str(_best_run(search).checkpoint))
     target = resolve(folder)
     record = checkpoint.location.child(RECORD_FILE).read_bytes()
     existing = target.child(RECORD_FILE)
     if existing.exists() and existing.read_bytes() == record:
-        return str(target)
+        return str(target)  # the same command was run before
     if target.list():
         raise OutputConflict(
-            f"{target} is not empty: give another folder for the winner's checkpoint (--take)."
+            f"{target} is not empty: choose another folder for the winner's checkpoint (--take)."
         )
     for entry in checkpoint.location.files(recursive=True):
         if entry.relative_path != RECORD_FILE:
@@ -49,24 +49,25 @@ def take(found: Search, folder: str | Path) -> str:
 
 
 def retrain(
-    found: Search, folder: str | Path, reporter: Reporter | None = None, name: str = "winner"
+    search: Search, folder: str | Path, reporter: Reporter | None = None, name: str = "winner"
 ) -> Outcome:
-    """Train the winner's settings again on all episodes, with as many updates as the checkpoint that was chosen.
+    """Train the winner's settings again on all episodes, for as many updates as the chosen checkpoint had.
 
     Args:
-        found: the search.
+        search: the search.
         folder: the run folder is `<folder>/<name>/r<revision>`.
         reporter: receives progress and notes.
-        name: of the training.
+        name: name of the training.
 
     Raises:
         SpecError: no trial has a value.
-        UserError: as of any training.
+        UserError: any error of a training.
     """
-    run = _run(found)
-    assert found.training is not None
-    training = with_evaluation(found.training, None)
+    run = _best_run(search)
+    assert search.training is not None
+    training = with_evaluation(search.training, None)
     checkpoint = training.spec.checkpoint.model_copy(update={"path": str(folder)})
+    # No episodes are left to stop by, so the number of updates is that of the chosen checkpoint.
     spec = training.spec.model_copy(update={"stop": StopSpec(updates=run.updates), "checkpoint": checkpoint})
     metadata = training.metadata.model_copy(update={"name": name})
     resource = training.model_copy(update={"spec": spec, "metadata": metadata})
@@ -75,7 +76,7 @@ def retrain(
         return execute_training(resource, inputs, Once(reporter), interruption)
 
 
-def _run(found: Search) -> Run:
-    if found.run is None:
-        raise SpecError(f"{found.sentence}.".replace("..", "."))
-    return found.run
+def _best_run(search: Search) -> Run:
+    if search.run is None:
+        raise SpecError(f"{search.sentence}.".replace("..", "."))
+    return search.run

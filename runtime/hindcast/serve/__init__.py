@@ -1,1 +1,1 @@
-"""Applications without an environment: the log that they write, and a policy that they ask for actions."""
+"""Support for applications without an environment: a log of their episodes, and a policy that serves actions."""

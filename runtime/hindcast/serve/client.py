@@ -1,4 +1,4 @@
-"""`PolicyClient`: asks a policy that `hindcast serve` serves. It needs NumPy and nothing else of Hindcast's."""
+"""`PolicyClient`: a client of `hindcast serve`. It requires NumPy and no other extra of Hindcast."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from hindcast.errors import DataError, SpecError, UserError
 from hindcast.serve.messages import UnknownEpisode, from_json_values
 
-_PAUSES_S: Final = (0.0, 0.1, 0.5)
-_BROKEN: Final = (http.client.HTTPException, OSError)
+_RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5)
+_CONNECTION_ERRORS: Final = (http.client.HTTPException, OSError)
 
 
 class Unreachable(UserError):
-    """The server does not answer; what was asked last may be in its log, or not."""
+    """The server does not answer. The last request may be in its log, or may not."""
 
 
 class PolicyClient:
@@ -28,62 +28,67 @@ class PolicyClient:
     Each thread keeps its own connection. A request whose answer was lost is sent again, and counts once.
 
     Args:
-        address: of the server, `http://host:port`.
-        token: which it was started with.
+        address: the server's address, `http://host:port`.
+        token: the token with which the server was started.
         timeout_s: seconds to wait for an answer.
 
     Raises:
-        SpecError: no such address.
+        SpecError: the address is not valid.
     """
 
     def __init__(self, address: str, token: str, timeout_s: float = 30.0) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        url = urlsplit(address)
+        if url.scheme not in ("http", "https") or not url.hostname:
             raise SpecError(f"the address is {address!r}, expected http://host:port")
-        self._connection = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection_class = (
+            http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         )
-        self._address, self._host, self._port = address, parts.hostname, parts.port
-        self._path = parts.path.rstrip("/")
+        self._address, self._host, self._port = address, url.hostname, url.port
+        self._path = url.path.rstrip("/")
         self._token, self._timeout_s = token, timeout_s
-        self._of_thread = threading.local()
+        self._thread_local = threading.local()
 
     def start_episode(self, episode_id: str | None = None) -> str:
-        """Begin an episode; returns its id.
+        """Start an episode and return its id.
 
         Raises:
-            DataError: an episode of this id runs.
+            DataError: an episode with this id is already running.
             Unreachable: the server does not answer.
         """
         id_ = episode_id or uuid.uuid4().hex
-        return str(self._ask("start_episode", episode_id=id_)["episode_id"])
+        return str(self._request("start_episode", episode_id=id_)["episode_id"])
 
     def get_action(self, episode_id: str, observation: Any) -> Any:
-        """The policy's action, which is in the server's log: a number, an array of int64 or float32, or nested ones.
+        """Return the policy's action for an observation. It is in the server's log before it is returned.
 
         Args:
             episode_id: a running episode.
-            observation: nested like its space, of numbers, lists or arrays.
+            observation: numbers, lists or arrays, nested like the observation space.
+
+        Returns:
+            A number, an array of int64 or float32, or a nested structure of these.
 
         Raises:
-            UnknownEpisode: the episode is not running; a restart of the server ends all that were.
-            DataError: an observation that does not fit.
+            UnknownEpisode: the episode is not running; a restart of the server ends all running episodes.
+            DataError: the observation does not fit its space.
             Unreachable: the server does not answer.
         """
         return from_json_values(
-            self._ask("get_action", episode_id=episode_id, observation=observation)["action"]
+            self._request("get_action", episode_id=episode_id, observation=observation)["action"]
         )
 
     def log_action(
         self, episode_id: str, observation: Any, action: Any, action_logp: float | None = None
     ) -> None:
-        """Log an action that the application chose, with the log-probability that it had.
+        """Log an action that the application chose, with its log-probability.
 
         Raises:
             UserError: as `get_action`.
         """
-        given = {} if action_logp is None else {"action_logp": action_logp}
-        self._ask("log_action", episode_id=episode_id, observation=observation, action=action, **given)
+        optional_fields = {} if action_logp is None else {"action_logp": action_logp}
+        self._request(
+            "log_action", episode_id=episode_id, observation=observation, action=action, **optional_fields
+        )
 
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
@@ -93,18 +98,18 @@ class PolicyClient:
         Raises:
             UserError: as `get_action`.
         """
-        given = {} if info is None else {"info": info}
-        self._ask("log_returns", episode_id=episode_id, reward=float(reward), **given)
+        optional_fields = {} if info is None else {"info": info}
+        self._request("log_returns", episode_id=episode_id, reward=float(reward), **optional_fields)
 
     def end_episode(
         self, episode_id: str, observation: Any, *, terminated: bool = True, truncated: bool = False
     ) -> None:
-        """End an episode, with its last observation.
+        """End an episode with its last observation.
 
         Raises:
             UserError: as `get_action`.
         """
-        self._ask(
+        self._request(
             "end_episode",
             episode_id=episode_id,
             observation=observation,
@@ -114,10 +119,10 @@ class PolicyClient:
 
     def close(self) -> None:
         """Close this thread's connection."""
-        connection = getattr(self._of_thread, "connection", None)
+        connection = getattr(self._thread_local, "connection", None)
         if connection is not None:
             connection.close()
-            self._of_thread.connection = None
+            self._thread_local.connection = None
 
     def __enter__(self) -> PolicyClient:
         return self
@@ -125,48 +130,49 @@ class PolicyClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, method: str, **document: Any) -> Any:
-        body = json.dumps(document, default=_numbers)
+    def _request(self, method: str, **document: Any) -> Any:
+        body = json.dumps(document, default=_to_plain_number)
         headers = {
             "Authorization": f"Bearer {self._token}",
             "Content-Type": "application/json",
+            # One key for all tries: if only the answer was lost, the server repeats it instead of the action.
             "Idempotency-Key": uuid.uuid4().hex,
         }
-        last: Exception | None = None
-        for pause in _PAUSES_S:
+        last_error: Exception | None = None
+        for pause in _RETRY_PAUSES_S:
             time.sleep(pause)
             try:
-                return self._answer(method, body, headers)
-            except _BROKEN as error:
+                return self._send(method, body, headers)
+            except _CONNECTION_ERRORS as error:
                 self.close()
-                last = error
+                last_error = error
         raise Unreachable(
-            f"{self._address} does not answer ({last}): start hindcast serve there, or check the address"
-        ) from last
+            f"{self._address} does not answer ({last_error}): start hindcast serve there, or check the address"
+        ) from last_error
 
-    def _answer(self, method: str, body: str, headers: Mapping[str, str]) -> Any:
-        connection = getattr(self._of_thread, "connection", None)
+    def _send(self, method: str, body: str, headers: Mapping[str, str]) -> Any:
+        connection = getattr(self._thread_local, "connection", None)
         if connection is None:
-            connection = self._connection(self._host, self._port, timeout=self._timeout_s)
-            self._of_thread.connection = connection
+            connection = self._connection_class(self._host, self._port, timeout=self._timeout_s)
+            self._thread_local.connection = connection
         connection.request("POST", f"{self._path}/{method}", body, dict(headers))
         response = connection.getresponse()
         try:
-            found = json.loads(response.read())
+            document = json.loads(response.read())
         except ValueError as error:
             raise http.client.HTTPException(f"status {response.status} without a JSON document") from error
         if response.status == 200:
-            return found
-        sentence = str(found.get("error"))
+            return document
+        message = str(document.get("error"))
         if response.status == 401:
-            raise SpecError(f"{self._address}: {sentence}")
-        if found.get("type") == UnknownEpisode.__name__:
-            raise UnknownEpisode(sentence)
-        raise (DataError if response.status < 500 else Unreachable)(sentence)
+            raise SpecError(f"{self._address}: {message}")
+        if document.get("type") == UnknownEpisode.__name__:
+            raise UnknownEpisode(message)
+        raise (DataError if response.status < 500 else Unreachable)(message)
 
 
-def _numbers(value: Any) -> Any:
-    """Arrays and NumPy's numbers as lists and Python's."""
+def _to_plain_number(value: Any) -> Any:
+    """Convert arrays to lists and NumPy's numbers to Python's, for `json.dumps`."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{value!r} is neither a number, nor text, nor an array")

@@ -1,4 +1,4 @@
-"""`EpisodeWriter`: the log of an application that has no environment, as a dataset that grows."""
+"""`EpisodeWriter`: logs the episodes of an application without an environment into a growing dataset."""
 
 from __future__ import annotations
 
@@ -43,30 +43,32 @@ _logger = logging.getLogger("hindcast")
 class EpisodeWriter:
     """Logs the episodes of an application into a dataset, from any number of threads.
 
-    An episode is started, gets actions and their rewards, and is ended, by its id. On this machine whatever
-    `start_episode`, `log_action`, `log_returns` or `end_episode` has returned from is in the dataset afterwards,
-    exactly once, also if the process is killed at any moment (and after `flush()`, if the machine loses its power); on
-    an object store, whatever was there at the last `flush()`, which comes by itself each second. What is in no data
-    file yet lies in a journal in the dataset's folder: the next writer of the same folder finds it there, and goes on
-    in the same dataset. Episodes that ran when the writer was closed or killed are recorded as far as they were
-    logged, and truncated.
+    An episode is started, gets actions and their rewards, and is ended, by its id. On a local file system, everything
+    is in the dataset exactly once when `start_episode`, `log_action`, `log_returns` or `end_episode` has returned, even
+    if the process is killed at any moment; after `flush()`, even if the machine loses power. On an object store this
+    holds for everything up to the last `flush()`, which runs by itself every second. Steps that are not in a data file
+    yet are in a journal in the dataset's folder; the next writer of the same folder reads it and continues the same
+    dataset. Episodes that were running when the writer was closed or killed are recorded as far as they were logged,
+    as truncated episodes.
 
-    Trainings read episodes that have ended and are committed: when they take `file_bytes`, every `commit_every_s`
-    seconds, and at the end of a `with` block.
+    Trainings read episodes that have ended and are committed. A commit happens when ended episodes take `file_bytes`,
+    every `commit_every_s` seconds, and at the end of a `with` block.
 
     Args:
-        path: the dataset's folder, a path or URI; new, or one that an `EpisodeWriter` wrote.
-        observation_space: of the observations. Default: as in the log already; else their shape and dtype are those of
-            the first one, floats are unbounded, and how many integers there are is for a training to say.
-        action_space: the same of the actions.
-        normalized_actions: actions of a Box are a module's own, as recordings have them, rather than the application's.
-        commit_every_s: seconds that an episode waits for its file at most.
-        file_bytes: size in memory that a file is filled to, unless `commit_every_s` is over.
+        path: the dataset's folder, a path or URI: new, or written by an `EpisodeWriter`.
+        observation_space: space of the observations. Default: that of the existing log; in a new log, shape and dtype
+            are those of the first observation, floats are unbounded, and a training must state how many integers
+            there are.
+        action_space: space of the actions, with the same default.
+        normalized_actions: actions of a Box are normalised like a module's, as in recordings, rather than in the
+            application's units.
+        commit_every_s: maximum seconds until an ended episode is committed.
+        file_bytes: size in memory at which a file is written before `commit_every_s` has passed.
 
     Raises:
-        OutputConflict: the folder holds something else, or another process writes there.
+        OutputConflict: the folder contains something else, or another process writes to it.
         DataError: the log has other spaces, or its mark is damaged.
-        StorageError: it cannot be read or written.
+        StorageError: the folder cannot be read or written.
     """
 
     def __init__(
@@ -80,31 +82,32 @@ class EpisodeWriter:
         file_bytes: int = 16 << 20,
     ) -> None:
         self._folder = resolve(path)
-        self._every_s, self._file_bytes = commit_every_s, file_bytes
-        self._lock, self._committing = threading.RLock(), threading.Lock()
+        self._commit_every_s, self._file_bytes = commit_every_s, file_bytes
+        self._lock, self._commit_lock = threading.RLock(), threading.Lock()
         self._episodes = Episodes()
-        self._waiting: list[tuple[Journal, list[Block]]] = []
-        self._process, self._is_closed = os.getpid(), False
-        self._held = contextlib.ExitStack()
-        given = DataSpec({}, observation_space, action_space, None, normalized_actions)
-        with contextlib.ExitStack() as held:
-            self._open(given, held)
-            self._held = held.pop_all()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep_time, name="hindcast-log", daemon=True)
+        self._pending_ranges: list[tuple[Journal, list[Block]]] = []
+        self._pid, self._is_closed = os.getpid(), False
+        self._open_stack = contextlib.ExitStack()
+        requested_spec = DataSpec({}, observation_space, action_space, None, normalized_actions)
+        # If opening fails, the stack releases the lease.
+        with contextlib.ExitStack() as stack:
+            self._open(requested_spec, stack)
+            self._open_stack = stack.pop_all()
+        self._stop_event = threading.Event()
+        self._thread = threading.Thread(target=self._run_timer, name="hindcast-log", daemon=True)
         self._thread.start()
 
     def start_episode(self, episode_id: str | None = None) -> str:
-        """Begin an episode.
+        """Start an episode.
 
         Args:
-            episode_id: unique in the log; None makes one.
+            episode_id: unique in the log; None generates an id.
 
         Returns:
             The id.
 
         Raises:
-            DataError: an episode of this id runs.
+            DataError: an episode with this id is already running.
         """
         id_ = uuid.uuid4().hex if episode_id is None else episode_id
         if not isinstance(id_, str) or not id_:
@@ -122,15 +125,15 @@ class EpisodeWriter:
             episode_id: a running episode.
             observation: before the action; nested like its space.
             action: nested like its space.
-            outputs: columns besides, such as `action_logp`, the log-probability with which the action was chosen; the
-                same with each action of the log.
+            outputs: additional columns, such as `action_logp`, the log-probability with which the action was chosen;
+                the same columns for all actions of the log.
 
         Raises:
             UnknownEpisode: the episode is not running.
-            DataError: values that do not fit the spaces, or the first step; nothing is logged.
+            DataError: values do not fit the spaces or the first step; nothing is logged.
         """
         with self._logging():
-            where = self._place(episode_id)
+            where = self._describe_step(episode_id)
             if not self._steps.is_defined:
                 self._define(self._steps.define(observation, action, outputs, where))
             values = {
@@ -140,14 +143,14 @@ class EpisodeWriter:
             self._apply(Record("action", episode_id, values))
 
     def check_observation(self, episode_id: str, observation: Any) -> None:
-        """Refuse what `log_action` would refuse, without logging it.
+        """Check an observation as `log_action` does, without logging it.
 
         Raises:
             UnknownEpisode: the episode is not running.
-            DataError: an observation that does not fit.
+            DataError: the observation does not fit its space.
         """
         with self._logging():
-            self._steps.check_observation(observation, self._place(episode_id))
+            self._steps.check_observation(observation, self._describe_step(episode_id))
 
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
@@ -157,39 +160,43 @@ class EpisodeWriter:
         Args:
             episode_id: a running episode.
             reward: a number.
-            info: to be kept with the step, as JSON.
+            info: stored with the step, as JSON.
 
         Raises:
             UnknownEpisode: the episode is not running.
-            DataError: it has no action yet; the reward is no finite number.
+            DataError: the episode has no action yet, or the reward is not a finite number.
         """
         with self._logging():
-            where = self._place(episode_id)
+            where = self._describe_step(episode_id)
             if not len(self._episodes[episode_id]):
                 raise DataError(f"{where}: a reward was logged before the first action")
-            self._apply(Record("returns", episode_id, reward=_number(reward, where), info=_json(info, where)))
+            self._apply(
+                Record(
+                    "returns", episode_id, reward=_reward_number(reward, where), info=_info_json(info, where)
+                )
+            )
 
     def end_episode(
         self, episode_id: str, observation: Any, *, terminated: bool = True, truncated: bool = False
     ) -> None:
-        """End an episode. One without an action leaves nothing.
+        """End an episode. An episode without an action is not recorded.
 
         Args:
             episode_id: a running episode.
-            observation: the last one, after the last action.
-            terminated: it came to its end.
-            truncated: it was cut off; it counts as terminated no more then.
+            observation: the last observation, after the last action.
+            terminated: the episode reached a terminal state.
+            truncated: the episode was cut off. It then does not count as terminated.
 
         Raises:
             UnknownEpisode: the episode is not running.
-            DataError: an observation that does not fit; neither terminated nor truncated.
+            DataError: the observation does not fit its space, or the end is neither terminated nor truncated.
         """
         if not (terminated or truncated):
             raise DataError(
-                f"episode {episode_id!r} ends neither terminated nor truncated: give one of the two"
+                f"episode {episode_id!r} ends neither terminated nor truncated: set one of the two"
             )
         with self._logging():
-            where = self._place(episode_id)
+            where = self._describe_step(episode_id)
             has_steps = bool(len(self._episodes[episode_id]))
             values = self._steps.check_observation(observation, where) if has_steps else {}
             self._apply(
@@ -200,7 +207,7 @@ class EpisodeWriter:
             self._try(self.commit)
 
     def flush(self) -> None:
-        """Make durable all that was logged.
+        """Make everything durable that was logged.
 
         Raises:
             StorageError: it could not be written.
@@ -209,31 +216,33 @@ class EpisodeWriter:
             self._journal.flush()
 
     def commit(self) -> None:
-        """Write the episodes that have ended to a file, so that trainings find them.
+        """Write the ended episodes to a file and commit it, so that trainings read them.
 
         Raises:
-            StorageError: it could not be written; they are in the journal still, and the next call tries again.
+            StorageError: the file could not be written. The episodes are still in the journal, and the next call tries
+                again.
         """
-        with self._committing:
+        with self._commit_lock:
+            # Only the rotation blocks other threads: they go on logging while the files are written.
             with self._logging():
                 self._rotate()
-            self._write_waiting()
+            self._write_pending()
 
     def close(self) -> None:
-        """End running episodes as truncated, write everything, and let others write to the folder."""
-        if os.getpid() != self._process:  # the log is another's
+        """End running episodes as truncated, write everything, and release the folder's lease."""
+        if os.getpid() != self._pid:  # a fork: the log belongs to the parent process
             return
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._ended.set()
+        self._stop_event.set()
         self._thread.join()
         try:
             self._write_all()
         finally:
             self._journal.close()
-            self._held.close()
+            self._open_stack.close()
 
     def __enter__(self) -> EpisodeWriter:
         return self
@@ -241,42 +250,44 @@ class EpisodeWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, given: DataSpec, held: contextlib.ExitStack) -> None:
-        state = self._folder.child(FOLDER)
-        known = _known(self._folder)
-        if known is None and has_foreign_files(self._folder, state):
-            raise OutputConflict(f"{self._folder} contains other files: give a new folder for the log.")
-        guard = held.enter_context(sole_writer(state))
+    def _open(self, requested_spec: DataSpec, stack: contextlib.ExitStack) -> None:
+        state_folder = self._folder.child(FOLDER)
+        stored_spec = _read_spec(self._folder)
+        if stored_spec is None and has_foreign_files(self._folder, state_folder):
+            raise OutputConflict(f"{self._folder} contains other files: use a new folder for the log.")
+        guard = stack.enter_context(sole_writer(state_folder))
         self._folder = self._folder.with_guard(guard)
         self._journals = self._folder.child(FOLDER, JOURNAL)
-        self._steps = StepSchema(_agreed(given, known, self._folder))
+        self._steps = StepSchema(_agree_on_spec(requested_spec, stored_spec, self._folder))
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         self._num_episodes = sum(commit.episodes for commit in commits.values())
-        last = self._recover(commits)
-        self._journal = Journal(self._journals, last + 1)
+        last_number = self._recover(commits)
+        self._journal = Journal(self._journals, last_number + 1)
 
     def _recover(self, commits: Mapping[int, Commit]) -> int:
-        """Commit what the journals of killed writers hold; the number of the last range."""
-        left = read_journals(self._journals)
-        last = max([-1, *commits, *left])
-        for number in sorted(left):
+        """Commit the episodes in the journals of killed writers. Return the number of the last range."""
+        journals = read_journals(self._journals)
+        last_number = max([-1, *commits, *journals])
+        for number in sorted(journals):
             if number not in commits:
                 episodes = Episodes()
-                for record in left[number]:
+                for record in journals[number]:
                     episodes.apply(record)
-                if number == max(left):  # others were carried over to the journal after theirs
+                if number == max(
+                    journals
+                ):  # running episodes of an earlier journal were copied to the next one
                     episodes.truncate_all()
                 self._write_range(number, episodes.pop_blocks())
-        for number in sorted(left):
+        for number in sorted(journals):
             delete_journal(self._journals, number)
-        return last
+        return last_number
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
-        if os.getpid() != self._process:
+        if os.getpid() != self._pid:
             raise OutputConflict(
-                f"the log {self._folder} was opened by the process {self._process}, and this process is a fork of it: "
+                f"the log {self._folder} was opened by the process {self._pid}, and this process is a fork of it: "
                 "open it after the fork, in one process; `hindcast serve` lets several processes use one log."
             )
         with self._lock:
@@ -284,7 +295,7 @@ class EpisodeWriter:
                 raise OutputConflict(f"the log {self._folder} is closed: open another EpisodeWriter.")
             yield
 
-    def _place(self, episode_id: str) -> str:
+    def _describe_step(self, episode_id: str) -> str:
         return f"episode {episode_id!r}, step {len(self._episodes[episode_id])}"
 
     def _define(self, steps: StepSchema) -> None:
@@ -297,28 +308,28 @@ class EpisodeWriter:
         self._episodes.apply(record)
 
     def _rotate(self) -> None:
-        """Let another journal begin, with what runs, where episodes have ended in this one."""
+        """Start a new journal with the running episodes, if episodes of the current one have ended."""
         if not self._episodes.blocks:
             return
         self._journal.flush()
         running = [record for episode in self._episodes.running.values() for record in episode.records()]
-        fresh = Journal(self._journals, self._journal.number + 1, running)
-        self._waiting.append((self._journal, self._episodes.pop_blocks()))
-        self._journal = fresh
+        new_journal = Journal(self._journals, self._journal.number + 1, running)
+        self._pending_ranges.append((self._journal, self._episodes.pop_blocks()))
+        self._journal = new_journal
 
-    def _write_waiting(self) -> None:
-        while self._waiting:
-            journal, blocks = self._waiting[0]
+    def _write_pending(self) -> None:
+        while self._pending_ranges:
+            journal, blocks = self._pending_ranges[0]
             self._write_range(journal.number, blocks)
             journal.delete()
-            del self._waiting[0]
+            del self._pending_ranges[0]
 
     def _write_all(self) -> None:
-        with self._committing:
+        with self._commit_lock:
             self._journal.flush()
             self._episodes.truncate_all()
-            self._waiting.append((self._journal, self._episodes.pop_blocks()))
-            self._write_waiting()
+            self._pending_ranges.append((self._journal, self._episodes.pop_blocks()))
+            self._write_pending()
 
     def _write_range(self, number: int, blocks: list[Block]) -> None:
         if not blocks:
@@ -327,19 +338,19 @@ class EpisodeWriter:
         write_commit(self._folder, target.write_range(self._steps.spec, number, self._num_episodes, blocks))
         self._num_episodes += len(blocks)
 
-    def _keep_time(self) -> None:
-        """Flush each second where storage needs that, and commit when it is time."""
-        waited = 0.0
-        while not self._ended.wait(step := min(_TICK_S, self._every_s)):
-            waited += step
+    def _run_timer(self) -> None:
+        """Flush every second if storage requires it, and commit when it is due."""
+        waited_s = 0.0
+        while not self._stop_event.wait(step_s := min(_TICK_S, self._commit_every_s)):
+            waited_s += step_s
             if not self._folder.is_local:
                 self._try(self.flush)
-            if waited >= self._every_s:
-                waited = 0.0
+            if waited_s >= self._commit_every_s:
+                waited_s = 0.0
                 self._try(self.commit)
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Write what is in the journal; where that fails it stays there, and is tried again."""
+        """Run a write of journalled data. If it fails, log a warning: the data stay in the journal for the next try."""
         try:
             write()
         except UserError as error:
@@ -347,43 +358,45 @@ class EpisodeWriter:
                 _logger.warning("%s", error)
 
 
-def _known(folder: Location) -> DataSpec | None:
-    """What the log in a folder holds; None where none was begun.
+def _read_spec(folder: Location) -> DataSpec | None:
+    """Read the spec of the log in a folder; None if the folder contains no log.
 
     Raises:
-        OutputConflict: the mark there is of something else.
-        DataError: it is damaged.
+        OutputConflict: the folder contains something else.
+        DataError: the mark of the log is damaged.
     """
-    found = require_owner(folder.child(FOLDER))
-    if found is None:
+    mark = require_owner(folder.child(FOLDER))
+    if mark is None:
         return None
-    if found["resource"] != LOG_RESOURCE:
-        raise OutputConflict(f"{folder} holds {found['resource']}: give another folder for the log.")
-    return DataSpec.from_json(found["spec"])
+    if mark["resource"] != LOG_RESOURCE:
+        raise OutputConflict(f"{folder} holds {mark['resource']}: use another folder for the log.")
+    return DataSpec.from_json(mark["spec"])
 
 
-def _agreed(given: DataSpec, known: DataSpec | None, folder: Location) -> DataSpec:
-    """What the log holds, where a log was there.
+def _agree_on_spec(requested_spec: DataSpec, stored_spec: DataSpec | None, folder: Location) -> DataSpec:
+    """Return the spec of the existing log or, without one, the requested spec.
 
     Raises:
-        DataError: it is not what was given.
+        DataError: the existing log has another spec than requested.
     """
-    if known is None:
-        return given
-    for what in ("observation_space", "action_space"):
-        wanted, found = getattr(given, what), getattr(known, what)
-        if wanted is not None and wanted != found:
+    if stored_spec is None:
+        return requested_spec
+    for field in ("observation_space", "action_space"):
+        requested_space, stored_space = getattr(requested_spec, field), getattr(stored_spec, field)
+        if requested_space is not None and requested_space != stored_space:
             raise DataError(
-                f"the log {folder} has the {what.replace('_', ' ')} {found}, and {wanted} is given: give another folder"
+                f"the log {folder} has the {field.replace('_', ' ')} {stored_space}, expected {requested_space}: "
+                "use another folder"
             )
-    if given.normalized_actions != known.normalized_actions and known.has_float_actions:
+    if requested_spec.normalized_actions != stored_spec.normalized_actions and stored_spec.has_float_actions:
         raise DataError(
-            f"the log {folder} has normalized_actions={known.normalized_actions}: give the same, or another folder"
+            f"the log {folder} has normalized_actions={stored_spec.normalized_actions}: "
+            "set the same, or use another folder"
         )
-    return known
+    return stored_spec
 
 
-def _number(reward: Any, where: str) -> float:
+def _reward_number(reward: Any, where: str) -> float:
     try:
         number = float(reward)
     except (TypeError, ValueError) as error:
@@ -393,7 +406,7 @@ def _number(reward: Any, where: str) -> float:
     return number
 
 
-def _json(info: Any, where: str) -> str:
+def _info_json(info: Any, where: str) -> str:
     if info is None:
         return ""
     try:

@@ -1,8 +1,8 @@
 """`HttpServer`: a `PolicyServer` over HTTP, for an application in another process or language.
 
-Each method is a POST of a JSON document to `/<method>`, with `Authorization: Bearer <token>`; the answer is a document,
-`{"error": …, "type": …}` where the request was refused. `Idempotency-Key` names a request: sent again because its
-answer was lost, it gets the answer that it had. `GET /health` needs no token.
+Each method is a POST of a JSON document to `/<method>`, with `Authorization: Bearer <token>`. The answer is a JSON
+document; if the request was refused, it is `{"error": …, "type": …}`. `Idempotency-Key` identifies a request: if it is
+sent again because its answer was lost, it gets the same answer. `GET /health` requires no token.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hindcast.serve.policy_server import PolicyServer
 from hindcast.storage.failures import reason_of
 
 _IDLE_S: Final = 300.0
-_REMEMBERED: Final = 10_000
-_LONGEST_LINE: Final = 1 << 16
-_MOST_HEADERS: Final = 100
+_MAX_STORED_ANSWERS: Final = 10_000
+_MAX_LINE_BYTES: Final = 1 << 16
+_MAX_HEADERS: Final = 100
 _FIELDS: Final[Mapping[str, tuple[set[str], set[str]]]] = {
     "start_episode": (set(), {"episode_id"}),
     "get_action": ({"episode_id", "observation"}, set()),
@@ -36,27 +36,27 @@ _FIELDS: Final[Mapping[str, tuple[set[str], set[str]]]] = {
     "log_returns": ({"episode_id", "reward"}, {"info"}),
     "end_episode": ({"episode_id", "observation"}, {"terminated", "truncated"}),
 }
-"""Method -> what its document must and may hold."""
+"""Method -> required and optional fields of its document."""
 _logger = logging.getLogger("hindcast")
 
 Answer = tuple[int, bytes]
 
 
 class HttpServer:
-    """Serves until it is closed, each connection in its own thread.
+    """Serves a policy until it is closed, each connection in its own thread.
 
     Args:
-        policy: decides and logs; stays the caller's to close.
-        token: what requests must carry.
-        host: address to listen at; only this machine reaches the default.
-        port: 0 takes a free one.
-        max_body_bytes: longer requests are refused.
+        policy: decides and logs; the caller closes it.
+        token: the token that requests must carry.
+        host: address to listen at; the default is only reachable from this machine.
+        port: port to listen at; 0 chooses a free one.
+        max_body_bytes: maximum length of a request; longer ones are refused.
 
     Attributes:
-        host, port: where it listens.
+        host, port: the address at which it listens.
 
     Raises:
-        StorageError: the address cannot be listened at.
+        StorageError: it cannot listen at the address.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class HttpServer:
         port: int = 0,
         max_body_bytes: int = 16 << 20,
     ) -> None:
-        answering = _Answering(policy, token, max_body_bytes)
-        handler = type("Handler", (_Handler,), {"answering": answering})
+        dispatcher = _Dispatcher(policy, token, max_body_bytes)
+        handler = type("Handler", (_Handler,), {"dispatcher": dispatcher})
         try:
             self._server = _Server((host, port), handler)
         except OSError as error:
@@ -80,7 +80,7 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more requests; those under way may end."""
+        """Accept no more requests; running requests may end."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -98,24 +98,25 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnects is not an error."""
+        """Ignore the error: a client may disconnect at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection, which stays open from request to request."""
+    """A connection that stays open for several requests."""
 
-    answering: _Answering
+    dispatcher: _Dispatcher
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hindcast", ""
     disable_nagle_algorithm = True
-    wbufsize = -1  # head and body leave together
+    wbufsize = -1  # buffered: headers and body are sent together
     timeout = _IDLE_S
 
     raw_requestline: bytes
-    headers: dict[str, str]  # type: ignore[assignment]  # by their names in lower case
+    headers: dict[str, str]  # type: ignore[assignment]  # name in lower case -> value
 
     def parse_request(self) -> bool:
-        """The request's first line and headers; the base class's parser, made for e-mail, took a fifth of the time."""
+        """Parse the request line and the headers."""
+        # Not with the base class's parser, which is made for e-mail: it took a fifth of the time.
         self.requestline = str(self.raw_requestline, "iso-8859-1").rstrip()
         self.command, self.path, self.request_version = "", "", self.protocol_version
         words = self.requestline.split()
@@ -124,8 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         self.command, self.path, self.request_version = words
         self.headers = {}
-        while (line := self.rfile.readline(_LONGEST_LINE)) not in (b"\r\n", b"\n", b""):
-            if not line.endswith(b"\n") or len(self.headers) == _MOST_HEADERS:
+        while (line := self.rfile.readline(_MAX_LINE_BYTES)) not in (b"\r\n", b"\n", b""):
+            if not line.endswith(b"\n") or len(self.headers) == _MAX_HEADERS:
                 self._send(*_refusal(431, "the request's headers are too large"), close=True)
                 return False
             name, _, value = line.decode("iso-8859-1").partition(":")
@@ -135,26 +136,26 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("expect", "").lower() != "100-continue" or self.handle_expect_100()
 
     def do_POST(self) -> None:
-        """A method of the policy."""
-        self._send(*self.answering.post(self.path.strip("/"), self.headers, self._body))
+        """Call a method of the policy."""
+        self._send(*self.dispatcher.post(self.path.strip("/"), self.headers, self._body))
 
     def do_GET(self) -> None:
-        """Whether the server is running."""
+        """Answer the health check."""
         is_health = self.path.strip("/") == "health"
         answer = _answer(200, {"status": "ok"}) if is_health else _refusal(404, "GET is for /health only")
         self._send(*answer)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged: they carry the token."""
+        """Log nothing: requests carry the token."""
 
-    def _body(self, most: int) -> bytes:
+    def _body(self, max_bytes: int) -> bytes:
         length = self.headers.get("content-length", "")
         if not length.isdecimal():
             self.close_connection = True
-            raise _Refused(411, "the request has no Content-Length")
-        if int(length) > most:
+            raise _RequestError(411, "the request has no Content-Length")
+        if int(length) > max_bytes:
             self.close_connection = True
-            raise _Refused(413, f"the request has {length} bytes; at most {most} are allowed")
+            raise _RequestError(413, f"the request has {length} bytes; at most {max_bytes} are allowed")
         return self.rfile.read(int(length))
 
     def _send(self, status: int, body: bytes, close: bool = False) -> None:
@@ -169,104 +170,108 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-class _Refused(Exception):
+class _RequestError(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
 
 
-class _Answering:
-    """The answer to a request."""
+class _Dispatcher:
+    """Dispatches requests to the policy and answers repeated requests from a cache."""
 
     def __init__(self, policy: PolicyServer, token: str, max_body_bytes: int) -> None:
         self._policy = policy
         self._token = token.encode()
-        self._most = max_body_bytes
+        self._max_body_bytes = max_body_bytes
         self._structs = {
             "observation": space_struct(policy.policy.observation_space),
             "action": space_struct(policy.policy.action_space),
         }
-        self._answered: OrderedDict[str, Answer] = OrderedDict()
-        self._under_way: dict[str, threading.Event] = {}
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._pending_requests: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
 
     def post(self, method: str, headers: Mapping[str, str], body: Callable[[int], bytes]) -> Answer:
-        """Status and document."""
+        """Return status and document of the answer to a POST."""
         try:
-            data = body(self._most)  # read even if refused: the next request follows it
-            given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-            if not hmac.compare_digest(given, self._token):
+            # Read the body even if the request will be refused: the next request follows it on the connection.
+            data = body(self._max_body_bytes)
+            request_token = headers.get("authorization", "").removeprefix("Bearer ").encode()
+            # In constant time, so that the time does not reveal how much of a guessed token is right.
+            if not hmac.compare_digest(request_token, self._token):
                 return _refusal(401, "the token is missing or wrong: send Authorization: Bearer <token>")
             if method not in _FIELDS:
-                return _refusal(404, f"there is no method {method!r}; the methods are {', '.join(_FIELDS)}")
-            return self._once(headers.get("idempotency-key"), lambda: self._call(method, data))
-        except _Refused as refused:
-            return _refusal(refused.status, str(refused))
+                return _refusal(404, f"unknown method {method!r}: the methods are {', '.join(_FIELDS)}")
+            return self._call_once(headers.get("idempotency-key"), lambda: self._call(method, data))
+        except _RequestError as error:
+            return _refusal(error.status, str(error))
 
-    def _once(self, key: str | None, call: Callable[[], Answer]) -> Answer:
-        """The answer to a request, made once for each key."""
+    def _call_once(self, key: str | None, call: Callable[[], Answer]) -> Answer:
+        """Return the answer to a request. Requests with the same key are executed once."""
         if key is None:
             return call()
         with self._lock:
-            running = self._under_way.get(key)
-            if running is None:
-                if key in self._answered:
-                    return self._answered[key]
-                self._under_way[key] = threading.Event()
-        if running is not None:  # its connection broke, and it was sent again meanwhile
-            running.wait()
-            return self._answered.get(key) or _refusal(503, "the request failed: send it again")
+            pending_request = self._pending_requests.get(key)
+            if pending_request is None:
+                if key in self._answers:
+                    return self._answers[key]
+                self._pending_requests[key] = threading.Event()
+        if (
+            pending_request is not None
+        ):  # sent again after its connection broke, while the first one is still running
+            pending_request.wait()
+            return self._answers.get(key) or _refusal(503, "the request failed: send it again")
         try:
             answer = call()
             with self._lock:
-                self._answered[key] = answer
-                while len(self._answered) > _REMEMBERED:
-                    self._answered.popitem(last=False)
+                self._answers[key] = answer
+                while len(self._answers) > _MAX_STORED_ANSWERS:
+                    self._answers.popitem(last=False)
             return answer
         finally:
             with self._lock:
-                self._under_way.pop(key).set()
+                self._pending_requests.pop(key).set()
 
     def _call(self, method: str, data: bytes) -> Answer:
         arguments = self._arguments(method, data)
         try:
-            found = getattr(self._policy, method)(**arguments)
+            result = getattr(self._policy, method)(**arguments)
         except UnknownEpisode as error:
             return _refusal(404, str(error), "UnknownEpisode")
         except DataError as error:
             return _refusal(400, str(error))
-        except UserError as error:  # storage that fails, a log that is closed
+        except UserError as error:  # storage failed, or the log is closed
             return _refusal(503, str(error), type(error).__name__)
         except Exception:
             _logger.exception("%s failed", method)
             return _refusal(
                 500, f"{method} failed because of a bug in Hindcast: see the server's log", "Defect"
             )
-        named = {"start_episode": "episode_id", "get_action": "action"}.get(method)
-        return _answer(200, {named: to_json_values(found)} if named else {})
+        result_name = {"start_episode": "episode_id", "get_action": "action"}.get(method)
+        return _answer(200, {result_name: to_json_values(result)} if result_name else {})
 
     def _arguments(self, method: str, data: bytes) -> dict[str, Any]:
         try:
             document = orjson.loads(data or b"{}")
         except orjson.JSONDecodeError as error:
-            raise _Refused(400, f"the request is not JSON: {error}") from error
+            raise _RequestError(400, f"the request is not JSON: {error}") from error
         if not isinstance(document, dict):
-            raise _Refused(400, f"the request is {type(document).__name__}, expected an object")
-        needed, optional = _FIELDS[method]
-        if missing := needed - document.keys():
-            raise _Refused(400, f"{method} lacks {', '.join(sorted(missing))}")
-        if unknown := document.keys() - needed - optional:
-            raise _Refused(
-                400,
-                f"{method} has no {', '.join(sorted(unknown))}: it takes {', '.join(sorted(needed | optional))}",
+            raise _RequestError(400, f"the request is {type(document).__name__}, expected an object")
+        required_fields, optional_fields = _FIELDS[method]
+        if missing := required_fields - document.keys():
+            raise _RequestError(400, f"{method} requires {', '.join(sorted(missing))}")
+        if unknown := document.keys() - required_fields - optional_fields:
+            field_names = ", ".join(sorted(required_fields | optional_fields))
+            raise _RequestError(
+                400, f"{method} has no {', '.join(sorted(unknown))}: its fields are {field_names}"
             )
         id_ = document.get("episode_id")
-        if not isinstance(id_, str) and (id_ is not None or "episode_id" in needed):
-            raise _Refused(400, f"episode_id is {id_!r}, expected text")
+        if not isinstance(id_, str) and (id_ is not None or "episode_id" in required_fields):
+            raise _RequestError(400, f"episode_id is {id_!r}, expected text")
         try:
             return {name: restore_tuples(value, self._structs.get(name)) for name, value in document.items()}
         except (KeyError, TypeError, ValueError) as error:
-            raise _Refused(400, f"{method}: a value is not nested like its space: {error!r}") from error
+            raise _RequestError(400, f"{method}: a value is not nested like its space: {error!r}") from error
 
 
 def _answer(status: int, document: Mapping[str, Any]) -> Answer:

@@ -1,8 +1,8 @@
-"""`Journal`: what was logged and is in no data file yet, in a form that outlives the process.
+"""`Journal`: logged records that are not in a data file yet, stored so that they survive the process.
 
-On this machine a record is with the kernel before `append` returns: a kill of the process loses nothing, and `flush`
-keeps it through a loss of power. An object store has no files that grow: there records wait in memory until `flush`
-puts them as an object of their own.
+On a local file system, `append` passes a record to the kernel before it returns, so a killed process loses nothing;
+after `flush` the record also survives a loss of power. Objects of an object store cannot grow: there, records stay in
+memory until `flush` writes them as another object.
 """
 
 from __future__ import annotations
@@ -21,93 +21,95 @@ _NAME: Final = re.compile(r"^(\d{6,})-(\d{6})\.log$")
 
 
 class Journal:
-    """The journal of one range of episodes; not for several threads at once.
+    """The journal of one range of episodes. Not thread-safe.
 
     Args:
-        folder: of all journals.
-        number: of the range.
-        head: records that it begins with; it appears with all of them, or not at all.
+        folder: the folder of all journals.
+        number: the number of the range.
+        initial_records: the first records; the journal appears with all of them or not at all.
     """
 
-    def __init__(self, folder: Location, number: int, head: Iterable[Record] = ()) -> None:
+    def __init__(self, folder: Location, number: int, initial_records: Iterable[Record] = ()) -> None:
         self.number = number
         self._folder = folder
-        self._parts = 0
-        self._waiting = bytearray().join(encode_record(record) for record in head)
-        self._put()
+        self._num_parts = 0
+        self._buffer = bytearray().join(encode_record(record) for record in initial_records)
+        self._write_part()
         self._file: int | None = None
         if folder.is_local:
             path = folder.child(_name(number, 0))
             with storage_errors("write", path):
                 self._file = os.open(path.path, os.O_WRONLY | os.O_APPEND)
-            self._end = os.fstat(self._file).st_size
+            self._num_bytes = os.fstat(self._file).st_size
 
     def append(self, record: Record) -> None:
         """Add a record.
 
         Raises:
-            StorageError: it could not be written; the journal is as it was.
+            StorageError: the record could not be written; the journal is unchanged.
         """
         data = encode_record(record)
         if self._file is None:
-            self._waiting += data
+            self._buffer += data
             return
         with storage_errors("write", self._folder):
             try:
-                written = os.write(self._file, data)
-                while written < len(data):
-                    written += os.write(self._file, data[written:])
+                num_written = os.write(self._file, data)
+                while num_written < len(data):
+                    num_written += os.write(self._file, data[num_written:])
             except OSError:
+                # Records after a half-written one could not be read.
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._file, self._end)
+                    os.ftruncate(self._file, self._num_bytes)
                 raise
-        self._end += len(data)
+        self._num_bytes += len(data)
 
     def flush(self) -> None:
-        """Make durable what was appended.
+        """Make all appended records durable.
 
         Raises:
-            StorageError: it could not be written.
+            StorageError: they could not be written.
         """
         if self._file is not None:
             with storage_errors("write", self._folder):
                 os.fdatasync(self._file)
-        elif self._waiting:
-            self._put()
+        elif self._buffer:
+            self._write_part()
 
     def close(self) -> None:
-        """Append nothing more."""
+        """Close the journal's file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def delete(self) -> None:
-        """Close it and remove its files."""
+        """Close the journal and remove its files."""
         self.close()
         delete_journal(self._folder, self.number)
 
-    def _put(self) -> None:
-        self._folder.child(_name(self.number, self._parts)).write_bytes(bytes(self._waiting))
-        self._parts += 1
-        self._waiting = bytearray()
+    def _write_part(self) -> None:
+        self._folder.child(_name(self.number, self._num_parts)).write_bytes(bytes(self._buffer))
+        self._num_parts += 1
+        self._buffer = bytearray()
 
 
 def read_journals(folder: Location) -> dict[int, list[Record]]:
-    """The records of each journal that is left, by number, in order.
+    """Read the records of each existing journal, in order, by its number.
 
     Raises:
         DataError: a file is damaged.
     """
-    found: dict[int, list[Record]] = {}
+    journals: dict[int, list[Record]] = {}
     for entry in folder.files():
         if match := _NAME.match(entry.relative_path):
             records = decode_records(entry.location.read_bytes(), str(entry.location))
-            found.setdefault(int(match[1]), []).extend(records)
-    return found
+            journals.setdefault(int(match[1]), []).extend(records)
+    return journals
 
 
 def delete_journal(folder: Location, number: int) -> None:
-    """Remove the files of a journal, the last one first: what is left has no gap."""
+    """Remove the files of a journal."""
+    # The last one first: if this is interrupted, the remaining files have no gap.
     for entry in reversed(list(folder.files())):
         match = _NAME.match(entry.relative_path)
         if match and int(match[1]) == number:

@@ -1,4 +1,4 @@
-"""What servers and clients share: values in JSON, and the error for an episode that is not running."""
+"""Shared by servers and clients: the JSON form of values, and the error for an episode that is not running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TUPLE: Final = "tuple"
 
 
 def to_json_values(value: Any) -> Any:
-    """What JSON can hold, arrays as lists and tuples marked as such; `with_arrays` takes it back."""
+    """Convert a value to what JSON can represent: arrays to lists, tuples to marked lists."""
     if isinstance(value, Mapping):
         return {str(key): to_json_values(part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -24,7 +24,7 @@ def to_json_values(value: Any) -> Any:
 
 
 def from_json_values(value: Any) -> Any:
-    """What `plain` was given, with arrays of int64 and float32 in place of lists."""
+    """Invert `to_json_values`: marked lists become tuples, other lists arrays of int64 or float32."""
     if isinstance(value, Mapping):
         if value.keys() == {_TUPLE}:
             return tuple(from_json_values(part) for part in value[_TUPLE])
@@ -36,12 +36,12 @@ def from_json_values(value: Any) -> Any:
 
 
 class UnknownEpisode(DataError):
-    """An episode that is not running: it was never started, has ended, or was cut when its writer ended."""
+    """The episode is not running: it was never started, has ended, or was truncated when its writer ended."""
 
 
 def unknown_episode_error(id_: str) -> UnknownEpisode:
-    """The error for an episode that is not running."""
+    """Build the error for an episode that is not running."""
     return UnknownEpisode(
-        f"episode {id_!r} is not running: it was not started, has ended, or was cut when its writer was closed or "
-        "killed; start another one"
+        f"episode {id_!r} is not running: it was not started, has ended, or was truncated when its writer was closed "
+        "or killed. Start another episode."
     )

@@ -1,4 +1,4 @@
-"""`PolicyServer`: a policy for an application that asks for actions, and the log of what it decided."""
+"""`PolicyServer`: a policy that answers an application's requests for actions and logs its decisions."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from hindcast.threads import torch_threads
 
 
 class PolicyServer:
-    """Decides for an application, in its own process or behind `HttpServer`, and logs what was decided.
+    """Decides for an application, in its own process or behind `HttpServer`, and logs the decisions.
 
-    The methods are those of RLlib's `ExternalEnv` and `PolicyClient`. The log is what a recording of the policy would
-    be: with `action_logp` and `action_dist_inputs`, so that it is evidence for `hindcast evaluate --data` and for the
-    next training. It holds what an `EpisodeWriter` promises. Many threads may call at once; they decide in turn.
+    The methods are those of RLlib's `ExternalEnv` and `PolicyClient`. The log equals a recording of the policy: with
+    `action_logp` and `action_dist_inputs`, so that `hindcast evaluate --data` and the next training can use it. It has
+    the guarantees of `EpisodeWriter`. Several threads may call at the same time; the policy decides one after another.
 
     Args:
-        policy: what decides, or the path of its checkpoint.
-        log: folder of the dataset, as of `EpisodeWriter`.
-        explore: sample actions; False takes the likeliest.
-        seed: of the sampling; None: another one each time.
-        writer_options: of `EpisodeWriter`.
+        policy: the policy, or the path of its checkpoint.
+        log: folder of the dataset, as for `EpisodeWriter`.
+        explore: sample actions; False takes the most likely ones.
+        seed: seed of the sampling; None draws one each time.
+        writer_options: options of `EpisodeWriter`.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class PolicyServer:
         self._seeds = np.random.default_rng(seed)
         self._playing: dict[str, EpisodeState] = {}
         self._rewards: dict[str, float | None] = {}  # since the last action; None before the first
-        self._deciding = threading.Lock()
-        self._applications = StepSchema(DataSpec({}, None, self.policy.action_space, None, False))
+        self._decision_lock = threading.Lock()
+        self._application_schema = StepSchema(DataSpec({}, None, self.policy.action_space, None, False))
         self.log = EpisodeWriter(
             log,
             observation_space=self.policy.observation_space,
@@ -63,23 +63,23 @@ class PolicyServer:
         )
 
     def start_episode(self, episode_id: str | None = None) -> str:
-        """Begin an episode; returns its id. See `EpisodeWriter.start_episode`."""
+        """Start an episode and return its id. See `EpisodeWriter.start_episode`."""
         id_ = self.log.start_episode(episode_id)
-        with self._deciding:
+        with self._decision_lock:
             self._playing[id_] = self.policy.begin(int(self._seeds.integers(1 << 62)))
             self._rewards[id_] = None
         return id_
 
     def get_action(self, episode_id: str, observation: Any) -> Any:
-        """The action for an observation, in the application's own units; it is in the log before it is returned.
+        """Return the action for an observation, in the application's units. It is in the log before it is returned.
 
         Raises:
             UnknownEpisode: the episode is not running.
-            DataError: an observation that does not fit; nothing is logged.
+            DataError: the observation does not fit its space; nothing is logged.
         """
-        acted = self._decide(episode_id, observation)
-        self._log(episode_id, observation, acted.actions, acted, acted.logp)
-        return acted.env_actions[0]
+        decision = self._decide(episode_id, observation)
+        self._log(episode_id, observation, decision.actions, decision, decision.logp)
+        return decision.env_actions[0]
 
     def log_action(
         self, episode_id: str, observation: Any, action: Any, action_logp: float | None = None
@@ -89,34 +89,34 @@ class PolicyServer:
         Args:
             episode_id: a running episode.
             observation: before the action.
-            action: in the application's own units.
-            action_logp: the log-probability with which it was chosen, 0.0 where that was certain; needed where the
-                policy's own actions have one.
+            action: in the application's units.
+            action_logp: the log-probability with which it was chosen, 0.0 if it was certain; required if the policy's
+                own actions have one.
 
         Raises:
             UnknownEpisode: the episode is not running.
-            DataError: values that do not fit, or no `action_logp`; nothing is logged.
+            DataError: values do not fit their spaces, or `action_logp` is missing; nothing is logged.
         """
         where = f"episode {episode_id!r}: log_action"
         if action_logp is None and self.policy.has_logp(self._explore):
             raise DataError(
-                f"{where} needs action_logp, the log-probability with which the application chose the action (0.0 "
-                "if it was certain): estimates from the log are weighted by it"
+                f"{where} requires action_logp, the log-probability with which the application chose the action (0.0 "
+                "if it was certain): it weights estimates from the log"
             )
-        own = {
+        module_action = {
             leaf: self.policy.preprocessing.to_module(leaf, value[None])
-            for leaf, value in self._applications.check_action(action, {}, where).items()
+            for leaf, value in self._application_schema.check_action(action, {}, where).items()
         }
-        acted = self._decide(episode_id, observation)
+        decision = self._decide(episode_id, observation)
         logp = None if action_logp is None else np.array([action_logp], dtype=np.float32)
-        self._log(episode_id, observation, own, acted, logp)
+        self._log(episode_id, observation, module_action, decision, logp)
 
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
     ) -> None:
-        """Log what came of the last action. See `EpisodeWriter.log_returns`."""
+        """Log the reward of the last action. See `EpisodeWriter.log_returns`."""
         self.log.log_returns(episode_id, reward, info)
-        with self._deciding:
+        with self._decision_lock:
             self._rewards[episode_id] = (self._rewards.get(episode_id) or 0.0) + float(reward)
 
     def end_episode(
@@ -124,7 +124,7 @@ class PolicyServer:
     ) -> None:
         """End an episode. See `EpisodeWriter.end_episode`."""
         self.log.end_episode(episode_id, observation, terminated=terminated, truncated=truncated)
-        with self._deciding:
+        with self._decision_lock:
             self._playing.pop(episode_id, None)
             self._rewards.pop(episode_id, None)
 
@@ -139,9 +139,9 @@ class PolicyServer:
         self.close()
 
     def _decide(self, episode_id: str, observation: Any) -> Actions:
-        """What the policy does; its frames and recurrent state advance even if the application decides."""
+        """Let the policy decide; its frames and recurrent state advance even if the application chose the action."""
         self.log.check_observation(episode_id, observation)
-        with self._deciding, torch_threads(1):
+        with self._decision_lock, torch_threads(1):
             if episode_id not in self._playing:
                 raise unknown_episode_error(episode_id)
             reward, self._rewards[episode_id] = self._rewards[episode_id], 0.0
@@ -152,14 +152,14 @@ class PolicyServer:
         episode_id: str,
         observation: Any,
         actions: Mapping[str, NDArray[Any]],
-        acted: Actions,
+        decision: Actions,
         logp: NDArray[np.float32] | None,
     ) -> None:
         outputs: dict[str, Any] = {}
-        if acted.dist_inputs is not None:
-            outputs[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs[0]
+        if decision.dist_inputs is not None:
+            outputs[Columns.ACTION_DIST_INPUTS] = decision.dist_inputs[0]
         if logp is not None:
             outputs[Columns.ACTION_LOGP] = logp[0]
-        named = {leaf: rows[0] for leaf, rows in actions.items()}
-        action = unflatten(named, Columns.ACTIONS, space_struct(self.policy.action_space))
+        action_leaves = {leaf: rows[0] for leaf, rows in actions.items()}
+        action = unflatten(action_leaves, Columns.ACTIONS, space_struct(self.policy.action_space))
         self.log.log_action(episode_id, observation, action, **outputs)

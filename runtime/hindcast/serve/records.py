@@ -1,4 +1,4 @@
-"""Records of a journal as bytes: length, checksum, MessagePack; an array is its dtype, shape and bytes."""
+"""Records of a journal, encoded as length, checksum and MessagePack; an array as its dtype, shape and bytes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hindcast.errors import DataError
 
 Values = dict[str, Any]
 """Leaf name -> one value: an array `[*shape]`, or text."""
-_HEAD: Final = struct.Struct("<II")
-_ARRAY: Final = 1
+_HEADER: Final = struct.Struct("<II")
+_ARRAY_EXT_TYPE: Final = 1
 
 
 @dataclass(frozen=True)
 class Record:
-    """One thing that was logged.
+    """A logged change of an episode.
 
     Attributes:
-        kind: what happened to the episode.
-        episode: its id.
-        values: of an action the observation, the action and what came with it; of an end the last observation.
-        reward: of returns.
-        info: of returns, JSON text.
-        terminated, truncated: of an end.
+        kind: the kind of change.
+        episode: the episode's id.
+        values: leaves of observation, action and outputs of an action; of the last observation of an end.
+        reward: reward of returns.
+        info: info of returns, JSON text.
+        terminated, truncated: the kind of an end.
     """
 
     kind: Literal["start", "action", "returns", "end"]
@@ -43,37 +43,40 @@ class Record:
 
 
 def encode_record(record: Record) -> bytes:
-    """The record's bytes: its attributes, in order."""
+    """Encode a record: its attributes, in order."""
     body = msgpack.packb([*vars(record).values()], default=_array_to_ext)
-    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+    return _HEADER.pack(len(body), zlib.crc32(body)) + body
 
 
 def decode_records(data: bytes, where: str) -> Iterator[Record]:
-    """The records of a journal, without one that a killed process left half-written at the end.
+    """Decode the records of a journal. A record that a killed process left half-written at the end is skipped.
 
     Raises:
-        DataError: the bytes are not a record.
+        DataError: the bytes are damaged elsewhere.
     """
-    at = 0
-    while at + _HEAD.size <= len(data):
-        length, checksum = _HEAD.unpack_from(data, at)
-        body = data[at + _HEAD.size : at + _HEAD.size + length]
-        if len(body) < length or (not length and not any(data[at:])):  # half-written, or room never filled
+    offset = 0
+    while offset + _HEADER.size <= len(data):
+        length, checksum = _HEADER.unpack_from(data, offset)
+        body = data[offset + _HEADER.size : offset + _HEADER.size + length]
+        if len(body) < length or (
+            not length and not any(data[offset:])
+        ):  # half-written, or allocated but never written
             return
         if not length or zlib.crc32(body) != checksum:
             raise DataError(
-                f"{where} is damaged at byte {at}: restore it, or delete it with the episodes that are only there"
+                f"{where} is damaged at byte {offset}: restore it, or delete it and with it the episodes that only it "
+                "contains"
             )
-        yield Record(*msgpack.unpackb(body, ext_hook=_array_of_ext))
-        at += _HEAD.size + length
+        yield Record(*msgpack.unpackb(body, ext_hook=_ext_to_array))
+        offset += _HEADER.size + length
 
 
 def _array_to_ext(array: Any) -> Any:
     head = msgpack.packb([array.dtype.str, array.shape])
-    return msgpack.ExtType(_ARRAY, head + array.tobytes())
+    return msgpack.ExtType(_ARRAY_EXT_TYPE, head + array.tobytes())
 
 
-def _array_of_ext(_: int, data: bytes) -> NDArray[Any]:
+def _ext_to_array(_: int, data: bytes) -> NDArray[Any]:
     unpacker = msgpack.Unpacker()
     unpacker.feed(data)
     dtype, shape = unpacker.unpack()

@@ -1,4 +1,4 @@
-"""The episodes of a log that run, and how records change them: what a journal says is found by the same code."""
+"""Running episodes of a log, and the records that change them. Recovery from a journal uses the same code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hindcast.serve.records import Record, Values
 
 
 class RunningEpisode:
-    """Steps that were logged: an observation, an action, and what has come of it so far.
+    """The logged steps of an episode: an observation, an action, and the rewards and infos so far.
 
     Args:
-        id_: the episode's.
+        id_: the episode's id.
     """
 
     def __init__(self, id_: str) -> None:
@@ -33,18 +33,18 @@ class RunningEpisode:
         return len(self._steps)
 
     def apply(self, record: Record) -> None:
-        """Take an action, or what came of it."""
+        """Apply the record of an action, or of the returns of the last action."""
         if record.kind == "action":
             self._steps.append(record.values)
             self._rewards.append(0.0)
             return
         self._rewards[-1] += record.reward
         if record.info:
-            before = info_from_json(self._infos.get(len(self), ""))
-            self._infos[len(self)] = info_to_json({**before, **orjson.loads(record.info)})
+            old_info = info_from_json(self._infos.get(len(self), ""))
+            self._infos[len(self)] = info_to_json({**old_info, **orjson.loads(record.info)})
 
     def records(self) -> Iterator[Record]:
-        """What to apply for the episode to be as it is."""
+        """Yield records that recreate the episode when they are applied."""
         yield Record("start", self.id_)
         for t, (values, reward) in enumerate(zip(self._steps, self._rewards, strict=True)):
             yield Record("action", self.id_, values)
@@ -53,17 +53,16 @@ class RunningEpisode:
                 yield Record("returns", self.id_, reward=reward, info=info)
 
     def to_block(self, record: Record | None = None) -> Block:
-        """The episode's steps.
+        """Return the episode's steps.
 
         Args:
-            record: its end; None where it was cut: it is truncated then, and its last observation replaces the
-                unknown next one.
+            record: the episode's end. None truncates it; the last observation then stands in for the unknown next one.
         """
         steps = self._steps
         leaves = [name for name in steps[0] if root(name) == Columns.OBS]
         last = {name: (record.values if record else steps[-1])[name] for name in leaves}
-        columns = {name: _stacked([step[name] for step in steps]) for name in steps[0] if name not in leaves}
-        columns |= {name: _stacked([*(step[name] for step in steps), last[name]]) for name in leaves}
+        columns = {name: _stack([step[name] for step in steps]) for name in steps[0] if name not in leaves}
+        columns |= {name: _stack([*(step[name] for step in steps), last[name]]) for name in leaves}
         columns[Columns.REWARDS] = np.array(self._rewards, dtype=np.float64)
         infos = [self._infos.get(t, EMPTY_INFO) for t in range(len(steps) + 1)]
         columns[Columns.INFOS] = np.array(infos, dtype=object)
@@ -78,12 +77,12 @@ class RunningEpisode:
 
 
 class Episodes:
-    """All episodes of a log that run, and those that have ended since they were last taken.
+    """The running episodes of a log, and those that have ended since the last `pop_blocks`.
 
     Attributes:
-        running: by id.
-        ended: a block each.
-        nbytes: of `ended`.
+        running: running episodes by id.
+        blocks: a block for each ended episode.
+        nbytes: size of `blocks` in memory.
     """
 
     def __init__(self) -> None:
@@ -92,7 +91,7 @@ class Episodes:
         self.nbytes = 0
 
     def __getitem__(self, id_: str) -> RunningEpisode:
-        """The running episode.
+        """Return the running episode with this id.
 
         Raises:
             UnknownEpisode: it is not running.
@@ -102,7 +101,7 @@ class Episodes:
         return self.running[id_]
 
     def apply(self, record: Record) -> None:
-        """Let happen what a record says; it was checked when it was logged."""
+        """Apply a record. Its values were checked when it was logged."""
         if record.kind == "start":
             self.running[record.episode] = RunningEpisode(record.episode)
         elif record.kind == "end":
@@ -113,21 +112,21 @@ class Episodes:
             self.running[record.episode].apply(record)
 
     def truncate_all(self) -> None:
-        """End all that run."""
+        """End all running episodes as truncated."""
         for episode in self.running.values():
             if len(episode):
                 self._add(episode.to_block())
         self.running = {}
 
     def pop_blocks(self) -> list[Block]:
-        """What has ended; it is not kept here any more."""
-        taken, self.blocks, self.nbytes = self.blocks, [], 0
-        return taken
+        """Return the blocks of the ended episodes and forget them."""
+        blocks, self.blocks, self.nbytes = self.blocks, [], 0
+        return blocks
 
     def _add(self, block: Block) -> None:
         self.blocks.append(block)
         self.nbytes += block.nbytes
 
 
-def _stacked(values: list[Any]) -> NDArray[Any]:
+def _stack(values: list[Any]) -> NDArray[Any]:
     return np.array(values, dtype=object) if isinstance(values[0], str) else np.stack(values)

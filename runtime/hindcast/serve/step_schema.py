@@ -1,4 +1,4 @@
-"""What the steps of a log hold: values are checked against it as they are logged."""
+"""`StepSchema`: leaves and dtypes of a log's steps, against which values are checked as they are logged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.serve.records import Values
 
-_TAKEN: Final = (
+_RESERVED_COLUMNS: Final = (
     Columns.OBS,
     Columns.NEXT_OBS,
     Columns.ACTIONS,
@@ -31,13 +31,13 @@ _TAKEN: Final = (
 
 
 class StepSchema:
-    """Checks values, and brings them to the dtypes of the log.
+    """Checks values and casts them to the dtypes of the log.
 
     Args:
-        spec: with the leaves, once they are known; its spaces may be None.
+        spec: the log's spec; its leaves may be unknown and its spaces None.
 
     Attributes:
-        spec: as given, or as `define` completed it.
+        spec: the log's spec.
     """
 
     def __init__(self, spec: DataSpec) -> None:
@@ -49,72 +49,78 @@ class StepSchema:
 
     @property
     def is_defined(self) -> bool:
-        """Whether the leaves are known."""
+        """True if the leaves are known."""
         return bool(self.spec.leaves)
 
     def define(self, observation: Any, action: Any, outputs: Mapping[str, Any], where: str) -> StepSchema:
-        """The steps of a log whose first one this is: as the spaces say, else as the values look.
+        """Return the schema of a log that begins with this step: from the spaces, else from the values.
 
         Raises:
-            DataError: values that do not fit the spaces, or that no dataset can hold.
+            DataError: values do not fit the spaces, or no dataset can store them.
         """
         spec, values = self.spec, dict[str, Any]()
-        for given, column, space in (
+        for nested_value, column, space in (
             (observation, Columns.OBS, spec.observation_space),
             (action, Columns.ACTIONS, spec.action_space),
         ):
-            parts = self._parts(given, column, where)
+            column_leaves = self._flatten(nested_value, column, where)
             if space is not None:
-                self._checked(parts, column, where)
-            values |= parts
-        values |= _outputs(outputs, where)
+                self._check_leaves(column_leaves, column, where)
+            values |= column_leaves
+        values |= _flatten_outputs(outputs, where)
         leaves = {name: self._leaf(name, value, where) for name, value in values.items()}
-        besides = {Columns.REWARDS: Leaf(np.dtype(np.float64)), Columns.INFOS: Leaf(None, (), "json")}
-        completed = replace(
+        extra_leaves = {Columns.REWARDS: Leaf(np.dtype(np.float64)), Columns.INFOS: Leaf(None, (), "json")}
+        new_spec = replace(
             spec,
-            leaves=leaves | besides,
+            leaves=leaves | extra_leaves,
             observation_space=spec.observation_space or self._space_of(leaves, Columns.OBS),
             action_space=spec.action_space or self._space_of(leaves, Columns.ACTIONS),
         )
-        return StepSchema(completed)
+        return StepSchema(new_spec)
 
     def check_observation(self, observation: Any, where: str) -> Values:
-        """The leaves of an observation.
+        """Check an observation and return its leaves.
 
         Raises:
             DataError: it has another structure, shape or kind of number, or is outside its space.
         """
-        return self._checked(self._parts(observation, Columns.OBS, where), Columns.OBS, where)
+        return self._check_leaves(self._flatten(observation, Columns.OBS, where), Columns.OBS, where)
 
     def check_action(self, action: Any, outputs: Mapping[str, Any], where: str) -> Values:
-        """The leaves of an action and of what came with it.
+        """Check an action and its outputs and return their leaves.
 
         Raises:
-            DataError: as `observation`; or other outputs than the first step had.
+            DataError: as for `check_observation`, or the outputs are not those of the first step.
         """
-        checked = self._checked(self._parts(action, Columns.ACTIONS, where), Columns.ACTIONS, where)
-        given = _outputs(outputs, where)
-        known = [name for name in self.spec.leaves if _is_output(name)]
-        if given.keys() != set(known):
+        action_leaves = self._check_leaves(
+            self._flatten(action, Columns.ACTIONS, where), Columns.ACTIONS, where
+        )
+        output_leaves = _flatten_outputs(outputs, where)
+        output_names = [name for name in self.spec.leaves if _is_output(name)]
+        if output_leaves.keys() != set(output_names):
             raise DataError(
-                f"{where}: it has {_listed(given)}, but the log's first action had {_listed(known)}: "
-                "give the same with every action"
+                f"{where}: the action has {_join_names(output_leaves)}, but the log's first action had "
+                f"{_join_names(output_names)}: log the same columns with every action"
             )
-        return {**checked, **{name: self._value(name, given[name], where) for name in known}}
+        return {
+            **action_leaves,
+            **{name: self._check_value(name, output_leaves[name], where) for name in output_names},
+        }
 
-    def _parts(self, value: Any, column: str, where: str) -> dict[str, Any]:
+    def _flatten(self, value: Any, column: str, where: str) -> dict[str, Any]:
         try:
             return dict(flatten(value, column))
         except ValueError as error:
             raise DataError(f"{where}: {error}") from error
 
-    def _checked(self, parts: Mapping[str, Any], column: str, where: str) -> Values:
-        known = leaves_of(column, self.spec.leaves or self._spaces)
-        if parts.keys() != set(known):
+    def _check_leaves(self, leaves: Mapping[str, Any], column: str, where: str) -> Values:
+        expected_names = leaves_of(column, self.spec.leaves or self._spaces)
+        if leaves.keys() != set(expected_names):
             raise DataError(
-                f"{where}: {_what(column)} has the parts {_listed(parts)}, expected {_listed(known)}"
+                f"{where}: {_column_title(column)} has the parts {_join_names(leaves)}, "
+                f"expected {_join_names(expected_names)}"
             )
-        return {name: self._value(name, parts[name], where) for name in known}
+        return {name: self._check_value(name, leaves[name], where) for name in expected_names}
 
     def _leaf(self, name: str, value: Any, where: str) -> Leaf:
         space = self._spaces.get(name)
@@ -122,7 +128,7 @@ class StepSchema:
             return Leaf(None, (), "text")
         if space is not None and space.shape is not None:
             dtype = space.dtype
-            return Leaf(np.dtype(np.float32) if self._is_modules(name, space) else dtype, space.shape)
+            return Leaf(np.dtype(np.float32) if self._is_module_action(name, space) else dtype, space.shape)
         array = _array(name, value, where)
         try:
             return Leaf(array.dtype, array.shape)
@@ -130,17 +136,18 @@ class StepSchema:
             raise DataError(f"{where}: {name}: {error}") from error
 
     def _space_of(self, leaves: Mapping[str, Leaf], column: str) -> gym.Space | None:
-        """The space of floats, which are unbounded; how many integers there are the first one does not say."""
-        own = {name: leaves[name] for name in leaves_of(column, leaves)}
-        if any(leaf.dtype is None or leaf.dtype.kind != "f" for leaf in own.values()):
+        """Return an unbounded space if all leaves are floats, else None."""
+        # A single value does not tell how many integers the space has.
+        column_leaves = {name: leaves[name] for name in leaves_of(column, leaves)}
+        if any(leaf.dtype is None or leaf.dtype.kind != "f" for leaf in column_leaves.values()):
             return None
         boxes = {
             name: gym.spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type)  # type: ignore[union-attr]
-            for name, leaf in own.items()
+            for name, leaf in column_leaves.items()
         }
         return space_from_struct(unflatten(boxes, column))
 
-    def _value(self, name: str, value: Any, where: str) -> Any:
+    def _check_value(self, name: str, value: Any, where: str) -> Any:
         leaf, space = self.spec.leaves.get(name) or self._leaf(name, value, where), self._spaces.get(name)
         if leaf.dtype is None:
             if not isinstance(value, str):
@@ -154,29 +161,29 @@ class StepSchema:
             )
         if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
             raise DataError(f"{where}: {name} is {array.dtype}, expected {leaf.dtype}")
-        if space is not None and not self._is_modules(name, space):
-            wrong = values_outside_space(array[None], space)
-            if wrong is not None:
+        if space is not None and not self._is_module_action(name, space):
+            violation = values_outside_space(array[None], space)
+            if violation is not None:
                 raise DataError(
                     f"{where}: {name} is {array.tolist()}, which is outside its space: {describe_space(space)}"
                 )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise DataError(f"{where}: {name} is {array.tolist()}, which is not finite")
-        return array.astype(leaf.dtype, copy=True)  # which nobody else changes
+        return array.astype(leaf.dtype, copy=True)  # a copy: the application may reuse its array
 
-    def _is_modules(self, name: str, space: gym.Space) -> bool:
-        """Whether the leaf holds actions of a module, which are scaled and clipped for the environment."""
+    def _is_module_action(self, name: str, space: gym.Space) -> bool:
+        """Return True if the leaf contains a module's actions, which are scaled and clipped for the environment."""
         is_action = root(name) == Columns.ACTIONS and self.spec.normalized_actions
         return is_action and isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
 
 
-def _outputs(outputs: Mapping[str, Any], where: str) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+def _flatten_outputs(outputs: Mapping[str, Any], where: str) -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
     for name, value in outputs.items():
-        if name in _TAKEN or SEPARATOR in name:
+        if name in _RESERVED_COLUMNS or SEPARATOR in name:
             raise DataError(f"{where}: a custom column cannot be named {name!r}: rename it")
-        given |= flatten(value, name)
-    return given
+        leaves |= flatten(value, name)
+    return leaves
 
 
 def _array(name: str, value: Any, where: str) -> np.ndarray:
@@ -193,9 +200,9 @@ def _is_output(name: str) -> bool:
     return root(name) not in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
 
 
-def _what(column: str) -> str:
+def _column_title(column: str) -> str:
     return "the observation" if column == Columns.OBS else "the action"
 
 
-def _listed(names: Any) -> str:
+def _join_names(names: Any) -> str:
     return ", ".join(sorted(names)) or "nothing else"

@@ -13,14 +13,14 @@ from hindcast.storage.backend import LocationLike, Store
 from hindcast.storage.failures import storage_errors
 from hindcast.storage.local_files import sync_folder, temporary_path
 
-_IN_MEMORY: Final = 8 << 20
+_MAX_MEMORY_BYTES: Final = 8 << 20
 
 
 class AtomicFile:
     """A file being written. It exists under its name only after `commit`.
 
-    Locally it is written under a temporary name, fsynced, renamed. Elsewhere it is collected here, in memory and then
-    in a temporary file, and uploaded in one piece by `commit`: nothing that was given up is ever sent.
+    A local file is written under a temporary name, fsynced and renamed. For a store the content is buffered, in memory
+    and then in a temporary file, and `commit` uploads all of it: an aborted file is never sent.
 
     As a context manager it commits at the end, and aborts on an exception.
 
@@ -38,7 +38,7 @@ class AtomicFile:
 
     @property
     def checksum(self) -> str:
-        """sha256 (hex) of what was written so far."""
+        """The sha256 (hex) of the bytes written so far."""
         return self._hash.hexdigest()
 
     def write(self, data: Any) -> int:
@@ -58,12 +58,13 @@ class AtomicFile:
         """Make the file durable and visible under its name.
 
         Raises:
-            StorageError: with path and reason; the file is not there then.
+            StorageError: with path and reason; the file does not exist then.
         """
+        # The lease may have been lost since the file was opened.
         self.location.check_guard()
         with storage_errors("write", self.location):
             if self._temporary is None:
-                self._put()
+                self._upload()
                 return
             os.fsync(self._stream.fileno())
             self._stream.close()
@@ -71,7 +72,7 @@ class AtomicFile:
             sync_folder(final.parent)
 
     def abort(self) -> None:
-        """Give the file up; what was written is removed."""
+        """Discard the file and everything written to it."""
         with suppress(Exception):  # a full disk fails here once more
             self._stream.close()
         if self._temporary is not None:
@@ -93,17 +94,17 @@ class AtomicFile:
 
     def _open(self) -> IO[bytes]:
         if not self.location.is_local:
-            return tempfile.SpooledTemporaryFile(_IN_MEMORY)
+            return tempfile.SpooledTemporaryFile(_MAX_MEMORY_BYTES)
         self.location.check_guard()
         self._temporary = temporary_path(Path(self.location.path))
         return self._temporary.open("xb", buffering=0)
 
-    def _put(self) -> None:
+    def _upload(self) -> None:
         with self._stream as stream:
             stream.seek(0)
             cast(Store, self.location.backend).put(self.location.path, stream)
 
     def _write_all(self, view: memoryview) -> None:
         while view:
-            written = self._stream.write(view)
-            view = view[len(view) if written is None else written :]
+            num_written = self._stream.write(view)
+            view = view[len(view) if num_written is None else num_written :]

@@ -1,4 +1,4 @@
-"""What each kind of storage can do, so that nothing above asks which one it is."""
+"""Protocols that every kind of storage implements, so that no caller asks which kind it is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ class Backend(Protocol):
     """One file system or bucket. Paths are below its root; each raises what its client raises.
 
     Attributes:
-        root: how URIs in it begin; two of one root are the same place.
-        is_foreign: a client that the user gave: it has its own exceptions, and may not create conditionally.
+        root: prefix of its URIs; two backends with the same root are the same storage.
+        is_foreign: whether the client comes from the user: it raises its own exceptions, and may be unable to create a
+            file conditionally.
     """
 
     @property
@@ -23,39 +24,42 @@ class Backend(Protocol):
     def is_foreign(self) -> bool: ...
 
     def info(self, path: str) -> pafs.FileInfo:
-        """Type and size; the type is `NotFound` if nothing is there."""
+        """Return type and size; the type is `NotFound` if nothing exists at the path."""
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """Files and folders in a folder, in any order; empty if there is no folder."""
+        """List files and folders in a folder, in any order; empty if the folder does not exist."""
 
     def open(self, path: str) -> pa.NativeFile:
-        """A file for reading, at any offset."""
+        """Open a file for reading, at any offset."""
 
     def read(self, path: str) -> bytes:
-        """A file's content."""
+        """Return a file's content."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file unless one is there; whether this call made it. No other caller has the same `data`."""
+        """Create a file unless it exists; return True if this call created it.
+
+        No other caller may pass the same `data`: a lost answer is told from another writer's file by its content.
+        """
 
     def delete(self, path: str) -> None:
-        """Remove a file."""
+        """Delete a file."""
 
     def delete_folder(self, path: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Delete a folder with its content."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those on the way to it."""
+        """Create a folder and its parents."""
 
 
 class Store(Backend, Protocol):
     """Storage that takes complete files; local files are written through `AtomicFile`."""
 
     def put(self, path: str, content: IO[bytes]) -> None:
-        """Make or replace a file, all or nothing."""
+        """Create or replace a file, all or nothing."""
 
 
 class LocationLike(Protocol):
-    """What writing a file at a `Location` takes, and reporting what went wrong."""
+    """The part of `Location` that writing a file and describing an error need."""
 
     @property
     def backend(self) -> Backend: ...
@@ -73,15 +77,15 @@ class LocationLike(Protocol):
     def is_local(self) -> bool: ...
 
     def check_guard(self) -> None:
-        """Raise if the right to write there was lost."""
+        """Raise if the lease on the location was lost."""
 
 
 def folders_between(base: str, path: str) -> list[str]:
-    """The folders between `base` and `path`: object stores do not list folders."""
+    """List the folders between `base` and `path`: object stores do not list folders."""
     parts = path[len(base) :].strip("/").split("/")
     return ["/".join(filter(None, (base, *parts[:depth]))) for depth in range(1, len(parts))]
 
 
 def is_from_obstore(value: object) -> bool:
-    """Whether a store or an exception is obstore's, which need not be imported for it."""
+    """Return True if a store or an exception comes from obstore, without importing obstore."""
     return type(value).__module__.startswith("obstore")

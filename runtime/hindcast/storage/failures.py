@@ -1,4 +1,4 @@
-"""What storage refuses, as one sentence with the path and the reason."""
+"""Errors of storage as one sentence with the path and the reason."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _REASONS: Final = {
     errno.EIO: "the disk reported an input/output error",
 }
 _NO_BUCKET: Final = "there is no such bucket or container: create it, or correct its name"
-_OBSTORES_SETTINGS: Final = re.compile(r"\b(?:max_retries|retry_timeout): \S+")
+_RETRY_SETTINGS: Final = re.compile(r"\b(?:max_retries|retry_timeout): \S+")
 _NO_HOST: Final = "its host cannot be found: check the endpoint and the network"
 _NO_ANSWER: Final = "nothing answers at the endpoint: check the endpoint, and that the store is running"
 _SLOW: Final = "the store is too slow: try again later"
 _BUSY: Final = "the store is busy or failing: try again later"
 _BROKEN: Final = "the connection broke: try again later"
-_PASSING: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN)
-"""What may be over later."""
-_DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
+_TRANSIENT_REASONS: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN)
+"""Reasons that may disappear by themselves."""
+_ACCESS_DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
 _OF_STORES: Final = tuple(
     (re.compile(pattern), reason)
     for pattern, reason in (
@@ -59,7 +59,7 @@ _OF_STORES: Final = tuple(
         (
             r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|UNAUTHENTICATED|Authorization\w*Failure"
             r"|AuthorizationPermission|(?:status|status_code=|status code:|\]) ?40[13]\b",
-            _DENIED,
+            _ACCESS_DENIED,
         ),
         (
             r"status (?:code: )?301|PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION",
@@ -98,52 +98,55 @@ _OF_STORES: Final = tuple(
 
 @contextmanager
 def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
-    """Turn what storage raises into a `StorageError` (reading what is not there: `DataError`)."""
+    """Turn exceptions of storage into a `StorageError`, or a `DataError` if a file to read does not exist."""
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError as error:
-        if _known(error) == _NO_BUCKET:
+        if _known_reason(error) == _NO_BUCKET:
             raise StorageError(f"cannot {action} {location.uri}: {_NO_BUCKET}") from error
         if action == "read":
             raise DataError(f"cannot read {location.uri}: it does not exist") from error
-        raise StorageError(f"cannot {action} {location.uri}: {_missing(location)}") from error
+        raise StorageError(f"cannot {action} {location.uri}: {_missing_message(location)}") from error
     except Exception as error:
-        of_storage = isinstance(error, OSError | pa.ArrowException) or is_from_obstore(error)
-        if not (of_storage or location.backend.is_foreign):
+        is_storage_error = isinstance(error, OSError | pa.ArrowException) or is_from_obstore(error)
+        if not (is_storage_error or location.backend.is_foreign):
             raise
         reason = reason_of(error)
-        kind = StorageUnavailable if reason in _PASSING else StorageError
+        kind = StorageUnavailable if reason in _TRANSIENT_REASONS else StorageError
         raise kind(f"cannot {action} {location.uri}: {reason}") from error
 
 
 def reason_of(error: BaseException) -> str:
-    """Why storage failed, in words."""
+    """Describe why storage failed."""
+    # An OSError with a file name comes from a local file; without one, a store's client may have raised it, and the
+    # text says more than the number.
     if isinstance(error, OSError) and error.errno in _REASONS and error.filename is not None:
         return _REASONS[error.errno]
-    if (known := _known(error)) is not None:
-        return known
+    if (known_reason := _known_reason(error)) is not None:
+        return known_reason
     if isinstance(error, OSError) and error.errno in _REASONS:
         return _REASONS[error.errno]
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 
 
-def _known(error: BaseException) -> str | None:
-    """What an exception of a store's client means; None if it is not known."""
-    text = f"{type(error).__name__}: {_OBSTORES_SETTINGS.sub('', str(error))}"
+def _known_reason(error: BaseException) -> str | None:
+    """Look up the reason for an exception of a store's client; None if it is unknown."""
+    # obstore's messages repeat its retry settings, whose words (`retry_timeout`) would match the patterns.
+    text = f"{type(error).__name__}: {_RETRY_SETTINGS.sub('', str(error))}"
     for pattern, reason in _OF_STORES:
-        if found := pattern.search(text):
-            return reason.format(**found.groupdict())
+        if match := pattern.search(text):
+            return reason.format(**match.groupdict())
     if isinstance(error, ConnectionError | TimeoutError):
         return _BROKEN
     if isinstance(error, PermissionError) and error.errno is None:
-        return _DENIED
+        return _ACCESS_DENIED
     return None
 
 
-def _missing(location: LocationLike) -> str:
+def _missing_message(location: LocationLike) -> str:
     if location.is_local:
         return "there is no such file or folder"
     return "there is no such bucket, container or folder: create it, or correct its name"

@@ -1,7 +1,4 @@
-"""Files of this machine, listed through links: every real file and folder once, however many links lead to it.
-
-A file is created by a hard link, which fails where one is already.
-"""
+"""Files of this machine. Links are followed, and every real file and folder is listed once."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 TEMPORARY_NAME: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
-"""The names that `temporary_for` gives."""
-_ARROWS: Final = pafs.LocalFileSystem()
+"""Names that `temporary_path` makes."""
+_ARROW_FILES: Final = pafs.LocalFileSystem()
 
 
 @dataclass(frozen=True)
@@ -30,14 +27,14 @@ class LocalFiles:
     root = "file://"
 
     def info(self, path: str) -> pafs.FileInfo:
-        return _ARROWS.get_file_info(path)
+        return _ARROW_FILES.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """Links are followed; where all below is listed, each file and folder is there once, broken links included."""
+        """List a folder, following links; recursively, each file and folder once, including broken links."""
         return list(_walk(path) if recursive else _children(path))
 
     def open(self, path: str) -> pa.NativeFile:
-        return _ARROWS.open_input_file(path)
+        return _ARROW_FILES.open_input_file(path)
 
     def read(self, path: str) -> bytes:
         return Path(path).read_bytes()
@@ -49,6 +46,7 @@ class LocalFiles:
             with temporary.open("xb", buffering=0) as stream:
                 stream.write(data)
                 os.fsync(stream.fileno())
+            # Unlike a rename, a hard link fails if the target exists: of several writers one succeeds.
             target.hardlink_to(temporary)
         except FileExistsError:
             return False
@@ -61,15 +59,16 @@ class LocalFiles:
         Path(path).unlink()
 
     def delete_folder(self, path: str) -> None:
-        _ARROWS.delete_dir(path)
+        _ARROW_FILES.delete_dir(path)
 
     def make_folder(self, path: str) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def temporary_path(path: Path) -> Path:
-    """A unique name in the same folder, which is created; hidden, so that readers of Parquet ignore it."""
+    """Make a unique hidden name in the same folder, creating the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Hidden, so that readers of Parquet folders ignore it.
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
@@ -83,50 +82,50 @@ def sync_folder(folder: Path) -> None:
 
 
 def link_target(path: str) -> str | None:
-    """Where a broken link points; None for anything else."""
+    """Return the target of a broken link; None for anything else."""
     return str(Path(path).readlink()) if Path(path).is_symlink() and not Path(path).exists() else None
 
 
 def _children(folder: str) -> Iterator[pafs.FileInfo]:
-    """What a folder itself holds, links followed; nothing where there is no folder."""
+    """List the direct content of a folder, following links; nothing if it does not exist."""
     for entry in _entries(folder):
         with suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
-            yield _info(entry.path, entry.stat(), entry.is_file())
+            yield _file_info(entry.path, entry.stat(), entry.is_file())
 
 
 def _walk(folder: str) -> Iterator[pafs.FileInfo]:
-    """What a folder holds at any depth; nothing where there is no folder.
-
-    What is reached without links comes first, so that it keeps its own path.
-    """
-    seen: set[str] = set()
+    """List the content of a folder at any depth; nothing if it does not exist."""
+    visited: set[str] = set()
     links: list[str] = []
     if Path(folder).is_dir():
-        yield from _below(folder, os.path.realpath(folder), seen, links)
-    for path in links:  # grows meanwhile
-        real = os.path.realpath(path)
-        if not os.path.lexists(real):
+        yield from _walk_without_links(folder, os.path.realpath(folder), visited, links)
+    # Links come last, so that files reached without them keep their own paths. The list grows during the loop.
+    for path in links:
+        real_path = os.path.realpath(path)
+        if not os.path.lexists(real_path):
             yield pafs.FileInfo(path, pafs.FileType.Directory, mtime_ns=0)
-        elif real not in seen:
-            seen.add(real)
-            yield _info(path, Path(path).stat(), Path(path).is_file())
+        elif real_path not in visited:
+            visited.add(real_path)
+            yield _file_info(path, Path(path).stat(), Path(path).is_file())
             if Path(path).is_dir():
-                yield from _below(path, real, seen, links)
+                yield from _walk_without_links(path, real_path, visited, links)
 
 
-def _below(folder: str, real: str, seen: set[str], links: list[str]) -> Iterator[pafs.FileInfo]:
-    """What a folder holds, without what its links lead to: they are put to `links`."""
-    seen.add(real)
+def _walk_without_links(
+    folder: str, real_folder: str, visited: set[str], links: list[str]
+) -> Iterator[pafs.FileInfo]:
+    """List the content of a folder without following its links, which are appended to `links`."""
+    visited.add(real_folder)
     for entry in _entries(folder):
-        own = f"{real.rstrip('/')}/{entry.name}"
+        real_path = f"{real_folder.rstrip('/')}/{entry.name}"
         if entry.is_symlink():
             links.append(entry.path)
-        elif own not in seen:
-            seen.add(own)
+        elif real_path not in visited:
+            visited.add(real_path)
             with suppress(FileNotFoundError):  # deleted meanwhile
-                yield _info(entry.path, entry.stat(), entry.is_file())
+                yield _file_info(entry.path, entry.stat(), entry.is_file())
             if entry.is_dir():
-                yield from _below(entry.path, own, seen, links)
+                yield from _walk_without_links(entry.path, real_path, visited, links)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -137,6 +136,6 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _info(path: str, found: os.stat_result, is_file: bool) -> pafs.FileInfo:
-    kind, size = (pafs.FileType.File, found.st_size) if is_file else (pafs.FileType.Directory, None)
-    return pafs.FileInfo(path, kind, size=size, mtime_ns=found.st_mtime_ns)
+def _file_info(path: str, status: os.stat_result, is_file: bool) -> pafs.FileInfo:
+    kind, size = (pafs.FileType.File, status.st_size) if is_file else (pafs.FileType.Directory, None)
+    return pafs.FileInfo(path, kind, size=size, mtime_ns=status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""One resolver for every place data can live: a plain path, a URI, or a file system object with a path in it.
+"""Locations of data on any storage: a plain path, a URI, or a path in a file system object.
 
 Buckets of S3, Google Cloud Storage and Azure go to obstore; `hdfs://` to pyarrow; any other scheme to fsspec.
 """
@@ -31,17 +31,17 @@ from hindcast.storage.user_files import UserFiles, filesystem_of
 _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
 _KNOWN_SCHEMES: Final = ("abfs", "abfss", "az", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
-_HDFS_NEEDS: Final = (
+_HDFS_REMEDY: Final = (
     "; it needs Java and Hadoop's native client (JAVA_HOME, HADOOP_HOME and CLASSPATH), "
     "webhdfs://host:port/folder needs neither"
 )
 
 Guard = Callable[[], None]
-"""Called before every change of what is stored; it raises where the caller has lost the right to it."""
+"""Called before every change of stored data; it raises if the caller has lost its lease."""
 
 
 class Entry(NamedTuple):
-    """One file or folder found by `Location.list`."""
+    """A file or folder listed by `Location.list`."""
 
     location: Location
     relative_path: str
@@ -55,8 +55,10 @@ class Location:
     """A file or folder on some file system.
 
     Attributes:
-        uri: how the user wrote it (with the children appended); shown in messages.
-        guard: called before anything here or below is written or deleted; None allows everyone.
+        backend: the storage.
+        path: path within the backend.
+        uri: the location as the user wrote it, with children appended; shown in messages.
+        guard: called before anything at or below the location is written or deleted; None if there is no lease.
     """
 
     backend: LocalFiles | Store
@@ -69,7 +71,7 @@ class Location:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is a path of the machine itself, where fsync and rename exist."""
+        """True for a path of this machine, where fsync and rename exist."""
         return isinstance(self.backend, LocalFiles)
 
     @property
@@ -78,38 +80,38 @@ class Location:
         return posixpath.basename(self.path.rstrip("/"))
 
     def child(self, *names: str) -> Location:
-        """The location below this one; a name may hold slashes."""
+        """Return a location below this one; a name may contain slashes."""
         below = "/".join(names)
         return replace(self, path=_join(self.path, below), uri=_join(self.uri, below))
 
     def parent(self) -> Location:
-        """The folder that this location is in."""
+        """Return the folder that contains this location."""
         return replace(self, path=posixpath.dirname(self.path.rstrip("/")), uri=_uri_parent(self.uri))
 
     def with_guard(self, guard: Guard | None) -> Location:
-        """The same location, changed only while `guard` lets it."""
+        """Return the same location, whose changes are guarded by `guard`."""
         return replace(self, guard=guard)
 
     def check_guard(self) -> None:
-        """Ask the guard, where there is one."""
+        """Call the guard, if any."""
         if self.guard is not None:
             self.guard()
 
     def info(self) -> pafs.FileInfo:
-        """Type and size; the type is `NotFound` where nothing is."""
+        """Return type and size; the type is `NotFound` if nothing exists at the location."""
         with storage_errors("access", self):
             return self.backend.info(self.path)
 
     def exists(self) -> bool:
-        """Whether a file or a folder is there."""
+        """Return True if a file or folder exists at the location."""
         return self.info().type != pafs.FileType.NotFound
 
     def is_folder(self) -> bool:
-        """Whether a folder is there."""
+        """Return True if the location is a folder."""
         return self.info().type == pafs.FileType.Directory
 
     def read_bytes(self) -> bytes:
-        """The content of the file.
+        """Return the content of the file.
 
         Raises:
             DataError: it does not exist.
@@ -119,7 +121,7 @@ class Location:
             return self.backend.read(self.path)
 
     def open(self) -> pa.NativeFile:
-        """The file for reading, at any offset.
+        """Open the file for reading, at any offset.
 
         Raises:
             DataError: it does not exist.
@@ -130,14 +132,15 @@ class Location:
 
     @contextmanager
     def open_stream(self) -> Iterator[pa.NativeFile]:
-        """The same for a `with` block, in which failures of storage and Arrow become one-sentence errors."""
+        """Open the file for a `with` block, in which errors of storage and Arrow become one-sentence errors."""
         with storage_errors("read", self), self.backend.open(self.path) as file:
             yield file
 
     def write_bytes(self, data: bytes) -> None:
-        """Put `data` there, all or nothing; folders on the way are made.
+        """Write the file, all or nothing, creating its parent folders.
 
-        Locally: temporary file, fsync, rename. An object store shows an object only when it is complete.
+        A local file is written under a temporary name, fsynced and renamed. An object store shows an object only when
+        it is complete.
 
         Raises:
             StorageError: read-only, full, denied, …, with path and reason.
@@ -146,9 +149,9 @@ class Location:
             file.write(data)
 
     def append_bytes(self, data: bytes) -> None:
-        """Put `data` at the end of a local file, which is made where it is not there.
+        """Append `data` to a local file, creating it if it does not exist.
 
-        A process killed meanwhile leaves a part of `data` there.
+        A process killed meanwhile leaves a part of `data` in the file.
 
         Raises:
             StorageError: read-only, full, denied, …, with path and reason.
@@ -159,30 +162,29 @@ class Location:
                 data = data[file.write(data) :]
 
     def create_exclusive(self, data: bytes) -> bool:
-        """Put `data` there only if nothing is; whether this call did.
+        """Create the file unless it exists; return True if this call created it.
 
-        Of any number of simultaneous callers exactly one gets True: locally and in the stores of obstore. A file
-        system object of pyarrow's, or one of fsspec's that cannot create conditionally, is looked at and then
-        written: two may get True, and the later content stays.
+        Locally and in obstore's stores, exactly one of any number of simultaneous callers gets True. A pyarrow file
+        system, or an fsspec one that cannot create conditionally, is checked and then written: two callers may get
+        True, and the later content stays.
 
         Args:
-            data: which no other caller has, since a request whose answer was lost is made again.
+            data: content that no other caller writes, since a request is repeated if its answer is lost.
         """
         self.check_guard()
         with storage_errors("write", self):
             return self.backend.create(self.path, data)
 
     def list(self, recursive: bool = False) -> list[Entry]:
-        """What the folder holds, sorted by relative path; empty if there is no folder.
+        """List the folder, sorted by relative path; empty if it does not exist.
 
-        Local links are followed. Where all below is listed, each file and folder is there once, including
-        broken links.
+        Local links are followed. A recursive listing contains each file and folder once, including broken links.
         """
         with storage_errors("list", self):
-            found = self.backend.list(self.path, recursive)
+            infos = self.backend.list(self.path, recursive)
         prefix = len(self.path.strip("/"))
         entries = []
-        for info in found:
+        for info in infos:
             relative = info.path.strip("/")[prefix:].strip("/")
             if relative:
                 size, is_file = info.size or 0, info.type == pafs.FileType.File
@@ -190,11 +192,11 @@ class Location:
         return sorted(entries, key=lambda entry: entry.relative_path)
 
     def files(self, recursive: bool = False) -> Iterator[Entry]:
-        """The files among `list`."""
+        """List only the files."""
         return (entry for entry in self.list(recursive) if entry.is_file)
 
     def delete(self) -> None:
-        """Remove the file, or the folder with all that is in it; nothing there is fine."""
+        """Delete the file, or the folder with its content, if it exists."""
         self.check_guard()
         with storage_errors("delete", self), suppress(FileNotFoundError):
             kind = self.backend.info(self.path).type
@@ -204,23 +206,23 @@ class Location:
                 self.backend.delete(self.path)
 
     def mkdirs(self) -> None:
-        """Make the folder and those on the way to it; there already is fine."""
+        """Create the folder and its parents, if they do not exist."""
         with storage_errors("make the folder", self):
             self.backend.make_folder(self.path)
 
 
 def resolve(path: str | Path | Location, filesystem: object | None = None) -> Location:
-    """Find the file system that a path belongs to.
+    """Return the location of a path, with the storage that it belongs to.
 
     Args:
-        path: a plain path (relative ones start at the current folder, `~` is the home folder), a URI, or,
-            with `filesystem`, a path inside that file system (its scheme, if any, is dropped).
+        path: a plain path (relative to the current folder, `~` is the home folder), a URI, or, with `filesystem`, a
+            path inside that file system (a scheme is dropped).
         filesystem: a `pyarrow.fs.FileSystem`, an fsspec file system, or an obstore store.
 
     Raises:
-        SpecError: it is no path.
-        StorageError: an unknown scheme or one followed by a single slash, a driver that is not installed or fails, or a
-            secret in the URI.
+        SpecError: not a path.
+        StorageError: an unknown scheme, a scheme followed by a single slash, a driver that is not installed or fails,
+            or credentials in the URI.
     """
     if isinstance(path, Location):
         return path
@@ -228,7 +230,7 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
         raise SpecError(f"the path is {path!r}, expected text or a pathlib.Path: a file, a folder or a URI.")
     text = os.fspath(path)
     if filesystem is not None:
-        return _inside(filesystem, text)
+        return _within_filesystem(filesystem, text)
     if scheme := _SCHEME.match(text):
         return _by_uri(scheme["scheme"], text)
     if problem := one_slash_problem(text):
@@ -238,15 +240,15 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
 
 def _by_uri(scheme: str, uri: str) -> Location:
     rest = uri.partition("://")[2]
-    if (given := filesystem_of(scheme)) is not None:
-        return replace(_inside(given, rest), uri=uri)
+    if (filesystem := filesystem_of(scheme)) is not None:
+        return replace(_within_filesystem(filesystem, rest), uri=uri)
     if _CREDENTIALS.match(uri):
         raise StorageError(
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} carries credentials: leave them out and "
             "set environment variables"
         )
-    if found := bucket_of(scheme, rest):
-        return Location(*found, uri)
+    if bucket := bucket_of(scheme, rest):
+        return Location(*bucket, uri)
     return _by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _by_fsspec(scheme, uri)
 
 
@@ -258,8 +260,8 @@ def _by_pyarrow(uri: str) -> Location:
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except Exception as error:
-        needs = _HDFS_NEEDS if uri.startswith(("hdfs://", "viewfs://")) else ""
-        raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}{needs}") from error
+        remedy = _HDFS_REMEDY if uri.startswith(("hdfs://", "viewfs://")) else ""
+        raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}{remedy}") from error
     if isinstance(filesystem, pafs.LocalFileSystem):
         return Location(LocalFiles(), path, uri)
     return Location(UserFiles(filesystem, uri.partition("://")[0] + "://"), path, uri)
@@ -269,44 +271,44 @@ def _by_fsspec(scheme: str, uri: str) -> Location:
     try:
         filesystem, path = fsspec.url_to_fs(uri)
     except ValueError as error:
-        known = ", ".join(f"{name}://" for name in _KNOWN_SCHEMES)
+        schemes = ", ".join(f"{name}://" for name in _KNOWN_SCHEMES)
         raise StorageError(
-            f"no file system is known for {scheme}:// (in {uri}): use a path, {known} or one fsspec knows"
+            f"no file system is known for {scheme}:// (in {uri}): use a path, {schemes} or one fsspec knows"
         ) from error
     except ImportError as error:
         raise StorageError(f"the driver for {scheme}:// is not installed: {error}") from error
-    except Exception as error:  # whatever a driver raises, which may connect already
+    except Exception as error:  # a driver may already connect here, and raises its own exceptions
         raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}") from error
-    return Location(_of_fsspec(filesystem), path, uri)
+    return Location(_wrap_fsspec(filesystem), path, uri)
 
 
-def _of_fsspec(filesystem: fsspec.AbstractFileSystem) -> UserFiles:
+def _wrap_fsspec(filesystem: fsspec.AbstractFileSystem) -> UserFiles:
     protocol = filesystem.protocol
     root = protocol if isinstance(protocol, str) else protocol[0]
     return UserFiles(pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), f"{root}://")
 
 
-def _inside(filesystem: Any, path: str) -> Location:
+def _within_filesystem(filesystem: Any, path: str) -> Location:
     if isinstance(filesystem, fsspec.AbstractFileSystem):
-        stripped = filesystem._strip_protocol(path)
+        inner_path = filesystem._strip_protocol(path)
         is_local = isinstance(filesystem, FsspecLocal)
-        return Location(LocalFiles() if is_local else _of_fsspec(filesystem), stripped, path)
-    stripped = _SCHEME.sub("", path)
+        return Location(LocalFiles() if is_local else _wrap_fsspec(filesystem), inner_path, path)
+    inner_path = _SCHEME.sub("", path)
     if store := wrap_store(filesystem):
-        return Location(store, stripped, path)
+        return Location(store, inner_path, path)
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
             f"filesystem is a {type(filesystem).__name__}: "
             "give a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
         )
     if isinstance(filesystem, pafs.LocalFileSystem):
-        return Location(LocalFiles(), _absolute(stripped), path)
+        return Location(LocalFiles(), _absolute(inner_path), path)
     if isinstance(filesystem, pafs.SubTreeFileSystem) and isinstance(
         filesystem.base_fs, pafs.LocalFileSystem
     ):
-        return Location(LocalFiles(), _join(filesystem.base_path, stripped), path)
+        return Location(LocalFiles(), _join(filesystem.base_path, inner_path), path)
     root = f"{filesystem.type_name.removeprefix('py::')}://"
-    return Location(UserFiles(filesystem, root), stripped, path)
+    return Location(UserFiles(filesystem, root), inner_path, path)
 
 
 def _join(base: str, below: str) -> str:
@@ -317,24 +319,24 @@ def _join(base: str, below: str) -> str:
 
 
 def _uri_parent(uri: str) -> str:
-    trimmed = uri.rstrip("/")
-    head, slash, _ = trimmed.rpartition("/")
+    uri_path = uri.rstrip("/")
+    head, slash, _ = uri_path.rpartition("/")
     if not slash:
         return "."
     return head or "/"
 
 
 def broken_links(entries: Iterable[Entry]) -> Iterator[Location]:
-    """The broken links among what `Location.list(recursive=True)` gave."""
+    """Select the broken links from a recursive listing."""
     for entry in entries:
         if entry.location.is_local and not entry.is_file and link_target(entry.location.path) is not None:
             yield entry.location
 
 
 def remove_temporary_files(folder: Location) -> None:
-    """Delete the temporary files that killed writers left in a folder and in those below it.
+    """Delete temporary files of killed writers, at any depth of a folder.
 
-    Only while nobody writes there.
+    No process may be writing to the folder.
     """
     for entry in folder.files(recursive=True):
         if TEMPORARY_NAME.match(entry.location.name):
@@ -342,7 +344,7 @@ def remove_temporary_files(folder: Location) -> None:
 
 
 def missing_error(location: Location) -> DataError:
-    """The error for a path that does not exist."""
+    """Make the error for a path that does not exist."""
     target = link_target(location.path) if location.is_local else None
     if target is not None:
         return DataError(

@@ -1,4 +1,4 @@
-"""Files in a bucket, through obstore: it retries transient failures, and can create objects exclusively."""
+"""Files in a bucket, through obstore, which retries transient failures and can create objects exclusively."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hindcast.storage.retry_timeout import INITIAL_BACKOFF_SECONDS, retry_timeou
 
 Result = TypeVar("Result")
 
-_PART: Final = 8 << 20
-_PARTS_AT_ONCE: Final = 4
+_PART_BYTES: Final = 8 << 20
+_MAX_PARALLEL_PARTS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class ObjectFiles:
 
     Attributes:
         store: any obstore store.
-        root: how URIs in it begin, without a slash at the end: `s3://bucket`.
-        reopen: makes the same in another process, from that process's environment; by default `store` travels, with
-            the credentials that are in it.
+        root: prefix of its URIs, without a final slash: `s3://bucket`.
+        reopen: opens the bucket in another process, from that process's environment; by default `store` is pickled,
+            with its credentials.
     """
 
     store: Any = field(hash=False)
@@ -44,79 +44,85 @@ class ObjectFiles:
         return (ObjectFiles, (self.store, self.root)) if self.reopen is None else (self.reopen, ())
 
     def info(self, path: str) -> pafs.FileInfo:
-        found = None
+        meta = None
         if path:
             with suppress(FileNotFoundError):
-                found = obstore.head(self.store, path)
-        if found is not None and found["size"]:
-            return _file(found)
-        if self._has_objects_below(path) or not path:  # an empty object above others marks a folder
+                meta = obstore.head(self.store, path)
+        if meta is not None and meta["size"]:
+            return _file_info(meta)
+        # An empty object above others stands for a folder, so it does not count as a file.
+        if self._has_objects_below(path) or not path:
             return pafs.FileInfo(path, pafs.FileType.Directory)
-        return pafs.FileInfo(path, pafs.FileType.NotFound) if found is None else _file(found)
+        return pafs.FileInfo(path, pafs.FileType.NotFound) if meta is None else _file_info(meta)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         if recursive:
             objects: Sequence[Any] = self._below(path)
-            folders = {parent for found in objects for parent in folders_between(path, found["path"])}
+            folders = {parent for meta in objects for parent in folders_between(path, meta["path"])}
         else:
-            level = self._whole(lambda: obstore.list_with_delimiter(self.store, path or None))
+            level = self._list_with_retry(lambda: obstore.list_with_delimiter(self.store, path or None))
             objects, folders = level["objects"], set(level["common_prefixes"])
-        markers = {path, *folders}  # consoles make empty objects to represent folders
-        files = [_file(found) for found in objects if found["size"] or found["path"] not in markers]
+        markers = {path, *folders}  # web consoles create empty objects to represent folders
+        files = [_file_info(meta) for meta in objects if meta["size"] or meta["path"] not in markers]
         return [pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders] + files
 
     def open(self, path: str) -> pa.NativeFile:
         size = obstore.head(self.store, path)["size"]
-        return pa.PythonFile(_Object(self.store, path, size), mode="r")
+        return pa.PythonFile(_ObjectReader(self.store, path, size), mode="r")
 
     def read(self, path: str) -> bytes:
         return bytes(obstore.get(self.store, path).bytes())
 
     def put(self, path: str, content: IO[bytes]) -> None:
-        obstore.put(self.store, path, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
+        obstore.put(self.store, path, content, chunk_size=_PART_BYTES, max_concurrency=_MAX_PARALLEL_PARTS)
 
     def create(self, path: str, data: bytes) -> bool:
         try:
             obstore.put(self.store, path, data, mode="create")
         except AlreadyExistsError:
-            return self.read(path) == data  # ours, where an answer was lost and the request made again
+            # If an answer was lost, obstore repeated the request and meta this call's own object.
+            return self.read(path) == data
         return True
 
     def delete(self, path: str) -> None:
-        with suppress(FileNotFoundError):  # Azure's answer; the others do not mind
+        with suppress(FileNotFoundError):  # only Azure reports that the object does not exist
             obstore.delete(self.store, path)
 
     def delete_folder(self, path: str) -> None:
-        if below := [found["path"] for found in self._below(path)]:
+        if below := [meta["path"] for meta in self._below(path)]:
             with suppress(FileNotFoundError):
                 obstore.delete(self.store, below)
 
     def make_folder(self, path: str) -> None:
-        """Nothing: a folder exists while there are objects below it."""
+        """Do nothing: a folder exists while there are objects below it."""
 
     def _has_objects_below(self, path: str) -> bool:
-        return self._whole(lambda: next(iter(obstore.list(self.store, path or None)), None)) is not None
-
-    def _below(self, path: str) -> Sequence[Any]:
-        return self._whole(
-            lambda: [found for chunk in obstore.list(self.store, path or None) for found in chunk]
+        return (
+            self._list_with_retry(lambda: next(iter(obstore.list(self.store, path or None)), None))
+            is not None
         )
 
-    def _whole(self, listing: Callable[[], Result]) -> Result:
-        """A listing, requested again if its answer breaks off: the one failure that obstore does not retry."""
-        end, pause = time.monotonic() + retry_timeout_seconds(), INITIAL_BACKOFF_SECONDS
+    def _below(self, path: str) -> Sequence[Any]:
+        return self._list_with_retry(
+            lambda: [meta for chunk in obstore.list(self.store, path or None) for meta in chunk]
+        )
+
+    def _list_with_retry(self, listing: Callable[[], Result]) -> Result:
+        """Request a listing, again if its answer breaks off."""
+        # The one failure that obstore does not retry.
+        deadline, pause = time.monotonic() + retry_timeout_seconds(), INITIAL_BACKOFF_SECONDS
         while True:
             try:
                 return listing()
             except GenericError as error:
-                if "ListResponseBody" not in str(error) or time.monotonic() + pause > end:
+                if "ListResponseBody" not in str(error) or time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
             pause *= 2
 
 
-class _Object(io.RawIOBase):
-    """An object to be read: each read is one request, which obstore tries again where it fails."""
+class _ObjectReader(io.RawIOBase):
+    """An object opened for reading: each read is one request, which obstore retries."""
 
     def __init__(self, store: Any, path: str, size: int) -> None:
         self._store, self._path, self._size = store, path, size
@@ -139,16 +145,16 @@ class _Object(io.RawIOBase):
         return self._offset
 
     def read(self, nbytes: int | None = None) -> Any:
-        """At most `nbytes`; all that is left by default."""
-        left = max(0, self._size - self._offset)
-        wanted = left if nbytes is None or nbytes < 0 else min(nbytes, left)
-        if not wanted:
+        """Read at most `nbytes`; the rest of the object by default."""
+        remaining = max(0, self._size - self._offset)
+        length = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
+        if not length:
             return b""
-        found = obstore.get_range(self._store, self._path, start=self._offset, length=wanted)
-        self._offset += wanted
-        return found
+        content = obstore.get_range(self._store, self._path, start=self._offset, length=length)
+        self._offset += length
+        return content
 
 
-def _file(found: Any) -> pafs.FileInfo:
-    modified = int(found["last_modified"].timestamp() * 1e9)
-    return pafs.FileInfo(found["path"], pafs.FileType.File, size=found["size"], mtime_ns=modified)
+def _file_info(meta: Any) -> pafs.FileInfo:
+    modified_ns = int(meta["last_modified"].timestamp() * 1e9)
+    return pafs.FileInfo(meta["path"], pafs.FileType.File, size=meta["size"], mtime_ns=modified_ns)

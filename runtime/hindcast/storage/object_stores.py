@@ -1,6 +1,6 @@
-"""Buckets by URI; credentials, endpoints and regions come from the environment, by the clouds' own names.
+"""Buckets by URI; credentials, endpoints and regions come from the clouds' own environment variables.
 
-Everything after the bucket's name is taken literally: names of objects may hold `?`, `#`, `%` and spaces.
+Everything after the bucket's name is taken literally: names of objects may contain `?`, `#`, `%` and spaces.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hindcast.errors import StorageError
 from hindcast.storage.backend import is_from_obstore
 from hindcast.storage.retry_timeout import INITIAL_BACKOFF_SECONDS, retry_timeout_seconds
 
-if TYPE_CHECKING:  # obstore takes a while to import, and local runs do without
+if TYPE_CHECKING:  # obstore is slow to import, and local runs do not need it
     from hindcast.storage.object_files import ObjectFiles
 
-_LONGEST_ANSWER_S: Final = 20.0
-_CONNECT_S: Final = 5.0
-_LONGEST_PAUSE_S: Final = 5.0
-_MOST_TRIES: Final = 1000  # the patience ends first
+_MAX_READ_SECONDS: Final = 20.0
+_CONNECT_SECONDS: Final = 5.0
+_MAX_BACKOFF_SECONDS: Final = 5.0
+_MAX_RETRIES: Final = 1000  # high enough that the timeout always ends the retries first
 _ANONYMOUS: Final = "anonymous@"
 _AZURE_HOST: Final = re.compile(r"^([^@/]+)@([^./]+)(\.[^/]+)?$")  # container, account, suffix
 _CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
@@ -43,7 +43,7 @@ Opener = Callable[..., tuple[Any, str]]
 
 
 def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
-    """The bucket that a URI names, and the path in it; None if its scheme is not that of a cloud.
+    """Open the bucket that a URI names, and return it with the path in it; None if the scheme is not a cloud's.
 
     Raises:
         StorageError: an invalid URI or environment.
@@ -52,17 +52,17 @@ def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
         opener = _s3 if scheme == "s3" else _gcs
         is_anonymous = rest.startswith(_ANONYMOUS)
         name, _, path = rest.removeprefix(_ANONYMOUS).partition("/")
-        return _opened(opener, _named(scheme, name), is_anonymous), path.strip("/")
+        return _open_bucket(opener, _require_name(scheme, name), is_anonymous), path.strip("/")
     if scheme in ("abfs", "abfss", "az"):
         host, _, path = rest.partition("/")
-        found = _AZURE_HOST.match(host)
-        named = (_named(scheme, host), None, None) if found is None else found.groups()
-        return _opened(_azure, *named), path.strip("/")
+        match = _AZURE_HOST.match(host)
+        parts = (_require_name(scheme, host), None, None) if match is None else match.groups()
+        return _open_bucket(_azure, *parts), path.strip("/")
     return None
 
 
 def wrap_store(store: object) -> ObjectFiles | None:
-    """An obstore store given by the user; None for anything else."""
+    """Wrap an obstore store of the user; None for anything else."""
     if not is_from_obstore(store):
         return None
     from hindcast.storage.object_files import ObjectFiles
@@ -72,160 +72,169 @@ def wrap_store(store: object) -> ObjectFiles | None:
     return ObjectFiles(store, f"{type(store).__name__}://{name}/{getattr(store, 'prefix', None) or ''}")
 
 
-def _named(scheme: str, name: str) -> str:
+def _require_name(scheme: str, name: str) -> str:
     if not name:
         raise StorageError(f"{scheme}:// names no bucket: write {scheme}://bucket/folder")
     return name
 
 
-def _opened(opener: Opener, *named: Any) -> ObjectFiles:
-    """The bucket that an opener makes of what a URI names; opened again when a variable of the clouds changes."""
+def _open_bucket(opener: Opener, *arguments: Any) -> ObjectFiles:
+    """Open a bucket with an opener, or return it from the cache."""
+    # The clouds' variables are part of the cache key: a bucket is opened again if one of them changes.
     variables = [(name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)]
-    return _open(opener, named, retry_timeout_seconds(), tuple(sorted(variables)))
+    return _open_cached(opener, arguments, retry_timeout_seconds(), tuple(sorted(variables)))
 
 
 @lru_cache(maxsize=64)
-def _open(
-    opener: Opener, named: tuple[Any, ...], seconds: float, variables: tuple[tuple[str, str], ...]
+def _open_cached(
+    opener: Opener, arguments: tuple[Any, ...], seconds: float, variables: tuple[tuple[str, str], ...]
 ) -> ObjectFiles:
     from hindcast.storage.object_files import ObjectFiles
 
-    store, root = opener(*named, seconds, dict(variables))
-    return ObjectFiles(store, root, partial(_opened, opener, *named))
+    store, root = opener(*arguments, seconds, dict(variables))
+    return ObjectFiles(store, root, partial(_open_bucket, opener, *arguments))
 
 
-def _s3(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) -> tuple[Any, str]:
-    """S3 and compatible stores, such as MinIO: the usual `AWS_*` variables."""
+def _s3(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str, str]) -> tuple[Any, str]:
+    """Open a bucket of S3 or a compatible store, such as MinIO, by the usual `AWS_*` variables."""
     from obstore.store import S3Store
 
-    endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
-    config: Any = {} if is_anonymous else _aws_profile(given)
-    region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or config.get("region")
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    config: Any = {} if is_anonymous else _aws_profile(environment)
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or config.get("region")
     if endpoint:
         config["endpoint"] = endpoint if "://" in endpoint else f"https://{endpoint}"
         config["region"] = region or "us-east-1"
     if is_anonymous:
         config["skip_signature"] = True
-    requests = _requests(seconds, config.get("endpoint"))
-    if certificates := given.get("AWS_CA_BUNDLE"):
-        requests["client_options"]["root_certificate"] = _certificates(certificates)
+    requests = _request_options(seconds, config.get("endpoint"))
+    if certificates := environment.get("AWS_CA_BUNDLE"):
+        requests["client_options"]["root_certificate"] = _read_certificates(certificates)
     return S3Store(bucket, config=config, **requests), f"s3://{bucket}"
 
 
-def _gcs(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) -> tuple[Any, str]:
-    """Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, the machine's account, or `STORAGE_EMULATOR_HOST`."""
+def _gcs(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str, str]) -> tuple[Any, str]:
+    """Open a bucket of Google Cloud Storage.
+
+    Credentials are those of `GOOGLE_APPLICATION_CREDENTIALS` or the machine's account; `STORAGE_EMULATOR_HOST` names an
+    emulator.
+    """
     from obstore.store import GCSStore
 
     config: Any = {"skip_signature": True} if is_anonymous else {}
     endpoint = None
-    if emulator := given.get("STORAGE_EMULATOR_HOST"):
+    if emulator := environment.get("STORAGE_EMULATOR_HOST"):
         endpoint = emulator if "://" in emulator else f"http://{emulator}"
         account = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
         config["service_account_key"] = orjson.dumps({**account, "private_key_id": ""}).decode()
-    elif credentials := given.get("GOOGLE_APPLICATION_CREDENTIALS"):
+    elif credentials := environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
         config["application_credentials"] = credentials
-    return GCSStore(bucket, config=config, **_requests(seconds, endpoint)), f"gs://{bucket}"
+    return GCSStore(bucket, config=config, **_request_options(seconds, endpoint)), f"gs://{bucket}"
 
 
 def _azure(
-    container: str, account: str | None, suffix: str | None, seconds: float, given: dict[str, str]
+    container: str, account: str | None, suffix: str | None, seconds: float, environment: dict[str, str]
 ) -> tuple[Any, str]:
-    """Azure Blob Storage: `AZURE_STORAGE_*`, or whatever identity the machine has.
+    """Open a container of Azure Blob Storage, by `AZURE_STORAGE_*` or the machine's identity.
 
     Args:
-        account: that the URI names; that of the environment by default.
-        suffix: rest of its host name.
+        container: its name.
+        account: the account in the URI; by default the one in the environment.
+        suffix: the rest of the URI's host name.
+        seconds: for how long requests are retried.
+        environment: the environment variables.
 
     Raises:
-        StorageError: no account is named anywhere.
+        StorageError: neither the URI nor the environment names an account.
     """
     from obstore.store import AzureStore
 
-    parts = _connection_parts(given.get(_CONNECTION_STRING, ""))
-    named = given.get("AZURE_STORAGE_ACCOUNT_NAME") or given.get("AZURE_STORAGE_ACCOUNT")
-    own = parts.get("AccountName") or named
-    name = account or own
+    connection = _connection_parts(environment.get(_CONNECTION_STRING, ""))
+    variable_account = environment.get("AZURE_STORAGE_ACCOUNT_NAME") or environment.get(
+        "AZURE_STORAGE_ACCOUNT"
+    )
+    own_account = connection.get("AccountName") or variable_account
+    name = account or own_account
     if not name:
         raise StorageError(
             "no Azure account is named: write abfss://container@account.dfs.core.windows.net/path, or set "
             "AZURE_STORAGE_ACCOUNT_NAME"
         )
     config: Any = {"account_name": name}
-    if own in (None, name):
+    if own_account in (None, name):
         key = (
-            parts.get("AccountKey")
-            or given.get("AZURE_STORAGE_ACCOUNT_KEY")
-            or given.get("AZURE_STORAGE_KEY")
+            connection.get("AccountKey")
+            or environment.get("AZURE_STORAGE_ACCOUNT_KEY")
+            or environment.get("AZURE_STORAGE_KEY")
         )
-        token = parts.get("SharedAccessSignature") or given.get("AZURE_STORAGE_SAS_TOKEN")
+        token = connection.get("SharedAccessSignature") or environment.get("AZURE_STORAGE_SAS_TOKEN")
         config |= {"account_key": key} if key else {"sas_token": token} if token else {}
         config["endpoint"] = _azure_endpoint(
-            parts.get("BlobEndpoint") or given.get("AZURE_STORAGE_SERVICE_ENDPOINT"), name
+            connection.get("BlobEndpoint") or environment.get("AZURE_STORAGE_SERVICE_ENDPOINT"), name
         )
     ending = suffix and (suffix.partition(".dfs.")[2] or suffix.partition(".blob.")[2])
     if ending and not config.get("endpoint"):
         config["endpoint"] = f"https://{name}.blob.{ending}"
     config = {key: value for key, value in config.items() if value}
-    store = AzureStore(container, config=config, **_requests(seconds, config.get("endpoint")))
+    store = AzureStore(container, config=config, **_request_options(seconds, config.get("endpoint")))
     return store, f"abfss://{container}@{name}"
 
 
-def _requests(seconds: float, endpoint: str | None) -> Any:
-    """How a store's requests are made and made again, as keyword arguments of obstore's stores.
-
-    A request may take as long as its bytes need, but no longer than `read_timeout` between two of them.
-    """
+def _request_options(seconds: float, endpoint: str | None) -> Any:
+    """Make the keyword arguments of obstore's stores for timeouts and retries."""
     return {
         "client_options": {
-            "connect_timeout": timedelta(seconds=min(_CONNECT_S, seconds)),
-            "read_timeout": timedelta(seconds=min(_LONGEST_ANSWER_S, seconds)),
+            "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, seconds)),
+            "read_timeout": timedelta(seconds=min(_MAX_READ_SECONDS, seconds)),
+            # A large object may take long; `read_timeout` limits the time between two of its bytes instead.
             "timeout": timedelta(hours=1),
             "allow_http": bool(endpoint and endpoint.startswith("http://")),
         },
         "retry_config": {
-            "max_retries": _MOST_TRIES,
+            "max_retries": _MAX_RETRIES,
             "retry_timeout": timedelta(seconds=seconds),
             "backoff": {
                 "init_backoff": timedelta(seconds=INITIAL_BACKOFF_SECONDS),
-                "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+                "max_backoff": timedelta(seconds=_MAX_BACKOFF_SECONDS),
                 "base": 2,
             },
         },
     }
 
 
-def _aws_profile(given: dict[str, str]) -> dict[str, Any]:
-    """What `~/.aws` says of the profile, where the environment names no identity: obstore reads no such files."""
-    if any(given.get(name) for name in _AWS_IDENTITIES):
+def _aws_profile(environment: dict[str, str]) -> dict[str, Any]:
+    """Read the profile in `~/.aws`, unless the environment names an identity."""
+    if any(environment.get(name) for name in _AWS_IDENTITIES):
         return {}
+    # obstore does not read these files.
     files = configparser.ConfigParser(interpolation=None)
     home = Path.home() / ".aws"
     files.read(
         [
-            given.get("AWS_CONFIG_FILE", home / "config"),
-            given.get("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"),
+            environment.get("AWS_CONFIG_FILE", home / "config"),
+            environment.get("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"),
         ]
     )
-    profile = given.get("AWS_PROFILE", "default")
+    profile = environment.get("AWS_PROFILE", "default")
     keys = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
     keys |= {"aws_session_token": "session_token", "region": "region"}
-    found = {
-        ours: value
+    credentials = {
+        key: value
         for section in (f"profile {profile}", profile)
         if files.has_section(section)
-        for name, ours in keys.items()
+        for name, key in keys.items()
         if (value := files.get(section, name, fallback=None))
     }
-    if given.get("AWS_PROFILE") and "access_key_id" not in found:
+    if environment.get("AWS_PROFILE") and "access_key_id" not in credentials:
         raise StorageError(
             f"the profile {profile!r} of AWS_PROFILE has no access key in ~/.aws: set the variables that "
             "`aws configure export-credentials --format env` prints"
         )
-    return found
+    return credentials
 
 
 def _azure_endpoint(endpoint: str | None, account: str) -> str | None:
-    """With the account in it, as the emulator has it in its path and the cloud in its host name."""
+    """Add the account to an endpoint: an emulator has it in the path, the cloud in the host name."""
     if not endpoint:
         return None
     scheme, _, rest = endpoint.rpartition("://")
@@ -239,7 +248,7 @@ def _connection_parts(text: str) -> dict[str, str]:
     return {name.strip(): value for name, _, value in pairs}
 
 
-def _certificates(path: str) -> bytes:
+def _read_certificates(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""For how long a request to a store is tried."""
+"""The timeout after which a request to a store is no longer retried."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from hindcast.errors import StorageError
 
 TIMEOUT_VARIABLE: Final = "HINDCAST_STORAGE_TIMEOUT"
 INITIAL_BACKOFF_SECONDS: Final = 0.2
-"""Before the second try; pauses double."""
-_DEFAULT_S: Final = 60.0
+"""Pause before the first retry; later pauses double."""
+_DEFAULT_SECONDS: Final = 60.0
 
 
 def retry_timeout_seconds() -> float:
-    """Seconds for which a request is tried: `HINDCAST_STORAGE_TIMEOUT`, by default 60.
+    """Return for how many seconds a request is retried: `HINDCAST_STORAGE_TIMEOUT`, by default 60.
 
     Raises:
         StorageError: the variable is not a positive number.
     """
-    given = os.environ.get(TIMEOUT_VARIABLE)
-    if given is None:
-        return _DEFAULT_S
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if text is None:
+        return _DEFAULT_SECONDS
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise StorageError(f"{TIMEOUT_VARIABLE} is {given!r}: give a positive number of seconds")
+        raise StorageError(f"{TIMEOUT_VARIABLE} is {text!r}: give a positive number of seconds")
     return seconds

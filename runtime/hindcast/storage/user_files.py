@@ -1,8 +1,8 @@
-"""Files through file system objects of pyarrow and fsspec: those that users give, and schemes that only these know.
+"""Files through file system objects of pyarrow and fsspec: those passed by users, and schemes that only these know.
 
-Their clients keep their own credentials, patience and retries. None of pyarrow's, and few of fsspec's, can create a
-file on the condition that it is not there: of two writers that begin in the same moment both may believe that they are
-alone until they look again.
+Their clients have their own credentials, timeouts and retries. None of pyarrow's and few of fsspec's can create a file
+only if it does not exist. Of two writers that start at the same moment, both may assume that they are alone until their
+next check.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow.fs as pafs
 
 from hindcast.storage.backend import folders_between
 
-_CHUNK: Final = 8 << 20
+_CHUNK_BYTES: Final = 8 << 20
 _filesystems: Final[dict[str, object]] = {}
 
 
 def scheme_of(filesystem: object) -> str:
-    """The scheme for a file system object in this process, such as `S3FileSystem-1`; equal ones share it."""
-    for scheme, known in _filesystems.items():
-        if type(known) is type(filesystem) and known == filesystem:
+    """Return the scheme for a file system object in this process, such as `S3FileSystem-1`; equal objects share it."""
+    for scheme, registered_filesystem in _filesystems.items():
+        if type(registered_filesystem) is type(filesystem) and registered_filesystem == filesystem:
             return scheme
     scheme = f"{type(filesystem).__name__}-{len(_filesystems) + 1}"
     _filesystems[scheme] = filesystem
@@ -32,7 +32,7 @@ def scheme_of(filesystem: object) -> str:
 
 
 def filesystem_of(scheme: str) -> object | None:
-    """The file system object with this scheme; None if there is none."""
+    """Return the file system object with this scheme, or None."""
     return _filesystems.get(scheme)
 
 
@@ -41,8 +41,8 @@ class UserFiles:
     """A file system object; see `storage.backend.Store`.
 
     Attributes:
-        filesystem: of pyarrow, or of fsspec in pyarrow's `FSSpecHandler`.
-        root: how URIs in it begin.
+        filesystem: a pyarrow file system, or an fsspec one in pyarrow's `FSSpecHandler`.
+        root: prefix of its URIs.
     """
 
     filesystem: pafs.FileSystem = field(hash=False)
@@ -54,12 +54,11 @@ class UserFiles:
         return self.filesystem.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        lists_folders = (
-            self.filesystem.type_name != "gcs"
-        )  # that of pyarrow: only if an object represents one
+        # pyarrow's client for Google Cloud Storage lists a folder only if an object represents it.
+        lists_folders = self.filesystem.type_name != "gcs"
         selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive or not lists_folders)
-        found = list(self.filesystem.get_file_info(selector))
-        return found if lists_folders else _with_folders(path.strip("/"), found, recursive)
+        infos = list(self.filesystem.get_file_info(selector))
+        return infos if lists_folders else _with_folders(path.strip("/"), infos, recursive)
 
     def open(self, path: str) -> pa.NativeFile:
         return self.filesystem.open_input_file(path)
@@ -71,11 +70,11 @@ class UserFiles:
     def put(self, path: str, content: IO[bytes]) -> None:
         if self._fsspec is None:
             stream = self.filesystem.open_output_stream(path)
-        else:  # it may serve file systems that have folders
+        else:  # fsspec also serves file systems whose folders must exist first
             self.make_folder(path.rpartition("/")[0])
             stream = self._fsspec.open(path, "wb")
-        shutil.copyfileobj(content, stream, _CHUNK)
-        stream.close()  # not where copying failed: closing would complete a part of the file
+        shutil.copyfileobj(content, stream, _CHUNK_BYTES)
+        stream.close()  # not if copying failed: closing would complete a partial file
 
     def create(self, path: str, data: bytes) -> bool:
         if self.info(path).type != pafs.FileType.NotFound:
@@ -105,9 +104,13 @@ class UserFiles:
         return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
-def _with_folders(base: str, found: list[pafs.FileInfo], recursive: bool) -> list[pafs.FileInfo]:
-    """What is below `base`, with the folders implied by file names; at all depths, or directly below."""
-    known = {info.path.strip("/"): info for info in found}
-    folders = {parent for path in known for parent in folders_between(base, path)} - known.keys()
-    known |= {folder: pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders}
-    return [info for path, info in known.items() if recursive or "/" not in path[len(base) :].strip("/")]
+def _with_folders(base: str, infos: list[pafs.FileInfo], recursive: bool) -> list[pafs.FileInfo]:
+    """Add the folders implied by file names; return everything below `base`, or only its direct content."""
+    info_by_path = {info.path.strip("/"): info for info in infos}
+    folders = {
+        parent for path in info_by_path for parent in folders_between(base, path)
+    } - info_by_path.keys()
+    info_by_path |= {folder: pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders}
+    return [
+        info for path, info in info_by_path.items() if recursive or "/" not in path[len(base) :].strip("/")
+    ]

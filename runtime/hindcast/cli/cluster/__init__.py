@@ -1,1 +1,1 @@
-"""What the commands read from a cluster."""
+"""Reads a cluster for the commands."""

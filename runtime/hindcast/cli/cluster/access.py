@@ -1,4 +1,4 @@
-"""Selects a cluster and reads it with the user's permissions. Every failure is one sentence that says what to do."""
+"""Selects a cluster and reads it with the user's permissions. Every error is one sentence with a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Raw = dict[str, Any]
 
 TIMEOUT_SECONDS: Final = 10
 LONGEST_PAUSE_SECONDS: Final = 24 * 3600
-"""A followed log may pause for long; the client needs a limit."""
+"""Read timeout of a followed log, which may pause for long; the client requires a limit."""
 
 
 class ClusterError(UserError):
@@ -28,19 +28,19 @@ class ClusterError(UserError):
 
 
 class Forbidden(ClusterError):
-    """The user may not read something."""
+    """The user lacks the permission to read something."""
 
 
 class Gone(ClusterError):
-    """Something is not there, or not there any more."""
+    """Something does not exist, or no longer exists."""
 
 
 class Cluster:
-    """A cluster, as one context of a kubeconfig sees it.
+    """A cluster as one context of a kubeconfig describes it.
 
     Attributes:
-        namespace: where resources are looked for.
-        context: its name, where the user chose one.
+        namespace: namespace of the resources.
+        context: name of the context, if the user chose one.
     """
 
     def __init__(self, api: client.ApiClient, namespace: str, context: str | None) -> None:
@@ -53,43 +53,44 @@ class Cluster:
         self.context = context
 
     def resource(self, target: ClusterResource) -> Raw:
-        """The resource as the API server has it.
+        """Read a resource.
 
         Raises:
-            SpecError: there is no resource with that name.
-            ClusterError: it cannot be read.
+            SpecError: the resource does not exist.
+            ClusterError: the resource cannot be read.
         """
         try:
             with self._reading(str(target)):
-                found: Raw = self._custom.get_namespaced_custom_object(
+                document: Raw = self._custom.get_namespaced_custom_object(
                     *(GROUP, VERSION, self.namespace, target.plural, target.name),
                     _request_timeout=TIMEOUT_SECONDS,
                 )
-                return found
+                return document
         except Gone:
-            raise self._unknown(target) from None
+            raise self._unknown_resource_error(target) from None
 
     def pods(self, selector: str) -> list[Raw]:
-        """The pods with these labels, by name. Raises ClusterError."""
+        """Read the pods with these labels, sorted by name. Raises ClusterError."""
         with self._reading("pods"):
-            answer = self._core.list_namespaced_pod(
+            # Unparsed: the client's models rename fields (nodeName -> node_name).
+            response = self._core.list_namespaced_pod(
                 self.namespace,
                 label_selector=selector,
                 _preload_content=False,
                 _request_timeout=TIMEOUT_SECONDS,
             )
-            found: list[Raw] = json.loads(answer.read())["items"]
-        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+            pods: list[Raw] = json.loads(response.read())["items"]
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     def log(self, pod: str, container: str, follow: bool) -> Iterator[bytes]:
-        """What a container has printed, piece by piece; with `follow` until it ends.
+        """Yield a container's output in chunks; with `follow`, until the container ends.
 
         Raises:
-            Gone: there is no such pod.
-            ClusterError: it cannot be read, as of a container that has not started.
+            Gone: the pod does not exist.
+            ClusterError: the log cannot be read, for example because the container has not started.
         """
         with self._reading(f"the log of pod {pod}"):
-            answer = self._core.read_namespaced_pod_log(
+            response = self._core.read_namespaced_pod_log(
                 pod,
                 self.namespace,
                 container=container,
@@ -98,69 +99,70 @@ class Cluster:
                 _request_timeout=(TIMEOUT_SECONDS, LONGEST_PAUSE_SECONDS) if follow else TIMEOUT_SECONDS,
             )
             try:
-                yield from answer.stream(decode_content=True)
+                yield from response.stream(decode_content=True)
             finally:
-                answer.release_conn()
+                response.release_conn()  # the reader may stop early, and the connection would stay busy
 
-    def _unknown(self, target: ClusterResource) -> UserError:
-        """Why a resource was not found: another name, another namespace, no CRDs."""
+    def _unknown_resource_error(self, target: ClusterResource) -> UserError:
+        """Return the error for a missing resource: a wrong name, a wrong namespace, or no CRDs."""
         from kubernetes.client import ApiException
 
         with self._reading(target.plural):
             try:
-                listed = self._custom.list_namespaced_custom_object(
+                listing = self._custom.list_namespaced_custom_object(
                     *(GROUP, VERSION, self.namespace, target.plural), _request_timeout=TIMEOUT_SECONDS
                 )
             except ApiException as error:
                 if error.status == 404:
                     return ClusterError(
-                        f"the cluster at {self._host} has no {target.kind} resources: install Hindcast there "
+                        f"the cluster at {self._host} does not know {target.kind} resources: install Hindcast there "
                         "(docs/install.md), or choose another cluster with --context"
                     )
                 raise
-        names = [entry["metadata"]["name"] for entry in listed["items"]]
-        there = nearest(target.name, names) or "; the namespace has none"
+        names = [entry["metadata"]["name"] for entry in listing["items"]]
+        suggestion = nearest(target.name, names) or "; the namespace has none"
         return SpecError(
-            f"there is no {target} in namespace {self.namespace}{there} (another namespace: -n NAMESPACE)"
+            f"{target} does not exist in namespace {self.namespace}{suggestion} (another namespace: -n NAMESPACE)"
         )
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:
-        """Turns what the client raises into sentences."""
+        """Turn the client's exceptions into sentences."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
             yield
         except ApiException as error:
-            raise _refused(error, what, self.namespace, self._host) from error
+            raise _refusal_error(error, what, self.namespace, self._host) from error
         except (HTTPError, OSError) as error:
-            raise _unreachable(self._host, str(getattr(error, "reason", None) or error)) from error
+            raise _unreachable_error(self._host, str(getattr(error, "reason", None) or error)) from error
 
 
-def _refused(error: Any, what: str, namespace: str, host: str) -> ClusterError:
-    if not error.status:  # of TLS
-        return _unreachable(host, str(error.reason))
+def _refusal_error(error: Any, what: str, namespace: str, host: str) -> ClusterError:
+    if not error.status:  # TLS failed, so there was no response
+        return _unreachable_error(host, str(error.reason))
     if error.status == 404:
-        return Gone(f"{what} is not in namespace {namespace}")
+        return Gone(f"{what} does not exist in namespace {namespace}")
     if error.status == 403:
         return Forbidden(
-            f"you may not read {what} in namespace {namespace}: ask for the role view there, or choose "
+            f"you lack the permission to read {what} in namespace {namespace}: ask for the role view there, or choose "
             "another user with --context"
         )
     if error.status == 401:
         return ClusterError(
-            f"the API server at {host} rejected your credentials: log in again, or choose another --context"
+            f"the API server at {host} rejected your credentials: log in again, or choose another context with "
+            "--context"
         )
     return ClusterError(f"the API server refused to show {what}: {_message(error)}")
 
 
-def _unreachable(host: str, reason: str) -> ClusterError:
-    """A client's error is a chain of names; its last link says what happened."""
+def _unreachable_error(host: str, reason: str) -> ClusterError:
+    # The client's error is a chain of exception names; what happened is in its last link.
     text = " ".join(reason.split()).rpartition(": ")[2].rstrip(".")
     return ClusterError(
         f"the API server at {host} cannot be reached: {text}; check the cluster and KUBECONFIG, "
-        "or choose another one with --context"
+        "or choose another context with --context"
     )
 
 
@@ -172,25 +174,25 @@ def _message(error: Any) -> str:
 
 
 def connect(namespace: str | None, context: str | None) -> Cluster:
-    """The selected cluster.
+    """Connect to the selected cluster.
 
     Args:
-        namespace: default: the context's, else `default`.
-        context: of the kubeconfig; default: the current one.
+        namespace: namespace of the resources. Default: the context's, else `default`.
+        context: context of the kubeconfig. Default: the current one.
 
     Raises:
-        ClusterError: there is no kubeconfig, it is broken, or it has no such context.
+        ClusterError: the kubeconfig does not exist, is invalid or does not have the context.
     """
     from kubernetes import client
 
     settings = client.Configuration()
-    own = _load(settings, context)
-    settings.retries = False
-    return Cluster(client.ApiClient(settings), namespace or own or "default", context)
+    default_namespace = _load_kubeconfig(settings, context)
+    settings.retries = False  # urllib3 would repeat each failed connection before the error is shown
+    return Cluster(client.ApiClient(settings), namespace or default_namespace or "default", context)
 
 
-def _load(settings: client.Configuration, context: str | None) -> str | None:
-    """Fill in how to reach it; its default namespace."""
+def _load_kubeconfig(settings: client.Configuration, context: str | None) -> str | None:
+    """Load the connection settings from the kubeconfig; return the context's namespace."""
     import yaml
     from kubernetes import config
 
@@ -200,13 +202,13 @@ def _load(settings: client.Configuration, context: str | None) -> str | None:
         contexts = {entry["name"]: entry["context"] for entry in entries}
         if context is not None and context not in contexts:
             raise ClusterError(
-                f"--context is {context}, which the kubeconfig does not have{nearest(context, contexts)}"
+                f"--context is {context}, which is not in the kubeconfig{nearest(context, contexts)}"
             )
         config.load_kube_config(config_file=file, context=context, client_configuration=settings)
     except (config.ConfigException, yaml.YAMLError) as error:
-        if context is None and _in_cluster(settings):
+        if context is None and _in_cluster(settings):  # in a pod, the service account replaces a kubeconfig
             return None
-        raise ClusterError(_no_config(error)) from error
+        raise ClusterError(_config_problem(error)) from error
     namespace: str | None = contexts[context or current["name"]].get("namespace")
     return namespace
 
@@ -221,8 +223,8 @@ def _in_cluster(settings: client.Configuration) -> bool:
     return True
 
 
-def _no_config(error: Exception) -> str:
+def _config_problem(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "No configuration found" in text:
-        return "no cluster is configured: set KUBECONFIG to a kubeconfig file, or put one at ~/.kube/config"
+        return "no cluster is configured: set KUBECONFIG to a kubeconfig file, or save one as ~/.kube/config"
     return f"the kubeconfig cannot be used: {text}"

@@ -1,4 +1,4 @@
-"""Combines a resource's object and its pods into an explanation. Pure: plain objects and a time in, values out."""
+"""Combines a resource and its pods into an explanation. Pure: plain objects and a time in, values out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from hindcast.api.attempt import UNCOUNTED_REASON
 from hindcast.api.run_policy import RunPolicy
-from hindcast_operator.extract import find_condition
-from hindcast_operator.extract import pod as pod_facts
+from hindcast_operator.extract import find_condition, pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL, references
 from hindcast_operator.planning.diagnosis import diagnose
@@ -17,7 +16,7 @@ from hindcast_operator.times import parse_optional_time
 Raw = Mapping[str, Any]
 
 UNSEEN: Final = "Unseen"
-"""The state of a resource that no operator has looked at."""
+"""State of a resource that no operator has processed."""
 
 _POOLS: Final = ("head", "data", "runner", "learner", "submitter")
 _SIZES: Final = ("cpu", "gpus", "memory")
@@ -28,10 +27,10 @@ class PodRow:
     """A pod of the current attempt.
 
     Attributes:
-        phase: as Kubernetes has it; `Terminating` while it is being deleted.
-        node: where it runs; None before it is scheduled.
-        restarts: of its containers, together.
-        problem: what keeps it from running, and what to do; None if nothing does.
+        phase: phase in Kubernetes; `Terminating` while the pod is being deleted.
+        node: node that it runs on; None before it is scheduled.
+        restarts: restarts of all its containers.
+        problem: what prevents it from running, with a remedy; None if nothing does.
     """
 
     name: str
@@ -47,9 +46,9 @@ class PoolRow:
     """A pool: desired and actual pods.
 
     Attributes:
-        wanted: `2`, or `2 to 8` of an autoscaled pool; None where it is not known.
-        size: of a pod: `cpu`, `gpus`, `memory`, where they are known.
-        reasons: why it is so large, by number.
+        wanted: desired number of pods: `2`, or `2 to 8` for an autoscaled pool; None if unknown.
+        size: size of a pod: `cpu`, `gpus`, `memory`, as far as known.
+        reasons: reason for each number.
     """
 
     pool: str
@@ -64,7 +63,7 @@ class PoolRow:
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many are ready as it begins with; all, where that is not known."""
+        """True if the pool's minimum number of pods is ready; all its pods, if that number is unknown."""
         fewest = len(self.pods) if self.wanted is None else int(self.wanted.split()[0])
         return self.num_ready >= fewest
 
@@ -74,14 +73,14 @@ class Explanation:
     """Everything that one screen shows about a resource.
 
     Attributes:
-        state: the operator's word, or `Unseen`.
-        since: when it entered that state; None if unknown.
-        reason: one word; None before the operator has seen the resource.
-        message: why, in a sentence.
-        notes: what else the reader should know.
-        retries: attempts of this revision that were lost.
-        retries_allowed: spec.runPolicy.backoffLimit; None where the platform's holds.
-        runs: attempts, newest first, as the status has them.
+        state: state that the operator reports, or `Unseen`.
+        since: time at which it entered that state; None if unknown.
+        reason: reason in one word; None before the operator has processed the resource.
+        message: reason in a sentence.
+        notes: further remarks for the reader.
+        retries: number of lost attempts of this revision.
+        retries_allowed: spec.runPolicy.backoffLimit; None if the platform's default applies.
+        runs: attempts of the status, newest first.
     """
 
     kind: str
@@ -109,7 +108,7 @@ class Explanation:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more happens at this revision."""
+        """True if the revision has reached its final state."""
         return self.state in ("Succeeded", "Failed")
 
 
@@ -117,7 +116,9 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
     """Explain a resource.
 
     Args:
-        pods: of all its attempts, as the API server has them.
+        resource: the resource with its status.
+        pods: pods of all its attempts.
+        now: the present time.
     """
     metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status") or {}
     runs = tuple(status.get("runs") or ())
@@ -138,8 +139,8 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         progress=status.get("progress") or {},
         checkpoint=status.get("checkpoint") or {},
         output=status.get("output") or {},
-        pools=_pools(status, _current(pods, runs), now),
-        retries=_losses(runs, revision),
+        pools=_pools(status, _current_pods(pods, runs), now),
+        retries=_count_lost_attempts(runs, revision),
         retries_allowed=(spec.get("runPolicy") or {}).get("backoffLimit"),
         runs=runs,
         references=tuple(f"{kind}/{name}" for kind, name in references(resource["kind"], spec)),
@@ -148,7 +149,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
 
 
 def selector(kind: str, name: str, run: Raw | None = None) -> str:
-    """Label selector of a resource's pods; of one attempt's."""
+    """Return the label selector of a resource's pods, or of one attempt's."""
     labels = {KIND_LABEL: kind, NAME_LABEL: name}
     if run is not None:
         labels |= {REVISION_LABEL: run["revision"], ATTEMPT_LABEL: run["attempt"]}
@@ -156,14 +157,15 @@ def selector(kind: str, name: str, run: Raw | None = None) -> str:
 
 
 DEFAULT_RETRIES: Final[int] = RunPolicy().backoff_limit
-"""Of resources and platforms that do not say otherwise."""
+"""Retries if neither the resource nor the platform sets a limit."""
 
 
 def _since(state: str, resource: Raw) -> datetime | None:
-    """From what is recorded of that state; conditions keep their time while only their reason changes."""
+    """Return the time at which the resource entered its state."""
+    # Not from the condition Ready alone: conditions keep their time while only their reason changes.
     status = resource.get("status") or {}
     run = (status.get("runs") or [{}])[0]
-    found = {
+    time = {
         UNSEEN: resource["metadata"].get("creationTimestamp"),
         "Starting": run.get("admissionTime") or run.get("startTime"),
         "Queued": run.get("startTime"),
@@ -175,21 +177,22 @@ def _since(state: str, resource: Raw) -> datetime | None:
         "Succeeded": find_condition(status, "Finished").get("lastTransitionTime"),
         "Failed": find_condition(status, "Finished").get("lastTransitionTime"),
     }.get(state, find_condition(status, "Ready").get("lastTransitionTime"))
-    return parse_optional_time(found)
+    return parse_optional_time(time)
 
 
 def _notes(resource: Raw) -> list[str]:
     metadata, status = resource["metadata"], resource.get("status") or {}
     notes = []
-    seen, generation = status.get("observedGeneration", -1), metadata.get("generation", 0)
+    observed_generation, generation = status.get("observedGeneration", -1), metadata.get("generation", 0)
     if metadata.get("deletionTimestamp"):
         notes.append("It is being deleted.")
-    if 0 <= seen < generation:
+    if 0 <= observed_generation < generation:
         notes.append("The operator has not processed the latest change of the spec yet.")
     return notes
 
 
-def _losses(runs: Sequence[Raw], revision: int) -> int:
+def _count_lost_attempts(runs: Sequence[Raw], revision: int) -> int:
+    # The status keeps a limited number of attempts; each attempt counts the losses before it.
     latest = next((run for run in runs if run.get("revision") == revision), None)
     if latest is None:
         return 0
@@ -200,23 +203,27 @@ def _losses(runs: Sequence[Raw], revision: int) -> int:
 # -- pools and pods -------------------------------------------------------------------------------------------
 
 
-def _current(pods: Sequence[Raw], runs: Sequence[Raw]) -> list[Raw]:
-    """The pods of the latest attempt."""
+def _current_pods(pods: Sequence[Raw], runs: Sequence[Raw]) -> list[Raw]:
+    """Return the pods of the latest attempt."""
     if not runs:
         return []
-    wanted = (str(runs[0]["revision"]), str(runs[0]["attempt"]))
+    attempt = (str(runs[0]["revision"]), str(runs[0]["attempt"]))
     labels = [(pod, pod["metadata"].get("labels") or {}) for pod in pods]
-    return [pod for pod, own in labels if (own.get(REVISION_LABEL), own.get(ATTEMPT_LABEL)) == wanted]
+    return [
+        pod
+        for pod, pod_labels in labels
+        if (pod_labels.get(REVISION_LABEL), pod_labels.get(ATTEMPT_LABEL)) == attempt
+    ]
 
 
 def _pools(status: Raw, pods: Sequence[Raw], now: datetime) -> tuple[PoolRow, ...]:
-    resolved = status.get("resolved") or {}
+    resolution = status.get("resolved") or {}
     image = str((status.get("runs") or [{}])[0].get("image") or "")
-    sizes: Raw = resolved.get("pools") or {}
+    sizes: Raw = resolution.get("pools") or {}
     rows: dict[str, list[PodRow]] = {}
     for raw in pods:
         facts = pod_facts(dict(raw))
-        rows.setdefault(facts.pool, []).append(_pod(raw, facts, image, resolved, now))
+        rows.setdefault(facts.pool, []).append(_pod(raw, facts, image, resolution, now))
     return tuple(
         _pool(pool, sizes.get(pool) or {}, rows.get(pool, []))
         for pool in _POOLS
@@ -225,10 +232,10 @@ def _pools(status: Raw, pods: Sequence[Raw], now: datetime) -> tuple[PoolRow, ..
 
 
 def _pool(pool: str, numbers: Raw, pods: Sequence[PodRow]) -> PoolRow:
-    wanted = (numbers.get("pods") or {}).get("value")
+    num_pods = (numbers.get("pods") or {}).get("value")
     return PoolRow(
         pool=pool,
-        wanted=None if wanted is None else str(wanted),
+        wanted=None if num_pods is None else str(num_pods),
         size={name: numbers[name]["value"] for name in _SIZES if name in numbers},
         reasons={name: str(about.get("reason", "")) for name, about in numbers.items()},
         pods=tuple(pods),
@@ -240,8 +247,9 @@ def _pod(raw: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) ->
     statuses = (raw.get("status") or {}).get("containerStatuses") or ()
     return PodRow(
         name=facts.name,
-        phase="Terminating" if facts.deleting else facts.phase,
-        ready=facts.ready and not facts.deleting,
+        # Kubernetes keeps the phase of a pod that is being deleted.
+        phase="Terminating" if facts.is_deleting else facts.phase,
+        ready=facts.is_ready and not facts.is_deleting,
         node=(raw.get("spec") or {}).get("nodeName"),
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
         problem=None if problem is None else problem.message,

@@ -1,4 +1,4 @@
-"""What a run left on storage: its policy, and the log of each attempt."""
+"""Reads what a run left on storage: its policy, and the log of each attempt."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _ATTEMPT: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")
 
 
 def log_path(resource: Resource, child: str) -> str:
-    """Path of an attempt's log: `hindcast.run.claim.log_file` without the runtime extra.
+    """Return the path of an attempt's log.
+
+    Equal to `hindcast.run.claim.log_file`, which requires the runtime extra.
 
     Args:
-        resource: with absolute paths, at the attempt's revision.
-        child: the attempt's RayJob.
+        resource: the resource with absolute paths, at the attempt's revision.
+        child: name of the attempt's RayJob.
     """
     if isinstance(resource, OfflineTraining):
         folder = run_folder(resource)
@@ -35,21 +37,21 @@ def log_path(resource: Resource, child: str) -> str:
 
 
 def stored_log(resource: Resource, child: str) -> bytes:
-    """The log of an attempt whose pods are gone.
+    """Read the log of an attempt after its pods were deleted.
 
     Args:
-        resource: with absolute paths, at the attempt's revision.
-        child: the attempt's RayJob.
+        resource: the resource with absolute paths, at the attempt's revision.
+        child: name of the attempt's RayJob.
 
     Raises:
-        UserError: it cannot be read from here; the message says where it is and how to get it.
+        UserError: the log cannot be read from here; the message names its location and how to get it.
     """
     path = log_path(resource, child)
     try:
         from hindcast.storage.location import resolve
     except ModuleNotFoundError as error:
         raise UserError(
-            f"the pods are gone; the log is at {path}: fetch it from there, or install the extra that reads it: "
+            f"the pods are gone; the log is at {path}: copy it from there, or install the extra that reads it: "
             "pip install 'hindcast-rl[runtime]'"
         ) from error
     with _reading(f"the pods are gone; the log is at {path}"):
@@ -58,12 +60,12 @@ def stored_log(resource: Resource, child: str) -> bytes:
             return location.read_bytes()
     if location.is_local:
         raise UserError(f"the pods are gone; the log is at {path} on {volume_of(resource, path)}")
-    raise UserError(f"the pods are gone and there is no log at {path}: the driver had not written one yet")
+    raise UserError(f"the pods are gone and {path} does not exist: the driver had not written a log yet")
 
 
 @contextmanager
 def _reading(where: str) -> Iterator[None]:
-    """What storage refuses or fails, with where it is that was to be read."""
+    """Add to errors of storage the sentence that says what was to be read, and where."""
     try:
         yield
     except StorageError as error:
@@ -71,14 +73,15 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def volume_of(resource: Resource, path: str) -> str:
-    """Which volume of the cluster a path belongs to, and how to get at it."""
+    """Describe the volume of the cluster that a path belongs to, and how to read it."""
     local = path.removeprefix("file://")
-    mounted = [
+    volumes = [
         volume
         for volume in resource.spec.cluster.volumes
         if local.startswith(f"{volume.mount_path.rstrip('/')}/")
     ]
-    volume = max(mounted, key=lambda entry: len(entry.mount_path), default=None)
+    # As in a pod, the innermost mount counts.
+    volume = max(volumes, key=lambda entry: len(entry.mount_path), default=None)
     claim = volume.persistent_volume_claim if volume is not None else None
     if volume is None or claim is None:
         return "a volume of the cluster: read it from a pod that mounts the same volume there"
@@ -86,10 +89,14 @@ def volume_of(resource: Resource, path: str) -> str:
 
 
 def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
-    """The latest log in a run folder or a dataset, or that of an attempt of its latest revision; with its path.
+    """Return path and content of a log in a run folder or a dataset: the latest, or an attempt's.
+
+    Args:
+        folder: the run folder or dataset.
+        attempt: number of the attempt, in the latest revision; None for the latest attempt.
 
     Raises:
-        UserError: there is none, or the folder cannot be read.
+        UserError: the log does not exist, or the folder cannot be read.
     """
     from hindcast.formats.dataset_folder.manifest import FOLDER
     from hindcast.storage.location import missing_error, resolve
@@ -97,48 +104,47 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     root = resolve(folder)
     if not root.exists():
         raise missing_error(root)
-    found: dict[tuple[int, int], Location] = {}
-    for place in (root.child(_LOGS), root.child(FOLDER, _LOGS)):
-        for entry in place.files():
+    logs: dict[tuple[int, int], Location] = {}
+    for folder_location in (root.child(_LOGS), root.child(FOLDER, _LOGS)):
+        for entry in folder_location.files():
             if match := _ATTEMPT.search(entry.relative_path):
-                found[int(match[1]), int(match[2])] = entry.location
-    if not found:
+                logs[int(match[1]), int(match[2])] = entry.location
+    if not logs:
         raise UserError(f"{folder} contains no logs: only attempts on a cluster write them")
-    revision, latest = max(found)
-    wanted = (revision, latest if attempt is None else attempt)
-    if wanted not in found:
-        known = ", ".join(str(number) for own, number in sorted(found) if own == revision)
-        raise UserError(
-            f"{folder} has no log of attempt {attempt}; of revision {revision} there are: {known}"
-        )
-    return str(found[wanted]), found[wanted].read_bytes()
+    revision, latest = max(logs)
+    key = (revision, latest if attempt is None else attempt)
+    if key not in logs:
+        numbers = ", ".join(str(number) for log_revision, number in sorted(logs) if log_revision == revision)
+        raise UserError(f"{folder} has no log of attempt {attempt}; revision {revision} has: {numbers}")
+    return str(logs[key]), logs[key].read_bytes()
 
 
-def stored_policy(found: Raw, target: ClusterResource) -> str:
-    """Path of a training's best checkpoint, else its latest; of a recording's dataset.
+def stored_policy(document: Raw, target: ClusterResource) -> str:
+    """Return the path of a training's best checkpoint, else of its latest one; for a recording, of its dataset.
 
     Args:
-        found: the resource, with its status.
+        document: the resource with its status.
+        target: the resource's name.
 
     Raises:
-        UserError: it does not exist yet, or cannot be read from here; the message says where it is and how to get it.
+        UserError: the policy does not exist yet, or cannot be read from here; the message says how to get it.
     """
     from hindcast.storage.location import resolve
 
-    status = found.get("status") or {}
+    status = document.get("status") or {}
     checkpoint = status.get("checkpoint") or {}
     path = checkpoint.get("bestPath") or checkpoint.get("path") or (status.get("output") or {}).get("path")
     if path is None:
         raise UserError(
-            f"{target} has no policy yet, it is {status.get('state') or 'not seen by the operator'}: "
-            f"`hindcast status {target}` says why."
+            f"{target} has no policy yet: its state is {status.get('state') or 'Unseen'}. "
+            f"Run `hindcast status {target}` for the reason."
         )
     with _reading(f"the policy of {target} is at {path}"):
         location = resolve(path)
         if location.exists():
             return str(path)
     if location.is_local:
-        where = volume_of(validate_resource(found), path)
+        where = volume_of(validate_resource(document), path)
         raise UserError(f"the policy of {target} is at {path} on {where}, then export the copy")
     raise UserError(
         f"the policy of {target} is no longer at {path}: the run is still in progress, or its folder was deleted"

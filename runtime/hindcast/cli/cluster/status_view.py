@@ -1,4 +1,4 @@
-"""One screen that explains a resource, from top to bottom. Pure."""
+"""Renders the screen that explains a resource. Pure."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -22,10 +22,11 @@ from hindcast.cli.cluster.next_step import NextStep
 from hindcast_operator.times import parse_optional_time
 
 BAR_WIDTH: Final = 30
-RUNS_SHOWN: Final = 5
-READY_SHOWN: Final = 4
-"""Of a pool."""
+MAX_RUNS: Final = 5
+MAX_READY_PODS: Final = 4
+"""Ready pods to list per pool."""
 SILENT_SECONDS: Final = 90
+"""Age of a report from which it is highlighted."""
 
 _COLOURS: Final = {
     "Running": "green",
@@ -49,39 +50,41 @@ _METRICS: Final = {
 _SCORES: Final = {"bestEpisodeReturnMean": "return", "bestEstimatedReturn": "estimated return"}
 
 
-def views(found: Explanation, steps: list[NextStep]) -> Iterator[RenderableType]:
-    """What `hindcast status` shows."""
-    yield Text.assemble((str(found), "bold"), ("  in ", "dim"), found.namespace)
-    yield _facts(found)
-    if any(pool.pods for pool in found.pools) or found.state in _WITH_PODS:
-        yield _pools(found.pools)
-    if found.runs:
-        yield _runs(found)
+def views(explanation: Explanation, steps: list[NextStep]) -> Iterator[RenderableType]:
+    """Yield the parts of `hindcast status` from top to bottom."""
+    yield Text.assemble((str(explanation), "bold"), ("  in ", "dim"), explanation.namespace)
+    yield _facts(explanation)
+    if any(pool.pods for pool in explanation.pools) or explanation.state in _WITH_PODS:
+        yield _pools(explanation.pools)
+    if explanation.runs:
+        yield _runs(explanation)
     yield from _next(steps)
 
 
-def screen(found: Explanation, steps: list[NextStep]) -> RenderableType:
-    return Group(*(Text(view) if isinstance(view, str) else view for view in views(found, steps)))
+def screen(explanation: Explanation, steps: list[NextStep]) -> RenderableType:
+    return Group(*(Text(view) if isinstance(view, str) else view for view in views(explanation, steps)))
 
 
 # -- the facts ------------------------------------------------------------------------------------------------
 
 
-def _facts(found: Explanation) -> RenderableType:
+def _facts(explanation: Explanation) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    why = found.message or ("The operator has not seen it yet." if found.state == UNSEEN else None)
+    why = explanation.message or (
+        "The operator has not seen it yet." if explanation.state == UNSEEN else None
+    )
     facts: Mapping[str, RenderableType | None] = {
-        "state": _state(found),
+        "state": _state(explanation),
         "why": Text(why) if why else None,
-        "note": Text("\n".join(found.notes), style="yellow") if found.notes else None,
-        "progress": _progress(found),
-        "metrics": _metrics(found.progress.get("metrics") or {}),
-        "verdict": Text(found.progress["verdict"]) if found.progress.get("verdict") else None,
-        "checkpoint": _checkpoint(found.checkpoint, found.now),
-        "output": _output(found.output),
-        "retries": _retries(found),
+        "note": Text("\n".join(explanation.notes), style="yellow") if explanation.notes else None,
+        "progress": _progress(explanation),
+        "metrics": _metrics(explanation.progress.get("metrics") or {}),
+        "verdict": Text(explanation.progress["verdict"]) if explanation.progress.get("verdict") else None,
+        "checkpoint": _checkpoint(explanation.checkpoint, explanation.now),
+        "output": _output(explanation.output),
+        "retries": _retries(explanation),
     }
     for label, value in facts.items():
         if value is not None:
@@ -89,33 +92,38 @@ def _facts(found: Explanation) -> RenderableType:
     return Padding(table, (0, 0, 1, 2), expand=False)
 
 
-def _state(found: Explanation) -> Text:
-    colour = _COLOURS.get(found.state, "cyan")
-    text = Text.assemble((found.state, colour))
-    if found.reason and found.reason != found.state:
-        text.append(f" ({found.reason})", style="dim")
-    if found.since is not None:
-        text.append(f" since {found.since:%Y-%m-%d %H:%M:%S} UTC, {age(found.since, found.now)}", style="dim")
+def _state(explanation: Explanation) -> Text:
+    colour = _COLOURS.get(explanation.state, "cyan")
+    text = Text.assemble((explanation.state, colour))
+    if explanation.reason and explanation.reason != explanation.state:
+        text.append(f" ({explanation.reason})", style="dim")
+    if explanation.since is not None:
+        text.append(
+            f" since {explanation.since:%Y-%m-%d %H:%M:%S} UTC, {age(explanation.since, explanation.now)}",
+            style="dim",
+        )
     return text
 
 
-def _progress(found: Explanation) -> RenderableType | None:
-    progress = found.progress
+def _progress(explanation: Explanation) -> RenderableType | None:
+    progress = explanation.progress
     if not progress:
         return None
     parts = []
-    if "percentage" in progress and not found.is_finished:
+    if "percentage" in progress and not explanation.is_finished:
         parts.append(formatting.as_percentage(progress["percentage"] / 100))
     if progress.get("summary"):
         parts.append(progress["summary"])
-    if "estimatedRemainingSeconds" in progress and not found.is_finished:
+    if "estimatedRemainingSeconds" in progress and not explanation.is_finished:
         parts.append(f"about {formatting.duration(progress['estimatedRemainingSeconds'])} left")
     text = Text("  ".join(parts))
-    updated = parse_optional_time(progress.get("lastReportTime"))
-    if updated is not None and found.state in ("Running", "Suspending"):
-        silent = (found.now - updated).total_seconds() > SILENT_SECONDS
-        text.append(f"  reported {age(updated, found.now)} ago", style="yellow" if silent else "dim")
-    if "percentage" not in progress or found.is_finished:
+    update_time = parse_optional_time(progress.get("lastReportTime"))
+    if update_time is not None and explanation.state in ("Running", "Suspending"):
+        is_silent = (explanation.now - update_time).total_seconds() > SILENT_SECONDS
+        text.append(
+            f"  reported {age(update_time, explanation.now)} ago", style="yellow" if is_silent else "dim"
+        )
+    if "percentage" not in progress or explanation.is_finished:
         return text
     bar = Table.grid(padding=(0, 1))
     bar.add_row(ProgressBar(total=100, completed=progress["percentage"], width=BAR_WIDTH), text)
@@ -123,27 +131,27 @@ def _progress(found: Explanation) -> RenderableType | None:
 
 
 def _metrics(metrics: Mapping[str, float]) -> Text | None:
-    named = [name for name in _METRICS if name in metrics]
-    others = [name for name in metrics if name not in _METRICS]
+    known_names = [name for name in _METRICS if name in metrics]
+    other_names = [name for name in metrics if name not in _METRICS]
     texts = []
-    for name in (*named, *others):
-        shown = formatting.as_percentage if name.endswith("Share") else formatting.count
-        texts.append(f"{_METRICS.get(name, name)} {shown(metrics[name])}")
+    for name in (*known_names, *other_names):
+        format_value = formatting.as_percentage if name.endswith("Share") else formatting.count
+        texts.append(f"{_METRICS.get(name, name)} {format_value(metrics[name])}")
     return Text("  ".join(texts)) if texts else None
 
 
 def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
     if not checkpoint:
         return None
-    about = []
+    details = []
     if "iteration" in checkpoint:
-        about.append(f"iteration {formatting.integer(checkpoint['iteration'])}")
-    saved = parse_optional_time(checkpoint.get("saveTime"))
-    if saved is not None:
-        about.append(f"{age(saved, now)} old")
+        details.append(f"iteration {formatting.integer(checkpoint['iteration'])}")
+    save_time = parse_optional_time(checkpoint.get("saveTime"))
+    if save_time is not None:
+        details.append(f"{age(save_time, now)} old")
     text = Text(str(checkpoint["path"]))
-    if about:
-        text.append(f" ({', '.join(about)})")
+    if details:
+        text.append(f" ({', '.join(details)})")
     if checkpoint.get("bestPath"):
         text.append(f"\nbest: {checkpoint['bestPath']}")
         for name, what in _SCORES.items():
@@ -162,12 +170,14 @@ def _output(output: Mapping[str, Any]) -> Text | None:
     return Text(str(output["path"]) + (f" ({', '.join(counts)})" if counts else ""))
 
 
-def _retries(found: Explanation) -> Text | None:
-    if not found.runs:
+def _retries(explanation: Explanation) -> Text | None:
+    if not explanation.runs:
         return None
-    allowed = found.retries_allowed
-    limit = f"{DEFAULT_RETRIES}, unless the platform overrides it" if allowed is None else str(allowed)
-    return Text(f"{found.retries} used of {limit}")
+    max_retries = explanation.retries_allowed
+    limit = (
+        f"{DEFAULT_RETRIES}, unless the platform overrides it" if max_retries is None else str(max_retries)
+    )
+    return Text(f"{explanation.retries} used of {limit}")
 
 
 # -- pools and pods -------------------------------------------------------------------------------------------
@@ -182,13 +192,13 @@ def _pools(pools: tuple[PoolRow, ...]) -> RenderableType:
     for pool in pools:
         colour = "green" if pool.is_complete else "yellow"
         of = "" if pool.wanted is None else f" of {pool.wanted}"
-        counted = Text(f"{pool.num_ready}{of} ready", style=colour)
-        table.add_row(pool.pool, counted, _size(pool.size), pool.reasons.get("memory", ""))
+        count_text = Text(f"{pool.num_ready}{of} ready", style=colour)
+        table.add_row(pool.pool, count_text, _size(pool.size), pool.reasons.get("memory", ""))
         lines += _pods(pool)
-    shown: list[RenderableType] = [table]
+    parts: list[RenderableType] = [table]
     if lines:
-        shown += [Text(""), *lines]
-    return Padding(Group(*shown), (0, 0, 1, 2))
+        parts += [Text(""), *lines]
+    return Padding(Group(*parts), (0, 0, 1, 2))
 
 
 def _size(size: Mapping[str, Any]) -> str:
@@ -203,14 +213,15 @@ def _size(size: Mapping[str, Any]) -> str:
 
 
 def _pods(pool: PoolRow) -> Iterator[RenderableType]:
-    """Pods that are not ready, all; of the others, as many as are still read."""
-    ready = [pod for pod in pool.pods if pod.ready and pod.problem is None]
-    hidden = ready[READY_SHOWN:] if len(ready) > READY_SHOWN + 1 else []
+    """Show all pods that are not ready, and the first of the others."""
+    ready_pods = [pod for pod in pool.pods if pod.ready and pod.problem is None]
+    # Hiding a single pod would replace its line by another.
+    hidden_pods = ready_pods[MAX_READY_PODS:] if len(ready_pods) > MAX_READY_PODS + 1 else []
     for pod in pool.pods:
-        if pod not in hidden:
+        if pod not in hidden_pods:
             yield _pod(pod)
-    if hidden:
-        yield Text(f"and {len(hidden)} more in {pool.pool}, all ready", style="dim")
+    if hidden_pods:
+        yield Text(f"and {len(hidden_pods)} more in {pool.pool}, all ready", style="dim")
 
 
 def _pod(pod: PodRow) -> RenderableType:
@@ -227,26 +238,26 @@ def _pod(pod: PodRow) -> RenderableType:
 # -- attempts -------------------------------------------------------------------------------------------------
 
 
-def _runs(found: Explanation) -> RenderableType:
+def _runs(explanation: Explanation) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("attempt", "outcome", "began", "took"):
         table.add_column(title, no_wrap=True)
     table.add_column("why", overflow="fold")
-    for run in found.runs[:RUNS_SHOWN]:
-        began, ended = parse_optional_time(run.get("startTime")), parse_optional_time(run.get("endTime"))
+    for run in explanation.runs[:MAX_RUNS]:
+        start, end = parse_optional_time(run.get("startTime")), parse_optional_time(run.get("endTime"))
         outcome = run.get("outcome")
         table.add_row(
             f"r{run['revision']}-{run['attempt']}",
             Text(outcome or "in progress", style=_COLOURS.get(str(outcome), "cyan")),
-            "" if began is None else f"{age(began, found.now)} ago",
-            "" if began is None else age(began, ended or found.now),
+            "" if start is None else f"{age(start, explanation.now)} ago",
+            "" if start is None else age(start, end or explanation.now),
             _why(run),
         )
-    shown: list[RenderableType] = [table]
-    older = len(found.runs) - RUNS_SHOWN
-    if older > 0:
-        shown.append(Text(f"and {older} before", style="dim"))
-    return Padding(Group(*shown), (0, 0, 1, 2))
+    parts: list[RenderableType] = [table]
+    num_older = len(explanation.runs) - MAX_RUNS
+    if num_older > 0:
+        parts.append(Text(f"and {num_older} earlier", style="dim"))
+    return Padding(Group(*parts), (0, 0, 1, 2))
 
 
 def _why(run: Mapping[str, Any]) -> str:
@@ -257,7 +268,7 @@ def _why(run: Mapping[str, Any]) -> str:
 
 
 def _next(steps: list[NextStep]) -> Iterator[RenderableType]:
-    """Commands are on separate, unwrapped lines, ready to copy."""
+    """Show next steps; commands are on separate, unwrapped lines, ready to copy."""
     for index, step in enumerate(steps):
         label = "  next  " if index == 0 else " " * 8
         if step.text:
@@ -269,7 +280,7 @@ def _next(steps: list[NextStep]) -> Iterator[RenderableType]:
 
 
 def age(start: datetime, end: datetime) -> str:
-    """A time span in its two largest units, without fractions: `12 s`, `2 min 4 s`, `3 h 12 min`, `2 d 3 h`."""
+    """Format a time span in its two largest units: `12 s`, `2 min 4 s`, `3 h 12 min`, `2 d 3 h`."""
     seconds = max(round((end - start).total_seconds()), 0)
     if seconds < 60:
         return f"{seconds} s"

@@ -1,4 +1,4 @@
-"""`KIND/NAME` as people write it: `training/clone`, `otr/clone`, `offlinetrainings/clone`."""
+"""Parses `KIND/NAME`: `training/clone`, `otr/clone`, `offlinetrainings/clone`."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ class ClusterResource:
 
     Attributes:
         kind: `OfflineRecording` or `OfflineTraining`.
-        plural: how the API server calls it.
+        plural: plural of the kind in the API server's paths.
         name: metadata.name.
     """
 
@@ -28,7 +28,7 @@ class ClusterResource:
 
 
 def _words() -> dict[str, tuple[str, str]]:
-    """Every word for a kind, in lower case -> kind and plural."""
+    """Return every word for a kind, in lower case -> (kind, plural)."""
     words = {}
     for model, (plural, short) in KINDS.items():
         kind = model.__name__
@@ -43,15 +43,15 @@ WORDS: Final = _words()
 
 
 def is_target(text: str) -> bool:
-    """Whether it starts with a kind, which paths do not."""
+    """Return whether a text starts with a kind, unlike paths."""
     return text.partition("/")[0].lower() in WORDS
 
 
 def parse_target(text: str) -> ClusterResource:
-    """The resource that a text names.
+    """Parse the resource that a text names.
 
     Raises:
-        SpecError: it names no kind, or no name.
+        SpecError: the text has no known kind, or no name.
     """
     kind, _, name = text.partition("/")
     if not is_target(text):
@@ -60,5 +60,5 @@ def parse_target(text: str) -> ClusterResource:
         raise SpecError(f"{text} does not name a resource: expected {kinds}{hint}")
     if not name or "/" in name:
         raise SpecError(f"{text} does not name a resource: expected {kind}/NAME")
-    found, plural = WORDS[kind.lower()]
-    return ClusterResource(found, plural, name)
+    kind_name, plural = WORDS[kind.lower()]
+    return ClusterResource(kind_name, plural, name)

@@ -1,11 +1,11 @@
-"""`hindcast convert` and `hindcast data …`: datasets made of others."""
+"""`hindcast convert` and `hindcast data …`: create datasets from others."""
 
 from typing import Annotated, Literal
 
 import typer
 
 from hindcast.cli.command import command
-from hindcast.cli.data_options import ReadFlags, WriteFlags, show_written, watching
+from hindcast.cli.data_options import ReadFlags, WriteFlags, show_progress, show_written
 from hindcast.cli.screen import Screen
 
 Sources = Annotated[list[str], typer.Argument(metavar="SRC…", help="Folders, files, globs or URIs.")]
@@ -31,9 +31,9 @@ def convert(
     from hindcast.datasets.curate.operations import convert_data
 
     target = write.target(destination)
-    with watching(screen, "convert") as watch:
-        written = convert_data(read.reading(sources), target, watch)
-    show_written(screen, sources, written)
+    with show_progress(screen, "convert") as hooks:
+        result = convert_data(read.reading(sources), target, hooks)
+    show_written(screen, sources, result)
 
 
 @command
@@ -56,9 +56,9 @@ def merge(
 
     target = write.target(destination)
     readings = [read.reading([source]) for source in sources]
-    with watching(screen, "data merge") as watch:
-        written = merge_data(readings, target, on_conflict, watch)
-    show_written(screen, sources, written)
+    with show_progress(screen, "data merge") as hooks:
+        result = merge_data(readings, target, on_conflict, hooks)
+    show_written(screen, sources, result)
 
 
 @command
@@ -80,9 +80,9 @@ def split(
     from hindcast.datasets.curate.operations import split_data
 
     targets = write.target(rest), write.target(share)
-    with watching(screen, "data split") as watch:
-        written = split_data(read.reading([source]), *targets, fraction=validation, seed=seed, hooks=watch)
-    show_written(screen, [source], *written)
+    with show_progress(screen, "data split") as hooks:
+        results = split_data(read.reading([source]), *targets, fraction=validation, seed=seed, hooks=hooks)
+    show_written(screen, [source], *results)
 
 
 @command
@@ -113,11 +113,11 @@ def filter_(
     from hindcast.datasets.curate.operations import convert_data
 
     target = write.target(destination)
-    with watching(screen, "data filter") as watch:
-        written = convert_data(
-            read.reading([source]), target, watch, lambda dataset: dataset.filter(*where or (), top=top)
+    with show_progress(screen, "data filter") as hooks:
+        result = convert_data(
+            read.reading([source]), target, hooks, lambda dataset: dataset.filter(*where or (), top=top)
         )
-    show_written(screen, [source], written)
+    show_written(screen, [source], result)
 
 
 @command
@@ -139,14 +139,14 @@ def sample(
     from hindcast.datasets.curate.operations import convert_data
 
     target = write.target(destination)
-    with watching(screen, "data sample") as watch:
-        written = convert_data(
+    with show_progress(screen, "data sample") as hooks:
+        result = convert_data(
             read.reading([source]),
             target,
-            watch,
+            hooks,
             lambda dataset: dataset.sample(episodes, timesteps=timesteps, fraction=fraction, seed=seed),
         )
-    show_written(screen, [source], written)
+    show_written(screen, [source], result)
 
 
 for _name, _function in (("merge", merge), ("split", split), ("filter", filter_), ("sample", sample)):

@@ -1,4 +1,4 @@
-"""`hindcast evaluate CHECKPOINT`: how well a trained policy plays, or would play."""
+"""`hindcast evaluate CHECKPOINT`: evaluate a trained policy by playing, or on recorded episodes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,8 +29,8 @@ class RecordedFlags:
         bool,
         typer.Option(
             "--set-aside",
-            help="Only the episodes that the checkpoint's run set aside (evaluation.offline.setAside). "
-            "--data says where its data are; default: where its inputs say.",
+            help="Use only the episodes that the checkpoint's run set aside (evaluation.offline.setAside). "
+            "--data names the run's data; default: the paths of its inputs.",
             rich_help_panel=_PANEL,
         ),
     ] = False
@@ -87,45 +87,47 @@ def evaluate(
     """
     if recorded.data is None and not recorded.set_aside:
         _refuse_without_data(recorded)
-        how = (episodes or 10, seed, explore, reference_returns)
-        _play(screen, checkpoint, env, module_class, how)
+        settings = (episodes or 10, seed, explore, reference_returns)
+        _evaluate_in_environment(screen, checkpoint, env, module_class, settings)
         return
     if reference_returns is not None:
-        raise SpecError("--reference-returns applies to played episodes only: leave it out with --data.")
+        raise SpecError("--reference-returns applies to played episodes only: remove it, or remove --data.")
     if env is not None:
-        raise SpecError("--env and --data exclude each other: with --data no episodes are played.")
-    _judge(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
+        raise SpecError(
+            "--env and --data exclude each other, since --data plays no episodes: remove one of them."
+        )
+    _evaluate_offline(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
 
 
 def _refuse_without_data(recorded: RecordedFlags) -> None:
-    given = [name for name, value in asdict(recorded).items() if value not in (None, False)]
-    if given:
+    options = [name for name, value in asdict(recorded).items() if value not in (None, False)]
+    if options:
         raise SpecError(
-            f"--{given[0].replace('_', '-')} applies to evaluation on recorded episodes only: add --data DATASET."
+            f"--{options[0].replace('_', '-')} applies to evaluation on recorded episodes only: add --data DATASET."
         )
 
 
-def _play(
+def _evaluate_in_environment(
     screen: Screen,
     checkpoint: str,
     env: str | None,
     module_class: str | None,
-    how: tuple[int, int, bool, tuple[float, float] | None],
+    settings: tuple[int, int, bool, tuple[float, float] | None],
 ) -> None:
     from hindcast import formatting
     from hindcast.api.evaluation import ReferenceReturns
     from hindcast.run.checkpoint_evaluation import evaluate_checkpoint
 
-    episodes, seed, explore, reference_returns = how
+    episodes, seed, explore, reference_returns = settings
     reference = None
     if reference_returns is not None:
         random, expert = reference_returns
         if random >= expert:
             raise SpecError(
-                f"--reference-returns: random is {random:g}, which must be below expert, {expert:g}."
+                f"--reference-returns: the random return {random:g} must be below the expert return {expert:g}."
             )
         reference = ReferenceReturns(random=random, expert=expert)
-    done = evaluate_checkpoint(
+    result = evaluate_checkpoint(
         checkpoint,
         environment=env,
         module_class=module_class,
@@ -133,41 +135,41 @@ def _play(
         seed=seed,
         explore=explore,
     )
-    summary = done.report.summary(reference)
+    summary = result.report.summary(reference)
     document = {
-        "checkpoint": done.policy,
-        "environment": done.environment.id,
+        "checkpoint": result.policy,
+        "environment": result.environment.id,
         "seed": seed,
         "explore": explore,
         **summary,
-        "returns": done.report.returns,
-        "lengths": done.report.lengths,
+        "returns": result.report.returns,
+        "lengths": result.report.lengths,
     }
     low, high = map(formatting.significant, summary["episode_return_interval"])
-    shown = {
+    texts = {
         name: formatting.significant(value)
         for name, value in summary.items()
         if name != "episode_return_interval"
     }
-    score = "" if reference is None else f", normalised score {shown['normalised_score']}"
+    score = "" if reference is None else f", normalised score {texts['normalised_score']}"
     screen.result(
         document,
-        f"{done.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}: "
-        f"return {shown['episode_return_mean']} ± {shown['episode_return_std']} "
-        f"(least {shown['episode_return_min']}, most {shown['episode_return_max']}), "
-        f"mean length {shown['episode_len_mean']}\n"
-        f"mean between {low} and {high} with 90 % confidence, median {shown['episode_return_median']}, "
-        f"interquartile mean {shown['episode_return_iqm']}{score}\n"
-        f"checkpoint: {done.policy}",
+        f"{result.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}: "
+        f"return {texts['episode_return_mean']} ± {texts['episode_return_std']} "
+        f"(min {texts['episode_return_min']}, max {texts['episode_return_max']}), "
+        f"mean length {texts['episode_len_mean']}\n"
+        f"90 % confidence interval of the mean {low} to {high}, median {texts['episode_return_median']}, "
+        f"interquartile mean {texts['episode_return_iqm']}{score}\n"
+        f"checkpoint: {result.policy}",
     )
 
 
-def _judge(
+def _evaluate_offline(
     screen: Screen,
     checkpoint: str,
     module_class: str | None,
     recorded: RecordedFlags,
-    how: tuple[int | None, int, bool],
+    settings: tuple[int | None, int, bool],
 ) -> None:
     from hindcast.cli.offline_view import views
     from hindcast.cli.progress import progress_bar
@@ -176,28 +178,30 @@ def _judge(
     from hindcast.run.checkpoint_evaluation import SET_ASIDE, evaluate_checkpoint_offline
     from hindcast.run.final_evaluation import load_set_aside
 
-    episodes, seed, explore = how
+    episodes, seed, explore = settings
     data: Sequence[str] = recorded.data or (SET_ASIDE,)
     updates = Fit.updates if recorded.model_updates is None else recorded.model_updates
     options = OfflineOptions(
         explore=explore, clip=recorded.clip, seed=seed, fit=Fit(updates=updates) if updates else None
     )
-    with progress_bar(screen, "evaluating the policy") as watch:
-        done = evaluate_checkpoint_offline(
+    with progress_bar(screen, "evaluating the policy") as hooks:
+        result = evaluate_checkpoint_offline(
             checkpoint,
-            load_set_aside(checkpoint, recorded.data or (), watch) if recorded.set_aside else data,
+            load_set_aside(checkpoint, recorded.data or (), hooks) if recorded.set_aside else data,
             module_class=module_class,
             gamma=recorded.gamma,
             episodes=episodes,
             options=options,
-            hooks=watch,
+            hooks=hooks,
         )
     document = {
-        "checkpoint": done.policy,
+        "checkpoint": result.policy,
         "data": list(data),
         "seed": seed,
         "explore": explore,
-        "gamma": done.gamma,
-        **done.report.to_json(),
+        "gamma": result.gamma,
+        **result.report.to_json(),
     }
-    screen.result(document, *views(done.report, ", ".join(data), done.gamma), f"checkpoint: {done.policy}")
+    screen.result(
+        document, *views(result.report, ", ".join(data), result.gamma), f"checkpoint: {result.policy}"
+    )

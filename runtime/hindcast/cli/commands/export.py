@@ -1,4 +1,4 @@
-"""`hindcast export CHECKPOINT FOLDER`: a policy for use without Hindcast."""
+"""`hindcast export CHECKPOINT FOLDER`: export a policy for use without Hindcast."""
 
 from typing import Annotated, Literal
 
@@ -52,17 +52,18 @@ def export(
         raise SpecError(
             f"--namespace and --context apply only to training/NAME on a cluster; {checkpoint} is a path."
         )
-    done = export_policy(checkpoint, folder, form, module_class)
-    said = "the policy's own files"
-    if done.max_difference is not None:
-        said = (
-            f"actions equal the policy's within {done.max_difference:.1g} over "
-            f"{formatting.plural(done.num_steps, 'step')}"
+    result = export_policy(checkpoint, folder, form, module_class)
+    check = "copied: the policy's own weights and JSON files"
+    if result.max_difference is not None:
+        steps = formatting.plural(result.num_steps, "random step")
+        actions = (
+            f"actions within {result.max_difference:.1g} of" if result.max_difference else "same actions as"
         )
+        check = f"checked: {actions} the original's in {steps}"
     document = {
-        "checkpoint": done.policy,
-        "files": done.files,
-        "difference": done.max_difference,
-        "steps": done.num_steps,
+        "checkpoint": result.policy,
+        "files": result.files,
+        "difference": result.max_difference,
+        "steps": result.num_steps,
     }
-    screen.result(document, *done.files, said)
+    screen.result(document, *result.files, check)

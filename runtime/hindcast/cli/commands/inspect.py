@@ -1,4 +1,4 @@
-"""`hindcast inspect DATASET`: what a dataset holds, and what is wrong with it."""
+"""`hindcast inspect DATASET`: show a dataset's content and problems."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,14 +46,14 @@ def inspect(
     from hindcast.datasets.inspection.inspecting import inspect_data
 
     name = ", ".join(dataset)
-    with progress_bar(screen, "inspecting the data") as watch:
+    with progress_bar(screen, "inspecting the data") as hooks:
         limit = None if full else timesteps
-        summary = inspect_data(read.reading(dataset), sample_limit=limit, hooks=watch)
+        summary = inspect_data(read.reading(dataset), sample_limit=limit, hooks=hooks)
     if html is not None:
         from hindcast.report.writing import write_dataset_page
 
         screen.note(f"page: {write_dataset_page(str(html), dataset, summary)}")
-    failure = _judge(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
+    failure = _problem_failure(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
     document = {"dataset": name, **summary.to_json()}
     if failure is not None:
         document["error"] = failure_document(failure, str(failure), failure.exit_code)
@@ -62,20 +62,20 @@ def inspect(
         raise typer.Exit(report_failure(failure, "inspect", screen.without_json()))
 
 
-def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "DataError | None":
-    """What makes the command fail, where problems are too many."""
+def _problem_failure(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "DataError | None":
+    """Return the error for problems that make the command fail, or None."""
     from hindcast import formatting
     from hindcast.errors import DataError
 
     severities = ("error", "warning") if warnings else ("error",)
-    found = [problem for problem in summary.problems if problem.severity in severities]
-    if not found and not summary.episodes:
+    problems = [problem for problem in summary.problems if problem.severity in severities]
+    if not problems and not summary.episodes:
         return DataError(f"{name} contains no episodes: record some first")
-    if not found or (summary.episodes and not strict):
+    if not problems or (summary.episodes and not strict):
         return None
     counts = [
         formatting.plural(count, severity)
         for severity in severities
-        if (count := sum(problem.severity == severity for problem in found))
+        if (count := sum(problem.severity == severity for problem in problems))
     ]
-    return DataError(f"{name} has {' and '.join(counts)}, the first: {found[0].message}")
+    return DataError(f"{name} has {' and '.join(counts)}. First: {problems[0].message}")

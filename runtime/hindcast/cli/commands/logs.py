@@ -1,4 +1,4 @@
-"""`hindcast logs KIND/NAME`: the log of an attempt, from its pods or, later, from its run folder."""
+"""`hindcast logs KIND/NAME`: show the log of an attempt, from its pods or, later, from its run folder."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,9 @@ def logs(
         from hindcast.cli.cluster.access import connect
 
         _write(
-            _of_resource(connect(namespace, kube_context), parse_target(resource), attempt, follow, screen),
+            _read_resource_log(
+                connect(namespace, kube_context), parse_target(resource), attempt, follow, screen
+            ),
             screen,
         )
         return
@@ -49,73 +51,73 @@ def logs(
     _write([log], screen)
 
 
-def _of_resource(
+def _read_resource_log(
     cluster: "Cluster", target: "ClusterResource", attempt: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
     from hindcast.cli.cluster.live_log import live_log, runs_of
     from hindcast.cli.cluster.run_storage import stored_log
     from hindcast.errors import UserError
 
-    found = cluster.resource(target)
-    run = _choose(target, found, runs_of(found), attempt)
-    pieces = live_log(cluster, target, run, follow, screen.note)
-    if pieces is not None:
-        return pieces
+    document = cluster.resource(target)
+    run = _choose_attempt(target, document, runs_of(document), attempt)
+    chunks = live_log(cluster, target, run, follow, screen.note)
+    if chunks is not None:
+        return chunks
     if run.get("outcome") is None and not follow:
-        message = found["status"].get("message") or "its pods do not exist yet"
+        message = document["status"].get("message") or "its pods do not exist yet"
         raise UserError(f"attempt {run['attempt']} of {target} has no log yet: {message}")
-    return [stored_log(_placed(found, run), str(run["rayJobName"]))]
+    return [stored_log(_resource_at_attempt(document, run), str(run["rayJobName"]))]
 
 
-def _choose(
+def _choose_attempt(
     target: "ClusterResource",
-    found: Mapping[str, Any],
+    document: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     attempt: int | None,
 ) -> Mapping[str, Any]:
-    """The attempt that is meant: of the latest revision that has any."""
+    """Return the attempt with this number, or the latest one, of the latest revision that has attempts."""
     from hindcast.errors import UserError
 
     if not runs:
-        status = found.get("status") or {}
+        status = document.get("status") or {}
         why = status.get("message") or "the operator has not seen it yet"
-        raise UserError(f"{target} has no attempt yet: {why}")
-    own = [run for run in runs if run["revision"] == runs[0]["revision"]]
-    chosen = next((run for run in own if attempt in (None, run["attempt"])), None)
-    if chosen is None:
-        numbers = ", ".join(str(run["attempt"]) for run in reversed(own))
+        raise UserError(f"{target} has no attempts yet: {why}")
+    revision_runs = [run for run in runs if run["revision"] == runs[0]["revision"]]
+    attempt_run = next((run for run in revision_runs if attempt in (None, run["attempt"])), None)
+    if attempt_run is None:
+        numbers = ", ".join(str(run["attempt"]) for run in reversed(revision_runs))
         raise UserError(
             f"revision {runs[0]['revision']} of {target} has no attempt {attempt}; it has: {numbers}"
         )
-    return chosen
+    return attempt_run
 
 
-def _placed(found: Mapping[str, Any], run: Mapping[str, Any]) -> "Resource":
-    """The resource as the attempt had it, as far as paths go."""
+def _resource_at_attempt(document: Mapping[str, Any], run: Mapping[str, Any]) -> "Resource":
+    """Return the resource with the revision and the absolute paths of an attempt."""
     from hindcast.api import validate_resource
     from hindcast_operator.manifests.storage import with_absolute_paths
 
-    resource = validate_resource({key: value for key, value in found.items() if key != "status"})
+    resource = validate_resource({key: value for key, value in document.items() if key != "status"})
     defaults = (run.get("inputs") or {}).get("defaults") or {}
-    placed = with_absolute_paths(resource, defaults.get("storageRoot"))
-    spec = placed.spec.model_copy(update={"revision": run["revision"]})
-    return placed.model_copy(update={"spec": spec})
+    absolute_resource = with_absolute_paths(resource, defaults.get("storageRoot"))
+    spec = absolute_resource.spec.model_copy(update={"revision": run["revision"]})
+    return absolute_resource.model_copy(update={"spec": spec})
 
 
 def _check_folder(text: str) -> None:
-    """A word that is neither a kind nor a place is a mistake in the kind."""
+    """Refuse a text that is neither KIND/NAME nor an existing path, with the nearest kind."""
     from pathlib import Path
 
     from hindcast.cli.cluster.target import parse_target
 
-    if "://" not in text and not Path(text).exists():
+    if "://" not in text and not Path(text).exists():  # a URI needs the runtime extra to be checked
         parse_target(text)
 
 
-def _write(pieces: Iterable[bytes], screen: Screen) -> None:
-    """Line by line; with --json a document for each. Colours are for terminals."""
+def _write(chunks: Iterable[bytes], screen: Screen) -> None:
+    """Print line by line, with --json a document per line; without a terminal, remove colours."""
     plain = screen.flags.json or not screen.out.is_terminal
-    for line in _lines(pieces):
+    for line in _lines(chunks):
         text = _COLOURS.sub("", line) if plain else line
         if screen.flags.json:
             screen.json_line({"line": text.removesuffix("\n")})
@@ -124,12 +126,12 @@ def _write(pieces: Iterable[bytes], screen: Screen) -> None:
         screen.out.file.flush()
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """With their line ends; the last one may have none."""
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield lines with their line ends; the last line may have none."""
     import codecs
 
-    rest = ""
-    for text in codecs.iterdecode(pieces, "utf-8", errors="replace"):
+    rest = ""  # a chunk may end within a line, and within a character
+    for text in codecs.iterdecode(chunks, "utf-8", errors="replace"):
         complete, newline, rest = (rest + text).rpartition("\n")
         yield from (complete + newline).splitlines(keepends=True)
     if rest:

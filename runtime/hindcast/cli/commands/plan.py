@@ -1,4 +1,4 @@
-"""`hindcast plan FILE`: what a training would do, without doing it."""
+"""`hindcast plan FILE`: show what a training would do, without doing it."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,8 @@ def plan(
     """Show each training's dataset, feed, windows, units, batch sizes, updates per epoch and model size."""
     from hindcast.api import load_resources
 
-    resources = [loaded.resource for loaded in load_resources(files)]
+    # Read before the imports below, so that a mistake in a file shows without waiting for torch.
+    resources = [entry.resource for entry in load_resources(files)]
 
     from rich.tree import Tree
 
@@ -32,32 +33,32 @@ def plan(
     trainings = [resource for resource in resources if resource.kind == "OfflineTraining"]
     if not trainings:
         names = ", ".join(map(str, files))
-        raise SpecError(f"{names} contains no OfflineTraining: there is nothing to plan")
+        raise SpecError(f"{names} contains no OfflineTraining to plan.")
     plans = {
         f"{training.kind}/{training.metadata.name}": plan_of(training, resources) for training in trainings
     }
     trees = []
     for name, content in plans.items():
         trees.append(Tree(f"[bold]{name}", guide_style="dim"))
-        _grow(trees[-1], content)
+        _add_branches(trees[-1], content)
     screen.result({"plans": plans}, *trees)
 
 
-def _grow(tree: "Tree", content: Mapping[str, Any]) -> None:
+def _add_branches(tree: "Tree", content: Mapping[str, Any]) -> None:
     for key, value in content.items():
         if isinstance(value, Mapping):
-            _grow(tree.add(_label(key)), value)
+            _add_branches(tree.add(_label(key)), value)
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             branch = tree.add(_label(key))
             for index, entry in enumerate(value):
-                _grow(branch.add(f"[dim]{index}"), entry)
+                _add_branches(branch.add(f"[dim]{index}"), entry)
         else:
             tree.add(f"{_label(key)}: [cyan]{_text(key, value)}")
 
 
 def _label(key: str) -> str:
-    """`runFolder` -> `run folder`."""
-    return re.sub(r"(?<=[a-z])[A-Z]", lambda found: f" {found[0].lower()}", key)
+    """Return a key as words: `runFolder` -> `run folder`."""
+    return re.sub(r"(?<=[a-z])[A-Z]", lambda match: f" {match[0].lower()}", key)
 
 
 def _text(key: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`hindcast render FILE…`: what the operator would create, without a cluster."""
+"""`hindcast render FILE…`: print what the operator would create, without a cluster."""
 
 import re
 from collections.abc import Iterable
@@ -33,33 +33,34 @@ def render(
     """Print all manifests that the operator would create for the first attempt of each resource."""
     from hindcast.api import load_resources
 
-    loaded = load_resources(files)
+    # Read before the operator is imported: resources are checked without its extra.
+    entries = load_resources(files)
 
     from hindcast_operator.defaults import Defaults, load_defaults
     from hindcast_operator.manifests.build import render as manifests_of
 
     platform = Defaults() if defaults is None else load_defaults(defaults)
-    _refuse(loaded, platform)
-    found = manifests_of([entry.resource for entry in loaded], platform, namespace)
-    for one in found:
-        for reference in one.unknown_references:
+    _refuse(entries, platform)
+    attempts = manifests_of([entry.resource for entry in entries], platform, namespace)
+    for attempt in attempts:
+        for reference in attempt.unknown_references:
             screen.note(
-                f"{_title(one)} refers to {reference}, which is in none of the files: its outputs are unknown"
+                f"{_title(attempt)} refers to {reference}, which is not in any of the files: its outputs are unknown"
             )
     if screen.flags.json:
-        screen.json_line({"resources": [one.to_json() for one in found]})
+        screen.json_line({"resources": [attempt.to_json() for attempt in attempts]})
         return
-    # Not through rich, which would take `:key:` in a value for an emoji.
-    screen.out.file.write("".join(_text(one, comments=not screen.flags.quiet) for one in found))
+    # Not printed by rich, which replaces `:key:` in a value by an emoji.
+    screen.out.file.write("".join(_text(attempt, comments=not screen.flags.quiet) for attempt in attempts))
 
 
-def _refuse(loaded: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
+def _refuse(entries: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
     from hindcast.errors import SpecError
     from hindcast_operator.manifests import effective_resource, refusals
 
     problems = [
         f"{entry.at(*_steps(sentence))}: {sentence}"
-        for entry in loaded
+        for entry in entries
         for sentence in refusals(effective_resource(entry.resource, defaults), defaults)
     ]
     if problems:
@@ -67,26 +68,24 @@ def _refuse(loaded: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
 
 
 def _steps(sentence: str) -> list[str | int]:
-    """The field that a sentence begins with: `spec.input[0].path` is spec, input, 0, path."""
+    """Return the field at the start of a sentence: `spec.input[0].path` gives spec, input, 0, path."""
     steps = re.findall(r"[^.\[\]]+", sentence.split(" ", 1)[0])
     return [int(step) if step.isdigit() else step for step in steps]
 
 
-def _text(one: "RenderedAttempt", comments: bool) -> str:
+def _text(attempt: "RenderedAttempt", comments: bool) -> str:
     from hindcast_operator.manifests.yaml_text import yaml_documents
 
-    return (_comments(one) if comments else "") + yaml_documents(one.manifests)
+    return (_comments(attempt) if comments else "") + yaml_documents(attempt.manifests)
 
 
-def _comments(one: "RenderedAttempt") -> str:
-    pools: dict[str, Any] = one.sizes.to_status()["pools"]
-    lines = [f"# {_title(one)}, attempt 1 of revision {one.resource.spec.revision}"]
+def _comments(attempt: "RenderedAttempt") -> str:
+    pools: dict[str, Any] = attempt.sizes.to_status()["pools"]
+    lines = [f"# {_title(attempt)}, attempt 1 of revision {attempt.resource.spec.revision}"]
     for pool, fields in pools.items():
-        lines += [
-            f"#   {pool}.{name}: {found['value']} ({found['reason']})" for name, found in fields.items()
-        ]
+        lines += [f"#   {pool}.{name}: {size['value']} ({size['reason']})" for name, size in fields.items()]
     return "\n".join(lines) + "\n"
 
 
-def _title(one: "RenderedAttempt") -> str:
-    return f"{one.resource.kind}/{one.resource.metadata.name}"
+def _title(attempt: "RenderedAttempt") -> str:
+    return f"{attempt.resource.kind}/{attempt.resource.metadata.name}"

@@ -26,29 +26,30 @@ def run(
 
 
 def finish_run(files: list[Path], screen: Screen) -> None:
-    """Run all resources in files, reporting to the screen; exit with 130 if interrupted."""
+    """Run all resources in the files and report to the screen; exit with 130 if interrupted."""
     from hindcast.api import load_resources
 
-    loaded = load_resources(files)
+    # Read before the imports below, so that a mistake in a file shows without waiting for torch.
+    entries = load_resources(files)
 
     from hindcast.cli.progress import reporting
     from hindcast.run.execute import execute
 
     with reporting(screen) as reporter:
-        outcomes = execute(loaded, reporter)
+        outcomes = execute(entries, reporter)
     if any(outcome.state == "Interrupted" for outcome in outcomes):
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def write_yaml(file: Path, text: str, option: str) -> None:
-    """Write a resource file that is about to be run; `option` names its folder on the command line."""
+    """Write a resource file that is about to be run; `option` is the command-line option that sets its folder."""
     from hindcast.errors import StorageError
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"cannot write {file}: {error.strerror}; give another {option}") from error
+        raise StorageError(f"{file} cannot be written: {error.strerror}; choose another {option}.") from error
 
 
 @command

@@ -1,4 +1,4 @@
-"""`hindcast serve CHECKPOINT --log DATASET`: a policy for an application that asks for actions."""
+"""`hindcast serve CHECKPOINT --log DATASET`: serve a policy's actions to an application."""
 
 import sys
 from pathlib import Path
@@ -10,8 +10,8 @@ from hindcast.cli.command import Checkpoint, ModuleClass, command
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
-_SWITCH_S: Final = 0.0002
-"""Python switches threads every 5 ms by default, and answers on other connections would wait that long."""
+_SWITCH_INTERVAL_S: Final = 0.0002
+"""Seconds between switches of threads."""
 
 
 @command
@@ -43,7 +43,8 @@ def serve(
     from hindcast.serve.policy_server import PolicyServer
 
     token = _token(token_file)
-    sys.setswitchinterval(_SWITCH_S)
+    # Python switches threads every 5 ms by default; answers on other connections would wait that long.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     policy, _ = load_policy(checkpoint, module_class)
     with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
         address = f"http://{http.host}:{http.port}"
@@ -55,19 +56,19 @@ def _token(file: Path) -> str:
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise SpecError(f"--token-file: {file} cannot be read: {reason}.") from error
     if not lines or not lines[0].strip():
-        raise SpecError(f"--token-file: {file} is empty: write a token into its first line.")
+        raise SpecError(f"--token-file: {file} has an empty first line: write the token there.")
     return lines[0].strip()
 
 
 def _wait() -> None:
-    """Until the process is asked to stop."""
+    """Wait until the process is asked to stop."""
     import signal
     import threading
 
-    asked = threading.Event()
+    stop_requested = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
-    asked.wait()
+        signal.signal(number, lambda *_: stop_requested.set())
+    stop_requested.wait()

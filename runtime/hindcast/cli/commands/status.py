@@ -1,4 +1,4 @@
-"""`hindcast status KIND/NAME`: the state of a resource on a cluster, why, and what to do next."""
+"""`hindcast status KIND/NAME`: show a resource's state on a cluster, the reason, and the next step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -37,85 +37,88 @@ def status(
     target = parse_target(resource)
     cluster = connect(namespace, kube_context)
     if not watch:
-        _show(_look(cluster, target, screen), cluster, screen)
+        _show(_read_explanation(cluster, target, screen), cluster, screen)
     elif screen.flags.json or not screen.out.is_terminal:
         _follow(cluster, target, screen)
     else:
-        _live(cluster, target, screen)
+        _show_live(cluster, target, screen)
 
 
-def _look(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> "Explanation":
+def _read_explanation(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> "Explanation":
     from datetime import UTC, datetime
 
     from hindcast.cli.cluster.access import Forbidden
     from hindcast.cli.cluster.explain import explain, selector
 
-    found = cluster.resource(target)
+    document = cluster.resource(target)
     try:
         pods = cluster.pods(selector(target.kind, target.name))
-    except Forbidden as error:
-        screen.note(f"pods are not shown: {error}")
+    except Forbidden as error:  # a user may be allowed to read resources but not pods
+        screen.note(f"pods cannot be shown: {error}")
         pods = []
-    return explain(found, pods, datetime.now(UTC))
+    return explain(document, pods, datetime.now(UTC))
 
 
-def _looks(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> Iterator["Explanation"]:
-    """One after the other, until the resource is finished."""
+def _poll_explanations(
+    cluster: "Cluster", target: "ClusterResource", screen: Screen
+) -> Iterator["Explanation"]:
+    """Yield an explanation at each interval until the resource has finished."""
     from time import sleep
 
     while True:
-        found = _look(cluster, target, screen)
-        yield found
-        if found.is_finished:
+        explanation = _read_explanation(cluster, target, screen)
+        yield explanation
+        if explanation.is_finished:
             return
         sleep(INTERVAL_SECONDS)
 
 
-def _show(found: "Explanation", cluster: "Cluster", screen: Screen) -> None:
+def _show(explanation: "Explanation", cluster: "Cluster", screen: Screen) -> None:
     from hindcast.cli.cluster.next_step import next_steps
     from hindcast.cli.cluster.status_view import views
 
-    steps = next_steps(found, cluster.context)
-    screen.result(to_json(found, steps), *views(found, steps))
+    steps = next_steps(explanation, cluster.context)
+    screen.result(to_json(explanation, steps), *views(explanation, steps))
 
 
-def to_json(found: "Explanation", steps: Sequence["NextStep"]) -> dict[str, Any]:
-    """The document that `--json` prints; unknown values are null."""
+def to_json(explanation: "Explanation", steps: Sequence["NextStep"]) -> dict[str, Any]:
+    """Return the document that `--json` prints; unknown values are null."""
     return {
-        "kind": found.kind,
-        "name": found.name,
-        "namespace": found.namespace,
-        "state": found.state,
-        "since": None if found.since is None else found.since.isoformat().replace("+00:00", "Z"),
-        "reason": found.reason,
-        "message": found.message,
-        "notes": list(found.notes),
-        "revision": found.revision,
-        "progress": found.progress or None,
-        "checkpoint": found.checkpoint or None,
-        "output": found.output or None,
-        "retries": {"used": found.retries, "allowed": found.retries_allowed},
-        "pools": [{**asdict(pool), "ready": pool.num_ready} for pool in found.pools],
-        "runs": list(found.runs),
+        "kind": explanation.kind,
+        "name": explanation.name,
+        "namespace": explanation.namespace,
+        "state": explanation.state,
+        "since": None if explanation.since is None else explanation.since.isoformat().replace("+00:00", "Z"),
+        "reason": explanation.reason,
+        "message": explanation.message,
+        "notes": list(explanation.notes),
+        "revision": explanation.revision,
+        "progress": explanation.progress or None,
+        "checkpoint": explanation.checkpoint or None,
+        "output": explanation.output or None,
+        "retries": {"used": explanation.retries, "allowed": explanation.retries_allowed},
+        "pools": [{**asdict(pool), "ready": pool.num_ready} for pool in explanation.pools],
+        "runs": list(explanation.runs),
         "next": [asdict(step) for step in steps],
     }
 
 
 def _follow(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> None:
-    """Into a pipe or a file: whenever something has changed."""
-    before = None
-    for found in _looks(cluster, target, screen):
-        if found != before:
-            _show(found, cluster, screen)
-        before = found
+    """Print to a pipe or a file whenever something has changed."""
+    previous = None
+    for explanation in _poll_explanations(cluster, target, screen):
+        if explanation != previous:
+            _show(explanation, cluster, screen)
+        previous = explanation
 
 
-def _live(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> None:
+def _show_live(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> None:
     from rich.live import Live
 
     from hindcast.cli.cluster.next_step import next_steps
-    from hindcast.cli.cluster.status_view import screen as whole
+    from hindcast.cli.cluster.status_view import screen as render_screen
 
+    # By default rich cuts what is higher than the terminal.
     with Live(console=screen.out, auto_refresh=False, vertical_overflow="visible") as live:
-        for found in _looks(cluster, target, screen):
-            live.update(whole(found, next_steps(found, cluster.context)), refresh=True)
+        for explanation in _poll_explanations(cluster, target, screen):
+            live.update(render_screen(explanation, next_steps(explanation, cluster.context)), refresh=True)

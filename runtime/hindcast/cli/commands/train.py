@@ -1,4 +1,4 @@
-"""`hindcast train`: RLlib's `rllib train`, through an equivalent YAML file."""
+"""`hindcast train`: accept the options of RLlib's `rllib train` and run an equivalent YAML file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,11 +43,13 @@ def train(
     from hindcast.builder.rllib_2019 import make_config, make_stop
     from hindcast.report.text import resource_yaml
 
-    chosen = make_config(run, env, _mapping("--config", config))
-    resource = chosen.to_resource(experiment_name, stop=make_stop(_mapping("--stop", stop)))
-    kept = {"every": checkpoint_freq, "keep": keep_checkpoints_num, "path": str(local_dir)}
-    resource = _with_checkpoints(resource, {name: value for name, value in kept.items() if value is not None})
-    for line in chosen.replaced_options:
+    algorithm_config = make_config(run, env, _mapping("--config", config))
+    resource = algorithm_config.to_resource(experiment_name, stop=make_stop(_mapping("--stop", stop)))
+    checkpoint_fields = {"every": checkpoint_freq, "keep": keep_checkpoints_num, "path": str(local_dir)}
+    resource = _with_checkpoints(
+        resource, {name: value for name, value in checkpoint_fields.items() if value is not None}
+    )
+    for line in algorithm_config.replaced_options:
         screen.note(line)
     text = resource_yaml(resource)
     if dry_run:
@@ -74,18 +76,20 @@ def _mapping(option: str, text: str) -> Mapping[str, Any]:
 
 
 def _with_checkpoints(
-    resource: "OfflineTraining | OfflineRecording", kept: Mapping[str, Any]
+    resource: "OfflineTraining | OfflineRecording", checkpoint_fields: Mapping[str, Any]
 ) -> "OfflineTraining | OfflineRecording":
-    """A recording has no such section: it keeps its expert next to the dataset."""
+    """Set the checkpoint fields of a training; a recording has no such fields, so only the path is accepted."""
     from hindcast.api import OfflineTraining
     from hindcast.api.training import CheckpointSpec
     from hindcast.errors import SpecError
 
     if isinstance(resource, OfflineTraining):
         return resource.model_copy(
-            update={"spec": resource.spec.model_copy(update={"checkpoint": CheckpointSpec(**kept)})}
+            update={
+                "spec": resource.spec.model_copy(update={"checkpoint": CheckpointSpec(**checkpoint_fields)})
+            }
         )
-    if kept.keys() - {"path"}:
+    if checkpoint_fields.keys() - {"path"}:
         raise SpecError(
             "--checkpoint-freq and --keep-checkpoints-num apply to trainings only: a recording keeps its expert's "
             "latest state next to the dataset."

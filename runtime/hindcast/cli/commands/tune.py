@@ -1,4 +1,4 @@
-"""`hindcast tune FILE --over PATH=VALUE,…`: a search without an environment."""
+"""`hindcast tune FILE --over PATH=VALUE,…`: search for settings without an environment."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,7 +68,7 @@ def tune(
     from hindcast.search.space import parse_over
 
     with reporting(screen) as reporter:
-        found = search(
+        result = search(
             file,
             parse_over(over),
             output=output,
@@ -78,32 +78,32 @@ def tune(
             confirm=confirm,
             reporter=reporter,
         )
-    if found.best is None:
-        raise SpecError(f"{found.sentence.rstrip('.')}. All trials are in {found.report}.")
-    document: dict[str, Any] = found.to_json()
-    lines = [found.sentence, f"report: {found.report}"]
+    if result.best is None:
+        raise SpecError(f"{result.sentence.rstrip('.')}. All trials are in {result.report}.")
+    document: dict[str, Any] = result.to_json()
+    lines = [result.sentence, f"report: {result.report}"]
     if take is not None:
-        document["taken"] = copy_checkpoint(found, take)
+        document["taken"] = copy_checkpoint(result, take)
         lines.append(f"checkpoint: {take}")
     if retrain is not None:
         with reporting(screen) as reporter:
-            outcome = train_again(found, retrain, reporter)
+            outcome = train_again(result, retrain, reporter)
         document["retrained"] = outcome.folder
         lines.append(f"retrained on all episodes: {outcome.folder}")
-    screen.result(document, _table(found), *lines)
+    screen.result(document, _table(result), *lines)
 
 
-def _table(found: "Search") -> "Table":
+def _table(search: "Search") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2))
     table.add_column("trial", justify="right", style="dim")
-    for path in found.trials[0].setting:
+    for path in search.trials[0].setting:
         table.add_column(path)
-    table.add_column(found.by, justify="right")
-    table.add_column("interval" if len(found.trials[0].runs) == 1 else "seeds")
+    table.add_column(search.by, justify="right")
+    table.add_column("interval" if len(search.trials[0].runs) == 1 else "seeds")
     table.add_column("verdict", overflow="fold")
-    for trial in found.trials:
+    for trial in search.trials:
         table.add_row(*_row(trial))
     return table
 

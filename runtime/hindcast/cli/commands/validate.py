@@ -1,4 +1,4 @@
-"""`hindcast validate FILE…`: check resources, without the runtime extra or a cluster."""
+"""`hindcast validate FILE…`: check resources without the runtime extra or a cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,15 +17,18 @@ def validate(
     """Check the resources in YAML files, including algorithm options, without running anything."""
     from hindcast.api import load_resources, spec_hash
 
-    found = [
+    resources = [
         {
-            "kind": loaded.resource.kind,
-            "name": loaded.resource.metadata.name,
-            "file": loaded.file,
-            "line": loaded.line,
-            "specHash": spec_hash(loaded.resource),
+            "kind": entry.resource.kind,
+            "name": entry.resource.metadata.name,
+            "file": entry.file,
+            "line": entry.line,
+            "specHash": spec_hash(entry.resource),
         }
-        for loaded in load_resources(files)
+        for entry in load_resources(files)
     ]
-    lines = [f"{one['file']}:{one['line']}: {one['kind']}/{one['name']} is valid" for one in found]
-    screen.result({"resources": found}, "\n".join(lines))
+    lines = [
+        f"{resource['file']}:{resource['line']}: {resource['kind']}/{resource['name']} is valid"
+        for resource in resources
+    ]
+    screen.result({"resources": resources}, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""`hindcast version`: what is installed."""
+"""`hindcast version`: show the installed versions."""
 
 from hindcast.cli.command import command
 from hindcast.cli.screen import Screen

@@ -1,1 +1,1 @@
-"""Rows of any kind, put in order and made complete episodes."""
+"""Order rows of any kind and assemble them into complete episodes."""

@@ -1,4 +1,4 @@
-"""Rows in order to blocks of complete episodes."""
+"""Assemble rows into blocks of complete episodes."""
 
 from __future__ import annotations
 
@@ -25,43 +25,51 @@ from hindcast.formats.registry import FORMATS
 from hindcast.formats.rows import ACTOR_COLUMNS, Rows
 from hindcast.storage.location import Location
 
-_FINAL_CHOICES: Final = (
+_FINAL_OBS_REMEDIES: Final = (
     "leave out the last steps of episodes that did not terminate, with prepare.cutOffSteps: Drop, or take zeros, with "
     "ignoreFinalObservation: true"
 )
 
 
 def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
-    """Complete episodes of all their rows in stored order, with what was found; no block where none is left.
+    """Assemble complete episodes.
+
+    Args:
+        steps: all rows of the episodes, in stored order.
+        rules: the rules for doing so.
+
+    Returns:
+        The episodes, or None if none are left; and the findings.
 
     Raises:
         DataError: rows that do not form complete episodes under the rules.
     """
-    steps = _with_final(steps, rules)
+    steps = _check_next_obs(steps, rules)
     order = order_rows(steps, rules)
-    unfinished = _unfinished(steps, order, rules)
-    found = {**order.findings, **_ends(steps, order, unfinished, rules)}
-    index, begins, t = order.index, order.is_start, order.t
+    unfinished_episodes = _find_unfinished(steps, order, rules)
+    findings = {**order.findings, **_unfinished_findings(steps, order, unfinished_episodes, rules)}
+    index, is_start, t = order.index, order.is_start, order.t
     if rules.spec.unfinished == "Drop":
-        kept = ~np.isin(steps.episode[index], unfinished)
-        index, begins, t = index[kept], begins[kept], t[kept]
+        is_kept = ~np.isin(steps.episode[index], unfinished_episodes)
+        index, is_start, t = index[is_kept], is_start[is_kept], t[is_kept]
+    # Stored and chained rows were ordered by their observations, so only `t` can contradict these.
     if "time" in order.orders and len(index):
-        unlike = np.append(False, ~begins[1:] & ~follows(steps, index[:-1], index[1:]))
-        if unlike.any():
-            found["unlike"] = rules.finding(steps, np.sort(index[unlike]))
-    final = _without_next(steps, index, np.append(begins[1:], True)[: len(index)], rules)
-    unknown = final & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
-    found |= _final_found(steps, index[final & ~unknown], index[unknown], rules)
-    if unknown.any():
-        follower = np.flatnonzero(unknown & ~begins)  # of a row of the same episode
-        steps = _shortened(steps, index[follower - 1], index[follower])
-        index, begins, t = index[~unknown], begins[~unknown], t[~unknown]
+        has_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
+        if has_mismatch.any():
+            findings["unlike"] = rules.finding(steps, np.sort(index[has_mismatch]))
+    lacks_next_obs = _rows_without_next_obs(steps, index, np.append(is_start[1:], True)[: len(index)], rules)
+    should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
+    findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
+    if should_drop.any():
+        follower = np.flatnonzero(should_drop & ~is_start)  # those with an earlier row in their episode
+        steps = _drop_last_steps(steps, index[follower - 1], index[follower])
+        index, is_start, t = index[~should_drop], is_start[~should_drop], t[~should_drop]
     if not len(index):
-        return None, Findings(rows=len(steps), orders=order.orders, found=found)
-    starts = np.flatnonzero(begins)
+        return None, Findings(rows=len(steps), orders=order.orders, found=findings)
+    starts = np.flatnonzero(is_start)
     length = np.diff(np.append(starts, len(index)))
     last = index[starts + length - 1]
-    frame = Block(
+    episode_block = Block(
         columns={},
         length=length,
         eps_id=steps.episode_ids[steps.episode[index[starts]]],
@@ -69,35 +77,35 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         terminated=steps.terminated[last],
         truncated=steps.truncated[last],
     )
-    columns = _columns(steps, index, last, frame)
+    columns = _columns(steps, index, last, episode_block)
     details = None
     if Columns.INFOS in steps.columns:
-        texts, details = _infos(steps.columns[Columns.INFOS][index], steps, index, frame, rules)
+        texts, details = _infos(steps.columns[Columns.INFOS][index], steps, index, episode_block, rules)
         columns[Columns.INFOS] = texts
     details = _with_actors(details, steps, index[starts])
-    block = replace(frame, columns=columns, details=details)
+    block = replace(episode_block, columns=columns, details=details)
     return block, Findings(
         rows=len(steps),
         episodes=block.num_episodes,
         timesteps=block.num_steps,
         orders=order.orders,
-        found=found,
+        found=findings,
     )
 
 
 def read_exported_file(location: Location, layout: str) -> Block:
-    """All episodes of a file in an exported layout, in its order.
+    """Read all episodes of a file in an exported layout, in its order.
 
     Raises:
-        DataError: it is damaged.
-        StorageError: it cannot be read.
+        DataError: the file is damaged.
+        StorageError: the file cannot be read.
     """
-    form, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
-    pieces = form.pieces(location, options)
+    file_format, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
+    pieces = file_format.pieces(location, options)
     steps = [
         Steps.from_rows(rows, number)
         for number, piece in enumerate(pieces)
-        for rows in form.read(piece, options)
+        for rows in file_format.read(piece, options)
         if isinstance(rows, Rows)
     ]
     paths = [str(location)] * len(pieces)
@@ -107,22 +115,25 @@ def read_exported_file(location: Location, layout: str) -> Block:
     return block
 
 
-def _ends(steps: Steps, order: RowOrder, unfinished: I64, rules: Rules) -> dict[Kind, Any]:
-    if not len(unfinished):
+def _unfinished_findings(
+    steps: Steps, order: RowOrder, unfinished_episodes: I64, rules: Rules
+) -> dict[Kind, Any]:
+    if not len(unfinished_episodes):
         return {}
     heads = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
-    heads = np.sort(heads[np.isin(steps.episode[heads], unfinished)])
+    heads = np.sort(heads[np.isin(steps.episode[heads], unfinished_episodes)])
     if rules.spec.unfinished == "Refuse":
         raise rules.row_error(
             steps, int(heads[0]), "it ends neither terminated nor truncated, and prepare.unfinished is Refuse"
         )
     if rules.spec.unfinished == "Keep":
         return {"unfinished": rules.finding(steps, heads)}
-    return {"dropped": rules.finding(steps, np.isin(steps.episode, unfinished))}
+    return {"dropped": rules.finding(steps, np.isin(steps.episode, unfinished_episodes))}
 
 
-def _unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
-    """Episodes whose last row neither terminates nor truncates them; under a filter every cut makes such pieces."""
+def _find_unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
+    """Return the episodes whose last row neither terminates nor truncates them."""
+    # With a filter every gap leaves such fragments, so they are not reported.
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     episode = steps.episode[order.index]
@@ -130,55 +141,63 @@ def _unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
     return steps.episode[last[~steps.is_end[last]]]
 
 
-def _without_next(steps: Steps, index: I64, last: Bool, rules: Rules) -> Bool:
-    """`[K]` rows in order that are the last of a piece, and whose next observation is not in the data.
+def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Bool:
+    """Return `[K]` True for the last rows of fragments whose next observation is not in the data.
 
     Raises:
-        DataError: another row has none, or the rules spare none.
+        DataError: another row lacks its next observation, or the rules require all of them.
     """
     if not has_next_obs(steps):
-        return last
-    missing = steps.next_missing[index]
-    for rows, where, way_out in (
-        (missing & ~last, "in a row that does not end its episode", ", or flag the end"),
-        (missing & (not rules.can_lack_final_obs), "where its episode ends", f"; or {_FINAL_CHOICES}"),
+        return is_last
+    is_missing = steps.next_missing[index]
+    for is_refused, where, remedy in (
+        (is_missing & ~is_last, "in a row that does not end its episode", ", or flag the end"),
+        (
+            is_missing & (not rules.can_lack_final_obs),
+            "where its episode ends",
+            f"; or {_FINAL_OBS_REMEDIES}",
+        ),
     ):
-        if rows.any():
+        if is_refused.any():
             raise rules.row_error(
-                steps, int(index[rows].min()), f"'new_obs' is null {where}: fill it{way_out}"
+                steps, int(index[is_refused].min()), f"'new_obs' is null {where}: fill it{remedy}"
             )
-    return missing
+    return is_missing
 
 
-def _final_found(steps: Steps, zeros: I64, left_out: I64, rules: Rules) -> dict[Kind, Any]:
-    """What is done with episodes' last rows, where the observation after them is not in the data."""
-    rows: dict[Kind, I64] = {"zeros": zeros, "cut_off": left_out}
-    return {kind: rules.finding(steps, np.sort(found)) for kind, found in rows.items() if len(found)}
+def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[Kind, Any]:
+    """Report the last rows of episodes whose next observation is not in the data."""
+    rows: dict[Kind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
+    return {kind: rules.finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)}
 
 
-def _shortened(steps: Steps, before: I64, left_out: I64) -> Steps:
-    """Steps in which rows end their episodes in place of those after them, which are left out.
+def _drop_last_steps(steps: Steps, new_last: I64, dropped_rows: I64) -> Steps:
+    """Make each row in `new_last` the last of its episode, in place of the following row, which is dropped.
 
-    Their next observations are those rows' observations, and they are cut off as those were. Where the data have no
-    next observations, all others that end an episode terminated it: theirs are zeros.
+    Its next observation is the dropped row's observation, and it is truncated as that row was.
     """
     truncated = steps.truncated.copy()
-    truncated[before] = steps.truncated[left_out]
+    truncated[new_last] = steps.truncated[dropped_rows]
     columns = dict(steps.columns)
     for name in leaves_of(Columns.OBS, steps.columns):
-        now = steps.columns[name]
-        known = steps.columns.get(next_leaf(name))
-        then = np.full_like(now, "" if now.dtype == object else 0) if known is None else known.copy()
-        columns[next_leaf(name)] = then
-        then[before] = now[left_out]
+        obs = steps.columns[name]
+        recorded_next_obs = steps.columns.get(next_leaf(name))
+        # Without next observations in the data, all other last rows terminated their episodes: theirs are zeros.
+        next_obs = (
+            np.full_like(obs, "" if obs.dtype == object else 0)
+            if recorded_next_obs is None
+            else recorded_next_obs.copy()
+        )
+        columns[next_leaf(name)] = next_obs
+        next_obs[new_last] = obs[dropped_rows]
     return replace(steps, columns=columns, truncated=truncated)
 
 
-def _with_final(steps: Steps, rules: Rules) -> Steps:
-    """The steps, checked to have next observations of the same shape if they have any, in one dtype.
+def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
+    """Check the next observations, and convert them and the observations to a common dtype.
 
     Raises:
-        DataError: there are none, and they are required; or their dtype or shape differs.
+        DataError: next observations are required and missing, or their kind or shape differs.
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
@@ -191,62 +210,68 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
         raise rules.input_error(
             steps,
             "there is no 'new_obs', so the observation after an episode's last row is not in the data; name its "
-            f"column by `schema`; or {_FINAL_CHOICES}",
+            f"column by `schema`; or {_FINAL_OBS_REMEDIES}",
         )
     columns = dict(steps.columns)
     for name in names:
-        now, then = columns[name], columns.get(next_leaf(name))
-        if then is None or then.shape != now.shape or (then.dtype == object) != (now.dtype == object):
+        obs, next_obs = columns[name], columns.get(next_leaf(name))
+        if (
+            next_obs is None
+            or next_obs.shape != obs.shape
+            or (next_obs.dtype == object) != (obs.dtype == object)
+        ):
             raise rules.input_error(
-                steps, f"{next_leaf(name)!r} is unlike {name!r}: both must have one dtype and one shape"
+                steps, f"{next_leaf(name)!r} differs from {name!r}: both must have the same dtype and shape"
             )
-        if then.dtype != now.dtype:
-            common = np.result_type(now, then)
-            columns[name], columns[next_leaf(name)] = now.astype(common), then.astype(common)
+        if next_obs.dtype != obs.dtype:
+            common = np.result_type(obs, next_obs)
+            columns[name], columns[next_leaf(name)] = obs.astype(common), next_obs.astype(common)
     return replace(steps, columns=columns)
 
 
-def _columns(steps: Steps, index: I64, last: I64, frame: Block) -> dict[str, NDArray[Any]]:
+def _columns(steps: Steps, index: I64, last: I64, episode_block: Block) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {}
     for name, column in steps.columns.items():
         if root(name) == Columns.OBS:
-            columns[name] = _observations(column, steps.columns.get(next_leaf(name)), index, last, frame)
+            columns[name] = _observations(
+                column, steps.columns.get(next_leaf(name)), index, last, episode_block
+            )
         elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTOR_COLUMNS):
             columns[name] = column[index]
     return columns
 
 
 def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) -> NDArray[np.object_] | None:
-    """The details; of episodes that have none, who acted in their first rows."""
+    """Return the details; for episodes without any, the agent and module of their first rows."""
     actors = {name: steps.columns[name][first].tolist() for name in ACTOR_COLUMNS if name in steps.columns}
     if not actors:
         return details
     texts = [
-        to_text(**{name: text or None for name, text in zip(actors, own, strict=True)})
-        for own in zip(*actors.values(), strict=True)
+        to_text(**{name: text or None for name, text in zip(actors, names, strict=True)})
+        for names in zip(*actors.values(), strict=True)
     ]
     if details is not None:
-        texts = [str(own) or text for own, text in zip(details, texts, strict=True)]
+        texts = [str(detail) or text for detail, text in zip(details, texts, strict=True)]
     return np.array(texts, dtype=object) if any(texts) else None
 
 
 def _observations(
-    now: NDArray[Any], then: NDArray[Any] | None, index: I64, last: I64, frame: Block
+    obs: NDArray[Any], next_obs: NDArray[Any] | None, index: I64, last: I64, episode_block: Block
 ) -> NDArray[Any]:
-    out = np.zeros((len(index) + frame.num_episodes, *now.shape[1:]), dtype=now.dtype)
-    out[frame.obs_row] = now[index]
-    final = frame.obs_start + frame.length
-    if then is not None:
-        out[final] = then[last]
-    elif now.dtype == object:
-        out[final] = ""
-    return out
+    observations = np.zeros((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
+    observations[episode_block.obs_row] = obs[index]
+    final = episode_block.obs_start + episode_block.length
+    if next_obs is not None:
+        observations[final] = next_obs[last]
+    elif obs.dtype == object:
+        observations[final] = ""
+    return observations
 
 
 def _infos(
-    cells: NDArray[Any], steps: Steps, index: I64, frame: Block, rules: Rules
+    cells: NDArray[Any], steps: Steps, index: I64, episode_block: Block, rules: Rules
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
     try:
-        return infos.decode_cells(cells, frame)
+        return infos.decode_cells(cells, episode_block)
     except CellError as error:
         raise rules.row_error(steps, int(index[error.row]), str(error)) from error

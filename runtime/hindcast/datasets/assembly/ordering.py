@@ -1,4 +1,4 @@
-"""Which rows follow each other: by their timestep, as stored, or by chaining observations."""
+"""Order the rows of episodes: by timestep, as stored, or by chaining observations."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hindcast.datasets.assembly.rules import Finding, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
 
-_SPLIT = "set prepare.gaps to Split to make pieces of such episodes"
-_UNCOUNTED = ", unless t orders timesteps without counting them (then set prepare.gaps to Join)"
-_UNORDERED = (
-    "the observation is not the next observation of the episode's row before, and the rows cannot be put in order by "
-    "'t' or by their observations"
+_SPLIT_REMEDY = "set prepare.gaps to Split to cut such episodes into fragments"
+_JOIN_REMEDY = ", unless t orders timesteps without counting them (then set prepare.gaps to Join)"
+_ORDER_PROBLEM = (
+    "the observation differs from the next observation of the episode's previous row, and the rows cannot be ordered "
+    "by 't' or by their observations"
 )
-_UNCHAINED = "no row's next observation is this row's, so a timestep before it is missing"
+_CHAIN_PROBLEM = "no row's next observation is this row's, so a timestep before it is missing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +33,11 @@ class RowOrder:
     """Rows in order. Shape suffix: K = rows that count.
 
     Attributes:
-        index: `[K]` row of the steps.
-        begins: `[K]` whether a piece begins with the row: an episode, or what follows a gap.
+        index: `[K]` index into the steps.
+        is_start: `[K]` True for the first row of a fragment: of an episode, or after a gap.
         t: `[K]` timestep.
         orders: see `Findings`.
-        found: see `Findings`.
+        findings: see `Findings.found`.
     """
 
     index: I64
@@ -48,18 +48,22 @@ class RowOrder:
 
 
 def order_rows(steps: Steps, rules: Rules) -> RowOrder:
-    """The rows of complete episodes, of which there is one at least, from stored order to theirs.
+    """Order the rows of complete episodes.
+
+    Args:
+        steps: at least one row, in stored order.
+        rules: the rules for ordering.
 
     Raises:
-        DataError: rows whose order is in doubt, that are missing, or that contradict each other.
+        DataError: the order of rows is in doubt, rows are missing, or rows contradict each other.
     """
     kind = rules.spec.order
     if kind == "Time" and steps.t is None:
-        raise rules.input_error(steps, "the data have no 't', which prepare.order uses; name it by `schema`")
+        raise rules.input_error(steps, "prepare.order is Time, which requires 't'; name it by `schema`")
     if steps.t is not None and kind in ("Auto", "Time"):
         return _by_time(steps, rules)
     if kind == "Chain" and not rules.is_grouped:
-        raise rules.input_error(steps, "prepare.order is Chain, which takes 'eps_id'; name it by `schema`")
+        raise rules.input_error(steps, "prepare.order is Chain, which requires 'eps_id'; name it by `schema`")
     if rules.is_filtered and not has_next_obs(steps):
         raise rules.input_error(
             steps,
@@ -68,190 +72,205 @@ def order_rows(steps: Steps, rules: Rules) -> RowOrder:
         )
     steps = replace(steps, t=None)
     if kind == "Chain":
-        return _chained(steps, rules)
-    return _as_stored(steps, rules, chain=kind == "Auto" and rules.is_grouped)
+        return _by_chains(steps, rules)
+    return _by_stored_order(steps, rules, chain=kind == "Auto" and rules.is_grouped)
 
 
 def _by_time(steps: Steps, rules: Rules) -> RowOrder:
     assert steps.t is not None
     index = np.lexsort((steps.t, steps.episode))
-    index, found = _distinct(steps, index, rules)
-    episode, t, ended = steps.episode[index], steps.t[index], steps.is_end[index]
-    same = episode[1:] == episode[:-1]
+    index, findings = _drop_duplicate_rows(steps, index, rules)
+    episode, t, is_end = steps.episode[index], steps.t[index], steps.is_end[index]
+    is_same_episode = episode[1:] == episode[:-1]
     if not rules.is_grouped and not rules.should_split_gaps:
-        _check_joined(steps, index, same & ~ended[:-1], rules)
-    heads = np.append(True, ~same)
-    orders = {"time": int(heads.sum())}
+        _check_file_transitions(steps, index, is_same_episode & ~is_end[:-1], rules)
+    is_head = np.append(True, ~is_same_episode)
+    orders = {"time": int(is_head.sum())}
     if rules.spec.gaps == "Join" or not steps.has_step_index:
-        gap = _unlinked(steps, index, rules) & same & ~ended[:-1]
-        order = _cut(steps, rules, index, gap, lambda _: _UNORDERED)
-        return replace(order, orders=orders, findings=found | order.findings)
-    late = index[heads & (t > 0)]
-    if len(late):
-        found["late"] = rules.finding(steps, np.sort(late))
-    gap = same & (np.diff(t) != 1) & ~ended[:-1]
+        is_gap = _find_filter_gaps(steps, index, rules) & is_same_episode & ~is_end[:-1]
+        order = _cut_at_gaps(steps, rules, index, is_gap, lambda _: _ORDER_PROBLEM)
+        return replace(order, orders=orders, findings=findings | order.findings)
+    late_rows = index[is_head & (t > 0)]
+    if len(late_rows):
+        findings["late"] = rules.finding(steps, np.sort(late_rows))
+    is_gap = is_same_episode & (np.diff(t) != 1) & ~is_end[:-1]
 
-    def missing(i: int) -> str:
-        return f"t is {t[i + 1]} after {t[i]}: timestep {t[i] + 1} is missing{_UNCOUNTED}"
+    def describe_gap(i: int) -> str:
+        return f"t is {t[i + 1]} after {t[i]}: timestep {t[i] + 1} is missing{_JOIN_REMEDY}"
 
-    order = _cut(steps, rules, index, gap, missing, t=t)
-    return replace(order, orders=orders, findings=found | order.findings)
+    order = _cut_at_gaps(steps, rules, index, is_gap, describe_gap, t=t)
+    return replace(order, orders=orders, findings=findings | order.findings)
 
 
-def _unlinked(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """`[K - 1]` pairs of rows between which a filter left some out, although `t` does not say so."""
+def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
+    """Return `[K - 1]` True for pairs of rows between which a filter dropped some, although `t` does not show it."""
     if not rules.is_filtered:
         return np.zeros(len(index) - 1, dtype=np.bool_)
     if not has_next_obs(steps):
         raise rules.input_error(
             steps,
-            "'t' does not count timesteps and there is no 'new_obs', so which rows that pass the filter follow each "
-            "other is unknown; name the next observation by `schema`, or leave out the filter",
+            "'t' does not count timesteps and there is no 'new_obs', so it is unknown which of the rows that pass the "
+            "filter follow each other; name the next observation by `schema`, or leave out the filter",
         )
     return ~follows(steps, index[:-1], index[1:])
 
 
-def _cut(
-    steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[int], str], *, t: I64 | None = None
+def _cut_at_gaps(
+    steps: Steps,
+    rules: Rules,
+    index: I64,
+    is_gap: Bool,
+    describe_gap: Callable[[int], str],
+    *,
+    t: I64 | None = None,
 ) -> RowOrder:
     """Cut episodes at gaps, and where rows continue after an end.
 
     Args:
         steps: all rows.
-        rules: whether there may be gaps; those that a filter made are not reported.
-        index: `[K]` row of the steps.
-        gap: `[K - 1]` pairs of rows of one episode between which rows are missing.
-        missing: says what is missing between a pair.
-        t: `[K]` timesteps; counted from 0 if None, with one left out at each gap.
+        rules: whether gaps are allowed; those that a filter made are not reported.
+        index: `[K]` index into the steps.
+        is_gap: `[K - 1]` True for pairs of rows of one episode between which rows are missing.
+        describe_gap: describes what is missing between a pair.
+        t: `[K]` timesteps; if None, they are counted from 0, and one is skipped at each gap.
     """
-    if gap.any() and not rules.should_split_gaps:
-        first = int(np.flatnonzero(gap)[0])
-        raise rules.row_error(steps, int(index[first + 1]), f"{missing(first)}; {_SPLIT}")
+    if is_gap.any() and not rules.should_split_gaps:
+        first = int(np.flatnonzero(is_gap)[0])
+        raise rules.row_error(steps, int(index[first + 1]), f"{describe_gap(first)}; {_SPLIT_REMEDY}")
     episode = steps.episode[index]
-    other = episode[1:] != episode[:-1]
-    restart = ~other & steps.is_end[index][:-1]
-    begins = np.append(True, other | gap | restart)
-    found: dict[Kind, Finding] = {}
-    if restart.any():
-        found["restarts"] = rules.finding(steps, np.sort(index[1:][restart]))
-    if gap.any() and not rules.is_filtered:
-        found["gaps"] = rules.finding(steps, np.sort(index[1:][gap]))
+    is_new_episode = episode[1:] != episode[:-1]
+    is_restart = ~is_new_episode & steps.is_end[index][:-1]
+    is_start = np.append(True, is_new_episode | is_gap | is_restart)
+    findings: dict[Kind, Finding] = {}
+    if is_restart.any():
+        findings["restarts"] = rules.finding(steps, np.sort(index[1:][is_restart]))
+    if is_gap.any() and not rules.is_filtered:
+        findings["gaps"] = rules.finding(steps, np.sort(index[1:][is_gap]))
     if t is None:
-        position = np.arange(len(index)) + np.cumsum(begins)
-        starts = np.maximum.accumulate(np.where(np.append(True, other | restart), np.arange(len(index)), 0))
+        position = np.arange(len(index)) + np.cumsum(is_start)
+        starts = np.maximum.accumulate(
+            np.where(np.append(True, is_new_episode | is_restart), np.arange(len(index)), 0)
+        )
         t = position - position[starts]
-    return RowOrder(index, begins, t, {}, found)
+    return RowOrder(index, is_start, t, {}, findings)
 
 
 def breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """`[K - 1]` pairs of rows in different files whose second row is not the next row that the first names."""
-    pieces, of_row = np.unique(steps.piece[index], return_inverse=True)
-    file = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][of_row]
-    places = np.flatnonzero(file[1:] != file[:-1])
-    found = np.zeros(len(index) - 1, dtype=np.bool_)
-    found[places] = ~follows(steps, index[places], index[places + 1])
-    return found
+    """Return `[K - 1]` True for pairs of rows in different files whose second row does not follow the first."""
+    pieces, piece_index = np.unique(steps.piece[index], return_inverse=True)
+    file = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][piece_index]
+    pairs = np.flatnonzero(file[1:] != file[:-1])
+    is_break = np.zeros(len(index) - 1, dtype=np.bool_)
+    is_break[pairs] = ~follows(steps, index[pairs], index[pairs + 1])
+    return is_break
 
 
-def _check_joined(steps: Steps, index: I64, same: Bool, rules: Rules) -> None:
-    """Make sure that rows without an id, which t alone puts together, do not contradict each other between files."""
-    places = np.flatnonzero(same & breaks_between_files(steps, index, rules))
-    if len(places):
-        last = rules.paths[int(steps.piece[index[places[0]]])]
+def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rules: Rules) -> None:
+    """Check that rows without ids, which only `t` joins, do not contradict each other from file to file."""
+    pairs = np.flatnonzero(is_same_episode & breaks_between_files(steps, index, rules))
+    if len(pairs):
+        last = rules.paths[int(steps.piece[index[pairs[0]]])]
         raise rules.row_error(
             steps,
-            int(index[places[0] + 1]),
-            f"the observation is not the next observation of {last}'s last row, and no id says that both are of "
-            "the same episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which begins "
-            "another episode",
+            int(index[pairs[0] + 1]),
+            f"the observation differs from the next observation of {last}'s last row, and no id says that both "
+            "belong to the same episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which "
+            "begins another episode",
         )
 
 
-def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
-    """The rows without those that repeat the one before: the same episode, timestep, and all else."""
+def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+    """Drop rows that repeat the previous row in episode, timestep and all columns."""
     assert steps.t is not None
     episode, t = steps.episode[index], steps.t[index]
-    repeated = np.flatnonzero((episode[1:] == episode[:-1]) & (t[1:] == t[:-1])) + 1
-    if not len(repeated):
+    repeats = np.flatnonzero((episode[1:] == episode[:-1]) & (t[1:] == t[:-1])) + 1
+    if not len(repeats):
         return index, {}
-    one, other = index[repeated - 1], index[repeated]
-    same = rows_equal(steps, one, other)
-    if not same.all():
-        first = int(np.flatnonzero(~same)[0])
+    first_rows, second_rows = index[repeats - 1], index[repeats]
+    is_equal = rows_equal(steps, first_rows, second_rows)
+    if not is_equal.all():
+        first = int(np.flatnonzero(~is_equal)[0])
         raise rules.row_error(
             steps,
-            int(other[first]),
-            f"the timestep is there twice, with other content in {rules.finding(steps, one[first : first + 1])}: "
-            "are episode ids unique?",
+            int(second_rows[first]),
+            "the timestep occurs twice, with different content in "
+            f"{rules.finding(steps, first_rows[first : first + 1])}: are episode ids unique?",
         )
-    what = f"it repeats {rules.finding(steps, one[:1])}"
-    return np.delete(index, repeated), _repeated(steps, other, rules, "duplicates", what)
+    problem = f"it repeats {rules.finding(steps, first_rows[:1])}"
+    return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)
 
 
-def _as_stored(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
-    """By stored order; with `chain`, episodes whose rows are not in order are chained if that is possible."""
-    index, found = _once(steps, np.argsort(steps.episode, kind="stable"), rules)
-    chained = np.zeros(0, dtype=np.int64)
-    gap, restart = _broken(steps, index, chained)
-    doubtful = np.unique(steps.episode[index][1:][gap | restart])
-    if chain and len(doubtful) and has_next_obs(steps):
-        chained, rows = chained_episodes(steps, doubtful)
-        is_chained = np.isin(steps.episode[index], chained)
-        found |= _repeated_rows(steps, np.sort(index[is_chained & ~np.isin(index, rows)]), rules)
+def _by_stored_order(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
+    """Order rows as they are stored; with `chain`, episodes out of order are chained if possible."""
+    index, findings = _drop_repeated_runs(steps, np.argsort(steps.episode, kind="stable"), rules)
+    chained_ids = np.zeros(0, dtype=np.int64)
+    is_gap, is_restart = _find_breaks(steps, index, chained_ids)
+    broken_episodes = np.unique(steps.episode[index][1:][is_gap | is_restart])
+    if chain and len(broken_episodes) and has_next_obs(steps):
+        chained_ids, rows = chained_episodes(steps, broken_episodes)
+        is_chained = np.isin(steps.episode[index], chained_ids)
+        findings |= _duplicate_findings(steps, np.sort(index[is_chained & ~np.isin(index, rows)]), rules)
         index = np.concatenate([index[~is_chained], rows])
         index = index[np.argsort(steps.episode[index], kind="stable")]
-        gap, _ = _broken(steps, index, chained)
-    order = _cut(steps, rules, index, gap & (not rules.should_join_gaps), lambda _: _UNORDERED)
-    orders = {"stored": len(np.unique(steps.episode[index])) - len(chained), "chain": len(chained)}
-    return replace(order, orders=orders, findings=found | order.findings)
+        is_gap, _ = _find_breaks(steps, index, chained_ids)
+    order = _cut_at_gaps(steps, rules, index, is_gap & (not rules.should_join_gaps), lambda _: _ORDER_PROBLEM)
+    orders = {"stored": len(np.unique(steps.episode[index])) - len(chained_ids), "chain": len(chained_ids)}
+    return replace(order, orders=orders, findings=findings | order.findings)
 
 
-def _broken(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
-    """`[K - 1]` pairs of one episode, unless it was chained, whose second row does not follow, or follows an end."""
-    episode, ended = steps.episode[index], steps.is_end[index]
-    same = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained)
-    return same & ~ended[:-1] & ~follows(steps, index[:-1], index[1:]), same & ended[:-1]
+def _find_breaks(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
+    """Find breaks in the episodes that were not chained.
+
+    Returns:
+        `[K - 1]` True for pairs whose second row does not follow the first, and for pairs whose first row ends the
+        episode.
+    """
+    episode, is_end = steps.episode[index], steps.is_end[index]
+    is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained)
+    return is_same_episode & ~is_end[:-1] & ~follows(steps, index[:-1], index[1:]), is_same_episode & is_end[
+        :-1
+    ]
 
 
-def _once(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
-    """The rows without runs, from one end of their episode to the next, that repeat an earlier one of it."""
-    episode, ended = steps.episode[index], steps.is_end[index]
-    heads = np.append(True, (episode[1:] != episode[:-1]) | ended[:-1])
-    repeated = repeated_runs(steps, index, heads)
-    again = np.sort(index[repeated & heads])
-    return index[~repeated], _repeated(
-        steps, again, rules, "repeated", "the episode is stored again from it on"
+def _drop_repeated_runs(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+    """Drop runs of rows, from one end of their episode to the next, that repeat an earlier run of it."""
+    episode, is_end = steps.episode[index], steps.is_end[index]
+    is_head = np.append(True, (episode[1:] != episode[:-1]) | is_end[:-1])
+    is_repeated = repeated_runs(steps, index, is_head)
+    first_rows = np.sort(index[is_repeated & is_head])
+    return index[~is_repeated], _repeat_findings(
+        steps, first_rows, rules, "repeated", "the episode is stored again from it on"
     )
 
 
-def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> dict[Kind, Finding]:
-    """Rows that do not count, unless the rules refuse them: what the first of them does, says the refusal."""
+def _repeat_findings(steps: Steps, rows: I64, rules: Rules, kind: Kind, problem: str) -> dict[Kind, Finding]:
+    """Report rows that do not count, or refuse them if the rules say so; `problem` describes the first."""
     if not len(rows):
         return {}
     if rules.spec.duplicates == "Refuse":
-        raise rules.row_error(steps, int(rows[0]), f"{what}, and prepare.duplicates is Refuse")
+        raise rules.row_error(steps, int(rows[0]), f"{problem}, and prepare.duplicates is Refuse")
     return {kind: rules.finding(steps, np.sort(rows))}
 
 
-def _repeated_rows(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Finding]:
-    """Rows that do not count, since they repeat others that were chained."""
-    return _repeated(steps, rows, rules, "duplicates", "it repeats another row")
+def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Finding]:
+    """Report rows that do not count because they repeat chained rows."""
+    return _repeat_findings(steps, rows, rules, "duplicates", "it repeats another row")
 
 
-def _chained(steps: Steps, rules: Rules) -> RowOrder:
-    """By chaining alone; rows of an episode in several chains are pieces of it."""
+def _by_chains(steps: Steps, rules: Rules) -> RowOrder:
+    """Order rows only by chaining; several chains of an episode become fragments."""
     if not has_next_obs(steps):
-        raise rules.input_error(steps, "the data have no 'new_obs', which prepare.order Chain uses")
+        raise rules.input_error(steps, "prepare.order is Chain, which requires 'new_obs'")
     all_rows = np.arange(len(steps))
-    index, chain, ambiguous = chains_of(steps, all_rows)
-    if ambiguous.any():
+    index, chain, is_ambiguous = chains_of(steps, all_rows)
+    if is_ambiguous.any():
         raise rules.row_error(
             steps,
-            int(index[ambiguous].min()),
+            int(index[is_ambiguous].min()),
             "an observation occurs twice in the episode, so its rows cannot be chained; choose another order",
         )
     episode = steps.episode[index]
-    gap = (episode[1:] == episode[:-1]) & (chain[1:] != chain[:-1]) & ~steps.is_end[index][:-1]
-    order = _cut(steps, rules, index, gap, lambda _: _UNCHAINED)
-    found = _repeated_rows(steps, np.setdiff1d(all_rows, index), rules)
-    return replace(order, orders={"chain": len(np.unique(steps.episode))}, findings=found | order.findings)
+    is_gap = (episode[1:] == episode[:-1]) & (chain[1:] != chain[:-1]) & ~steps.is_end[index][:-1]
+    order = _cut_at_gaps(steps, rules, index, is_gap, lambda _: _CHAIN_PROBLEM)
+    findings = _duplicate_findings(steps, np.setdiff1d(all_rows, index), rules)
+    return replace(order, orders={"chain": len(np.unique(steps.episode))}, findings=findings | order.findings)

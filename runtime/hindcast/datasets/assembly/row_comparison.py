@@ -1,4 +1,4 @@
-"""Comparing rows, many at a time: which repeat others, and which follow others, so that they are chained."""
+"""Compare many rows at a time: which repeat others, and which follow others and so form chains."""
 
 from __future__ import annotations
 
@@ -20,41 +20,47 @@ _AT_ONCE = 1 << 16
 
 
 def with_flags(steps: Steps) -> dict[str, Array]:
-    """All that the rows hold: their columns, and how they end."""
+    """Return the rows' columns, with terminated and truncated as two more."""
     ends = {Columns.TERMINATEDS: steps.terminated, Columns.TRUNCATEDS: steps.truncated}
     return {**steps.columns, **ends}
 
 
-def rows_equal(steps: Steps, one: I64, other: I64) -> Bool:
-    """`[n]` whether two rows hold the same content (`canonical`), flags included."""
-    same = np.ones(len(one), dtype=np.bool_)
+def rows_equal(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
+    """Return `[n]` True for pairs of rows with the same content (see `canonicalise`), including flags."""
+    is_equal = np.ones(len(first_rows), dtype=np.bool_)
     for name, column in with_flags(steps).items():
-        same &= equal(column, one, column, other, partial(canonicalise, name))
-    return same
+        is_equal &= values_equal(column, first_rows, column, second_rows, partial(canonicalise, name))
+    return is_equal
 
 
-def follows(steps: Steps, one: I64, other: I64) -> Bool:
-    """`[n]` whether a row's next observation is the other row's observation; True where the data do not say."""
-    same = np.ones(len(one), dtype=np.bool_)
+def follows(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
+    """Return `[n]` True if a row's next observation is the other row's observation, or is not in the data."""
+    is_equal = np.ones(len(first_rows), dtype=np.bool_)
     for name in leaves_of(Columns.OBS, steps.columns):
-        following = steps.columns.get(next_leaf(name))
-        if following is not None:
-            same &= equal(following, one, steps.columns[name], other)
-    return same | steps.next_missing[one]
+        next_obs = steps.columns.get(next_leaf(name))
+        if next_obs is not None:
+            is_equal &= values_equal(next_obs, first_rows, steps.columns[name], second_rows)
+    return is_equal | steps.next_missing[first_rows]
 
 
-def equal(a: Array, rows_a: I64, b: Array, rows_b: I64, form: Callable[[Array], Array] = np.asarray) -> Bool:
-    """`[n]` whether rows of two columns are equal, once they have a form: bit for bit, so that NaN equals NaN."""
-    same = np.empty(len(rows_a), dtype=np.bool_)
+def values_equal(
+    a: Array, rows_a: I64, b: Array, rows_b: I64, convert: Callable[[Array], Array] = np.asarray
+) -> Bool:
+    """Return `[n]` True for rows of two columns that are equal after conversion, bit for bit: NaN equals NaN."""
+    # In parts, so that the copies of the compared rows stay small.
+    is_equal = np.empty(len(rows_a), dtype=np.bool_)
     for first in range(0, len(rows_a), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        one, other = form(a[rows_a[part]]), form(b[rows_b[part]])
-        same[part] = one == other if a.dtype == object else (_bits(one) == _bits(other)).all(axis=1)
-    return same
+        values_a, values_b = convert(a[rows_a[part]]), convert(b[rows_b[part]])
+        if a.dtype == object:
+            is_equal[part] = values_a == values_b
+        else:
+            is_equal[part] = (_bits(values_a) == _bits(values_b)).all(axis=1)
+    return is_equal
 
 
 def _bits(rows: Array) -> Array:
-    """`[n, words]` the rows' bytes, in words as wide as their length allows."""
+    """View `[n, words]` the rows' bytes, in words as wide as their length allows."""
     size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
     if not size or not len(rows):
         return np.zeros((len(rows), 0), dtype=np.uint8)
@@ -62,18 +68,18 @@ def _bits(rows: Array) -> Array:
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8).view(f"u{width}")
 
 
-def hashes(columns: list[Array]) -> NDArray[np.uint64]:
-    """`[R]` 64-bit hash of each row over all columns."""
-    mixed = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
+def row_hashes(columns: list[Array]) -> NDArray[np.uint64]:
+    """Return `[R]` a 64-bit hash of each row over all columns."""
+    hash_values = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in columns:
         words = _text_hashes(column) if column.dtype == object else _bits(column)
         for i in range(words.shape[1]):
-            mixed = mix(mixed ^ words[:, i].astype(np.uint64))
-    return mixed
+            hash_values = mix(hash_values ^ words[:, i].astype(np.uint64))
+    return hash_values
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser: each bit of the result depends on all bits of the value."""
+    """Mix bits by splitmix64's finaliser: each bit of the result depends on all bits of the value."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -85,42 +91,45 @@ def _text_hashes(column: Array) -> NDArray[np.uint64]:
 
 
 def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
-    """`[K]` rows of runs that hold the same as an earlier run of their episode, row for row.
+    """Return `[K]` True for rows of runs that equal an earlier run of their episode, row for row.
 
     Args:
-        steps: what the rows are of.
-        index: `[K]` rows of the steps; those of an episode are adjacent.
-        heads: `[K]` where a run begins.
+        steps: all rows.
+        index: `[K]` index into the steps; rows of an episode are adjacent.
+        heads: `[K]` True for the first row of a run.
     """
     starts = np.flatnonzero(heads)
     stops = np.append(starts[1:], len(index))
 
-    def contents(several: Sequence[int]) -> Mapping[int, Hashable]:
-        runs = [index[starts[run] : stops[run]] for run in several]
-        return dict(zip(several, _contents(steps, runs), strict=True))
+    def contents(run_numbers: Sequence[int]) -> Mapping[int, Hashable]:
+        runs = [index[starts[run] : stops[run]] for run in run_numbers]
+        return dict(zip(run_numbers, _contents(steps, runs), strict=True))
 
     repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), contents)
-    repeated = np.zeros(len(starts), dtype=np.bool_)
-    repeated[repeats.duplicates] = True
-    return repeated[np.cumsum(heads) - 1]
+    is_repeated = np.zeros(len(starts), dtype=np.bool_)
+    is_repeated[repeats.duplicates] = True
+    return is_repeated[np.cumsum(heads) - 1]
 
 
 def distinct_rows(steps: Steps, rows: I64) -> I64:
-    """The rows (one at least), without those that hold the same as an earlier one of their episode."""
-    held = hashes([canonicalise(name, column[rows]) for name, column in with_flags(steps).items()])
-    content = mix(held ^ mix(steps.episode[rows].astype(np.uint64)))
-    order = np.argsort(content, kind="stable")
-    ordered = rows[order]
-    before, after = ordered[:-1], ordered[1:]
-    twice = content[order][1:] == content[order][:-1]
-    twice[twice] = (steps.episode[before] == steps.episode[after])[twice] & rows_equal(
-        steps, before[twice], after[twice]
+    """Drop rows with the content of an earlier row of their episode; there must be at least one row."""
+    content_hashes = row_hashes(
+        [canonicalise(name, column[rows]) for name, column in with_flags(steps).items()]
     )
-    return np.sort(ordered[np.append(True, ~twice)])
+    hash_values = mix(content_hashes ^ mix(steps.episode[rows].astype(np.uint64)))
+    # Equal rows become neighbours by their hashes; content is compared only where hashes are equal.
+    order = np.argsort(hash_values, kind="stable")
+    sorted_rows = rows[order]
+    earlier, later = sorted_rows[:-1], sorted_rows[1:]
+    is_repeat = hash_values[order][1:] == hash_values[order][:-1]
+    is_repeat[is_repeat] = (steps.episode[earlier] == steps.episode[later])[is_repeat] & rows_equal(
+        steps, earlier[is_repeat], later[is_repeat]
+    )
+    return np.sort(sorted_rows[np.append(True, ~is_repeat)])
 
 
 def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
-    """The content of runs of rows, wherever they are."""
+    """Compute digests of the content of runs of rows."""
     index = np.concatenate(runs)
     stops = np.cumsum([len(run) for run in runs])
     bounds = [("", stop - len(run), stop) for run, stop in zip(runs, stops.tolist(), strict=True)]
@@ -129,76 +138,74 @@ def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
 
 
 class Chains(NamedTuple):
-    """Rows by episode, chain and place in it. Shape suffix: K = rows that count.
+    """Rows sorted by episode, chain and position in the chain. Shape suffix: K = rows that count.
 
     Attributes:
-        rows: `[K]` which they are.
-        chain: `[K]` which chain of its episode the row is in; chains are numbered as their first stored rows are.
-        ambiguous: `[K]` rows of episodes in which an observation occurs twice, or rows form a circle.
+        rows: `[K]` index into the steps.
+        chain: `[K]` number of the row's chain in its episode, by the order of the chains' first stored rows.
+        is_ambiguous: `[K]` True for rows of episodes in which an observation occurs twice, or rows form a circle.
     """
 
     rows: I64
     chain: I64
-    ambiguous: Bool
+    is_ambiguous: Bool
 
 
 def has_next_obs(steps: Steps) -> bool:
-    """Whether the data have next observations."""
+    """Return True if the data have next observations."""
     return bool(leaves_of(Columns.NEXT_OBS, steps.columns))
 
 
 def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
-    """Of some episodes those whose rows make one chain, which ends where the episode does; and their rows in order."""
-    found = chains_of(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
-    episode = steps.episode[found.rows]
-    last = np.append(episode[1:] != episode[:-1], True)
-    doubtful = found.ambiguous | (found.chain > 0) | (steps.is_end[found.rows] & ~last)
-    good = np.setdiff1d(episodes, episode[doubtful])
-    return good, found.rows[np.isin(episode, good)]
+    """Return those of the episodes whose rows form one chain that ends with the episode, and their rows in order."""
+    chains = chains_of(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
+    episode = steps.episode[chains.rows]
+    is_last = np.append(episode[1:] != episode[:-1], True)
+    is_doubtful = chains.is_ambiguous | (chains.chain > 0) | (steps.is_end[chains.rows] & ~is_last)
+    chainable = np.setdiff1d(episodes, episode[is_doubtful])
+    return chainable, chains.rows[np.isin(episode, chainable)]
 
 
 def chains_of(steps: Steps, rows: I64) -> Chains:
-    """The chains that some rows make in each episode.
-
-    Rows that hold the same as another count once: an episode that came to the same transition twice would be a
-    circle, and no chain.
-    """
+    """Find the chains that some rows form in each episode; equal rows count once."""
+    # An episode that repeats a transition would be a circle, not a chain.
     rows = distinct_rows(steps, rows)
-    chain, place, ambiguous = _linked(steps.take(rows))
-    order = np.lexsort((place, chain, steps.episode[rows]))
-    return Chains(rows[order], chain[order], ambiguous[order])
+    chain, position, is_ambiguous = _link_rows(steps.take(rows))
+    order = np.lexsort((position, chain, steps.episode[rows]))
+    return Chains(rows[order], chain[order], is_ambiguous[order])
 
 
-def _linked(steps: Steps) -> tuple[I64, I64, Bool]:
-    """`[R]` each: a row's chain, its place in that, and whether it is ambiguous; see `Chains`."""
+def _link_rows(steps: Steps) -> tuple[I64, I64, Bool]:
+    """Return, `[R]` each, a row's chain, its position in the chain, and whether it is ambiguous; see `Chains`."""
     count = len(steps)
     names = leaves_of(Columns.OBS, steps.columns)
-    own = mix(steps.episode.astype(np.uint64))
-    now = mix(hashes([steps.columns[name] for name in names]) ^ own)
-    then = mix(hashes([steps.columns[next_leaf(name)] for name in names]) ^ own)
-    by_now = np.argsort(now, kind="stable")
-    ordered = now[by_now]
-    found = np.minimum(np.searchsorted(ordered, then), count - 1)
-    has_successor = (ordered[found] == then) & ~steps.is_end & ~steps.next_missing
-    successor = np.where(has_successor, by_now[found], np.arange(count))
+    episode_hash = mix(steps.episode.astype(np.uint64))
+    obs_hash = mix(row_hashes([steps.columns[name] for name in names]) ^ episode_hash)
+    next_obs_hash = mix(row_hashes([steps.columns[next_leaf(name)] for name in names]) ^ episode_hash)
+    obs_order = np.argsort(obs_hash, kind="stable")
+    sorted_hashes = obs_hash[obs_order]
+    match_position = np.minimum(np.searchsorted(sorted_hashes, next_obs_hash), count - 1)
+    has_successor = (sorted_hashes[match_position] == next_obs_hash) & ~steps.is_end & ~steps.next_missing
+    successor = np.where(has_successor, obs_order[match_position], np.arange(count))
 
-    ambiguous = np.zeros(count, dtype=np.bool_)
-    twice = ordered[1:] == ordered[:-1]
-    ambiguous[by_now[1:][twice]] = True
-    ambiguous |= np.bincount(successor[has_successor], minlength=count) > 1
-    distance, end, circular = _ranked(successor, has_successor)
-    ambiguous |= circular
-    ambiguous = np.isin(steps.episode, steps.episode[ambiguous])
+    is_ambiguous = np.zeros(count, dtype=np.bool_)
+    is_repeat = sorted_hashes[1:] == sorted_hashes[:-1]
+    is_ambiguous[obs_order[1:][is_repeat]] = True
+    is_ambiguous |= np.bincount(successor[has_successor], minlength=count) > 1
+    distance, end, is_circular = _rank_in_chain(successor, has_successor)
+    is_ambiguous |= is_circular
+    is_ambiguous = np.isin(steps.episode, steps.episode[is_ambiguous])
 
     first = np.full(count, count, dtype=np.int64)
     np.minimum.at(first, end, np.arange(count))
-    longest = np.zeros(count, dtype=np.int64)
-    np.maximum.at(longest, end, distance)
-    return _numbered(steps.episode, first[end]), longest[end] - distance, ambiguous
+    chain_length = np.zeros(count, dtype=np.int64)
+    np.maximum.at(chain_length, end, distance)
+    return _number_chains(steps.episode, first[end]), chain_length[end] - distance, is_ambiguous
 
 
-def _ranked(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]:
-    """`[R]` each: how far a row is from its chain's end, that end, and whether there is none (pointer doubling)."""
+def _rank_in_chain(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]:
+    """Return, `[R]` each, a row's distance from the end of its chain, that end, and whether the chain has no end."""
+    # Pointer doubling: log2(R) passes over arrays instead of a walk from row to row.
     distance, end = has_successor.astype(np.int64), successor
     for _ in range(math.ceil(math.log2(len(successor) + 1))):
         if (end == end[end]).all():
@@ -207,13 +214,13 @@ def _ranked(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]:
     return distance, end, has_successor[end]
 
 
-def _numbered(episode: I64, first: I64) -> I64:
-    """`[R]` the number of each row's chain in its episode, by the chains' first rows."""
+def _number_chains(episode: I64, first: I64) -> I64:
+    """Return `[R]` the number of each row's chain in its episode, by the chains' first rows."""
     order = np.lexsort((first, episode))
-    fresh = np.append(True, episode[order][1:] != episode[order][:-1])
-    other = np.append(False, first[order][1:] != first[order][:-1])
-    count = np.cumsum(other | fresh)
-    starts = np.maximum.accumulate(np.where(fresh, count, 0))
+    is_first = np.append(True, episode[order][1:] != episode[order][:-1])
+    is_new_chain = np.append(False, first[order][1:] != first[order][:-1])
+    count = np.cumsum(is_new_chain | is_first)
+    starts = np.maximum.accumulate(np.where(is_first, count, 0))
     numbers = np.empty(len(episode), dtype=np.int64)
     numbers[order] = count - starts
     return numbers

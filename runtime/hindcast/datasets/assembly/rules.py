@@ -1,4 +1,4 @@
-"""The rules by which rows become episodes, the errors for breaking them, and what is reported of the rest."""
+"""The rules by which rows become episodes, errors for rows that break them, and findings to report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ORDERS: Final = {
     "stored": "as stored",
     "chain": "by chaining new_obs to obs",
 }
-_SAID: Final[dict[Kind, tuple[str, str]]] = {
+_SENTENCES: Final[dict[Kind, tuple[str, str]]] = {
     "gaps": (
         "timesteps are missing in 1 place, where an episode was cut",
         "timesteps are missing in {} places, where episodes were cut",
@@ -53,31 +53,31 @@ _SAID: Final[dict[Kind, tuple[str, str]]] = {
         "{} times an episode continues after its end, and was cut there",
     ),
     "unlike": (
-        "in 1 row new_obs is not the next row's obs, which counts",
-        "in {} rows new_obs is not the next row's obs, which counts",
+        "in 1 row new_obs differs from the next row's obs, which is used",
+        "in {} rows new_obs differs from the next row's obs, which is used",
     ),
     "dropped": ("1 row of an unfinished episode was dropped", "{} rows of unfinished episodes were dropped"),
     "zeros": (
-        "the final observation of 1 episode is zeros, since there is no new_obs",
-        "the final observations of {} episodes are zeros, since there is no new_obs",
+        "1 episode has no observation after its last step (no new_obs); zeros stand in for it",
+        "{} episodes have no observation after their last step (no new_obs); zeros stand in for them",
     ),
     "cut_off": (
         "1 last step was left out, since there is no new_obs and its episode did not terminate",
         "{} last steps were left out, since there is no new_obs and their episodes did not terminate",
     ),
 }
-"""What is said of one, and of several."""
+"""The sentence for one case, and for several."""
 
 
 class Finding(JsonModel):
-    """Something that was found.
+    """A finding to report, with its first location.
 
     Attributes:
-        count: how often.
-        path: the file in which it was first; None for episodes that the data store as such.
-        row: of that file, likewise.
-        eps_id: the episode.
-        t: timestep, where the data say it.
+        count: number of cases.
+        path: file of the first case; None for data stored as complete episodes.
+        row: row in that file; None for data stored as complete episodes.
+        eps_id: episode of the first case.
+        t: timestep of the first case, if the data contain timesteps.
     """
 
     count: int
@@ -94,15 +94,15 @@ class Finding(JsonModel):
 
 
 class Findings(JsonModel):
-    """What was made of rows.
+    """The result of assembling rows, to report.
 
     Attributes:
-        rows: read.
-        episodes: made, pieces of one counted each.
-        timesteps: in them.
-        orders: how many episodes were put in order by what: "time", "stored", "chain"; stored episodes
+        rows: number of rows read.
+        episodes: number of episodes made; fragments count each.
+        timesteps: number of their timesteps.
+        orders: "time", "stored" or "chain" -> number of episodes ordered in this way; data stored as complete episodes
             are not counted.
-        found: what a user should know.
+        found: kind -> finding.
     """
 
     rows: int = 0
@@ -113,25 +113,25 @@ class Findings(JsonModel):
 
     @classmethod
     def merge(cls, parts: Sequence[Findings]) -> Findings:
-        """Of all parts together; the first place is that of the first part."""
+        """Add up findings; the first location is that of the first part."""
         orders: Counter[str] = Counter()
-        found: dict[Kind, Finding] = {}
+        findings_by_kind: dict[Kind, Finding] = {}
         for part in parts:
             orders.update(part.orders)
             for kind, finding in part.found.items():
-                known = found.get(kind)
-                total = finding.count + (known.count if known else 0)
-                found[kind] = (known or finding).model_copy(update={"count": total})
+                earlier = findings_by_kind.get(kind)
+                total = finding.count + (earlier.count if earlier else 0)
+                findings_by_kind[kind] = (earlier or finding).model_copy(update={"count": total})
         return cls(
             rows=sum(part.rows for part in parts),
             episodes=sum(part.episodes for part in parts),
             timesteps=sum(part.timesteps for part in parts),
             orders=dict(orders),
-            found=found,
+            found=findings_by_kind,
         )
 
     def sentences(self) -> tuple[str, ...]:
-        """What a user should know."""
+        """Return sentences for the user."""
         orders = ", ".join(
             f"{formatting.integer(self.orders[name])} {how}"
             for name, how in _ORDERS.items()
@@ -142,27 +142,27 @@ class Findings(JsonModel):
             f"{formatting.plural(self.timesteps, 'timestep')}"
             + (f"; rows were put in order: {orders}" if orders else "")
         )
-        return (first, *(_sentence(kind, self.found[kind]) for kind in _SAID if kind in self.found))
+        return (first, *(_sentence(kind, self.found[kind]) for kind in _SENTENCES if kind in self.found))
 
 
 def _sentence(kind: Kind, finding: Finding) -> str:
-    one, several = _SAID[kind]
+    singular, plural = _SENTENCES[kind]
     if finding.count == 1:
-        return f"{one}: {finding}"
-    return f"{several.format(formatting.integer(finding.count))}; the first: {finding}"
+        return f"{singular}: {finding}"
+    return f"{plural.format(formatting.integer(finding.count))}; first: {finding}"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How rows become episodes. It travels to workers.
+    """The rules by which rows become episodes; they are sent to workers.
 
     Attributes:
-        spec: the input's section.
-        paths: of each piece, its file.
-        is_filtered: rows were left out, so that some may be missing.
-        zero_final: the observation after an episode's last row is zeros if it is missing.
-        is_grouped: rows say which episode they belong to, and are brought together by it. Otherwise episodes
-            follow each other in stored order.
+        spec: the `prepare` section of the input.
+        paths: file of each piece.
+        is_filtered: whether rows were dropped, so that some may be missing.
+        should_zero_final_obs: whether zeros replace a missing observation after an episode's last row.
+        is_grouped: whether rows have episode ids, by which they are grouped. Otherwise episodes follow each other in
+            stored order.
     """
 
     spec: PrepareSpec
@@ -173,22 +173,22 @@ class Rules:
 
     @property
     def should_split_gaps(self) -> bool:
-        """Whether an episode with missing rows is cut."""
+        """True if an episode with missing rows is cut."""
         return self.is_filtered or self.spec.gaps == "Split"
 
     @property
     def can_lack_final_obs(self) -> bool:
-        """Whether the observation after an episode's last row may be missing."""
+        """True if the observation after an episode's last row may be missing."""
         return self.should_zero_final_obs or self.spec.cut_off_steps == "Drop"
 
     @property
     def should_join_gaps(self) -> bool:
-        """Whether the rows of an episode that follow each other are consecutive timesteps, whatever `t` counts."""
+        """True if adjacent rows of an episode are consecutive timesteps, whatever `t` says."""
         return self.spec.gaps == "Join" and not self.is_filtered
 
-    def finding(self, steps: Steps, where: Bool | I64) -> Finding:
-        """A finding at rows of `steps`: all of them count, and the first is reported."""
-        rows = np.flatnonzero(where) if where.dtype == np.bool_ else where
+    def finding(self, steps: Steps, selection: Bool | I64) -> Finding:
+        """Make a finding from a mask or indices of rows; it counts all and locates the first."""
+        rows = np.flatnonzero(selection) if selection.dtype == np.bool_ else selection
         first = int(rows[0])
         return Finding(
             count=len(rows),
@@ -199,47 +199,53 @@ class Rules:
         )
 
     def row_error(self, steps: Steps, row: int, message: str) -> DataError:
-        """The error at one of the rows."""
+        """Make an error that names one row."""
         return DataError(f"{self.finding(steps, np.array([row]))}: {message}")
 
     def input_error(self, steps: Steps, message: str) -> DataError:
-        """The error of all rows, such as that a column is missing."""
+        """Make an error about all rows, such as a missing column."""
         return DataError(f"{self.paths[int(steps.piece[0])]}: {message}")
 
 
 def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
-    """Make sure that all episodes are finished, if the rules require it.
+    """Check that all episodes are finished, if the rules require it.
 
     Raises:
-        DataError: one that is not, with its file.
+        DataError: an episode is unfinished.
     """
-    unfinished = _unfinished(block, rules)
-    if rules.spec.unfinished == "Refuse" and len(unfinished):
+    unfinished_episodes = _find_unfinished(block, rules)
+    if rules.spec.unfinished == "Refuse" and len(unfinished_episodes):
         raise DataError(
-            f"{path}: episode {block.eps_id[unfinished[0]]} ends neither terminated nor truncated, and "
+            f"{path}: episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, and "
             "prepare.unfinished is Refuse"
         )
 
 
 def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
-    """The episodes that the rules keep, and what was found."""
-    unfinished = _unfinished(block, rules)
-    kept, found = block, dict[Kind, Finding]()
-    if len(unfinished):
-        first = str(block.eps_id[unfinished[0]])
+    """Return the episodes that the rules keep, and the findings."""
+    unfinished_episodes = _find_unfinished(block, rules)
+    remaining_block, findings_by_kind = block, dict[Kind, Finding]()
+    if len(unfinished_episodes):
+        first = str(block.eps_id[unfinished_episodes[0]])
         if rules.spec.unfinished == "Keep":
-            found["unfinished"] = Finding(count=len(unfinished), eps_id=first)
+            findings_by_kind["unfinished"] = Finding(count=len(unfinished_episodes), eps_id=first)
         else:
-            kept = block.take(np.setdiff1d(np.arange(block.num_episodes), unfinished))
-            found["dropped"] = Finding(count=block.num_steps - kept.num_steps, eps_id=first)
+            remaining_block = block.take(np.setdiff1d(np.arange(block.num_episodes), unfinished_episodes))
+            findings_by_kind["dropped"] = Finding(
+                count=block.num_steps - remaining_block.num_steps, eps_id=first
+            )
     findings = Findings(
-        rows=block.num_steps, episodes=kept.num_episodes, timesteps=kept.num_steps, found=found
+        rows=block.num_steps,
+        episodes=remaining_block.num_episodes,
+        timesteps=remaining_block.num_steps,
+        found=findings_by_kind,
     )
-    return kept, findings
+    return remaining_block, findings
 
 
-def _unfinished(block: Block, rules: Rules) -> I64:
-    """Episodes that end neither terminated nor truncated; under a filter every cut makes such pieces."""
+def _find_unfinished(block: Block, rules: Rules) -> I64:
+    """Return the episodes that end neither terminated nor truncated."""
+    # With a filter every gap leaves such fragments, so they are not reported.
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(~block.terminated & ~block.truncated)

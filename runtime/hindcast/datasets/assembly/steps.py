@@ -1,4 +1,4 @@
-"""`Steps`: rows of many files on their way into episodes. Shape suffix: R = rows."""
+"""`Steps`, rows of many files to be assembled into episodes. Shape suffix: R = rows."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _PER_ROW: Final = ("terminated", "truncated", "next_missing", "piece", "row")
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Timesteps, each with the episode that it belongs to and the place that it was read from.
+    """Timesteps, each with its episode and the location that it was read from.
 
     Attributes:
         columns: as those of `Rows`, `[R, *shape]` each.
-        episode: `[R]` index into `names`.
-        names: episode ids, object array of `str`, each once.
+        episode: `[R]` index into `episode_ids`.
+        episode_ids: object array of distinct `str`.
         t: `[R]` as in `Rows`.
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
         next_missing: `[R]` as in `Rows`.
         piece: `[R]` number of the piece that the row was read from; pieces are numbered in stored order.
-        row: `[R]` its number in its file.
+        row: `[R]` number of the row in its file.
     """
 
     columns: dict[str, Array]
@@ -52,22 +52,22 @@ class Steps:
 
     @property
     def has_step_index(self) -> bool:
-        """Whether `t` counts the timesteps: the next one's is one more. Dates and times only order them."""
+        """True if `t` counts timesteps in steps of one; dates and times only order them."""
         return self.t is not None and self.t.dtype.kind != "M"
 
     @property
     def is_end(self) -> Bool:
-        """`[R]` whether the episode ends with the row."""
+        """`[R]` True for rows that end their episode."""
         return self.terminated | self.truncated
 
     @classmethod
     def from_rows(cls, rows: Rows, piece: int) -> Steps:
-        """Rows that say which episode they belong to."""
-        episode, names = encode_ids(rows.eps_id)
+        """Make steps of rows with episode ids."""
+        episode, episode_ids = encode_ids(rows.eps_id)
         return cls(
             columns=rows.columns,
             episode=episode,
-            episode_ids=names,
+            episode_ids=episode_ids,
             t=rows.t,
             terminated=rows.terminated,
             truncated=rows.truncated,
@@ -77,21 +77,22 @@ class Steps:
         )
 
     def take(self, index: Array | slice) -> Steps:
-        """The rows at an index (or under a mask), in its order; those of a slice are not copied."""
-        kept: dict[str, Any] = {name: getattr(self, name)[index] for name in ("episode", *_PER_ROW)}
+        """Take rows by index, mask or slice, in its order; a slice is not copied."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[index] for name in ("episode", *_PER_ROW)}
         columns = {name: column[index] for name, column in self.columns.items()}
-        return replace(self, columns=columns, t=None if self.t is None else self.t[index], **kept)
+        return replace(self, columns=columns, t=None if self.t is None else self.t[index], **arrays)
 
     def split(self, partitions: int) -> dict[int, Steps]:
-        """The rows (one at least) of each partition that has any; rows of one episode are in one, whoever asks."""
+        """Split rows by a hash of their episode's id into partition -> its rows; empty partitions are left out."""
         if partitions == 1:
             return {0: self}
-        of_name = np.array(
+        # Not Python's `hash`, which differs from process to process.
+        partition_of_id = np.array(
             [zlib.crc32(name.encode()) % partitions for name in self.episode_ids], dtype=np.int64
         )
-        of_row = of_name[self.episode]
-        order = np.argsort(of_row, kind="stable")
-        bounds = np.searchsorted(of_row[order], np.arange(partitions + 1))
+        partition_of_row = partition_of_id[self.episode]
+        order = np.argsort(partition_of_row, kind="stable")
+        bounds = np.searchsorted(partition_of_row[order], np.arange(partitions + 1))
         return {
             number: self.take(order[bounds[number] : bounds[number + 1]]).compact()
             for number in range(partitions)
@@ -100,14 +101,14 @@ class Steps:
 
     @classmethod
     def concat(cls, parts: Sequence[Steps], paths: Sequence[str]) -> Steps:
-        """All rows, in order.
+        """Concatenate steps, in order.
 
         Args:
-            parts: one at least, none of them empty.
-            paths: of each piece, the file.
+            parts: at least one, none of them empty.
+            paths: file of each piece.
 
         Raises:
-            DataError: parts of different columns or shapes; some with `t` and some without.
+            DataError: parts differ in columns or shapes, or only some have `t`.
         """
         if len(parts) == 1:
             return parts[0]
@@ -115,72 +116,74 @@ class Steps:
             if any(name in part.columns for part in parts):
                 parts = [part._with_text(name) for part in parts]
         _check_compatible(parts, paths)
-        names = np.concatenate([part.episode_ids for part in parts])
-        merged, distinct = encode_ids(names)
+        all_ids = np.concatenate([part.episode_ids for part in parts])
+        id_index, distinct_ids = encode_ids(all_ids)
         offsets = np.cumsum([0, *(len(part.episode_ids) for part in parts)])
         first = parts[0]
-        joined: dict[str, Any] = {
+        arrays: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_ROW
         }
         return cls(
             columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
             episode=np.concatenate(
-                [merged[offset + part.episode] for offset, part in zip(offsets, parts, strict=False)]
+                [id_index[offset + part.episode] for offset, part in zip(offsets, parts, strict=False)]
             ),
-            episode_ids=distinct,
+            episode_ids=distinct_ids,
             t=None if first.t is None else np.concatenate([part.t for part in parts if part.t is not None]),
-            **joined,
+            **arrays,
         )
 
     def _with_text(self, name: str) -> Steps:
         if name in self.columns:
             return self
-        none = np.full(len(self), "", dtype=object)
-        return replace(self, columns={**self.columns, name: none})
+        empty_texts = np.full(len(self), "", dtype=object)
+        return replace(self, columns={**self.columns, name: empty_texts})
 
     def find_scattered_episode(self) -> str | None:
-        """The id of an episode whose rows are not adjacent; None if all episodes' are."""
-        heads = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
-        episodes, counts = np.unique(self.episode[heads], return_counts=True)
+        """Return the id of an episode whose rows are not adjacent; None if there is no such episode."""
+        run_starts = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
+        episodes, counts = np.unique(self.episode[run_starts], return_counts=True)
         return str(self.episode_ids[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
 
     def compact(self) -> Steps:
-        """The same rows, without names that none of them has."""
-        used, episode = np.unique(self.episode, return_inverse=True)
-        return replace(self, episode=episode, episode_ids=self.episode_ids[used])
+        """Return the same rows without the episode ids that none of them has."""
+        used_ids, episode = np.unique(self.episode, return_inverse=True)
+        return replace(self, episode=episode, episode_ids=self.episode_ids[used_ids])
 
 
 def encode_ids(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
-    """`[R]` which of the distinct texts each is, and these, in the order in which they first occur."""
+    """Return `[R]` the index of each text among the distinct texts, and these, in the order of first occurrence."""
     assert texts is not None
-    encoded = pa.array(texts, pa.large_string(), from_pandas=False).dictionary_encode()
-    names = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    return encoded.indices.to_numpy().astype(np.int64), names
+    dictionary_array = pa.array(texts, pa.large_string(), from_pandas=False).dictionary_encode()
+    distinct_texts = np.array(dictionary_array.dictionary.to_pylist(), dtype=object)
+    return dictionary_array.indices.to_numpy().astype(np.int64), distinct_texts
 
 
 def _check_compatible(parts: Sequence[Steps], paths: Sequence[str]) -> None:
     for part in parts[1:]:
         difference = _difference(parts[0], part)
         if difference:
-            files = " and ".join(dict.fromkeys(paths[int(one.piece[0])] for one in (parts[0], part)))
+            files = " and ".join(dict.fromkeys(paths[int(steps.piece[0])] for steps in (parts[0], part)))
             raise DataError(f"{files} differ: {difference}")
 
 
-def _difference(one: Steps, other: Steps) -> str | None:
-    if other.columns.keys() != one.columns.keys():
+def _difference(first: Steps, second: Steps) -> str | None:
+    if second.columns.keys() != first.columns.keys():
         return (
-            f"they have the columns {sorted(one.columns)} and {sorted(other.columns)}; name those to read by "
+            f"they have the columns {sorted(first.columns)} and {sorted(second.columns)}; name those to read by "
             "`columns`"
         )
-    if (one.t is None) != (other.t is None):
+    if (first.t is None) != (second.t is None):
         return "only one has the column 't'; give each as a separate input"
-    if one.t is not None and other.t is not None and one.t.dtype.kind != other.t.dtype.kind:
+    if first.t is not None and second.t is not None and first.t.dtype.kind != second.t.dtype.kind:
         return "'t' is numbers in one and times in the other; give each as a separate input"
-    for name, column in one.columns.items():
-        found = other.columns[name]
-        if column.shape[1:] != found.shape[1:] or (column.dtype == object) != (found.dtype == object):
+    for name, column in first.columns.items():
+        other_column = second.columns[name]
+        if column.shape[1:] != other_column.shape[1:] or (column.dtype == object) != (
+            other_column.dtype == object
+        ):
             return (
-                f"{name!r} is {describe_array(column)} in one and {describe_array(found)} in the "
+                f"{name!r} is {describe_array(column)} in one and {describe_array(other_column)} in the "
                 "other; all must be the same"
             )
     return None

@@ -1,1 +1,1 @@
-"""Convert, merge, split, filter, sample: written range by range, read back and compared."""
+"""Convert, merge, split, filter and sample datasets; results are read back and compared."""

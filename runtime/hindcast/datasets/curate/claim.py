@@ -1,4 +1,4 @@
-"""Whose a folder is: its mark says what its data are made of, and nothing is mixed in."""
+"""Claim a folder for one output: its owner file names the source and the options, and nothing else is mixed in."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
-_WAY_OUT: Final = "give another folder, or --replace it (which deletes only what its manifest lists)"
+_REMEDY: Final = "give another folder, or --replace it (which deletes only what its manifest lists)"
 
 
 def claim(target: Target, digest: str) -> None:
-    """Mark the folder as that of some data, unless it has this mark already.
+    """Claim the folder for data with a digest, unless it is already claimed for them.
 
     Raises:
-        OutputConflict: something else is there.
+        OutputConflict: the folder holds something else.
     """
     if is_claimed(target, digest):
         return
     if _holds_data(target.folder):
+        # The lock of this process is in the folder, too.
         clear_dataset(target.folder, keep=(LOCK,))
-    made_of = _made_of(target, digest)
-    mark = {"resource": "hindcast data", "specHash": _hash(made_of), "spec": made_of}
+    output_spec = _output_spec(target, digest)
+    mark = {"resource": "hindcast data", "specHash": _hash(output_spec), "spec": output_spec}
     write_owner(target.folder.child(FOLDER), mark)
 
 
 def is_claimed(target: Target, digest: str) -> bool:
-    """Whether the folder has the mark that `claim` gives it; it raises what `claim` would.
+    """Return True if the folder is already claimed for data with this digest.
 
     Raises:
-        OutputConflict: something else is there.
+        OutputConflict: the folder holds something else, so that `claim` would fail.
     """
     folder = target.folder
-    found = read_owner(folder.child(FOLDER))
-    if found is not None and found.get("specHash") == _hash(_made_of(target, digest)):
+    owner = read_owner(folder.child(FOLDER))
+    if owner is not None and owner.get("specHash") == _hash(_output_spec(target, digest)):
         return True
     if _holds_data(folder):
         if not target.replace:
-            raise OutputConflict(f"{folder} holds {_described(found)}: {_WAY_OUT}")
-    elif found is None and any(entry.relative_path != FOLDER for entry in folder.list()):
+            raise OutputConflict(f"{folder} holds {_describe_owner(owner)}: {_REMEDY}")
+    elif owner is None and any(entry.relative_path != FOLDER for entry in folder.list()):
         raise OutputConflict(
             f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
             "what a manifest lists)"
@@ -55,12 +56,8 @@ def is_claimed(target: Target, digest: str) -> bool:
     return False
 
 
-def _made_of(target: Target, digest: str) -> dict[str, Any]:
-    """What the files depend on.
-
-    Args:
-        digest: of the data.
-    """
+def _output_spec(target: Target, digest: str) -> dict[str, Any]:
+    """Return everything that the files depend on, for data with this digest."""
     return {
         "data": digest,
         "format": target.format,
@@ -75,12 +72,12 @@ def _holds_data(folder: Location) -> bool:
     return folder.child(MANIFEST).exists() or any(folder.child(COMMITS).files())
 
 
-def _described(found: Mapping[str, Any] | None) -> str:
-    resource = (found or {}).get("resource")
+def _describe_owner(owner: Mapping[str, Any] | None) -> str:
+    resource = (owner or {}).get("resource")
     if resource == "hindcast data":
-        return "data that were made from something else, or with other options"
+        return "data made from a different source or with different options"
     return f"the recording of {resource}" if resource else "a recording"
 
 
-def _hash(made_of: Mapping[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(made_of, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+def _hash(output_spec: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(output_spec, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

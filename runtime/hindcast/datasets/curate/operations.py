@@ -1,4 +1,4 @@
-"""Datasets made of others: all of their episodes, some of them, merged or split. Each is written in any format."""
+"""Write new datasets, in any format, from all or some episodes of others, merged or split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import Location
 
-_ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
+_ORIGIN_FIELDS: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
 
 
 def convert_data(
@@ -26,23 +26,23 @@ def convert_data(
     hooks: Hooks = NO_HOOKS,
     choose: Callable[[Dataset], Dataset] = lambda dataset: dataset,
 ) -> WriteResult:
-    """Write all that is read, or the episodes that `choose` gives of them, such as `Dataset.filter` does.
+    """Write the data of a reading, or the episodes that `choose` selects from them, such as by `Dataset.filter`.
 
     Raises:
-        SpecError: a destination that overlaps a source.
-        UserError: as `write`, and what cannot be read or chosen.
+        SpecError: the destination overlaps a source.
+        UserError: as `write`, or the data cannot be read or selected.
     """
-    _refuse_overlap([reading], [target.folder])
+    _check_overlap([reading], [target.folder])
     return _write(choose(open_data(reading, hooks=hooks)), [reading], target, hooks)
 
 
 def merge_data(
     readings: Sequence[Reading], target: Target, on_conflict: OnConflict = "Refuse", hooks: Hooks = NO_HOOKS
 ) -> WriteResult:
-    """Write several sources as one; see `merge`."""
-    _refuse_overlap(readings, [target.folder])
-    merged = merge([open_data(reading, hooks=hooks) for reading in readings], on_conflict)
-    return _write(merged, readings, target, hooks)
+    """Write several sources as one dataset; see `merge`."""
+    _check_overlap(readings, [target.folder])
+    dataset = merge([open_data(reading, hooks=hooks) for reading in readings], on_conflict)
+    return _write(dataset, readings, target, hooks)
 
 
 def split_data(
@@ -54,51 +54,52 @@ def split_data(
     seed: int = 0,
     hooks: Hooks = NO_HOOKS,
 ) -> tuple[WriteResult, WriteResult]:
-    """Write a share of the episodes to one folder and the rest to another; see `Dataset.split`."""
-    _refuse_overlap([reading], [rest_target.folder, fraction_target.folder])
+    """Write a fraction of the episodes to one folder and the rest to another; see `Dataset.split`."""
+    _check_overlap([reading], [rest_target.folder, fraction_target.folder])
     parts = list(
         zip(
             open_data(reading, hooks=hooks).split(fraction, seed), (rest_target, fraction_target), strict=True
         )
     )
+    # Both targets are checked before either is written.
     for part, target in parts:
         check_target(part, target)
     first, second = (_write(part, [reading], target, hooks) for part, target in parts)
     return first, second
 
 
-def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch: Hooks) -> WriteResult:
+def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, hooks: Hooks) -> WriteResult:
     for note in dataset.notes:
-        watch.note(note)
-    return write(dataset, target, _origin_of(readings), watch)
+        hooks.note(note)
+    return write(dataset, target, _common_origin(readings), hooks)
 
 
-def _origin_of(readings: Sequence[Reading]) -> dict[str, Any]:
-    """What the manifests of all sources agree on about where the data come from."""
+def _common_origin(readings: Sequence[Reading]) -> dict[str, Any]:
+    """Return the fields about the data's origin in which the manifests of all sources agree."""
     manifests = [read_manifest(source) for reading in readings for source in reading.locations]
-    known = [manifest for manifest in manifests if manifest is not None]
-    if not known or len(known) < len(manifests):
+    known_manifests = [manifest for manifest in manifests if manifest is not None]
+    if not known_manifests or len(known_manifests) < len(manifests):
         return {}
     return {
-        name: getattr(known[0], name)
-        for name in _ORIGIN
-        if all(getattr(manifest, name) == getattr(known[0], name) for manifest in known)
+        name: getattr(known_manifests[0], name)
+        for name in _ORIGIN_FIELDS
+        if all(getattr(manifest, name) == getattr(known_manifests[0], name) for manifest in known_manifests)
     }
 
 
-def _refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
-    """Make sure that no destination is, contains or is inside a source or another destination."""
+def _check_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
+    """Check that no destination equals, contains or is inside a source or another destination."""
     sources = [source for reading in readings for source in reading.locations]
     for number, target in enumerate(targets):
-        for other in (*sources, *targets[:number]):
-            if _is_inside(target, other) or _is_inside(other, target):
+        for location in (*sources, *targets[:number]):
+            if _is_inside(target, location) or _is_inside(location, target):
                 raise SpecError(
-                    f"{target} and {other} are the same folder, or one is in the other: write to a separate folder"
+                    f"{target} and {location} are the same folder, or one is in the other: write to a separate folder"
                 )
 
 
-def _is_inside(one: Location, other: Location) -> bool:
-    if one.backend.root != other.backend.root:
+def _is_inside(first: Location, second: Location) -> bool:
+    if first.backend.root != second.backend.root:
         return False
-    inner, outer = (real_path(location).rstrip("/") for location in (one, other))
+    inner, outer = (real_path(location).rstrip("/") for location in (first, second))
     return inner == outer or inner.startswith(f"{outer}/")

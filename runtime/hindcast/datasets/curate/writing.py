@@ -1,4 +1,4 @@
-"""Writes a dataset in any format, exactly once: range by range, and read back at the end."""
+"""Write a dataset in any format exactly once: range by range, then read back."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.lease import LOCK, sole_writer
 from hindcast.worker_processes import choose_num_workers, map_unordered
 
-_RANGE_BYTES = 32 << 20
-_TEXT_GROWS = 4
-_UNITS_AT_ONCE = 8
+_MIN_RANGE_BYTES = 32 << 20
+_TEXT_GROWTH = 4  # text takes about this many times the bytes of arrays
+_UNITS_PER_TASK = 8
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,14 @@ class WriteResult:
     """The result of writing.
 
     Attributes:
-        state: AlreadyFinished if nothing was left to write.
-        folder: where.
+        state: AlreadyFinished if an earlier call wrote everything.
+        folder: the folder.
         format: one of `WRITTEN_FORMATS`.
-        episodes: how many, of so many `timesteps`.
-        files: how many, of so many `bytes` in all.
-        checksum: of the content (`Content.checksum`): the same in every format.
+        episodes: number of episodes.
+        timesteps: number of their timesteps.
+        files: number of files.
+        bytes: size of the files.
+        checksum: `Content.checksum`, the same in every format.
         seconds: wall time.
     """
 
@@ -66,14 +68,14 @@ class WriteResult:
 
 
 def check_target(dataset: Dataset, target: Target) -> None:
-    """Refuse what `write` would refuse before it writes anything.
+    """Check what `write` checks before it writes anything.
 
     Raises:
         OutputConflict: the folder holds something else.
-        DataError: nothing to write.
+        DataError: there are no episodes to write.
     """
     if not dataset.num_episodes:
-        raise DataError(f"no episodes are left to write to {target.folder}: select other ones")
+        raise DataError(f"no episodes are left to write to {target.folder}: select others")
     is_claimed(target, dataset.digest)
 
 
@@ -83,31 +85,31 @@ def write(
     origin: Mapping[str, Any] | None = None,
     hooks: Hooks = NO_HOOKS,
 ) -> WriteResult:
-    """Write all episodes, in order; if a call is stopped, in whatever way, the next one resumes.
+    """Write all episodes, in order; if a call is interrupted or killed, the next one resumes.
 
     Args:
-        dataset: what.
-        target: where and how.
-        origin: fields of a recording's manifest that hold for the copy; none by default.
-        watch: notified of progress; may stop it.
+        dataset: the episodes.
+        target: the folder and its format.
+        origin: fields of a recording's manifest that hold for the copy, too; none by default.
+        hooks: notified of progress; may stop it.
 
     Raises:
-        OutputConflict: the folder holds something else, or another process writes there.
-        DataError: nothing to write; what the format cannot hold; what is read back is not what was written.
-        StorageError: the folder cannot be written; complete ranges are kept, and count when it resumes.
+        OutputConflict: the folder holds something else, or another process writes to it.
+        DataError: there are no episodes, the format cannot hold the data, or the data read back differ.
+        StorageError: the folder cannot be written; complete ranges remain and count when a later call resumes.
     """
-    begun = time.monotonic()
+    start_time = time.monotonic()
     check_target(dataset, target)
     state = target.folder.child(FOLDER)
     with sole_writer(state) as guard:
         target = replace(target, folder=target.folder.with_guard(guard))
         claim(target, dataset.digest)
-        finished = read_manifest(target.folder) is not None
-        if not finished:
+        is_finished = read_manifest(target.folder) is not None
+        if not is_finished:
             _write_ranges(dataset, target, hooks)
         commits = read_commits(target.folder).values()
         files = committed_files(commits)
-        if not finished:
+        if not is_finished:
             remove_orphans(target.folder, commits)
             spec = dataset.spec.to_json()
             manifest = Manifest(**(origin or {}), layout=target.layout, spec=spec, files=files)
@@ -116,11 +118,12 @@ def write(
         for commit in commits:
             assert commit.content is not None
             content += Content.from_json(commit.content)
-        difference = _verified(dataset.spec, content, target, hooks)
+        # Also if an earlier call wrote everything: files may have changed since.
+        difference = _find_difference(dataset.spec, content, target, hooks)
         if difference:
-            raise _refusal(target, difference, finished)
+            raise _difference_error(target, difference, is_finished)
     return WriteResult(
-        state="AlreadyFinished" if finished else "Succeeded",
+        state="AlreadyFinished" if is_finished else "Succeeded",
         folder=str(target.folder),
         format=target.format,
         episodes=content.episodes,
@@ -128,61 +131,62 @@ def write(
         files=len(files),
         bytes=sum(file.bytes for file in files),
         checksum=content.checksum,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - start_time,
     )
 
 
 class _Job(NamedTuple):
-    """What is written and how; it goes to workers."""
+    """The dataset and the target; it is sent to workers."""
 
     dataset: Dataset
     target: Target
-    check: Callable[[], None]  # in a worker's process: a copy, which never stops anything
+    check: Callable[[], None]  # in a worker's process this is a copy that never raises
 
 
-def _write_ranges(dataset: Dataset, target: Target, watch: Hooks) -> None:
+def _write_ranges(dataset: Dataset, target: Target, hooks: Hooks) -> None:
     commits = read_commits(target.folder)
     remove_orphans(target.folder, commits.values())
-    ranges = _ranges_of(dataset, target)
-    left = [(number, episodes) for number, episodes in enumerate(ranges) if number not in commits]
-    done = sum(commit.timesteps for commit in commits.values())
-    watch.progress("Writing", done, dataset.num_steps)
-    job = _Job(dataset, target, watch.check)
-    workers = choose_num_workers(len(left), dataset.nbytes * len(left) // len(ranges))
-    has_lost = False
-    for commit, loses_details in map_unordered(_make, job, left, workers, watch.check):
-        has_lost |= loses_details
+    ranges = _divide_into_ranges(dataset, target)
+    remaining_ranges = [(number, episodes) for number, episodes in enumerate(ranges) if number not in commits]
+    num_done_steps = sum(commit.timesteps for commit in commits.values())
+    hooks.progress("Writing", num_done_steps, dataset.num_steps)
+    job = _Job(dataset, target, hooks.check)
+    workers = choose_num_workers(len(remaining_ranges), dataset.nbytes * len(remaining_ranges) // len(ranges))
+    has_lost_details = False
+    for commit, loses_details in map_unordered(_write_range, job, remaining_ranges, workers, hooks.check):
+        has_lost_details |= loses_details
         write_commit(target.folder, commit)
-        done += commit.timesteps
-        watch.progress("Writing", done, dataset.num_steps)
-    if has_lost:
-        watch.note(
-            f"{target.format} cannot store episode details (ids of agents and modules, times, custom data), which "
-            "were left out: Episodes, MessagePack, Columns and JSON keep them"
+        num_done_steps += commit.timesteps
+        hooks.progress("Writing", num_done_steps, dataset.num_steps)
+    if has_lost_details:
+        hooks.note(
+            f"{target.format} cannot store episode details (ids of agents and modules, times, custom data), so they "
+            "were dropped: Episodes, MessagePack, Columns and JSON keep them"
         )
 
 
-def _ranges_of(dataset: Dataset, target: Target) -> list[range]:
-    """All episodes in ranges, of about the size of a file, that begin and end with units and with full files."""
-    least = max(_RANGE_BYTES, target.file_bytes // (_TEXT_GROWS if target.is_text else 1))
+def _divide_into_ranges(dataset: Dataset, target: Target) -> list[range]:
+    """Divide all episodes into ranges of about the size of a file."""
+    # With `rows_per_file`, a range ends at a multiple of it, so that only the very last file may have fewer rows.
+    min_bytes = max(_MIN_RANGE_BYTES, target.file_bytes // (_TEXT_GROWTH if target.is_text else 1))
     step = target.rows_per_file if target.has_episode_rows else None
-    cuts, size, end = [0], 0, 0
+    boundaries, size, end = [0], 0, 0
     for unit in dataset.units:
         size += unit.nbytes
         end += len(unit.lengths)
-        cut = end - end % step if step else end
-        if size >= least and cut > cuts[-1]:
-            cuts.append(cut)
+        boundary = end - end % step if step else end
+        if size >= min_bytes and boundary > boundaries[-1]:
+            boundaries.append(boundary)
             size = 0
-    if cuts[-1] < dataset.num_episodes:
-        cuts.append(dataset.num_episodes)
-    return [range(first, stop) for first, stop in pairwise(cuts)]
+    if boundaries[-1] < dataset.num_episodes:
+        boundaries.append(dataset.num_episodes)
+    return [range(first, stop) for first, stop in pairwise(boundaries)]
 
 
-def _make(job: _Job, wanted: tuple[int, range]) -> tuple[Commit, bool]:
-    """Write one range's files: the commit that will make them count, and whether details were left out."""
+def _write_range(job: _Job, numbered_range: tuple[int, range]) -> tuple[Commit, bool]:
+    """Write the files of one range; return their commit, and whether episode details were dropped."""
     target, content, loses_details = job.target, Content(), False
-    number, episodes = wanted
+    number, episodes = numbered_range
     dataset = job.dataset.select(episodes)
 
     def blocks() -> Iterator[Block]:
@@ -199,28 +203,28 @@ def _make(job: _Job, wanted: tuple[int, range]) -> tuple[Commit, bool]:
     return commit.model_copy(update={"content": content.to_json()}), loses_details
 
 
-def _verified(spec: DataSpec, content: Content, target: Target, watch: Hooks) -> str | None:
-    """How what is read back differs from the spec and content that were written, in words; None if it does not.
+def _find_difference(spec: DataSpec, content: Content, target: Target, hooks: Hooks) -> str | None:
+    """Read the target back, and describe how it differs from the written spec and content; None if it does not.
 
     Raises:
-        DataError: a file that was changed since it was written.
+        DataError: a file was changed since it was written.
     """
-    with _read_back(target, watch) as back:
-        found, units = Content(), range(len(back.units))
-        slices = [units[i : i + _UNITS_AT_ONCE] for i in units[::_UNITS_AT_ONCE]]
-        watch.progress("Verifying", 0, content.timesteps)
-        workers = choose_num_workers(len(slices), back.nbytes)
-        for part in map_unordered(_content_of, back, slices, workers, watch.check):
-            found += part
-            watch.progress("Verifying", min(found.timesteps, content.timesteps), content.timesteps)
-        return content.difference(found) or back.spec.difference(spec)
+    with _read_back(target, hooks) as read_dataset:
+        read_content, units = Content(), range(len(read_dataset.units))
+        slices = [units[i : i + _UNITS_PER_TASK] for i in units[::_UNITS_PER_TASK]]
+        hooks.progress("Verifying", 0, content.timesteps)
+        workers = choose_num_workers(len(slices), read_dataset.nbytes)
+        for part in map_unordered(_content_of, read_dataset, slices, workers, hooks.check):
+            read_content += part
+            hooks.progress("Verifying", min(read_content.timesteps, content.timesteps), content.timesteps)
+        return content.difference(read_content) or read_dataset.spec.difference(spec)
 
 
 @contextmanager
-def _read_back(target: Target, watch: Hooks) -> Iterator[Dataset]:
-    """The data in the target's folder, each file compared with its checksum.
+def _read_back(target: Target, hooks: Hooks) -> Iterator[Dataset]:
+    """Open the data in the target's folder, comparing each file with its checksum.
 
-    Exported layouts are prepared for it, in the cache, like files of other tools.
+    Exported layouts are prepared in the cache, as files of other tools are.
     """
     try:
         if not target.is_exported:
@@ -229,10 +233,10 @@ def _read_back(target: Target, watch: Hooks) -> Iterator[Dataset]:
         manifest = read_manifest(target.folder)
         assert manifest is not None
         listed_files(target.folder, manifest.files, verify=True)
-        watch.check()
+        hooks.check()
         cache = cache_folder().child(f"verify-{uuid.uuid4().hex[:8]}")
         try:
-            yield open_data(Reading((target.folder,)), cache=str(cache), hooks=Hooks(check=watch.check))
+            yield open_data(Reading((target.folder,)), cache=str(cache), hooks=Hooks(check=hooks.check))
         finally:
             cache.delete()
     except DataError as error:
@@ -243,12 +247,12 @@ def _content_of(dataset: Dataset, units: range) -> Content:
     return sum((Content.from_block(dataset.read(dataset.units[number])) for number in units), Content())
 
 
-def _refusal(target: Target, difference: str, finished: bool) -> DataError:
-    """The error for data that are not read back as they were written; what was just written is deleted."""
-    what = f"what was read back from {target.folder} has {difference}"
-    if finished:
-        return DataError(f"{what}: run it again with --replace")
+def _difference_error(target: Target, difference: str, is_finished: bool) -> DataError:
+    """Make the error for data that differ when read back; files that this call wrote are deleted."""
+    problem = f"the data read back from {target.folder} have {difference}"
+    if is_finished:
+        return DataError(f"{problem}: run it again with --replace")
     clear_dataset(target.folder, keep=(LOCK,))
     return DataError(
-        f"{target.format} cannot hold these data: {what}; nothing was kept; choose another format"
+        f"{target.format} cannot hold these data: {problem}; the files were deleted; choose another format"
     )

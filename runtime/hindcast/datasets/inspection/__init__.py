@@ -1,1 +1,1 @@
-"""What is in data, and what is wrong with them."""
+"""Statistics of data, and problems found in them."""

@@ -1,4 +1,4 @@
-"""Inspecting data of any kind: directly if they are complete episodes in order, else what was prepared from them."""
+"""Inspect data of any kind: directly if they are complete episodes in order, else after preparing them."""
 
 from __future__ import annotations
 
@@ -28,115 +28,123 @@ from hindcast.storage.location import Location
 def inspect_data(
     reading: Reading, *, sample_limit: int | None = SAMPLE_STEPS, hooks: Hooks = NO_HOOKS
 ) -> Summary:
-    """All that is in data, and all that is wrong with them.
+    """Summarise data and find all problems in them.
 
     Args:
-        reading: what is read, and how.
-        sample_limit: about how many timesteps to look at; None reads everything.
-        watch: notified of progress in preparing, then in inspecting.
+        reading: what to read, and how.
+        sample_limit: approximate number of timesteps to read; None reads everything.
+        hooks: notified of progress in preparing, then in inspecting.
 
     Raises:
-        DataError: nothing there, or foreign data that cannot be prepared. Of several files, the bad ones are problems.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist, or foreign data cannot be prepared. Bad files among several become problems.
+        StorageError: storage refuses or fails.
     """
     finder = Finder()
     try:
-        found = open_reading(reading, hooks=hooks, verify=sample_limit is None, finder=finder)
+        opened_data = open_reading(reading, hooks=hooks, verify=sample_limit is None, finder=finder)
     except DataError as error:
-        return _file_by_file(reading, finder, error, sample_limit, hooks)
-    notes = [DataProblem(severity="info", message=note) for note in found.notes]
-    dataset, problems = survey(found.files, reading.options.columns)
+        return _inspect_file_by_file(reading, finder, error, sample_limit, hooks)
+    notes = [DataProblem(severity="info", message=note) for note in opened_data.notes]
+    dataset, problems = survey(opened_data.files, reading.options.columns)
     progress = partial(hooks.progress, "Looking")
     summary = summarise(dataset, sample_limit, known_problems=[*notes, *problems], progress=progress)
-    if not found.is_prepared:
+    if not opened_data.is_prepared:
         return summary
-    known, _ = recognise_formats(find_source_files(reading), reading)
-    formats = tuple(sorted({one.format.name for one in known}))
+    recognised_files, _ = recognise_formats(find_source_files(reading), reading)
+    formats = tuple(sorted({file.format.name for file in recognised_files}))
     warnings = [
         DataProblem(severity="warning", kind="incomplete", message=message)
-        for message in found.unfinished_notes
+        for message in opened_data.unfinished_notes
     ]
     return summary.model_copy(
         update={
-            "prepared": str(found.paths[0]),
+            "prepared": str(opened_data.paths[0]),
             "layouts": formats or summary.layouts,
             "problems": sort_by_severity([*warnings, *summary.problems]),
         }
     )
 
 
-def _file_by_file(
-    reading: Reading, finder: Finder, error: DataError, sample_limit: int | None, watch: Hooks
+def _inspect_file_by_file(
+    reading: Reading, finder: Finder, error: DataError, sample_limit: int | None, hooks: Hooks
 ) -> Summary:
-    """What is wrong with each file, and the summary of the others.
+    """Find the problem of each file, and summarise the other files.
 
     Raises:
-        DataError: the given error, if there is nothing to add.
+        DataError: the given error, if this finds no more.
     """
     if reading.is_plain:
         is_foreign = isinstance(finder.error, UnknownLayoutError)
         if finder.files is not None:
             dataset, problems = survey(finder.files, reading.options.columns)
-            own = summarise(dataset, sample_limit, known_problems=[*finder.problems, *problems])
-            if own.episodes or not is_foreign:
-                return own
+            summary = summarise(dataset, sample_limit, known_problems=[*finder.problems, *problems])
+            if summary.episodes or not is_foreign:
+                return summary
         elif not is_foreign:
             raise error
     try:
-        is_keyed = any(
-            place.keys for place in find_source_files(reading)
-        )  # files on their own would lose these
-        files, problems = _usable(reading) if not is_keyed else ([], [])
+        # A file opened by itself would lose its keys.
+        has_keys = any(file.keys for file in find_source_files(reading))
+        files, problems = _find_usable_files(reading) if not has_keys else ([], [])
     except DataError:
         raise error from None
     if not problems or len(files) + len(problems) < 2:
         raise error
     if files:
         try:
-            rest = inspect_data(replace(reading, paths=tuple(files)), sample_limit=sample_limit, hooks=watch)
+            summary_of_rest = inspect_data(
+                replace(reading, paths=tuple(files)), sample_limit=sample_limit, hooks=hooks
+            )
         except DataError as together:
             problems.append(DataProblem(severity="error", kind="unreadable", message=str(together)))
         else:
-            return rest.model_copy(update={"problems": sort_by_severity([*problems, *rest.problems])})
+            return summary_of_rest.model_copy(
+                update={"problems": sort_by_severity([*problems, *summary_of_rest.problems])}
+            )
     return summarise(EpisodeDataset(DataSpec(), []), known_problems=problems)
 
 
-def _usable(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
-    """Read every file of an input to its end: those that can be used together, and what is wrong with the others.
+def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
+    """Read every file of an input to its end.
+
+    Returns:
+        The files that can be used together, and the problems of the others.
 
     Raises:
-        DataError: nothing is there.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist.
+        StorageError: storage refuses or fails.
     """
-    known, _ = recognise_formats(find_source_files(reading), reading)
-    read: list[DescribedFile] = []
+    recognised_files, _ = recognise_formats(find_source_files(reading), reading)
+    described_files: list[DescribedFile] = []
     problems: list[DataProblem] = []
-    for one in known:
+    for source in recognised_files:
         try:
-            read.append(_read(one))
+            described_files.append(_describe_source(source))
         except DataError as error:
-            problems.append(problem_of(str(one.location), error))
-    numbers, _, differing = largest_compatible_group(read, widens=True)
-    return [read[i].location for i in numbers], [*problems, *differing]
+            problems.append(problem_of(str(source.location), error))
+    numbers, _, differing = largest_compatible_group(described_files, widens=True)
+    return [described_files[i].location for i in numbers], [*problems, *differing]
 
 
-def _read(found: RecognisedFile) -> DescribedFile:
-    """A file's spaces, and the kinds of its columns."""
-    form, location, options = found
-    spec, steps = form.describe(location), 0
-    for piece in form.pieces(location, options):
-        for part in form.read(piece, options):
-            spec = _with_leaves(spec, part, location)
+def _describe_source(source: RecognisedFile) -> DescribedFile:
+    """Describe a file by its spaces and the kinds of its columns."""
+    file_format, location, options = source
+    spec, steps = file_format.describe(location), 0
+    for piece in file_format.pieces(location, options):
+        for part in file_format.read(piece, options):
+            spec = _add_leaves(spec, part, location)
             steps += part.num_steps if isinstance(part, Block) else len(part)
     return DescribedFile(location, spec, steps)
 
 
-def _with_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataSpec:
-    own = replace(spec, leaves={name: infer_leaf(name, column) for name, column in part.columns.items()})
-    difference = spec.difference(own, can_widen=True) if spec.leaves else None
+def _add_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataSpec:
+    part_spec = replace(
+        spec, leaves={name: infer_leaf(name, column) for name, column in part.columns.items()}
+    )
+    difference = spec.difference(part_spec, can_widen=True) if spec.leaves else None
     if difference:
-        raise DataError(f"{location} differs from place to place: {difference}")
-    return spec.merge(own)
+        raise DataError(f"{location} differs from part to part: {difference}")
+    return spec.merge(part_spec)
 
 
 def inspect_paths(
@@ -145,6 +153,6 @@ def inspect_paths(
     sample_limit: int | None = SAMPLE_STEPS,
     columns: Sequence[str] | None = None,
 ) -> Summary:
-    """`inspect_data` of files, folders and globs; with `columns`, of these alone."""
+    """Inspect files, folders and globs, see `inspect_data`; with `columns`, only these columns."""
     reading = Reading(tuple(paths), options=ReadOptions(columns=columns))
     return inspect_data(reading, sample_limit=sample_limit)

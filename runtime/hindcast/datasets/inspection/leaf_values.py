@@ -1,4 +1,4 @@
-"""What is kept of a leaf while a dataset is read: its range, its spread, and what is wrong with it."""
+"""Statistics of one leaf while a dataset is read: its range, its distribution, and its faults."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hindcast.episodes.columns import Columns, root
 
 MAX_DIMENSIONS = 64
 MAX_VALUES = 10_000
-_OBSERVATIONS = 1 << 17
-_STEPS_TO_JUDGE = 20
-_JUDGED = (Columns.OBS, Columns.ACTIONS)
+_MAX_OBSERVATIONS = 1 << 17
+_MIN_ROWS_TO_JUDGE = 20
+_JUDGED_COLUMNS = (Columns.OBS, Columns.ACTIONS)
 
 
 class LeafValues:
-    """One leaf of numbers.
+    """Statistics of one numeric leaf.
 
     Args:
-        name: of the leaf.
-        space: of the leaf, where known.
+        name: name of the leaf.
+        space: space of the leaf, if known.
     """
 
     def __init__(self, name: str, space: gym.Space | None) -> None:
@@ -44,60 +44,60 @@ class LeafValues:
         self.shown_dimensions: NDArray[np.int64] = np.zeros(0, np.int64)
         self.values: Counter[int] = Counter()
         self.spread = Spread()
-        self.sampled_rows = ThinnedRows(_OBSERVATIONS)
-        self._wrong: dict[Kind, _Wrong] = {}
+        self.sampled_rows = ThinnedRows(_MAX_OBSERVATIONS)
+        self._faults: dict[Kind, _FaultSummary] = {}
 
-    def add(self, block: Block, where: Locator) -> None:
-        """The leaf's column of the next block."""
+    def add(self, block: Block, locate: Locator) -> None:
+        """Add the leaf's column of the next block."""
         column = block.columns[self.name]
         if not len(column):
             return
         for fault in find_faults(self.name, column, self.space):
-            self._note(fault, block, where)
+            self._note(fault, block, locate)
         flat = column.reshape(len(column), -1)
         if flat.dtype.kind == "c":
             return
-        self._widen(flat)
+        self._update_range(flat)
         self.num_rows += len(column)
-        chosen = flat[:, self.shown_dimensions]
+        shown_values = flat[:, self.shown_dimensions]
         if root(self.name) == Columns.OBS:
-            self.sampled_rows.add(chosen)
+            self.sampled_rows.add(shown_values)
         else:
-            self.spread.add(chosen)
+            self.spread.add(shown_values)
             self.num_zeros += int((~flat.any(axis=1)).sum())
         if column.ndim == 1 and column.dtype.kind in "biu" and len(self.values) <= MAX_VALUES:
-            self.values.update(_counted(column))
+            self.values.update(_count_values(column))
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """Least and greatest value of all dimensions; None before any."""
+        """Minimum and maximum over all dimensions; None before the first value."""
         return None if self.low is None or not self.low.size else (self.low.min(), self.high.max())  # type: ignore[union-attr]
 
     @property
     def constant_dimensions(self) -> NDArray[np.int64]:
         """The dimensions that never change."""
-        if self.low is None or self.num_rows <= _STEPS_TO_JUDGE:
+        if self.low is None or self.num_rows <= _MIN_ROWS_TO_JUDGE:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.low == self.high)
 
     def problems(self) -> Iterator[DataProblem]:
-        """Wrong values, and dimensions that never change."""
-        for kind, wrong in self._wrong.items():
-            yield self._problem(kind, wrong)
+        """Yield invalid values, and dimensions that never change."""
+        for kind, fault in self._faults.items():
+            yield self._problem(kind, fault)
         constant = self.constant_dimensions
-        if not len(constant) or root(self.name) not in _JUDGED or self.low is None:
+        if not len(constant) or root(self.name) not in _JUDGED_COLUMNS or self.low is None:
             return
-        of, which = len(self.low), formatting.first_few(constant.tolist(), 8)
-        severity: Severity = "warning" if len(constant) == of else "info"
-        what = (
+        num_dimensions, dimensions = len(self.low), formatting.first_few(constant.tolist(), 8)
+        severity: Severity = "warning" if len(constant) == num_dimensions else "info"
+        message = (
             f"{self.name!r} never changes: it is {self.low[0]} in all "
             f"{formatting.plural(self.num_rows, 'row')} looked at"
-            if of == 1
-            else f"{self.name!r} never changes in {len(constant)} of {of} dimensions ({which})"
+            if num_dimensions == 1
+            else f"{self.name!r} never changes in {len(constant)} of {num_dimensions} dimensions ({dimensions})"
         )
-        yield DataProblem(severity=severity, kind="constant", message=what)
+        yield DataProblem(severity=severity, kind="constant", message=message)
 
-    def _widen(self, flat: NDArray[Any]) -> None:
+    def _update_range(self, flat: NDArray[Any]) -> None:
         if flat.dtype.kind == "f" and not all_finite(flat):
             low = np.where(np.isnan(flat), np.inf, flat).min(axis=0)
             high = np.where(np.isnan(flat), -np.inf, flat).max(axis=0)
@@ -110,35 +110,36 @@ class LeafValues:
         else:
             self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
 
-    def _note(self, fault: Fault, block: Block, where: Locator) -> None:
-        if fault.kind not in self._wrong:
-            self._wrong[fault.kind] = _Wrong(*describe_fault(block, self.name, fault, where))
-        self._wrong[fault.kind].rows += int(fault.mask.reshape(len(fault.mask), -1).any(axis=1).sum())
+    def _note(self, fault: Fault, block: Block, locate: Locator) -> None:
+        if fault.kind not in self._faults:
+            self._faults[fault.kind] = _FaultSummary(*describe_fault(block, self.name, fault, locate))
+        self._faults[fault.kind].num_rows += int(fault.mask.reshape(len(fault.mask), -1).any(axis=1).sum())
 
-    def _problem(self, kind: Kind, wrong: _Wrong) -> DataProblem:
-        """Actions of a Box are recorded as the policy gave them; observations often leave theirs a little."""
+    def _problem(self, kind: Kind, fault: _FaultSummary) -> DataProblem:
+        """Make the problem of a kind of fault."""
         severity: Severity = "error"
+        # Box actions are recorded before scaling and clipping, and observations often exceed their bounds a little.
         if kind == "outside-space" and isinstance(self.space, spaces.Box):
             severity = "info" if root(self.name) == Columns.ACTIONS else "warning"
-        message = wrong.sentence
-        if wrong.rows > 1:
-            message += f"; and {formatting.plural(wrong.rows - 1, 'more row')}"
+        message = fault.sentence
+        if fault.num_rows > 1:
+            message += f"; and {formatting.plural(fault.num_rows - 1, 'more row')}"
         if severity == "info":
             message += " (usually recorded before scaling or clipping)"
         return DataProblem(
-            severity=severity, kind=kind, message=message, path=wrong.place.path, row=wrong.place.row
+            severity=severity, kind=kind, message=message, path=fault.location.path, row=fault.location.row
         )
 
 
 @dataclass
-class _Wrong:
-    """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
+class _FaultSummary:
+    """Invalid values of one kind: the first, and the number of rows with any."""
 
-    place: EpisodeLocation
+    location: EpisodeLocation
     sentence: str
-    rows: int = 0
+    num_rows: int = 0
 
 
-def _counted(column: NDArray[Any]) -> dict[int, int]:
+def _count_values(column: NDArray[Any]) -> dict[int, int]:
     values, counts = np.unique(column, return_counts=True)
     return dict(zip(values.astype(np.int64).tolist(), counts.tolist(), strict=True))

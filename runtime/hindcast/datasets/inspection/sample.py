@@ -1,4 +1,4 @@
-"""Reading a part of a dataset that is spread evenly over it, one unit at a time."""
+"""Read a sample of a dataset, spread evenly over it, one unit at a time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from hindcast.formats.arrow.layout import ARROW_EPISODES
 
 SAMPLE_STEPS = 1_000_000
 _SAMPLE_BYTES = 1 << 30
-_LEAST_UNITS = 8
-_MOST_HEADS = 2_000
-_LOOKED_AT = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP)
+_MIN_UNITS = 8
+_MAX_HEAD_UNITS = 2_000
+_INSPECTED_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP)
 _SENTENCES: Final[tuple[tuple[Kind, Severity, str], ...]] = (
     ("empty-episode", "warning", "no timesteps"),
     ("ended-twice", "warning", "both a terminal state and a cut: they count as terminated"),
@@ -39,33 +39,32 @@ _SENTENCES: Final[tuple[tuple[Kind, Severity, str], ...]] = (
 )
 
 Progress = Callable[[int, int], None]
-"""Called with how many units are done, and how many there are."""
+"""Called with the number of units done and the number of units."""
 
 
 def sample_units(units: Sequence[Unit], sample_limit: int | None) -> list[Unit]:
-    """Units spread evenly over the dataset.
+    """Choose units spread evenly over the dataset.
 
     Args:
-        units: of the dataset.
-        sample_limit: about how many steps they have together; all units if None. They are of 1 GiB at most, and
-            eight at least.
+        units: all units of the dataset.
+        sample_limit: approximate number of their timesteps; all units if None. The sample has at most 1 GiB, but at
+            least eight units.
     """
     if sample_limit is None or not units:
         return list(units)
     steps, nbytes = sum(int(unit.lengths.sum()) for unit in units), sum(unit.nbytes for unit in units)
     share = min(1.0, sample_limit / max(1, steps), _SAMPLE_BYTES / max(1, nbytes))
-    count = min(len(units), max(_LEAST_UNITS, int(len(units) * share)))
-    chosen = np.linspace(0, len(units) - 1, count).round().astype(int)
-    return [units[i] for i in chosen]
+    count = min(len(units), max(_MIN_UNITS, int(len(units) * share)))
+    indices = np.linspace(0, len(units) - 1, count).round().astype(int)
+    return [units[i] for i in indices]
 
 
 class Sample:
-    """What is kept of the units read.
+    """Statistics and problems of the sampled units.
 
     Args:
-        dataset: what is looked at.
-        sample_limit: about how many steps to read; all if None. The ids and ends of episodes are read of all units
-            if that costs little, that is, if they are separate columns.
+        dataset: the dataset.
+        sample_limit: approximate number of timesteps to read; all if None.
         progress: called after each unit.
     """
 
@@ -80,49 +79,52 @@ class Sample:
         spaces = self._leaf_spaces()
         arrays = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
         self.leaves = {
-            name: LeafValues(name, spaces.get(name)) for name in arrays if root(name) in _LOOKED_AT
+            name: LeafValues(name, spaces.get(name)) for name in arrays if root(name) in _INSPECTED_COLUMNS
         }
         self._columns = list(self.leaves) if sample_limit is not None else None
         self._read(sample_limit, progress)
 
     def _read(self, sample_limit: int | None, progress: Progress | None) -> None:
-        chosen = {unit.id for unit in sample_units(self.dataset.units, sample_limit)}
-        only_heads = self.dataset.layouts == (ARROW_EPISODES,) and len(self.dataset.units) <= _MOST_HEADS
-        for done, unit in enumerate(self.dataset.units):
-            if unit.id in chosen:
+        sampled_ids = {unit.id for unit in sample_units(self.dataset.units, sample_limit)}
+        # Ids and flags of all other episodes are read too if that costs little: if they are separate columns.
+        can_read_heads = (
+            self.dataset.layouts == (ARROW_EPISODES,) and len(self.dataset.units) <= _MAX_HEAD_UNITS
+        )
+        for number, unit in enumerate(self.dataset.units):
+            if unit.id in sampled_ids:
                 self._add(unit)
-            elif only_heads:
+            elif can_read_heads:
                 self._add_heads(unit)
             if progress is not None:
-                progress(done + 1, len(self.dataset.units))
+                progress(number + 1, len(self.dataset.units))
 
     def _add(self, unit: Unit) -> None:
-        block = self._block(unit, self._columns)
+        block = self._read_block(unit, self._columns)
         if block is None:
             return
-        where = partial(self.dataset.locate, unit)
+        locate = partial(self.dataset.locate, unit)
         self.num_episodes += block.num_episodes
         self.num_steps += block.num_steps
-        self.bounds.add(block, where)
+        self.bounds.add(block, locate)
         for leaf in self.leaves.values():
-            leaf.add(block, where)
+            leaf.add(block, locate)
         rewards = block.columns.get(Columns.REWARDS)
         if rewards is not None and rewards.ndim == 1:
             self.returns.append(returns_of(block))
             self.num_rewarded += int(np.count_nonzero(np.bincount(block.episode_of_step[rewards != 0])))
 
     def _add_heads(self, unit: Unit) -> None:
-        block = self._block(unit, [])
+        block = self._read_block(unit, [])
         if block is not None:
             self.bounds.add(block, partial(self.dataset.locate, unit))
 
-    def _block(self, unit: Unit, columns: Sequence[str] | None) -> Block | None:
+    def _read_block(self, unit: Unit, columns: Sequence[str] | None) -> Block | None:
         try:
             return self.dataset.read(unit, columns)
         except DataError as error:
-            found = list(self.dataset.unreadable_files(unit, columns)) or [(unit.parts[0].path, error)]
-            known = {problem.path for problem in self.problems}
-            self.problems += [problem_of(path, fault) for path, fault in found if path not in known]
+            failures = list(self.dataset.unreadable_files(unit, columns)) or [(unit.parts[0].path, error)]
+            known_paths = {problem.path for problem in self.problems}
+            self.problems += [problem_of(path, fault) for path, fault in failures if path not in known_paths]
             return None
 
     def _leaf_spaces(self) -> dict:
@@ -141,7 +143,7 @@ class Sample:
 
 
 class EpisodeBounds:
-    """Ids, lengths, flags and beginnings of episodes, one block at a time."""
+    """Ids, lengths, flags and starts of episodes, added one block at a time."""
 
     def __init__(self) -> None:
         self.num_episodes = self.num_terminated = self.num_truncated = 0
@@ -150,10 +152,10 @@ class EpisodeBounds:
         self._ids: list[pa.Array] = []
         self._blocks: list[tuple[int, Locator]] = []  # episodes up to each block's first
 
-    def add(self, block: Block, where: Locator) -> None:
-        """The next block's episodes."""
+    def add(self, block: Block, locate: Locator) -> None:
+        """Add the episodes of the next block."""
         self._ids.append(pa.array(block.eps_id, pa.large_string()))
-        self._blocks.append((self.num_episodes, where))
+        self._blocks.append((self.num_episodes, locate))
         self.num_episodes += block.num_episodes
         self.num_terminated += int(block.terminated.sum())
         self.num_truncated += int(block.truncated.sum())
@@ -169,34 +171,36 @@ class EpisodeBounds:
             self._counts[kind] += int(mask.sum())
             if kind not in self._firsts:
                 episode = int(np.argmax(mask))
-                self._firsts[kind] = where(episode), str(block.eps_id[episode])
+                self._firsts[kind] = locate(episode), str(block.eps_id[episode])
 
     def problems(self) -> Iterator[DataProblem]:
-        """What is wrong with how episodes begin and end, and with their ids."""
-        for kind, severity, what in _SENTENCES:
+        """Yield problems of the episodes' starts, ends and ids."""
+        for kind, severity, description in _SENTENCES:
             if not self._counts[kind]:
                 continue
-            place, eps_id = self._firsts[kind]
+            location, eps_id = self._firsts[kind]
             count = f"{formatting.integer(self._counts[kind])} of {formatting.plural(self.num_episodes, 'episode')}"
             has = "has" if self._counts[kind] == 1 else "have"
-            message = f"{count} {has} {what} (first: {eps_id}, {place})"
-            yield DataProblem(severity=severity, kind=kind, message=message, path=place.path, row=place.row)
-        yield from self._repeated()
+            message = f"{count} {has} {description} (first: {eps_id}, {location})"
+            yield DataProblem(
+                severity=severity, kind=kind, message=message, path=location.path, row=location.row
+            )
+        yield from self._repeated_ids()
 
-    def _repeated(self) -> Iterator[DataProblem]:
+    def _repeated_ids(self) -> Iterator[DataProblem]:
         ids = pa.chunked_array(self._ids, pa.large_string())
         counts = ids.value_counts()
-        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        if not len(twice):
+        repeated_ids = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        if not len(repeated_ids):
             return
-        second = int(np.flatnonzero(pc.equal(ids, twice[0]).to_numpy())[1])
-        first, where = self._blocks[bisect_right(self._blocks, second, key=itemgetter(0)) - 1]
-        place = where(second - first)
-        occur = "episode id occurs" if len(twice) == 1 else "episode ids occur"
+        second = int(np.flatnonzero(pc.equal(ids, repeated_ids[0]).to_numpy())[1])
+        first, locate = self._blocks[bisect_right(self._blocks, second, key=itemgetter(0)) - 1]
+        location = locate(second - first)
+        subject = "episode id occurs" if len(repeated_ids) == 1 else "episode ids occur"
         message = (
-            f"{formatting.integer(len(twice))} {occur} more than once: episodes may be stored twice "
-            f"(first: {twice[0]}, again in {place})"
+            f"{formatting.integer(len(repeated_ids))} {subject} more than once: episodes may be stored twice "
+            f"(first: {repeated_ids[0]}, again in {location})"
         )
         yield DataProblem(
-            severity="warning", kind="repeated-id", message=message, path=place.path, row=place.row
+            severity="warning", kind="repeated-id", message=message, path=location.path, row=location.row
         )

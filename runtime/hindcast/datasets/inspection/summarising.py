@@ -1,4 +1,4 @@
-"""A picture of a dataset: sizes, spaces, returns, lengths, actions, coverage, and what is wrong with it."""
+"""Summarise a dataset: sizes, spaces, returns, lengths, actions, coverage, and problems."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Spaces = Mapping[str, gym.Space]
 _INT64: Final = np.iinfo(np.int64)
 
 GRID_SIDE = 20
-_NEGLIGIBLE = 1e-3
+_NEGLIGIBLE_VARIANCE = 1e-3
 
-_MOST_DIMENSIONS = 256
+_MAX_DIMENSIONS = 256
 
 
 def summarise(
@@ -47,16 +47,16 @@ def summarise(
     known_problems: Sequence[DataProblem] = (),
     progress: Progress | None = None,
 ) -> Summary:
-    """Look at a dataset, reading units spread evenly over it one at a time.
+    """Summarise a dataset from units spread evenly over it, reading one at a time.
 
     Args:
-        dataset: what to look at.
-        sample_limit: about how many timesteps to read, of at least eight units; all if None.
-        found: problems known already.
-        progress: called with how many units are done, and how many there are.
+        dataset: the dataset.
+        sample_limit: approximate number of timesteps to read, of at least eight units; all if None.
+        known_problems: problems found earlier, to include.
+        progress: called with the number of units done and the number of units.
 
     Raises:
-        StorageError: storage that refuses or fails. Files that are damaged are problems.
+        StorageError: storage refuses or fails. Damaged files become problems.
     """
     spec = dataset.spec
     sample = Sample(dataset, sample_limit, progress)
@@ -64,9 +64,9 @@ def summarise(
     action_space, action_from = _space(sample, Columns.ACTIONS, spec.action_space)
     rewards = sample.leaves.get(Columns.REWARDS)
     spread = rewards.spread.distributions() if rewards is not None else []
-    checked, lengths = max(1, sample.bounds.num_episodes), [unit.lengths for unit in dataset.units]
+    num_checked, lengths = max(1, sample.bounds.num_episodes), [unit.lengths for unit in dataset.units]
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
-    known = leaf_spaces_of(spec, observation_space, action_space)
+    leaf_spaces = leaf_spaces_of(spec, observation_space, action_space)
     return Summary(
         layouts=dataset.layouts,
         episodes=dataset.num_episodes,
@@ -93,40 +93,42 @@ def summarise(
         rewarded_episodes=sample.num_rewarded / sample.num_episodes
         if sample.returns and sample.num_episodes
         else None,
-        observations=tuple(_observation_leaves(observations, known)),
-        coverage=_coverage(observations, known),
-        actions=tuple(_action_leaves(sample, known)),
-        terminated=sample.bounds.num_terminated / checked,
-        truncated=sample.bounds.num_truncated / checked,
+        observations=tuple(_observation_leaves(observations, leaf_spaces)),
+        coverage=_coverage(observations, leaf_spaces),
+        actions=tuple(_action_leaves(sample, leaf_spaces)),
+        terminated=sample.bounds.num_terminated / num_checked,
+        truncated=sample.bounds.num_truncated / num_checked,
         has_logp=Columns.ACTION_LOGP in spec.leaves,
         problems=sort_by_severity([*known_problems, *_problems(sample)]),
     )
 
 
-def _space(sample: Sample, column: str, known: gym.Space | None) -> tuple[gym.Space | None, Origin | None]:
-    if known is not None:
-        return known, "recorded"
+def _space(
+    sample: Sample, column: str, recorded_space: gym.Space | None
+) -> tuple[gym.Space | None, Origin | None]:
+    if recorded_space is not None:
+        return recorded_space, "recorded"
     bounds = {name: leaf.bounds for name, leaf in sample.leaves.items() if leaf.bounds is not None}
-    guessed = guess_space(sample.dataset.spec, column, bounds)
-    return guessed, None if guessed is None else "guessed"
+    guess = guess_space(sample.dataset.spec, column, bounds)
+    return guess, None if guess is None else "guessed"
 
 
-def _observation_leaves(leaves: Sequence[LeafValues], known: Spaces) -> Iterator[ObservationLeaf]:
+def _observation_leaves(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Iterator[ObservationLeaf]:
     for leaf in leaves:
         if leaf.low is None or leaf.high is None or not leaf.low.size:
             continue
         low, high = (bound[leaf.shown_dimensions].astype(np.float64) for bound in (leaf.low, leaf.high))
-        own = known.get(leaf.name)
+        leaf_space = leaf_spaces.get(leaf.name)
         yield ObservationLeaf(
             name=leaf.name,
             dimensions=leaf.low.size,
             shown=tuple(leaf.shown_dimensions.tolist()),
             low=tuple(map(_finite, low)),
             high=tuple(map(_finite, high)),
-            share_of_space=tuple(map(_finite, _shares(low, high, leaf.shown_dimensions, own))),
+            share_of_space=tuple(map(_finite, _range_shares(low, high, leaf.shown_dimensions, leaf_space))),
             constant=len(leaf.constant_dimensions),
-            values_seen=len(leaf.values) if isinstance(own, spaces.Discrete) else None,
-            values=int(own.n) if isinstance(own, spaces.Discrete) else None,
+            values_seen=len(leaf.values) if isinstance(leaf_space, spaces.Discrete) else None,
+            values=int(leaf_space.n) if isinstance(leaf_space, spaces.Discrete) else None,
         )
 
 
@@ -135,40 +137,45 @@ def _finite(value: float) -> float | None:
 
 
 @np.errstate(all="ignore")
-def _shares(low: F64, high: F64, shown: NDArray[np.int64], space: gym.Space | None) -> F64:
-    """Of each shown dimension, its range over the width of the space's bounds; NaN where it has none."""
+def _range_shares(low: F64, high: F64, shown: NDArray[np.int64], space: gym.Space | None) -> F64:
+    """Return each shown dimension's range over the width of the space's bounds; NaN for unbounded dimensions."""
     if not isinstance(space, spaces.Box):
         return np.full(len(shown), np.nan)
-    least, greatest = (bound.ravel()[shown].astype(np.float64) for bound in (space.low, space.high))
-    width = greatest - least
+    low_bound, high_bound = (bound.ravel()[shown].astype(np.float64) for bound in (space.low, space.high))
+    width = high_bound - low_bound
     return np.where(np.isfinite(width) & (width > 0), (high - low) / width, np.nan)
 
 
-def _coverage(leaves: Sequence[LeafValues], known: Spaces) -> Coverage | None:
-    """Of the observations that all leaves kept, joined; all kept the same ones."""
-    metric = [leaf for leaf in leaves if not isinstance(known.get(leaf.name), spaces.Discrete)]
-    kept = [rows for leaf in metric if (rows := leaf.sampled_rows.rows) is not None]
-    if not kept:
+def _coverage(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Coverage | None:
+    """Compute the coverage of the sampled observations, all leaves joined."""
+    # All leaves thin their rows alike, so row i of each belongs to the same observation.
+    continuous_leaves = [
+        leaf for leaf in leaves if not isinstance(leaf_spaces.get(leaf.name), spaces.Discrete)
+    ]
+    samples = [rows for leaf in continuous_leaves if (rows := leaf.sampled_rows.rows) is not None]
+    if not samples:
         return None
-    joined = np.concatenate(kept, axis=1, dtype=np.float64)
-    count = min(joined.shape[1], _MOST_DIMENSIONS)
-    return coverage_of(joined[:, np.linspace(0, joined.shape[1] - 1, count).round().astype(np.int64)])
+    observations = np.concatenate(samples, axis=1, dtype=np.float64)
+    count = min(observations.shape[1], _MAX_DIMENSIONS)
+    return coverage_of(
+        observations[:, np.linspace(0, observations.shape[1] - 1, count).round().astype(np.int64)]
+    )
 
 
-def _action_leaves(sample: Sample, known: Spaces) -> Iterator[ActionLeaf]:
+def _action_leaves(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLeaf]:
     for name in leaves_of(Columns.ACTIONS, sample.leaves):
         leaf = sample.leaves[name]
         if not leaf.num_rows:
             continue
-        if isinstance(known.get(name), spaces.Discrete) and len(leaf.values) <= MAX_VALUES:
+        if isinstance(leaf_spaces.get(name), spaces.Discrete) and len(leaf.values) <= MAX_VALUES:
             yield ActionLeaf(name=name, values=dict(sorted(leaf.values.items())))
             continue
-        found = leaf.spread.distributions()
-        yield ActionLeaf(name=name, dimensions=tuple(part for part in found if part is not None))
+        distributions = leaf.spread.distributions()
+        yield ActionLeaf(name=name, dimensions=tuple(part for part in distributions if part is not None))
 
 
 def _problems(sample: Sample) -> Iterator[DataProblem]:
-    """What the sample showed, and what opening the dataset said."""
+    """Yield the problems of the sample, and the notes of the dataset."""
     yield from sample.problems
     for leaf in sample.leaves.values():
         yield from leaf.problems()
@@ -180,29 +187,31 @@ def _problems(sample: Sample) -> Iterator[DataProblem]:
     for note in sample.dataset.notes:
         yield DataProblem(severity="info", kind="note", message=note)
     if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
-        message = f"there is no {Columns.ACTION_LOGP!r}: estimators that weigh by importance cannot be used"
+        message = (
+            f"{Columns.ACTION_LOGP!r} is not recorded: estimators that weight by importance cannot be used"
+        )
         yield DataProblem(severity="info", kind="no-logp", message=message)
 
 
 def coverage_of(observations: NDArray[Any]) -> Coverage | None:
     """Count `[n, D]` observations in a grid over their first two principal components.
 
-    Where one component has all but a thousandth of the variance, the grid is a row of cells along it.
+    If one component has all but a thousandth of the variance, the grid is a row of cells along it.
 
     Returns:
-        None if no dimension changes.
+        The coverage, or None if no dimension changes.
     """
     values = np.asarray(observations, dtype=np.float64)
     values = values[(np.abs(values) <= LARGEST_FLOAT32).all(axis=1)]
     if not len(values):
         return None
     deviation = values.std(axis=0)
-    changing = deviation > 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0))
-    if not changing.any():
+    is_changing = deviation > 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0))
+    if not is_changing.any():
         return None
-    scaled = (values[:, changing] - values[:, changing].mean(axis=0)) / deviation[changing]
-    places, explained = _principal(scaled)
-    counts = np.histogramdd(places, bins=GRID_SIDE)[0].astype(np.int64)
+    z_scores = (values[:, is_changing] - values[:, is_changing].mean(axis=0)) / deviation[is_changing]
+    coordinates, explained_share = _project_to_principal(z_scores)
+    counts = np.histogramdd(coordinates, bins=GRID_SIDE)[0].astype(np.int64)
     grid = counts.reshape(GRID_SIDE, -1)
     shares = counts.ravel()[counts.ravel() > 0] / counts.sum()
     return Coverage(
@@ -210,37 +219,42 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
         side=GRID_SIDE,
         occupied=float((counts > 0).mean()),
         evenness=float(-(shares * np.log(shares)).sum() / np.log(counts.size)),
-        explained=explained,
+        explained=explained_share,
         counts=tuple(tuple(row) for row in grid.tolist()),
     )
 
 
-def _principal(scaled: F64) -> tuple[F64, float]:
-    """`[n, 2]` (`[n, 1]` if one suffices) coordinates along the directions of most variance, and their share."""
-    variances, directions = np.linalg.eigh(scaled.T @ scaled / len(scaled))
-    count = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE * variances[-1] else 2
-    most = directions[:, ::-1][:, :count]
-    signs = np.sign(most[np.abs(most).argmax(axis=0), np.arange(most.shape[1])])  # of either, one
-    return scaled @ (most * signs), float(variances[::-1][:count].sum() / variances.sum())
+def _project_to_principal(z_scores: F64) -> tuple[F64, float]:
+    """Project `[n, D]` values to the one or two principal components.
+
+    Returns:
+        Coordinates, `[n, 2]` or, if one component suffices, `[n, 1]`; and the explained fraction of the variance.
+    """
+    variances, directions = np.linalg.eigh(z_scores.T @ z_scores / len(z_scores))
+    count = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE_VARIANCE * variances[-1] else 2
+    components = directions[:, ::-1][:, :count]
+    # An eigenvector's sign is arbitrary: its largest coordinate becomes positive.
+    signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
+    return z_scores @ (components * signs), float(variances[::-1][:count].sum() / variances.sum())
 
 
 def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gym.Space | None:
-    """The space of `obs` or `actions`, from dtypes, shapes and the least and greatest values.
+    """Guess the space of `obs` or `actions` from dtypes, shapes and extreme values.
 
-    A non-negative integer is Discrete, with as many values as the greatest says if int64 counts them; bytes of an array
-    are in [0, 255]; other integers are within what was found; floats are unbounded. Parts named 0, 1, … make a Tuple,
-    others a Dict.
+    A non-negative integer is Discrete up to the maximum, if the number of values fits int64. Arrays of uint8 are in
+    [0, 255], other integers between the extremes; floats are unbounded. Parts named 0, 1, … form a Tuple, others a
+    Dict.
 
     Returns:
-        None if a leaf is text, or there is none.
+        The space, or None if a leaf is text or the column has no leaves.
     """
     parts: dict[str, gym.Space] = {}
     for name in leaves_of(column, spec.leaves):
         leaf = spec.leaves[name]
-        guessed = _guess_leaf(leaf.dtype, leaf.shape, bounds.get(name))
-        if guessed is None:
+        leaf_space = _guess_leaf(leaf.dtype, leaf.shape, bounds.get(name))
+        if leaf_space is None:
             return None
-        parts[name] = guessed
+        parts[name] = leaf_space
     return space_from_struct(unflatten(parts, column)) if parts else None
 
 
@@ -255,6 +269,7 @@ def _guess_leaf(dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds |
     if dtype == np.uint8 and shape:
         return spaces.Box(0, 255, shape, np.uint8)
     if not shape and low >= 0 and high < _INT64.max:
-        fits = np.can_cast(dtype, np.int64)  # uint64 is never in a space of int64, however small the value
+        # A uint64 value is never in a space of int64, however small it is.
+        fits = np.can_cast(dtype, np.int64)
         return spaces.Discrete(int(high) + 1) if fits else spaces.Discrete(int(high) + 1, dtype=dtype.type)
     return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype.type)

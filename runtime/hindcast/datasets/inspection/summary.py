@@ -1,4 +1,4 @@
-"""The document that inspecting a dataset gives, as `hindcast inspect --json` prints it: statistics and problems."""
+"""The summary of a dataset, as `hindcast inspect --json` prints it: statistics and problems."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
 class DataProblem(JsonModel):
-    """Something to know: an "error" stops training, a "warning" may spoil it, an "info" explains.
+    """A problem of data: an "error" stops training, a "warning" may spoil it, an "info" explains.
 
     Attributes:
-        severity: see above.
-        kind: its stable name; docs/data/inspect.md says what to do about each.
-        message: the sentence.
-        path: the file, where there is one.
-        row: row in the file, where there is one.
+        severity: "error", "warning" or "info".
+        kind: stable name of the problem; docs/data/inspect.md says what to do about each.
+        message: one sentence.
+        path: the file, if any.
+        row: row in the file, if any.
     """
 
     severity: Severity
@@ -59,7 +59,7 @@ class DataProblem(JsonModel):
 
 
 def problem_of(path: str, error: DataError) -> DataProblem:
-    """The problem of a file that cannot be read, with its kind and row if the error has them."""
+    """Make the problem of a file that cannot be read, with the error's kind and row, if any."""
     kind: Kind = error.kind if isinstance(error, RowError) else "unreadable"
     row = error.row if isinstance(error, RowError) else None
     message = str(error) if path in str(error) else f"{path}: {error}"
@@ -67,16 +67,16 @@ def problem_of(path: str, error: DataError) -> DataProblem:
 
 
 def sort_by_severity(problems: Iterable[DataProblem]) -> tuple[DataProblem, ...]:
-    """Errors, warnings, infos; otherwise in the order given."""
+    """Sort problems: errors, warnings, infos; stable within each."""
     return tuple(sorted(problems, key=lambda problem: _ORDER[problem.severity]))
 
 
 class ActionLeaf(JsonModel):
-    """How one action leaf is used.
+    """Statistics of one action leaf.
 
     Attributes:
-        name: of the leaf.
-        values: how often each value of a Discrete action occurs.
+        name: name of the leaf.
+        values: value of a Discrete action -> number of times that it occurs.
         dimensions: distribution of each dimension of any other action (the first 64).
     """
 
@@ -86,18 +86,18 @@ class ActionLeaf(JsonModel):
 
 
 class ObservationLeaf(JsonModel):
-    """What one observation leaf ranges over.
+    """The ranges of one observation leaf.
 
     Attributes:
-        name: of the leaf.
-        dimensions: how many numbers an observation has in it.
-        shown: which of them the lists below are about: all, or 64 spread evenly.
-        low: least value of each.
-        high: greatest value of each.
-        share_of_space: of each, `(high - low)` over the width of its bounds; None if the space has none.
-        constant: how many of all dimensions never change.
-        values_seen: of a Discrete observation, how many of its values occur.
-        values: how many there are.
+        name: name of the leaf.
+        dimensions: number of dimensions.
+        shown: the dimensions that the lists below describe: all, or 64 spread evenly.
+        low: minimum of each.
+        high: maximum of each.
+        share_of_space: `(high - low)` of each over the width of its bounds; None if it is unbounded.
+        constant: number of dimensions, among all, that never change.
+        values_seen: number of values of a Discrete observation that occur.
+        values: number of values of a Discrete observation.
     """
 
     name: str
@@ -112,18 +112,18 @@ class ObservationLeaf(JsonModel):
 
 
 class Coverage(JsonModel):
-    """How much of the observations' plane is visited: a grid over their first two principal components.
+    """The coverage of observations: counts in a grid over their first two principal components.
 
-    Each dimension is divided by its standard deviation first, so units do not matter. The grid spans what was
-    observed. Discrete observations are not in it: they have no distances.
+    Each dimension is divided by its standard deviation first, so units do not matter. The grid spans the recorded
+    range. Discrete observations are not included: they have no distances.
 
     Attributes:
-        observations: how many the grid counts.
-        side: cells along each component; `counts` is `[side, side]`, the first component along its rows.
-        occupied: share of cells with any observation.
+        observations: number of observations.
+        side: number of cells along each component; `counts` is `[side, side]`, the first component along its rows.
+        occupied: fraction of cells with at least one observation.
         evenness: entropy of the counts over that of an even spread, in [0, 1].
-        explained: share of the variance in the two components.
-        counts: observations in each cell.
+        explained: fraction of the variance in the two components.
+        counts: number of observations in each cell.
     """
 
     observations: int
@@ -135,39 +135,38 @@ class Coverage(JsonModel):
 
 
 class Summary(JsonModel):
-    """A picture of a dataset. Sizes and lengths are of all of it, the rest of the episodes sampled.
+    """The summary of a dataset. Sizes and lengths cover all episodes, other statistics the sampled ones.
 
     Attributes:
-        layouts: names of those found.
-        prepared: folder of the episodes that were made of the data, which all here is about; None if the data are
-            looked at as they are.
-        episodes: in all.
-        timesteps: in all.
+        layouts: names of the files' layouts or formats.
+        prepared: folder of the prepared copy that the summary describes; None if the data are opened directly.
+        episodes: number of episodes.
+        timesteps: number of timesteps.
         bytes: size in memory.
         stored_bytes: size of the files.
-        files: how many can be used.
-        digest: of the dataset.
-        environment: id, where known.
-        observation_space: as JSON; None if it is neither known nor can be guessed.
-        action_space: likewise.
-        observation_space_from: whether the data say it, or it was guessed from their dtypes, shapes and values.
-        action_space_from: likewise.
-        columns: leaf name -> what it holds.
-        sampled_episodes: those looked at.
-        sampled_timesteps: their steps.
-        checked_episodes: those whose ids and ends were looked at.
-        lengths: of all episodes.
-        returns: undiscounted.
-        rewards: per timestep.
-        zero_rewards: share of timesteps whose reward is 0.
-        rewarded_episodes: share of episodes with any reward that is not 0.
-        observations: per leaf of numbers.
-        coverage: of the observations together; None if none of their dimensions changes, and for Discrete ones.
-        actions: per leaf.
-        terminated: share of episodes that the environment ended.
-        truncated: share that were cut off.
-        has_logp: whether the behaviour's log-probabilities were recorded.
-        problems: worst first.
+        files: number of usable files.
+        digest: digest of the dataset.
+        environment: id of the environment, if known.
+        observation_space: as JSON; None if it is neither recorded nor can be guessed.
+        action_space: as JSON; None if it is neither recorded nor can be guessed.
+        observation_space_from: "recorded", or "guessed" from dtypes, shapes and values.
+        action_space_from: "recorded", or "guessed" from dtypes, shapes and values.
+        columns: leaf name -> description of its values.
+        sampled_episodes: number of episodes read.
+        sampled_timesteps: number of their timesteps.
+        checked_episodes: number of episodes whose ids and flags were read.
+        lengths: distribution of the lengths of all episodes.
+        returns: distribution of undiscounted returns.
+        rewards: distribution of rewards per timestep.
+        zero_rewards: fraction of timesteps with reward 0.
+        rewarded_episodes: fraction of episodes with a reward other than 0.
+        observations: statistics of each numeric leaf.
+        coverage: coverage of all observations together; None if no dimension changes, or all are Discrete.
+        actions: statistics of each leaf.
+        terminated: fraction of episodes that the environment ended.
+        truncated: fraction of episodes that were cut off.
+        has_logp: whether the recorded policy's log-probabilities are in the data.
+        problems: problems, worst first.
     """
 
     layouts: tuple[str, ...]

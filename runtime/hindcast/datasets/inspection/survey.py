@@ -1,4 +1,4 @@
-"""Data with faulty files: each file that cannot be used is a problem, the others are the dataset."""
+"""Survey data with faulty files: each unusable file becomes a problem, the others the dataset."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hindcast.storage.location import Location
 
 
 class Finder:
-    """Finds files as `find_files` for `ready`, and keeps what it found, good and bad, for a survey.
+    """A file finder for `open_reading` that remembers usable and unusable files for a survey.
 
     Attributes:
-        files: those that can be used; None if nothing could be found.
-        problems: what is wrong with the others.
-        error: why nothing could be found, or what is wrong with the first that cannot be used; it is raised.
+        files: the usable files; None if the search failed.
+        problems: problems of the other files.
+        error: the error that is raised: of the search, or of the first unusable file.
     """
 
     def __init__(self) -> None:
@@ -34,49 +34,49 @@ class Finder:
     def __call__(self, locations: Sequence[Location], verify: bool) -> DataFiles:
         """See `find_files`."""
         try:
-            found = self.files = find_files(locations, verify, self._note)
+            data_files = self.files = find_files(locations, verify, self._note)
         except DataError as error:
             self.error = error
             raise
         if self.error is not None:
             raise self.error
-        return found
+        return data_files
 
     def _note(self, reason: Reason, location: Location, error: DataError) -> None:
         self.error = self.error or error
         is_damaged = reason == "unreadable"
         self.problems.append(
-            problem_of(str(location), error) if is_damaged else _error(reason, location, str(error))
+            problem_of(str(location), error) if is_damaged else _error_problem(reason, location, str(error))
         )
 
 
 def survey(
     data_files: DataFiles, columns: Sequence[str] | None = None
 ) -> tuple[EpisodeDataset, list[DataProblem]]:
-    """What files hold, and what is wrong with them.
+    """Make a dataset of the files that can be used together, and find the problems of files.
 
-    Files that differ in columns, dtypes, shapes or spaces are left to those that hold the most timesteps.
+    If files differ in columns, dtypes, shapes or spaces, the compatible ones with the most timesteps are used.
 
     Args:
-        found: the files, without those that cannot be used.
-        columns: those to look at; all if None.
+        data_files: the files, without unusable ones.
+        columns: the columns to inspect; all if None.
 
     Returns:
-        All files that can be used together, which may hold no episodes; and what is wrong with files.
+        A dataset of the files that can be used together, which may have no episodes; and problems of files.
 
     Raises:
-        DataError: a file that is named twice, a column that there is not.
-        StorageError: storage that refuses or fails.
+        DataError: a file is named twice, or a column does not exist.
+        StorageError: storage refuses or fails.
     """
     check_distinct(file.location for file in data_files.indexed_files)
-    problems = [_unlisted(location) for location in data_files.unlisted_files]
+    problems = [_unlisted_problem(location) for location in data_files.unlisted_files]
     problems += [
         DataProblem(severity="warning", kind="incomplete", message=message)
         for message in unfinished_notes(data_files.indexed_files)
     ]
-    files = project_columns(_as_recorded(data_files.indexed_files, problems), columns)
-    described = [DescribedFile(file.location, file.spec, file.entry.timesteps) for file in files]
-    numbers, spec, differing = largest_compatible_group(described)
+    files = project_columns(_files_as_recorded(data_files.indexed_files, problems), columns)
+    described_files = [DescribedFile(file.location, file.spec, file.entry.timesteps) for file in files]
+    numbers, spec, differing = largest_compatible_group(described_files)
     files = [files[number] for number in numbers]
     problems += differing
     for file in files:
@@ -85,52 +85,54 @@ def survey(
             problems.append(
                 DataProblem(severity="info", kind="empty-file", message=f"{path} holds no rows", path=path)
             )
-    stitched, repeated = stitch(files), 0
+    stitched_files, num_repeated = stitch(files), 0
     try:
-        stitched, repeated = drop_repeats(stitched, spec)
+        stitched_files, num_repeated = drop_repeats(stitched_files, spec)
     except DataError as error:
         problems.append(DataProblem(severity="error", kind="unreadable", message=str(error)))
-    return EpisodeDataset(spec, stitched, notes=tuple(repeat_notes(repeated))), problems
+    return EpisodeDataset(spec, stitched_files, notes=tuple(repeat_notes(num_repeated))), problems
 
 
-def _as_recorded(files: Sequence[IndexedFile], problems: list[DataProblem]) -> list[IndexedFile]:
-    """The files that hold what their manifest or commit says."""
+def _files_as_recorded(files: Sequence[IndexedFile], problems: list[DataProblem]) -> list[IndexedFile]:
+    """Return the files that match their manifest or commit."""
 
-    def difference(file: IndexedFile) -> tuple[Kind, str] | None:
+    def find_difference(file: IndexedFile) -> tuple[Kind, str] | None:
         if not file.is_listed:
             return None
         try:
-            found = index_file(file.location, file.entry.path)
+            actual = index_file(file.location, file.entry.path)
         except DataError as error:
             return "unreadable", str(error)
-        recorded = file.spec.difference(found.spec)
-        if recorded:
-            return "drift", f"{file.location} differs from what its recording says: {recorded}"
+        difference = file.spec.difference(actual.spec)
+        if difference:
+            return "drift", f"{file.location} differs from its recording's description: {difference}"
         if [group.lengths for group in file.entry.row_groups] != [
-            group.lengths for group in found.entry.row_groups
+            group.lengths for group in actual.entry.row_groups
         ]:
             return "other-lengths", (
-                f"{file.location} holds {_size(found)}, but its recording lists {_size(file)}, or episodes of other "
-                "lengths: copy the recording again, or record again"
+                f"{file.location} holds {_describe_size(actual)}, but its recording lists {_describe_size(file)}, or "
+                "episodes of other lengths: copy the recording again, or record again"
             )
         return None
 
-    found = map_in_threads(difference, files)
+    problems_of_files = map_in_threads(find_difference, files)
     problems += [
-        _error(what[0], file.location, what[1]) for file, what in zip(files, found, strict=True) if what
+        _error_problem(problem[0], file.location, problem[1])
+        for file, problem in zip(files, problems_of_files, strict=True)
+        if problem
     ]
-    return [file for file, what in zip(files, found, strict=True) if what is None]
+    return [file for file, problem in zip(files, problems_of_files, strict=True) if problem is None]
 
 
-def _size(file: IndexedFile) -> str:
+def _describe_size(file: IndexedFile) -> str:
     return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
 
 
-def _error(kind: Kind, location: Location, message: str) -> DataProblem:
+def _error_problem(kind: Kind, location: Location, message: str) -> DataProblem:
     return DataProblem(severity="error", kind=kind, message=message, path=str(location))
 
 
-def _unlisted(location: Location) -> DataProblem:
+def _unlisted_problem(location: Location) -> DataProblem:
     message = (
         f"{location} is in a recording that does not list it, so it is not read: its range "
         "is not complete, or somebody put it there; run the recording again, or move it away"
@@ -139,7 +141,7 @@ def _unlisted(location: Location) -> DataProblem:
 
 
 class DescribedFile(NamedTuple):
-    """A file, what it holds, and how many timesteps."""
+    """A file with its spec and its number of timesteps."""
 
     location: Location
     spec: DataSpec
@@ -149,13 +151,14 @@ class DescribedFile(NamedTuple):
 def largest_compatible_group(
     files: Sequence[DescribedFile], *, widens: bool = False
 ) -> tuple[list[int], DataSpec, list[DataProblem]]:
-    """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
+    """Find the largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
 
     Args:
-        widens: as of `DataSpec.difference`.
+        files: the files.
+        widens: see `DataSpec.difference`.
 
     Returns:
-        Which of the files these are; what they hold together; a problem for each other file.
+        Indices of these files, their common spec, and a problem for each other file.
     """
     groups: list[tuple[DataSpec, list[int]]] = []
     for number, file in enumerate(files):
@@ -167,22 +170,22 @@ def largest_compatible_group(
             groups.append((file.spec, [number]))
     if not groups:
         return [], DataSpec(), []
-    (spec, members), *others = sorted(
+    (spec, members), *other_groups = sorted(
         groups, key=lambda group: sum(files[i].steps for i in group[1]), reverse=True
     )
-    usual = files[members[0]].location
+    reference = files[members[0]].location
     drifts = [
-        _drift(files[i], usual, spec.difference(files[i].spec, can_widen=widens))
-        for _, group in others
+        _drift_problem(files[i], reference, spec.difference(files[i].spec, can_widen=widens))
+        for _, group in other_groups
         for i in group
     ]
     return members, spec, drifts
 
 
-def _drift(file: DescribedFile, usual: Location, difference: str | None) -> DataProblem:
-    are = "is" if file.steps == 1 else "are"
+def _drift_problem(file: DescribedFile, reference: Location, difference: str | None) -> DataProblem:
+    verb = "is" if file.steps == 1 else "are"
     message = (
-        f"{file.location} cannot be one dataset with {usual}: {difference}; its "
-        f"{formatting.plural(file.steps, 'timestep')} {are} not counted"
+        f"{file.location} cannot be one dataset with {reference}: {difference}; its "
+        f"{formatting.plural(file.steps, 'timestep')} {verb} not counted"
     )
     return DataProblem(severity="error", kind="drift", message=message, path=str(file.location))

@@ -1,1 +1,1 @@
-"""Data that cannot be opened as they are, made a dataset once, in a cache."""
+"""Prepare data that cannot be opened directly: make a dataset of them once, in a cache."""

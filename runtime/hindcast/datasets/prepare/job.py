@@ -1,4 +1,4 @@
-"""A preparation: what is read, by which rules, and where the episodes go. It travels to workers."""
+"""A preparation: its parts, its rules and its folder, as workers receive them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from hindcast.storage.location import Location
 PARTITION_BYTES: Final = 32 << 20
 
 Progress = Callable[[int, int], None]
-"""Called with how many pieces of the work are done, and of how many."""
+"""Called with the amount of work done and the total."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is read at once: a piece of a foreign file, or a unit of a dataset that can be opened directly.
+    """The part of the data that is read at once: a piece of a foreign file, or a unit of a dataset.
 
     Attributes:
-        path: its file.
-        nbytes: size in memory, about.
-        options: how it is read.
-        stored: gives rows that pass the filter, and complete episodes before it.
+        path: path of its file.
+        nbytes: approximate size in memory.
+        options: options for reading.
+        read_stored: reads rows, already filtered, or complete episodes, not yet filtered.
     """
 
     path: str
@@ -48,16 +48,16 @@ class Part:
     read_stored: Callable[[], Iterable[Rows | Block]]
 
     def read(self) -> Iterator[Rows | Block]:
-        """Timesteps that pass the filter, in stored order, or complete episodes.
+        """Read the filtered timesteps, in stored order, or complete episodes.
 
         Raises:
-            DataError: damaged data.
+            DataError: data are damaged.
         """
-        for found in self.read_stored():
-            if isinstance(found, Rows):
-                yield found.squeeze_scalars()
+        for chunk in self.read_stored():
+            if isinstance(chunk, Rows):
+                yield chunk.squeeze_scalars()
             else:
-                yield _selected(_filtered(found, self.options.filter), self.options.columns)
+                yield _select_columns(_filter_steps(chunk, self.options.filter), self.options.columns)
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Job:
     """A preparation.
 
     Attributes:
-        folder: of the dataset that is made.
-        parts: what is read, in stored order.
-        rules: how rows become episodes.
-        spec: spaces and environment, as far as the data say them; no leaves.
-        in_order: the rows of each episode are adjacent, so that partitions are cut from the rows as they are stored.
-            Otherwise rows are brought together by their episode's id.
-        begun: of a part that this process began to read: what it holds, which `read` gives once.
+        folder: folder of the prepared dataset.
+        parts: the parts to read, in stored order.
+        rules: the rules by which rows become episodes.
+        spec: spaces and environment, as far as they are known; no leaves.
+        is_in_order: whether the rows of each episode are adjacent, so that partitions are cut from the stored order.
+            Otherwise rows are grouped by their episode's id.
+        open_parts: part number -> iterator over the part, if this process has started to read it; `read` uses it once.
     """
 
     folder: Location
@@ -83,19 +83,19 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        """Size of the data in memory, about."""
+        """Approximate size of the data in memory."""
         return sum(part.nbytes for part in self.parts)
 
     @cached_property
     def num_partitions(self) -> int:
-        """How many partitions are made, one after another or side by side."""
+        """Number of partitions."""
         if self.is_in_order:
             return len(self.bounds) - 1
         return max(1, math.ceil(self.nbytes / PARTITION_BYTES))
 
     @cached_property
     def bounds(self) -> list[int]:
-        """Where partitions in stored order begin: first part of each, and the number of parts."""
+        """First part of each partition in stored order, and the number of parts."""
         bounds, size = [0], 0
         for number, part in enumerate(self.parts):
             if size and size + part.nbytes > PARTITION_BYTES:
@@ -105,84 +105,87 @@ class Job:
         return [*bounds, len(self.parts)]
 
     def read(self, number: int) -> Iterator[Rows | Block]:
-        """What a part holds; nothing that is empty."""
-        for found in self.open_parts.pop(number, None) or self.parts[number].read():
-            if isinstance(found, Block):
-                if found.num_episodes:
-                    refuse_unfinished(found, self.rules, self.parts[number].path)
-                    yield found
-            elif len(found):
-                if (found.eps_id is not None) != self.rules.is_grouped:
+        """Read the rows and complete episodes of a part, skipping empty ones."""
+        for chunk in self.open_parts.pop(number, None) or self.parts[number].read():
+            if isinstance(chunk, Block):
+                if chunk.num_episodes:
+                    refuse_unfinished(chunk, self.rules, self.parts[number].path)
+                    yield chunk
+            elif len(chunk):
+                if (chunk.eps_id is not None) != self.rules.is_grouped:
                     raise DataError(
-                        f"{found.path} {'has no' if self.rules.is_grouped else 'has the'} column 'eps_id', unlike "
+                        f"{chunk.path} {'has no' if self.rules.is_grouped else 'has the'} column 'eps_id', unlike "
                         f"{self.parts[0].path}: give each as a separate input"
                     )
-                yield found
+                yield chunk
 
     def scatter(self, number: int) -> Iterator[tuple[int, Steps | Block]]:
-        """A part's rows and complete episodes, each with the partition that they go to."""
-        for found in self.read(number):
-            if isinstance(found, Block):
-                yield number % self.num_partitions, found
+        """Read a part, and yield its rows and complete episodes with the number of their partition."""
+        for chunk in self.read(number):
+            if isinstance(chunk, Block):
+                yield number % self.num_partitions, chunk
             else:
-                yield from Steps.from_rows(found, number).split(self.num_partitions).items()
+                yield from Steps.from_rows(chunk, number).split(self.num_partitions).items()
 
 
 def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows | Block]]]:
-    """The first rows, if they have ids, else None; and what was read for it: see `Job.begun`.
+    """Read the first rows of the data.
+
+    Returns:
+        The rows if they have ids, else None; and the part that was opened, see `Job.open_parts`.
 
     Raises:
-        DataError: damaged data.
+        DataError: data are damaged.
     """
     for number, part in enumerate(parts):
         stream = part.read()
-        for found in stream:
-            begun: dict[int, Iterator[Rows | Block]] = {number: chain([found], stream)}
-            if isinstance(found, Rows) and len(found):
-                return None if found.eps_id is None else Steps.from_rows(found, 0), begun
-            if isinstance(found, Block) and found.num_episodes:
-                return None, begun
+        for chunk in stream:
+            # The part is read on from here later, instead of being opened again.
+            open_parts: dict[int, Iterator[Rows | Block]] = {number: chain([chunk], stream)}
+            if isinstance(chunk, Rows) and len(chunk):
+                return None if chunk.eps_id is None else Steps.from_rows(chunk, 0), open_parts
+            if isinstance(chunk, Block) and chunk.num_episodes:
+                return None, open_parts
     return None, {}
 
 
-def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
-    """The timesteps that pass, in pieces of their episodes; each piece has its own final observation.
+def _filter_steps(block: Block, terms: Sequence[FilterTerm]) -> Block:
+    """Filter the timesteps of episodes; adjacent ones form fragments with their own final observations.
 
     Args:
         block: complete episodes.
-        terms: comparisons of columns with one value a timestep, `eps_id`, `agent_id`, `module_id`, `t`,
-            `terminateds` and `truncateds` among them.
+        terms: comparisons of columns with one value per timestep, including `eps_id`, `agent_id`, `module_id`, `t`,
+            `terminateds` and `truncateds`.
 
     Raises:
-        DataError: a column that is not there, or a value of another kind than the column's.
+        DataError: a column does not exist, or a value is not of its kind.
     """
     if not terms:
         return block
-    table = _table(block, {term.column for term in terms})
-    kept = apply_filter(table, terms, 0)[1]
-    episode = block.episode_of_step[kept]
-    begins = np.ones(len(kept), dtype=np.bool_)
-    begins[1:] = (np.diff(kept) != 1) | (np.diff(episode) != 0)
-    starts = np.flatnonzero(begins)
-    length = np.diff(np.append(starts, len(kept)))
-    of = episode[starts]
-    return block.cut(of, kept[starts] - block.start[of], length)
+    table = _make_table(block, {term.column for term in terms})
+    passing_rows = apply_filter(table, terms, 0)[1]
+    episode = block.episode_of_step[passing_rows]
+    is_start = np.ones(len(passing_rows), dtype=np.bool_)
+    is_start[1:] = (np.diff(passing_rows) != 1) | (np.diff(episode) != 0)
+    starts = np.flatnonzero(is_start)
+    length = np.diff(np.append(starts, len(passing_rows)))
+    episode_of_piece = episode[starts]
+    return block.cut(episode_of_piece, passing_rows[starts] - block.start[episode_of_piece], length)
 
 
-def _selected(block: Block, columns: Sequence[str] | None) -> Block:
-    """The block with those of its columns that are to be read, and what every episode has."""
+def _select_columns(block: Block, columns: Sequence[str] | None) -> Block:
+    """Select the requested columns of a block, and observations, which every episode has."""
     if columns is None:
         return block
-    wanted = {Columns.OBS, *columns}
-    kept = {name: column for name, column in block.columns.items() if {name, root(name)} & wanted}
-    return block.with_columns(kept)
+    column_names = {Columns.OBS, *columns}
+    columns_left = {
+        name: column for name, column in block.columns.items() if {name, root(name)} & column_names
+    }
+    return block.with_columns(columns_left)
 
 
-def _table(block: Block, compared: Collection[str]) -> pa.Table:
-    """One row for each timestep, with the columns that have one value in each.
-
-    Who acted is looked up only if it is compared: it is in the episodes' details.
-    """
+def _make_table(block: Block, compared_columns: Collection[str]) -> pa.Table:
+    """Make a table with one row per timestep, of the columns with one value per timestep."""
     columns: dict[str, Any] = {
         Columns.EPS_ID: block.eps_id[block.episode_of_step],
         Columns.T: block.t,
@@ -192,6 +195,7 @@ def _table(block: Block, compared: Collection[str]) -> pa.Table:
     for name, column in block.columns.items():
         if column.ndim == 1:
             columns[name] = column[block.obs_row] if is_per_observation(name) else column
+    # Ids of agents and modules are in the episodes' details, so they are only looked up if a term compares them.
     for name in ACTOR_COLUMNS:
-        columns[name] = actor_ids(block, name) if name in compared else pa.nulls(block.num_steps)
+        columns[name] = actor_ids(block, name) if name in compared_columns else pa.nulls(block.num_steps)
     return pa.table(columns)

@@ -1,4 +1,4 @@
-"""Files in folders of data that are not data (noted), or data of another kind (refused)."""
+"""Files in folders of data that are not data, which are noted, or data of another kind, which are refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hindcast.datasets.sources import DataFiles, map_in_threads
 from hindcast.errors import DataError
 from hindcast.storage.location import Location
 
-_HEAD: Final = 4096
-_SHOWN: Final = 40
-_READ: Final = (
+_HEAD_BYTES: Final = 4096
+_MAX_SHOWN: Final = 40
+_SUPPORTED_FORMATS: Final = (
     "supported are Parquet, JSON and CSV (plain or gzip), RLlib's SampleBatch, Minari, D4RL and TFRecord"
 )
-_KNOWN: Final[tuple[tuple[bytes, str], ...]] = (
+_MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
     (b"BZh", "compressed with bzip2: decompress it, or use gzip"),
     (b"\xfd7zXZ", "compressed with xz: decompress it, or use gzip"),
@@ -37,82 +37,98 @@ _JSON: Final = (".json", ".jsonl", ".ndjson")
 _PARQUET: Final = "Parquet"
 
 
-def notes_on_skipped(found: DataFiles, where: str, reading: Reading) -> tuple[str, ...]:
-    """What to say of files next to the files of a dataset, in the folders named `where`, that are not of it.
+def notes_on_skipped(data_files: DataFiles, name: str, reading: Reading) -> tuple[str, ...]:
+    """Return a note on files next to those of a dataset that do not belong to it.
+
+    Args:
+        data_files: the dataset's files and the others.
+        name: name of the data, for messages.
+        reading: what to read, and how.
 
     Raises:
-        DataError: timesteps in another format, in addition to stored episodes.
-        StorageError: storage that refuses or fails.
+        DataError: some of the other files contain timesteps in another format.
+        StorageError: storage refuses or fails.
     """
-    if not found.unopened_files:
+    if not data_files.unopened_files:
         return ()
-    known, _ = recognise_formats([SourceFile(file, is_named=False) for file in found.unopened_files], reading)
-    no_data = _without_data(known)
-    data = [one.location for one in known if one.location not in no_data]
-    if data:
-        one = found.indexed_files[0].location
+    recognised_files, _ = recognise_formats(
+        [SourceFile(file, is_named=False) for file in data_files.unopened_files], reading
+    )
+    non_data = _find_non_data(recognised_files)
+    timestep_files = [file.location for file in recognised_files if file.location not in non_data]
+    if timestep_files:
+        episode_file = data_files.indexed_files[0].location
         raise DataError(
-            f"{where} mixes complete episodes ({one}) and timesteps ({data[0]}): keep them in separate folders, and "
-            "give each as an input"
+            f"{name} mixes complete episodes ({episode_file}) and timesteps ({timestep_files[0]}): keep them in "
+            "separate folders, and give each as an input"
         )
-    return (non_data_note(found.unopened_files),)
+    return (non_data_note(data_files.unopened_files),)
 
 
 def split_non_data(
-    known: Sequence[RecognisedFile], named: Collection[Location]
+    recognised_files: Sequence[RecognisedFile], named_locations: Collection[Location]
 ) -> tuple[list[RecognisedFile], list[Location]]:
-    """All files but those that are not data (`params.json`): next to Parquet tables, and not named; and these."""
-    doubtful = [one for one in known if one.format.name != _PARQUET and one.location not in named]
-    if len(doubtful) == len(known):
-        return list(known), []
-    no_data = _without_data(doubtful)
-    return [one for one in known if one.location not in no_data], no_data
+    """Split files into data and non-data, such as a `params.json` next to Parquet tables.
+
+    Parquet files and files that the user named are always data.
+    """
+    doubtful_files = [
+        file
+        for file in recognised_files
+        if file.format.name != _PARQUET and file.location not in named_locations
+    ]
+    if len(doubtful_files) == len(recognised_files):
+        return list(recognised_files), []
+    non_data = _find_non_data(doubtful_files)
+    return [file for file in recognised_files if file.location not in non_data], non_data
 
 
 def non_data_note(files: Sequence[Location]) -> str:
-    """The note on files without timesteps."""
+    """Make the note on files without timesteps."""
     return skipped_note(files, "that is not data" if len(files) == 1 else "that are not data")
 
 
 def skipped_note(files: Sequence[Location], what: str) -> str:
-    """The note on files that are not read; `what` says what they are."""
+    """Make the note on files that are not read; `what` describes them."""
     were = "was" if len(files) == 1 else "were"
     names = formatting.first_few([file.name for file in files], 3)
     return f"{formatting.plural(len(files), 'file')} {what} {were} left out: {names}"
 
 
-def _without_data(found: Sequence[RecognisedFile]) -> list[Location]:
-    """Those that do not have the columns of timesteps, as far as their format says."""
+def _find_non_data(source_files: Sequence[RecognisedFile]) -> list[Location]:
+    """Return the files that lack the columns of timesteps, as far as their format can tell."""
 
-    def holds_data(one: RecognisedFile) -> bool:
+    def has_data(file: RecognisedFile) -> bool:
         try:
-            one.format.notes(one.location, one.options)
+            file.format.notes(file.location, file.options)
         except DataError:
             return False
         return True
 
     return [
-        one.location for one, holds in zip(found, map_in_threads(holds_data, found), strict=True) if not holds
+        file.location
+        for file, holds in zip(source_files, map_in_threads(has_data, source_files), strict=True)
+        if not holds
     ]
 
 
 def unknown_format_error(location: Location) -> DataError:
-    """The sentence for a file that was named and is of no known format.
+    """Make the error for a file that the user named and whose format is unknown.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     with location.open_stream() as stream:
-        head = bytes(stream.read(_HEAD))
-    return DataError(f"{location} {_kind(location, head)}; {_READ}")
+        head = bytes(stream.read(_HEAD_BYTES))
+    return DataError(f"{location} {_describe_kind(location, head)}; {_SUPPORTED_FORMATS}")
 
 
-def _kind(location: Location, head: bytes) -> str:
+def _describe_kind(location: Location, head: bytes) -> str:
     if not head:
         return "is empty (0 bytes)"
-    named = next((kind for magic, kind in _KNOWN if head.startswith(magic)), None)
-    if named is not None:
-        return f"is {named}"
+    kind_text = next((kind for magic, kind in _MAGIC_NUMBERS if head.startswith(magic)), None)
+    if kind_text is not None:
+        return f"is {kind_text}"
     line = _first_line(head)
     if line is None:
         return f"begins with {head[:4]!r}, unlike any known format"
@@ -122,9 +138,10 @@ def _kind(location: Location, head: bytes) -> str:
 
 
 def _first_line(head: bytes) -> str | None:
-    """The first line of text; None for anything else. A character may be cut at the end of the head."""
+    """Return the first line of text; None for anything else."""
+    # The last character may be cut off: up to three bytes of it are ignored.
     text = head.decode(errors="ignore")
     is_text = len(head) - len(text.encode()) < 4 and all(
         char.isprintable() or char.isspace() for char in text
     )
-    return (text.lstrip().splitlines() or [""])[0][:_SHOWN] if is_text else None
+    return (text.lstrip().splitlines() or [""])[0][:_MAX_SHOWN] if is_text else None

@@ -1,4 +1,4 @@
-"""Opening data of any kind: directly if they are complete episodes in order, prepared otherwise."""
+"""Open data of any kind: directly if they are complete episodes in order, else after preparing them."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 
-_LOOK_S: Final = 0.5
+_POLL_INTERVAL_SECONDS: Final = 0.5
 
 Data = str | Path | Location | Reading
-Look = Callable[[Sequence[Location], bool], DataFiles]
-"""Finds the files of places that hold complete episodes, as `find_files`; the flag says whether to verify them."""
+FileFinder = Callable[[Sequence[Location], bool], DataFiles]
+"""Finds the files of complete episodes in locations, as `find_files`; the flag says whether to verify them."""
 
 
 class OpenedData(NamedTuple):
-    """Data that are open, after they were prepared where that is needed.
+    """Opened data, prepared if necessary.
 
     Attributes:
-        paths: where they are: those of the reading, or what was prepared.
-        files: what is there.
-        dataset: the same, with the columns of the reading.
-        notes: what finding and preparing them found, in sentences.
-        unfinished: what to say of recordings that were prepared and are not complete.
-        columns: of the reading; None for all.
-        is_prepared: whether they were prepared.
+        paths: paths of the reading, or of the prepared copy.
+        files: the data files.
+        dataset: the files as a dataset, with the columns of the reading.
+        notes: notes from finding and preparing the data.
+        unfinished_notes: notes on incomplete recordings that were prepared.
+        columns: columns of the reading; None for all.
+        is_prepared: whether the data were prepared.
     """
 
     paths: list[str | Path | Location]
@@ -76,20 +76,20 @@ class OpenedData(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The paths, for messages."""
+        """Name of the data in messages: the paths."""
         return ", ".join(map(str, self.paths))
 
     def without(self, leaves: Collection[str]) -> OpenedData:
-        """The same data, as if they did not hold these leaves."""
+        """Return the same data without some leaves."""
         columns = [leaf for leaf in self.dataset.spec.leaves if leaf not in leaves]
         dataset = dataset_of(project_columns(self.files.indexed_files, columns), self.name)
         return self._replace(dataset=dataset, columns=columns)
 
     def with_all_columns(self) -> EpisodeDataset:
-        """The data with all columns that they have.
+        """Return the dataset with all stored columns.
 
         Raises:
-            DataError: files differ in a column that the reading leaves out.
+            DataError: files differ in a column that the reading does not include.
         """
         return self.dataset if self.columns is None else dataset_of(self.files.indexed_files, self.name)
 
@@ -101,46 +101,52 @@ def open_data(
     hooks: Hooks = NO_HOOKS,
     verify: bool = False,
 ) -> EpisodeDataset:
-    """Any data, as one dataset.
+    """Open data of any kind as one dataset.
 
     Args:
-        data: paths (files, folders, globs, URIs) or readings. Paths are one reading, whose rows may belong together.
-        cache: folder for what is prepared; `$HINDCAST_CACHE`, by default `~/.cache/hindcast`.
-        watch: notified of progress in preparing.
-        verify: read all files of recordings and compare their checksums.
+        data: paths (files, folders, globs, URIs) or readings. All paths form one reading, so rows of an episode may be
+            in several of them.
+        cache: folder for prepared data; by default `$HINDCAST_CACHE` or `~/.cache/hindcast`.
+        hooks: notified of progress in preparing.
+        verify: whether to read all files of recordings and compare their checksums.
 
     Raises:
-        DataError: nothing there, damaged data, or rows that do not form complete episodes under the reading's rules.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist, data are damaged, or rows do not form complete episodes under the reading's
+            rules.
+        StorageError: storage refuses or fails.
     """
-    several = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
-    paths = tuple(one for one in several if not isinstance(one, Reading))
-    readings = [one for one in several if isinstance(one, Reading)]
-    if paths or not several:
+    items = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
+    paths = tuple(item for item in items if not isinstance(item, Reading))
+    readings = [item for item in items if isinstance(item, Reading)]
+    if paths or not items:
         readings.insert(0, Reading(paths))
-    found = [open_reading(reading, cache=cache, hooks=hooks, verify=verify) for reading in readings]
-    dataset = combine_datasets(found)
-    notes = [note for one in found for note in (*one.unfinished_notes, *one.notes)]
+    inputs = [open_reading(reading, cache=cache, hooks=hooks, verify=verify) for reading in readings]
+    dataset = combine_datasets(inputs)
+    notes = [note for data_input in inputs for note in (*data_input.unfinished_notes, *data_input.notes)]
     dataset.notes = (*notes, *dataset.notes)
     return dataset
 
 
-def combine_datasets(found: Sequence[OpenedData]) -> EpisodeDataset:
-    """What several readings found as one dataset, as if one reading had found it.
+def combine_datasets(inputs: Sequence[OpenedData]) -> EpisodeDataset:
+    """Combine the opened data of several readings into one dataset.
 
     Raises:
-        DataError: they differ in columns, dtypes, shapes or spaces, or two have the same file.
+        DataError: they differ in columns, dtypes, shapes or spaces, or two of them contain the same file.
     """
-    if len(found) == 1:
-        return found[0].dataset
-    files = [file for one in found for file in project_columns(one.files.indexed_files, one.columns)]
-    return dataset_of(files, ", ".join(one.name for one in found))
+    if len(inputs) == 1:
+        return inputs[0].dataset
+    files = [
+        file
+        for data_input in inputs
+        for file in project_columns(data_input.files.indexed_files, data_input.columns)
+    ]
+    return dataset_of(files, ", ".join(data_input.name for data_input in inputs))
 
 
 def differing_leaves(datasets: Sequence[Dataset]) -> set[str]:
-    """The leaves that some of them have and others lack, such as what only a policy with a distribution records."""
-    first, *others = [one.spec.required_leaves for one in datasets]
-    return first.union(*others) - first.intersection(*others)
+    """Return the leaves that only some datasets have, such as those that only a stochastic policy records."""
+    first, *rest = [dataset.spec.required_leaves for dataset in datasets]
+    return first.union(*rest) - first.intersection(*rest)
 
 
 def open_reading(
@@ -150,128 +156,142 @@ def open_reading(
     hooks: Hooks = NO_HOOKS,
     ray_options: Mapping[str, Any] | None = None,
     verify: bool = False,
-    finder: Look = find_files,
+    finder: FileFinder = find_files,
 ) -> OpenedData:
-    """Open what a reading names, prepared where that is needed: the one way to data of any kind.
+    """Open the data of a reading, prepared if necessary: every way to data of any kind goes through here.
 
-    Complete episodes in order are left where they are. All else becomes a dataset in the cache, once:
-    a preparation that was interrupted is resumed, and a finished one is used. Small data are prepared in
-    this process, others on Ray.
+    Complete episodes in order are opened where they are. Everything else is prepared once, as a dataset in the cache:
+    an interrupted preparation is resumed, a finished one is reused. Small data are prepared in this process, larger
+    data on Ray.
 
     Args:
-        reading: what is read, and how.
+        reading: what to read, and how.
         cache: see `open_data`.
-        watch: notified of progress in preparing, and of why it waits; notes on the data are given back instead.
-        ray_options: Ray's, for the tasks that prepare.
+        hooks: notified of progress in preparing, and of waiting; notes on the data are returned instead.
+        ray_options: Ray's options for preparation tasks.
         verify: see `open_data`.
-        look: finds the files that are opened directly; what it raises is raised here, except `NotReadable`.
+        finder: finds the files that are opened directly; its errors are raised, except `UnknownLayoutError`.
 
     Raises:
         DataError: as `open_data`.
-        StorageError: storage that refuses or fails.
+        StorageError: storage refuses or fails.
     """
-    maker = Preparer(reading, hooks, ray_options or {})
-    home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
+    preparer = Preparer(reading, hooks, ray_options or {})
+    prepared_folder = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     if reading.format not in ("Auto", "Parquet") or reading.options.schema:
-        return _foreign(maker, home, None, verify)
-    where = ", ".join(map(str, reading.locations))
+        return _open_foreign(preparer, prepared_folder, None, verify)
+    name = ", ".join(map(str, reading.locations))
     try:
         files = finder(reading.locations, verify)
     except UnknownLayoutError as error:
-        return _foreign(maker, home, error, verify)
+        return _open_foreign(preparer, prepared_folder, error, verify)
     columns = reading.options.columns if reading.is_plain else None
-    dataset = dataset_of(project_columns(files.indexed_files, columns), where)
+    dataset = dataset_of(project_columns(files.indexed_files, columns), name)
     check_options("Parquet", reading.options.options, ())
     if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
         raise DataError(
-            f"{where} has {formatting.plural(dataset.num_repeated, 'stored episode')} "
-            "of the id and the content of another, and prepare.duplicates is Refuse"
+            f"{name} has {formatting.plural(dataset.num_repeated, 'stored episode')} "
+            "with the id and the content of another, and prepare.duplicates is Refuse"
         )
-    others = notes_on_skipped(files, where, reading)
+    notes = notes_on_skipped(files, name, reading)
     if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
-        return OpenedData(list(reading.paths), files, dataset, others, columns=columns)
-    folder = home.child(preparation_digest([dataset.digest], reading))
-    found = _prepared(folder, lambda: _stored(dataset, reading), maker, verify)
-    return found._replace(notes=(*found.notes, *others))
+        return OpenedData(list(reading.paths), files, dataset, notes, columns=columns)
+    folder = prepared_folder.child(preparation_digest([dataset.digest], reading))
+    prepared_data = _open_prepared(folder, lambda: _make_stored_work(dataset, reading), preparer, verify)
+    return prepared_data._replace(notes=(*prepared_data.notes, *notes))
 
 
-def _stored(dataset: Dataset, reading: Reading) -> Work:
+def _make_stored_work(dataset: Dataset, reading: Reading) -> Work:
     parts = [
-        Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_episodes, dataset, unit))
+        Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_read_episodes, dataset, unit))
         for unit in dataset.units
     ]
     return Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
 
 
-def _episodes(dataset: Dataset, unit: Unit) -> list[Block]:
+def _read_episodes(dataset: Dataset, unit: Unit) -> list[Block]:
     return [dataset.read(unit)]
 
 
-def _foreign(maker: Preparer, home: Location, error: DataError | None, verify: bool) -> OpenedData:
-    found = find_source_files(maker.reading)
-    folder = home.child(files_digest(found, maker.reading))
-    prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker, verify)
-    files = {place.location.path for place in found if place.is_named}
-    places = [place for location in maker.reading.locations for place in expand_glob(location)]
-    folders = [place for place in places if place.path not in files]
-    return prepared._replace(unfinished_notes=tuple(filter(None, map(describe_unfinished, folders))))
+def _open_foreign(
+    preparer: Preparer, prepared_folder: Location, error: DataError | None, verify: bool
+) -> OpenedData:
+    source_files = find_source_files(preparer.reading)
+    folder = prepared_folder.child(files_digest(source_files, preparer.reading))
+    opened_data = _open_prepared(
+        folder, lambda: _make_foreign_work(source_files, preparer.reading, error), preparer, verify
+    )
+    named_files = {file.location.path for file in source_files if file.is_named}
+    locations = [match for location in preparer.reading.locations for match in expand_glob(location)]
+    folders = [location for location in locations if location.path not in named_files]
+    return opened_data._replace(unfinished_notes=tuple(filter(None, map(describe_unfinished, folders))))
 
 
-def _pieces(found: list[SourceFile], reading: Reading, error: DataError | None) -> Work:
-    """The pieces of foreign files.
+def _make_foreign_work(source_files: list[SourceFile], reading: Reading, error: DataError | None) -> Work:
+    """Split foreign files into pieces.
 
     Raises:
-        DataError: none of them is of a known format.
+        DataError: none of the files has a known format.
     """
-    known, others = recognise_formats(found, reading)
-    named = [place.location for place in found if place.is_named and place.location in others]
-    if named and reading.format == "Auto":
-        raise unknown_format_error(named[0])
-    if not known or named:
-        file = (named or others or [place.location for place in found])[0]
+    recognised_files, unknown_files = recognise_formats(source_files, reading)
+    named_locations = [file.location for file in source_files if file.is_named]
+    named_unknown = [location for location in named_locations if location in unknown_files]
+    if named_unknown and reading.format == "Auto":
+        raise unknown_format_error(named_unknown[0])
+    if not recognised_files or named_unknown:
+        file = (named_unknown or unknown_files or [file.location for file in source_files])[0]
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
-    known, no_data = split_non_data(known, [place.location for place in found if place.is_named])
-    pieces = map_in_threads(lambda one: one.format.pieces(one.location, one.options), known)
-    specs = map_in_threads(lambda one: one.format.describe(one.location), known)
+    recognised_files, non_data = split_non_data(recognised_files, named_locations)
+    pieces = map_in_threads(lambda file: file.format.pieces(file.location, file.options), recognised_files)
+    specs = map_in_threads(lambda file: file.format.describe(file.location), recognised_files)
     parts = [
-        Part(str(piece.location), piece.nbytes, one.options, partial(one.format.read, piece, one.options))
-        for one, own in zip(known, pieces, strict=True)
-        for piece in own
+        Part(str(piece.location), piece.nbytes, file.options, partial(file.format.read, piece, file.options))
+        for file, file_pieces in zip(recognised_files, pieces, strict=True)
+        for piece in file_pieces
     ]
-    notes = dict.fromkeys(note for one in known for note in one.format.notes(one.location, one.options))
-    spec = DataSpec.merge_all((one.location, own) for one, own in zip(known, specs, strict=True))
-    return Work(parts, spec, (*_notes(known, others, no_data), *notes))
+    notes = dict.fromkeys(
+        note for file in recognised_files for note in file.format.notes(file.location, file.options)
+    )
+    spec = DataSpec.merge_all(
+        (file.location, file_spec) for file, file_spec in zip(recognised_files, specs, strict=True)
+    )
+    return Work(parts, spec, (*_notes(recognised_files, unknown_files, non_data), *notes))
 
 
 def _notes(
-    known: Sequence[RecognisedFile], others: Sequence[Location], no_data: Sequence[Location]
+    recognised_files: Sequence[RecognisedFile],
+    unknown_files: Sequence[Location],
+    non_data: Sequence[Location],
 ) -> tuple[str, ...]:
-    formats = ", ".join(sorted({one.format.name for one in known}))
+    formats = ", ".join(sorted({file.format.name for file in recognised_files}))
     return (
-        f"read {formatting.plural(len(known), 'file')} as {formats}",
-        *((skipped_note(others, "of no known format"),) if others else ()),
-        *((non_data_note(no_data),) if no_data else ()),
+        f"read {formatting.plural(len(recognised_files), 'file')} as {formats}",
+        *((skipped_note(unknown_files, "of no known format"),) if unknown_files else ()),
+        *((non_data_note(non_data),) if non_data else ()),
     )
 
 
-def _prepared(folder: Location, look: Callable[[], Work], maker: Preparer, verify: bool) -> OpenedData:
-    """What is in the folder, once it is complete: made here, or by another process."""
+def _open_prepared(
+    folder: Location, find_work: Callable[[], Work], preparer: Preparer, verify: bool
+) -> OpenedData:
+    """Open the prepared data in a folder, preparing them or waiting until another process has done so."""
     is_waiting = False
     while (notes := read_notes(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)) as guard:
+                # Another process may have finished before this one got the lock.
                 if read_notes(folder) is None:
-                    maker.prepare(folder.with_guard(guard), look())
+                    preparer.prepare(folder.with_guard(guard), find_work())
         except OutputConflict as error:
             if not is_waiting:
-                maker.hooks.note(f"waiting for data that another process is preparing: {error}")
+                preparer.hooks.note(f"waiting for data that another process is preparing: {error}")
             is_waiting = True
-            maker.hooks.check()
-            time.sleep(_LOOK_S)
-    columns = maker.reading.options.columns
-    found = find_files([resolve(folder.uri)], verify)
-    files = found._replace(
-        indexed_files=[one._replace(origin=maker.reading.name) for one in found.indexed_files]
+            preparer.hooks.check()
+            time.sleep(_POLL_INTERVAL_SECONDS)
+    columns = preparer.reading.options.columns
+    data_files = find_files([resolve(folder.uri)], verify)
+    files = data_files._replace(
+        indexed_files=[file._replace(origin=preparer.reading.name) for file in data_files.indexed_files]
     )
-    dataset = dataset_of(project_columns(files.indexed_files, columns), maker.reading.name)
+    dataset = dataset_of(project_columns(files.indexed_files, columns), preparer.reading.name)
     return OpenedData([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)

@@ -1,4 +1,4 @@
-"""Writing partitions: the episodes of each, the commit that makes it count, and the manifest that lists all."""
+"""Write partitions: the episodes of each, the commit that makes it count, and the manifest that lists all."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _DIGEST_BYTES: Final = 8
 
 
 class PartitionCommit(Commit):
-    """The commit of a partition. It also says what its files hold, so that both change together.
+    """The commit of a partition, including the spec of its files, so that both change together.
 
     Attributes:
-        spec: of its blocks, as JSON; None if there are none.
-        findings: what was found in its rows.
-        ids: digests of the ids that its rows have, hexadecimal, 16 digits each; empty if rows were brought together.
+        spec: spec of its blocks, as JSON; None if there are no blocks.
+        findings: findings in its rows.
+        ids: digests of the ids of its rows, 16 hexadecimal digits each; empty if rows were grouped by id.
     """
 
     spec: dict[str, Any] | None
@@ -55,93 +55,97 @@ class PartitionCommit(Commit):
 
 
 def missing_partitions(job: Job) -> list[int]:
-    """The partitions that are still to be made, ascending."""
+    """Return the numbers of the partitions that are not committed yet, ascending."""
     return sorted(set(range(job.num_partitions)).difference(committed_ranges(job.folder)))
 
 
 def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
-    """Make partitions of rows and episodes in stored order; gives the number of each that is made.
+    """Make partitions of rows and episodes in stored order, and yield the number of each when it is made.
 
     Args:
         job: the preparation.
-        numbers: of the partitions, ascending. Those that follow one another are made in one pass over their parts.
+        numbers: numbers of the partitions, ascending. Adjacent ones are made in one pass over their parts.
 
     Raises:
-        DataError: as `make_partition`, or damaged data.
-        StorageError: it cannot be written.
+        DataError: as `make_partition`, or data are damaged.
+        StorageError: the folder cannot be written.
     """
-    for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
-        own = [number for _, number in run]
-        for number, found in cut_partitions(job, own[0], own[-1] + 1):
-            make_partition(job, number, found)
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run_numbers = [number for _, number in run]
+        for number, contents in cut_partitions(job, run_numbers[0], run_numbers[-1] + 1):
+            make_partition(job, number, contents)
             yield number
 
 
-def make_partition(job: Job, number: int, found: Sequence[Steps | Block]) -> None:
-    """Make a partition of all rows of its episodes, the parts of them in any order, and of complete episodes.
+def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> None:
+    """Make a partition of the rows of its episodes, in any order of their parts, and of complete episodes.
 
     Raises:
-        DataError: rows that do not form complete episodes under the rules.
-        StorageError: it cannot be written.
+        DataError: rows do not form complete episodes under the rules.
+        StorageError: the folder cannot be written.
     """
+    # Ray may run a task again after its first run has committed the partition.
     if commit_location(job.folder, number).exists():
         return
-    rows = [part for part in found if isinstance(part, Steps)]
+    rows = [part for part in contents if isinstance(part, Steps)]
     rows.sort(key=lambda part: (int(part.piece[0]), int(part.row[0])))
-    whole: list[tuple[Block | None, Findings]] = [
-        keep_whole_episodes(part, job.rules) for part in found if isinstance(part, Block)
+    results: list[tuple[Block | None, Findings]] = [
+        keep_whole_episodes(part, job.rules) for part in contents if isinstance(part, Block)
     ]
     ids = ""
     if rows:
         steps = Steps.concat(rows, job.rules.paths)
         if job.is_in_order:
             steps = assign_episode_ids(steps, job)
-            ids = _digests(steps) if job.rules.is_grouped else ""
-        whole.append(assemble(steps, job.rules))
-    blocks = [block for block, _ in whole if block is not None]
+            ids = _id_digests(steps) if job.rules.is_grouped else ""
+        results.append(assemble(steps, job.rules))
+    blocks = [block for block, _ in results if block is not None]
     spec = None
     if blocks:
-        blocks = [_together(blocks)]
+        blocks = [_concat(blocks)]
         spec = replace(job.spec, leaves=DataSpec.from_block(blocks[0]).leaves)
-    _write(job.folder, number, spec, blocks, Findings.merge([finding for _, finding in whole]), ids=ids)
+    _write_partition(
+        job.folder, number, spec, blocks, Findings.merge([finding for _, finding in results]), ids=ids
+    )
 
 
-def has_split_episodes(folder: Location, partitions: int) -> bool:
-    """Whether rows of one id are in several partitions that were cut from rows in stored order."""
-    seen: set[str] = set()
-    for number in range(partitions):
+def has_split_episodes(folder: Location, num_partitions: int) -> bool:
+    """Return True if rows of one id are in several partitions that were cut from the stored order."""
+    seen_digests: set[str] = set()
+    for number in range(num_partitions):
         ids = PartitionCommit.read(folder, number).ids
-        own = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
-        if not seen.isdisjoint(own):
+        digests = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
+        if not seen_digests.isdisjoint(digests):
             return True
-        seen |= own
+        seen_digests |= digests
     return False
 
 
-def _write(
+def _write_partition(
     folder: Location,
     number: int,
     spec: DataSpec | None,
     blocks: Sequence[Block],
-    found: Findings,
+    findings: Findings,
     *,
     ids: str = "",
 ) -> PartitionCommit:
-    """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
-    written = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
+    """Write a partition's episodes, then its commit, which replaces an earlier one."""
+    range_commit = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
     commit = PartitionCommit(
-        **dict(written), spec=None if spec is None else spec.to_json(), findings=found, ids=ids
+        **dict(range_commit), spec=None if spec is None else spec.to_json(), findings=findings, ids=ids
     )
     write_commit(folder, commit)
     return commit
 
 
-def _digests(steps: Steps) -> str:
-    used = steps.episode_ids[np.unique(steps.episode)].tolist()
-    return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used)
+def _id_digests(steps: Steps) -> str:
+    # Digests keep commits small. If two of them collide, rows are grouped by id without need.
+    used_ids = steps.episode_ids[np.unique(steps.episode)].tolist()
+    return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used_ids)
 
 
-def _together(blocks: Sequence[Block]) -> Block:
+def _concat(blocks: Sequence[Block]) -> Block:
     try:
         return Block.concat(blocks)
     except ValueError as error:
@@ -149,21 +153,21 @@ def _together(blocks: Sequence[Block]) -> Block:
 
 
 def finish(job: Job, notes: tuple[str, ...]) -> None:
-    """Record what was found in all partitions, and the notes, then list their files: this makes it a dataset.
+    """Finish the dataset: store the findings of all partitions and the notes, then the manifest.
 
     Raises:
-        DataError: partitions that do not make one dataset, or no episodes.
+        DataError: the partitions do not form one dataset, or there are no episodes.
     """
     commits = [PartitionCommit.read(job.folder, number) for number in range(job.num_partitions)]
     findings = Findings.merge([commit.findings for commit in commits])
     if not findings.timesteps:
-        wanted = "pass `filter`" if job.rules.is_filtered else "make an episode"
-        raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {wanted}")
-    spec = _common(commits)
-    commits = [_widened(job.folder, commit, spec) for commit in commits]
+        requirement = "pass `filter`" if job.rules.is_filtered else "form an episode"
+        raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {requirement}")
+    spec = _common_spec(commits)
+    commits = [_widen(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
     document = {
-        "notes": [*findings.sentences(), *notes, *_note_on_actions(spec)],
+        "notes": [*findings.sentences(), *notes, *_action_notes(spec)],
         "findings": findings.to_json(),
         "files": list(dict.fromkeys(part.path for part in job.parts)),
         "partitions": job.num_partitions,
@@ -175,30 +179,30 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
 
 
 def read_notes(folder: Location) -> tuple[str, ...] | None:
-    """What preparing a finished folder found; None if it is not finished.
+    """Read the notes of a finished preparation; None if it is not finished.
 
     Raises:
-        DataError: files in it that cannot be read.
+        DataError: a file cannot be read.
     """
     if read_manifest(folder) is None:
         return None
     return tuple(orjson.loads(folder.child(PREPARED_FILE).read_bytes())["notes"])
 
 
-def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
+def _action_notes(spec: DataSpec) -> tuple[str, ...]:
     if spec.normalized_actions or not spec.has_float_actions:
         return ()
     return (NOTE_ON_ACTIONS,)
 
 
-def _common(commits: Sequence[PartitionCommit]) -> DataSpec:
-    """What all partitions can be stored as: numbers in the narrowest dtype that holds those of each."""
+def _common_spec(commits: Sequence[PartitionCommit]) -> DataSpec:
+    """Return the common spec of all partitions, with the narrowest dtypes that hold the numbers of each."""
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
     common = specs[0]
     for spec in specs[1:]:
         leaves = {**spec.leaves, **common.leaves}
         for name in common.leaves.keys() & spec.leaves.keys():
-            leaves[name] = _wider(name, common.leaves[name], spec.leaves[name])
+            leaves[name] = _common_leaf(name, common.leaves[name], spec.leaves[name])
         common = replace(common, leaves=leaves)
         difference = common.difference(replace(spec, leaves={name: leaves[name] for name in spec.leaves}))
         if difference:
@@ -206,21 +210,21 @@ def _common(commits: Sequence[PartitionCommit]) -> DataSpec:
     return common
 
 
-def _wider(name: str, one: Leaf, other: Leaf) -> Leaf:
-    if one == other:
-        return one
-    if one.dtype is None or other.dtype is None or one.shape != other.shape:
-        raise DataError(f"{name!r} is {one} in some episodes and {other} in others: all must be the same")
-    return Leaf(np.result_type(one.dtype, other.dtype), one.shape)
+def _common_leaf(name: str, first: Leaf, second: Leaf) -> Leaf:
+    if first == second:
+        return first
+    if first.dtype is None or second.dtype is None or first.shape != second.shape:
+        raise DataError(f"{name!r} is {first} in some episodes and {second} in others: all must be the same")
+    return Leaf(np.result_type(first.dtype, second.dtype), first.shape)
 
 
-def _widened(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
-    """The partition in the dtypes of all, rewritten if necessary."""
+def _widen(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
+    """Rewrite a partition in the common dtypes, if necessary, and return its commit."""
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
-    own = DataSpec.from_json(commit.spec)
-    blocks = [_cast(block, spec) for block in Target(folder).read_blocks(own, commit.files)]
-    return _write(folder, commit.range, spec, blocks, commit.findings)
+    own_spec = DataSpec.from_json(commit.spec)
+    blocks = [_cast(block, spec) for block in Target(folder).read_blocks(own_spec, commit.files)]
+    return _write_partition(folder, commit.range, spec, blocks, commit.findings)
 
 
 def _cast(block: Block, spec: DataSpec) -> Block:

@@ -1,4 +1,4 @@
-"""Fills a folder of the cache with prepared data: partition by partition, in this process or on Ray."""
+"""Prepare data in a folder of the cache, partition by partition, in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
-_HERE_BYTES: Final = 256 << 20
+_MAX_LOCAL_BYTES: Final = 256 << 20
 _ORDER_FILE: Final = "partitioning.json"
 _OLD_ORDER_FILE: Final = "dealing.json"
-"""Its name in caches that development versions began."""
+"""Name of the file in caches that development versions began."""
 _IN_ORDER: Final = "inOrder"
 
 
 class Work(NamedTuple):
-    """What is prepared, and what a user should know about how it was found."""
+    """The parts to prepare, their spaces and environment, and notes for the user about the files."""
 
     parts: list[Part]
     spec: DataSpec
@@ -45,10 +45,10 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparer:
-    """Prepares one input.
+    """The preparation of one input.
 
-    Rows are taken in stored order, which reads and writes them once, unless the first part shows that the rows of an
-    episode are scattered. If that turns out later, what was made is discarded, and rows are grouped by episode.
+    Rows are processed in stored order, which reads and writes them once, unless the first part shows that the rows of
+    an episode are scattered. If a later part does, the partitions are discarded, and rows are grouped by episode.
     """
 
     reading: Reading
@@ -56,98 +56,102 @@ class Preparer:
     ray_options: Mapping[str, Any]
 
     def prepare(self, folder: Location, work: Work) -> None:
-        """Fill a folder of the cache, or resume filling it."""
+        """Prepare the data in a folder of the cache, or resume an interrupted preparation."""
         self.hooks.accept(work.spec)
-        job = self._job(folder, work)
-        if job.is_in_order and job.rules.is_grouped and not self._is_made_in_order(job):
-            _discard_order(folder)
+        job = self._make_job(folder, work)
+        if job.is_in_order and job.rules.is_grouped and not self._prepare_in_stored_order(job):
+            _discard_partitions(folder)
             job = replace(job, is_in_order=False)
         self._make_partitions(job)
         finish(job, work.notes)
 
-    def _is_made_in_order(self, job: Job) -> bool:
-        """Make partitions of rows in stored order; whether the rows of each episode were adjacent."""
+    def _prepare_in_stored_order(self, job: Job) -> bool:
+        """Make partitions of rows in stored order; return False if the rows of an episode were not adjacent."""
         try:
             self._make_partitions(job)
-        except DataError:  # reported once the rows are grouped by episode
+        except DataError:  # if it is not due to the order, grouping rows by episode raises it again
             return False
         return not has_split_episodes(job.folder, job.num_partitions)
 
     def _make_partitions(self, job: Job) -> None:
-        if job.nbytes < _HERE_BYTES:
+        if job.nbytes < _MAX_LOCAL_BYTES:
             prepare_in_process(job, self._report)
         else:
+            # Ray is slow to import, and small data do not need it.
             from hindcast.datasets.prepare.ray_data import prepare_on_ray
 
             prepare_on_ray(job, self._report, self.ray_options)
-        if left := missing_partitions(job):
-            raise RuntimeError(f"partitions {left} of {job.folder} were not made")
+        if unmade := missing_partitions(job):
+            raise RuntimeError(f"partitions {unmade} of {job.folder} were not made")
 
     def _report(self, done: int, total: int) -> None:
         self.hooks.check()
         self.hooks.progress("Preparing", done, total)
 
-    def _job(self, folder: Location, work: Work) -> Job:
+    def _make_job(self, folder: Location, work: Work) -> Job:
         options = self.reading.options
-        first, begun = read_first_rows(work.parts)
+        first_rows, open_parts = read_first_rows(work.parts)
         rules = Rules(
             spec=self.reading.prepare,
             paths=[part.path for part in work.parts],
             is_filtered=bool(options.filter),
             should_zero_final_obs=options.ignore_final_observation,
-            is_grouped=first is not None,
+            is_grouped=first_rows is not None,
         )
-        spec, normalized = work.spec, self.reading.actions_normalized
-        if normalized is not None:
-            spec = replace(spec, normalized_actions=normalized)
-        in_order = first is None or _begins_in_order(folder, first.find_scattered_episode() is None)
-        return Job(folder, work.parts, rules, spec, in_order, begun)
+        spec, normalized_actions = work.spec, self.reading.actions_normalized
+        if normalized_actions is not None:
+            spec = replace(spec, normalized_actions=normalized_actions)
+        in_order = first_rows is None or _should_keep_stored_order(
+            folder, first_rows.find_scattered_episode() is None
+        )
+        return Job(folder, work.parts, rules, spec, in_order, open_parts)
 
 
 def prepare_in_process(job: Job, progress: Progress) -> None:
     """Make all missing partitions in this process.
 
     Raises:
-        DataError: rows that do not form complete episodes under the rules.
-        StorageError: it cannot be written.
+        DataError: rows do not form complete episodes under the rules.
+        StorageError: the folder cannot be written.
     """
     todo = missing_partitions(job)
     if not todo:
         return
     if job.is_in_order:
         progress(0, len(todo))
-        for done, _ in enumerate(make_ordered_partitions(job, todo), 1):
-            progress(done, len(todo))
+        for num_done, _ in enumerate(make_ordered_partitions(job, todo), 1):
+            progress(num_done, len(todo))
         return
     total = len(job.parts) + len(todo)
-    found: dict[int, list[Steps | Block]] = {number: [] for number in todo}
+    contents: dict[int, list[Steps | Block]] = {number: [] for number in todo}
     for number in range(len(job.parts)):
         progress(number, total)
         for partition, part in job.scatter(number):
-            if partition in found:
-                found[partition].append(part)
-    for done, number in enumerate(todo):
-        progress(len(job.parts) + done, total)
-        make_partition(job, number, found.pop(number))
+            if partition in contents:
+                contents[partition].append(part)
+    for num_done, number in enumerate(todo):
+        progress(len(job.parts) + num_done, total)
+        make_partition(job, number, contents.pop(number))
     progress(total, total)
 
 
-def _begins_in_order(folder: Location, may_be: bool) -> bool:
-    """Whether rows are taken in stored order; recorded in the folder before anything is made, and kept on resuming."""
+def _should_keep_stored_order(folder: Location, is_in_order: bool) -> bool:
+    """Decide whether rows are processed in stored order, and record it, or return the recorded decision."""
+    # Recorded before the first partition, since a resumed preparation must make the others in the same way.
     for name in (_ORDER_FILE, _OLD_ORDER_FILE):
-        location = folder.child(FOLDER, name)
-        if location.exists():
-            return bool(orjson.loads(location.read_bytes())[_IN_ORDER])
-    if committed_ranges(folder):  # by a version that always grouped rows by episode
+        order_file = folder.child(FOLDER, name)
+        if order_file.exists():
+            return bool(orjson.loads(order_file.read_bytes())[_IN_ORDER])
+    if committed_ranges(folder):  # by an earlier version, which always grouped rows by episode
         return False
-    _record_order(folder, in_order=may_be)
-    return may_be
+    _record_order(folder, in_order=is_in_order)
+    return is_in_order
 
 
-def _discard_order(folder: Location) -> None:
-    """Delete what was made of rows in stored order."""
-    # The old file stays too: without it, a process that is killed here would leave rows in stored order that the next
-    # one takes for grouped ones.
+def _discard_partitions(folder: Location) -> None:
+    """Delete the partitions made in stored order."""
+    # The old file is kept, too: if it were deleted and this process killed, the next one would take the remaining
+    # partitions in stored order for grouped ones.
     clear_dataset(folder, keep=(LOCK, _ORDER_FILE, _OLD_ORDER_FILE))
     _record_order(folder, in_order=False)
 

@@ -1,10 +1,9 @@
-"""Preparing on Ray: larger than memory, on as many CPUs as there are. Everything specific to Ray Data is here.
+"""Prepare data on Ray, larger than memory, on all CPUs. Everything specific to Ray Data is in this module.
 
-Rows in order need no shuffle: each task makes partitions that follow one another, in one pass over their parts. Of
-other rows each part's are dealt out into chunks, one for each partition that they go to; Ray Data's hash shuffle brings
-the chunks of a partition together, through the object store, which spills to disk; a task then makes the partition.
-What travels between these tasks is a table: a partition's number in each row, and in a cell a chunk, a user's mistake,
-or nothing.
+Rows in order need no shuffle: each task makes adjacent partitions, in one pass over their parts. Other rows are
+divided, part by part, into one chunk for each partition. Ray Data's hash shuffle moves the chunks of a partition
+together, through the object store, which spills to disk; a task then makes the partition. These tasks exchange tables:
+each row has the number of a partition, and a cell with a chunk, a user error, or nothing.
 """
 
 from __future__ import annotations
@@ -38,57 +37,58 @@ from hindcast.errors import (
 from hindcast.ray_session import ray_connection
 from hindcast.user_code import registered_objects, restore_objects
 
-_NUMBER: Final = "number"
+_PARTITION: Final = "number"
 _CELL: Final = "cell"
-_SCHEMA: Final = pa.schema([(_NUMBER, pa.int64()), (_CELL, pa.large_binary())])
-_LOOK_S: Final = 1.0
-_MOST_OF_A_TASK: Final = 64
-_UNTIL_ENDED_S: Final = 10.0
+_SCHEMA: Final = pa.schema([(_PARTITION, pa.int64()), (_CELL, pa.large_binary())])
+_PROGRESS_INTERVAL_SECONDS: Final = 1.0
+_MAX_PARTITIONS_PER_TASK: Final = 64
+_CANCEL_TIMEOUT_SECONDS: Final = 10.0
 
 Execution = tuple[Iterator[Any], Callable[[], None]]
-"""What is made, or the user's mistake, as tasks end; and what ends them all."""
+"""An iterator over results or user errors of tasks as they end; and a function that ends all tasks."""
 
 
 def prepare_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
-    """Make all partitions that are not made, on the Ray that is connected, else on one of this machine.
+    """Make all missing partitions, on the connected Ray or else on one of this machine.
 
     Args:
         job: the preparation.
-        progress: called once a second with how many partitions are made.
+        progress: called once a second with the number of partitions made.
         remote_args: Ray's options for the tasks (`label_selector`, `memory`).
 
     Raises:
-        DataError: rows that do not form complete episodes under the rules.
-        SpecError: a user's class or function that tasks cannot import.
-        StorageError: it cannot be written.
+        DataError: rows do not form complete episodes under the rules.
+        SpecError: tasks cannot import a user's class or function.
+        StorageError: the folder cannot be written.
         WorkerLost: tasks keep dying.
     """
     todo = missing_partitions(job)
     if not todo:
         return
-    job.open_parts.clear()  # it does not pickle
+    job.open_parts.clear()  # iterators cannot be pickled
     with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         try:
-            # As bytes: Ray would repeat a task forever whose argument cannot be unpickled, without a word.
-            packed = ray.put(cloudpickle.dumps((job, registered_objects())))
-            execute = _in_order if job.is_in_order else _shuffle
-            _follow(job, todo, progress, execute(packed, job, todo, remote_args))
+            # As bytes: Ray silently repeats a task forever if its argument cannot be unpickled.
+            job_ref = ray.put(cloudpickle.dumps((job, registered_objects())))
+            execute = _prepare_in_order if job.is_in_order else _prepare_by_shuffle
+            _wait_for_partitions(job, todo, progress, execute(job_ref, job, todo, remote_args))
         except ray.exceptions.RayError as error:
-            raise _lost(error) from error
+            raise _describe_failure(error) from error
 
 
-def _follow(job: Job, todo: list[int], progress: Progress, execution: Execution) -> None:
-    """Wait for all partitions; whatever ends the wait early ends the tasks."""
+def _wait_for_partitions(job: Job, todo: list[int], progress: Progress, execution: Execution) -> None:
+    """Wait for all partitions, and end the tasks if the wait ends early."""
     results, end = execution
-    due = time.monotonic() + _LOOK_S  # what is made is listed once a second, however many results there are
-    with ThreadPoolExecutor(1, "hindcast-prepare") as waiter:
+    # Commits are listed once a second, however many results arrive.
+    report_time = time.monotonic() + _PROGRESS_INTERVAL_SECONDS
+    with ThreadPoolExecutor(1, "hindcast-prepare") as executor:
         try:
             while True:
-                waiting = waiter.submit(next, results, None)
-                while not wait([waiting], max(due - time.monotonic(), 0.0)).done:
+                future = executor.submit(next, results, None)
+                while not wait([future], max(report_time - time.monotonic(), 0.0)).done:
                     progress(len(todo) - len(missing_partitions(job)), len(todo))
-                    due = time.monotonic() + _LOOK_S
-                if (result := waiting.result()) is None:
+                    report_time = time.monotonic() + _PROGRESS_INTERVAL_SECONDS
+                if (result := future.result()) is None:
                     break
                 unwrap(result)
         finally:
@@ -96,36 +96,39 @@ def _follow(job: Job, todo: list[int], progress: Progress, execution: Execution)
     progress(len(todo), len(todo))
 
 
-def _in_order(packed: Any, _: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
-    """Partitions in stored order, many in each task: where two tasks meet, parts are read twice."""
-    count = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(todo) // _MOST_OF_A_TASK))
-    make_some = ray.remote(_make_in_order).options(**{"num_cpus": 1, **remote_args})
-    running = [make_some.remote(packed, own.tolist()) for own in np.array_split(todo, count) if len(own)]
+def _prepare_in_order(job_ref: Any, _: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
+    """Start tasks that make adjacent partitions in stored order."""
+    # Many partitions per task, since parts are read twice where two tasks meet.
+    count = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(todo) // _MAX_PARTITIONS_PER_TASK))
+    make_some = ray.remote(_make_ordered).options(**{"num_cpus": 1, **remote_args})
+    tasks = [
+        make_some.remote(job_ref, numbers.tolist()) for numbers in np.array_split(todo, count) if len(numbers)
+    ]
 
     def results() -> Iterator[Any]:
-        while running:
-            (task,), _ = ray.wait(running)
-            running.remove(task)
+        while tasks:
+            (task,), _ = ray.wait(tasks)
+            tasks.remove(task)
             yield ray.get(task)
 
     def end() -> None:
-        """Tasks are asked to end, and only those that run: Ray aborts this process where it forces one to end that has
-        just ended by itself.
-        """
-        left = list(running)
-        for task in left:
+        """Cancel the running tasks and wait until they have ended."""
+        # Without force: Ray aborts this process if it forces a task to end that has just ended by itself.
+        remaining = list(tasks)
+        for task in remaining:
             ray.cancel(task)
-        if left:
-            ray.wait(left, num_returns=len(left), timeout=_UNTIL_ENDED_S)
+        if remaining:
+            ray.wait(remaining, num_returns=len(remaining), timeout=_CANCEL_TIMEOUT_SECONDS)
 
     return results(), end
 
 
-def _make_in_order(packed: bytes, numbers: list[int]) -> list[int] | UserError:
-    """The partitions that are made: not those that were before the task was lost and repeated."""
+def _make_ordered(job_bytes: bytes, numbers: list[int]) -> list[int] | UserError:
+    """Make those of the partitions that are missing, and return their numbers."""
 
     def make_all() -> list[int]:
-        job = _job(packed)
+        # If this task replaces one that was lost, some partitions are committed already.
+        job = _unpickle_job(job_bytes)
         return list(
             make_ordered_partitions(job, [number for number in missing_partitions(job) if number in numbers])
         )
@@ -133,13 +136,13 @@ def _make_in_order(packed: bytes, numbers: list[int]) -> list[int] | UserError:
     return catch_user_error(make_all)
 
 
-def _shuffle(packed: Any, job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
-    """Partitions of rows in any order."""
+def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
+    """Start a shuffle that makes partitions of rows in any order."""
     import ray.data
 
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
-    each = {
-        "fn_args": [[packed], frozenset(todo)],
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # failures are raised as well
+    map_options = {
+        "fn_args": [[job_ref], frozenset(todo)],
         "batch_size": None,
         "batch_format": "pyarrow",
         "zero_copy_batch": True,
@@ -148,35 +151,38 @@ def _shuffle(packed: Any, job: Job, todo: list[int], remote_args: Mapping[str, A
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        numbers = ray.data.from_blocks([pa.table({_NUMBER: [number]}) for number in range(len(job.parts))])
-        chunks = numbers.map_batches(_scatter, **each)
-        _settle(chunks.context)
-        done = chunks.repartition(len(todo), keys=[_NUMBER]).map_batches(_make, **each)
-        _settle(done.context)
-        bundles, _, executor = done._execute_to_iterator(capture_executor=False)
+        numbers = ray.data.from_blocks([pa.table({_PARTITION: [number]}) for number in range(len(job.parts))])
+        chunks = numbers.map_batches(_scatter, **map_options)
+        _configure(chunks.context)
+        partitions = chunks.repartition(len(todo), keys=[_PARTITION]).map_batches(
+            _make_shuffled, **map_options
+        )
+        _configure(partitions.context)
+        bundles, _, executor = partitions._execute_to_iterator(capture_executor=False)
 
     def results() -> Iterator[Any]:
         for bundle in bundles:
             for table in ray.get(list(bundle.block_refs)):
-                if len(table):  # where no partition went, Ray Data has a table without columns
-                    yield from _unpacked(table)
+                if len(table):  # Ray Data returns a table without columns if no partition went there
+                    yield from _unpickle_cells(table)
 
     return results(), partial(executor.shutdown, force=True)
 
 
-def _settle(context: Any) -> None:
+def _configure(context: Any) -> None:
     context.target_max_block_size = None  # a partition is one block
     context.shuffle_compression = "lz4"
-    context.shuffle_input_batch_bytes = 0  # else parts wait in the object store for a gigabyte of them
+    # By default, parts wait in the object store until they are a gigabyte.
+    context.shuffle_input_batch_bytes = 0
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1
 
 
 @lru_cache(maxsize=1)
-def _job(packed: bytes) -> Job:
+def _unpickle_job(job_bytes: bytes) -> Job:
     try:
-        job, objects = cloudpickle.loads(packed)
+        job, objects = cloudpickle.loads(job_bytes)
     except ModuleNotFoundError as error:
         raise SpecError(
             f"processes that prepare the data cannot import {error.name!r}, where a class or function that you passed "
@@ -186,46 +192,52 @@ def _job(packed: bytes) -> Job:
     return job
 
 
-def _table(rows: Iterable[tuple[int, Any]]) -> pa.Table:
-    cells = [(number, None if found is None else cloudpickle.dumps(found)) for number, found in rows]
-    numbers, packed = zip(*cells, strict=True) if cells else ((), ())
-    return pa.table([list(numbers), list(packed)], schema=_SCHEMA)
+def _make_table(rows: Iterable[tuple[int, Any]]) -> pa.Table:
+    cells = [(number, None if content is None else cloudpickle.dumps(content)) for number, content in rows]
+    numbers, contents = zip(*cells, strict=True) if cells else ((), ())
+    return pa.table([list(numbers), list(contents)], schema=_SCHEMA)
 
 
-def _unpacked(table: pa.Table) -> list[Any]:
-    """What is in the cells of a table."""
+def _unpickle_cells(table: pa.Table) -> list[Any]:
+    """Unpickle the cells of a table."""
     return [cloudpickle.loads(cell.as_buffer()) for cell in table[_CELL].drop_null()]
 
 
-def _scatter(numbers: pa.Table, job_of_all: list[Any], todo: frozenset[int]) -> pa.Table:
-    """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
-    number = numbers[_NUMBER][0].as_py()
+def _scatter(numbers: pa.Table, job_refs: list[Any], todo: frozenset[int]) -> pa.Table:
+    """Divide a part into chunks, or, if it cannot be read, return the error for every partition."""
+    # Any partition could lack rows of that part, so none may be made.
+    number = numbers[_PARTITION][0].as_py()
     try:
-        job = _job(ray.get(job_of_all[0]))
+        job = _unpickle_job(ray.get(job_refs[0]))
         chunks = [chunk for chunk in job.scatter(number) if chunk[0] in todo]
     except UserError as error:
-        return _table((partition, error) for partition in todo)
-    # The first part names every partition, so that those to which no row goes are made too.
-    to_all = [(partition, None) for partition in todo] if number == 0 else []
-    return _table([*to_all, *chunks])
+        return _make_table((partition, error) for partition in todo)
+    # The first part names every partition, so that partitions without rows are committed, too.
+    empty_chunks = [(partition, None) for partition in todo] if number == 0 else []
+    return _make_table([*empty_chunks, *chunks])
 
 
-def _make(chunks: pa.Table, job_of_all: list[Any], _: frozenset[int]) -> pa.Table:
-    """Make the partitions whose chunks these are, all of each: their numbers, or the user's mistakes."""
+def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> pa.Table:
+    """Make the partitions of these chunks, and return their numbers or user errors.
+
+    Args:
+        chunks: all chunks of the partitions.
+        job_refs: a reference to the pickled job.
+    """
 
     def make_one(number: int) -> int:
-        found = _unpacked(chunks.filter(pc.equal(chunks[_NUMBER], number)))
-        make_partition(_job(ray.get(job_of_all[0])), number, [unwrap(part) for part in found])
+        contents = _unpickle_cells(chunks.filter(pc.equal(chunks[_PARTITION], number)))
+        make_partition(_unpickle_job(ray.get(job_refs[0])), number, [unwrap(part) for part in contents])
         return number
 
-    return _table(
+    return _make_table(
         (number, catch_user_error(partial(make_one, number)))
-        for number in chunks[_NUMBER].unique().to_pylist()
+        for number in chunks[_PARTITION].unique().to_pylist()
     )
 
 
-def _lost(error: Exception) -> Exception:
-    """That tasks died, as a sentence; what is a defect stays as it is."""
+def _describe_failure(error: Exception) -> Exception:
+    """Turn an error of Ray into a sentence if tasks died; return a defect's exception unchanged."""
     reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return OutOfMemory(f"tasks that prepare the data were killed for memory ({reason})")

@@ -1,4 +1,4 @@
-"""`Reading`: what is read and how."""
+"""`Reading`, the paths to read and the options for doing so."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hindcast.storage.location import Location, resolve
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read and how: an `InputSource` without its weight.
+    """The paths to read and the options for doing so: an `InputSource` without its weight.
 
     Attributes:
         paths: files, folders and globs; rows of one episode may be in several of them.
-        format: as `InputSource.format` names it.
-        options: for the format's reader.
+        format: name of the format, see `InputSource.format`.
+        options: options for the format's reader.
         prepare: how rows become complete episodes.
-        actions_normalized: whether Box actions are in [-1, 1]; None takes it from the data.
-        filesystem: where the paths are, if they do not say it themselves.
+        actions_normalized: whether Box actions are in [-1, 1]; None uses what the data say.
+        filesystem: file system that contains the paths, unless they are URIs.
     """
 
     paths: tuple[str | Path | Location, ...]
@@ -41,12 +41,12 @@ class Reading:
         mapper_kwargs: Mapping[str, Any] | None = None,
         mapper_given: Mapping[str, Any] | None = None,
     ) -> Reading:
-        """What an input of a training describes.
+        """Make the reading of a training's input.
 
         Args:
             source: the input.
-            path: its own, or of the dataset that it refers to.
-            mapper: class path of the training's pre-learner.
+            path: path of the input, or of the dataset that it refers to.
+            mapper: import path of the training's pre-learner.
             mapper_kwargs: the pre-learner's keyword arguments.
             mapper_given: the training, as JSON.
         """
@@ -65,17 +65,17 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """The paths, for messages."""
+        """Name of the data in messages: the paths."""
         return ", ".join(map(str, self.paths))
 
     @property
     def locations(self) -> list[Location]:
-        """Where the paths are."""
+        """Locations of the paths."""
         return [resolve(path, self.filesystem) for path in self.paths]
 
     @property
     def is_plain(self) -> bool:
-        """Whether complete episodes can be opened as they are."""
+        """True if complete episodes can be opened directly."""
         return (
             self.format in ("Auto", "Parquet")
             and not self.options.filter

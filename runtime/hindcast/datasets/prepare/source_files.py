@@ -1,4 +1,4 @@
-"""Which foreign files a reading names, and fingerprints that show whether they changed."""
+"""The foreign files of a reading, and fingerprints that show whether they changed."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from hindcast.formats.registry import FORMATS, detect_format, find_locations
 from hindcast.storage.location import Entry, Location, broken_links, missing_error
 from hindcast.user_code import import_object, source_digest
 
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 VERSION: Final = 3
-"""Of what prepare makes: raised when the same files would become other episodes, or commits others."""
-_MAPPED: Final = ("Text", "Images", "Binary")
-_ENDS: Final = 64 << 10
+"""Version of prepared data: increased when the same files would become different episodes or commits."""
+_MAPPED_FORMATS: Final = ("Text", "Images", "Binary")
+_FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_MARK: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
-_WHOLE: Final = re.compile(r"0|-?[1-9]\d{0,17}")
+_WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 class SourceFile(NamedTuple):
     """A file, or a folder that is read as one.
 
     Attributes:
-        location: where.
-        is_named: the user named it; it was not found in a folder.
-        keys: columns stored in the names of its folders, below what the user named.
+        location: the file or folder.
+        is_named: whether the user named it; otherwise it was found in a folder.
+        keys: columns in the names of its folders, below the path that the user named.
     """
 
     location: Location
@@ -47,7 +47,7 @@ class SourceFile(NamedTuple):
 
 
 class RecognisedFile(NamedTuple):
-    """A place, what it is, and how it is read."""
+    """A source location with its format and the options for reading it."""
 
     format: Format
     location: Location
@@ -55,64 +55,73 @@ class RecognisedFile(NamedTuple):
 
 
 def find_source_files(reading: Reading) -> list[SourceFile]:
-    """The places that the paths name, in order.
+    """Find the source files of a reading's paths, in order.
 
     Raises:
-        DataError: nothing is there, or something is named twice.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist, or a file is named twice.
+        StorageError: storage refuses or fails.
     """
-    found = [place for location in reading.locations for place in _places(reading, location)]
-    check_distinct(place.location for place in found)
-    return found
+    source_files = [place for location in reading.locations for place in _find_at(reading, location)]
+    check_distinct(place.location for place in source_files)
+    return source_files
 
 
 def recognise_formats(
-    found: list[SourceFile], reading: Reading
+    source_files: list[SourceFile], reading: Reading
 ) -> tuple[list[RecognisedFile], list[Location]]:
-    """The places with their formats, and those of no known format in folders of data.
+    """Detect the formats of source files.
+
+    Returns:
+        The files with their formats, and the locations without a known format.
 
     Raises:
-        DataError: a file that was named and is of no known format.
+        DataError: a file cannot be read.
     """
-    formats = map_in_threads(lambda place: _format(place, reading), found)
-    types = _key_types(found)
-    known = [
-        RecognisedFile(form, place.location, _with_keys(reading.options, place, types))
-        for place, form in zip(found, formats, strict=True)
-        if form is not None
+    formats = map_in_threads(lambda file: _detect(file, reading), source_files)
+    types = _key_types(source_files)
+    recognised_files = [
+        RecognisedFile(file_format, file.location, _with_keys(reading.options, file, types))
+        for file, file_format in zip(source_files, formats, strict=True)
+        if file_format is not None
     ]
-    others = [place.location for place, form in zip(found, formats, strict=True) if form is None]
-    return known, others
+    unknown_files = [
+        file.location for file, file_format in zip(source_files, formats, strict=True) if file_format is None
+    ]
+    return recognised_files, unknown_files
 
 
-def _key_types(found: list[SourceFile]) -> dict[str, pa.DataType]:
-    """Of each key: int64 where all its values are whole numbers as they would be written, else text."""
+def _key_types(source_files: list[SourceFile]) -> dict[str, pa.DataType]:
+    """Return the type of each key: int64 if all its values are integers in canonical form, else text."""
     values: dict[str, list[str]] = {}
-    for place in found:
-        for name, value in place.keys.items():
+    for file in source_files:
+        for name, value in file.keys.items():
             values.setdefault(name, []).extend([] if value is None else [value])
     return {
-        name: pa.int64() if texts and all(map(_WHOLE.fullmatch, texts)) else pa.string()
+        name: pa.int64() if texts and all(map(_WHOLE_NUMBER.fullmatch, texts)) else pa.string()
         for name, texts in values.items()
     }
 
 
-def _with_keys(options: ReadOptions, place: SourceFile, types: Mapping[str, pa.DataType]) -> ReadOptions:
-    if not place.keys:
+def _with_keys(
+    options: ReadOptions, source_file: SourceFile, types: Mapping[str, pa.DataType]
+) -> ReadOptions:
+    if not source_file.keys:
         return options
-    keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in place.keys.items()}
+    keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in source_file.keys.items()}
     return replace(options, keys=keys)
 
 
-def files_digest(found: list[SourceFile], reading: Reading) -> str:
-    """sha256 (hex) of what prepare is given: files as they are, and options."""
-    prints = map_in_threads(lambda place: fingerprints(place.location), found)
-    keys = [f"{number} {dict(place.keys)}" for number, place in enumerate(found) if place.keys]
-    return preparation_digest([*(one for several in prints for one in several), *keys], reading)
+def files_digest(source_files: list[SourceFile], reading: Reading) -> str:
+    """Compute the sha256 (hex) of the files' fingerprints and the options: the name of the prepared data."""
+    prints_by_file = map_in_threads(lambda file: fingerprints(file.location), source_files)
+    keys = [f"{number} {dict(file.keys)}" for number, file in enumerate(source_files) if file.keys]
+    return preparation_digest(
+        [*(fingerprint for prints in prints_by_file for fingerprint in prints), *keys], reading
+    )
 
 
 def preparation_digest(data: list[str], reading: Reading) -> str:
-    """sha256 (hex) of what identifies data, and of the options; the code of a class among them counts."""
+    """Compute the sha256 (hex) of data and options, including the source code of classes among the options."""
     options = reading.options
     document = {
         "version": VERSION,
@@ -129,7 +138,7 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
         "mapper": options.mapper,
         "mapperSource": mapper_digest(options),
         "mapperKwargs": dict(options.mapper_kwargs),
-        # Options that came later count where they are set, so that what was prepared before them stays found.
+        # Options added later count only if they are set, so that data prepared before are still found.
         **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
         **({"mapperGiven": dict(options.mapper_training)} if options.mapper_training else {}),
         **_method_source(options),
@@ -139,7 +148,7 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
 
 
 def _method_source(options: ReadOptions) -> dict[str, str]:
-    """The code of the user's function that reads."""
+    """Return the source digest of the user's reading function, if any."""
     method = options.options.get("method")
     if not isinstance(method, str) or ":" not in method:
         return {}
@@ -147,7 +156,7 @@ def _method_source(options: ReadOptions) -> dict[str, str]:
 
 
 def fingerprints(location: Location) -> list[str]:
-    """Path, size and time of change of a file, or of each in a folder; both ends if there is no such time."""
+    """Return path, size and time of change of a file, or of each file in a folder."""
     if location.is_folder():
         return [
             _fingerprint(entry.location, entry.size, entry.modified_ns)
@@ -160,37 +169,38 @@ def fingerprints(location: Location) -> list[str]:
 def _fingerprint(location: Location, size: int, modified: int | None) -> str:
     if modified is not None:
         return f"{location.path} {size} {modified}"
+    # Some storage reports no time of change: there, both ends of the file are hashed.
     with location.open() as stream:
-        head = stream.read(min(size, _ENDS))
-        stream.seek(max(0, size - _ENDS))
+        head = stream.read(min(size, _FINGERPRINT_BYTES))
+        stream.seek(max(0, size - _FINGERPRINT_BYTES))
         return f"{location.path} {size} {hashlib.sha256(head + stream.read()).hexdigest()}"
 
 
-def _places(reading: Reading, location: Location) -> Iterator[SourceFile]:
+def _find_at(reading: Reading, location: Location) -> Iterator[SourceFile]:
     base = glob_base(location)
-    for place in expand_glob(location):
-        if not place.exists():
-            raise missing_error(place)
-        if not place.is_folder():
-            yield SourceFile(place, is_named=True, keys=hive_keys(base, place))
+    for match in expand_glob(location):
+        if not match.exists():
+            raise missing_error(match)
+        if not match.is_folder():
+            yield SourceFile(match, is_named=True, keys=hive_keys(base, match))
             continue
-        exported = read_exported_manifest(place)
-        if exported is not None:
-            listed = listed_files(place, exported.files)
-            yield from (SourceFile(place.child(file.path), is_named=False) for file in listed)
+        manifest = read_exported_manifest(match)
+        if manifest is not None:
+            files = listed_files(match, manifest.files)
+            yield from (SourceFile(match.child(file.path), is_named=False) for file in files)
             continue
-        entries = place.list(recursive=True)
-        _refuse_runs(entries)
+        entries = match.list(recursive=True)
+        _check_not_run(entries)
         for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
             raise missing_error(link)
-        inside = find_locations(entries, reading.format)
-        if not inside:
-            raise DataError(f"{place} holds no files")
-        yield from (SourceFile(one, is_named=False, keys=hive_keys(base, one)) for one in inside)
+        locations = find_locations(entries, reading.format)
+        if not locations:
+            raise DataError(f"{match} holds no files")
+        yield from (SourceFile(inside, is_named=False, keys=hive_keys(base, inside)) for inside in locations)
 
 
-def _refuse_runs(entries: Sequence[Entry]) -> None:
-    """Refuse the folder of a training's run, or of its runs: results and checkpoints are not data."""
+def _check_not_run(entries: Sequence[Entry]) -> None:
+    """Refuse the folder of a training's run or runs, whose results and checkpoints are not data."""
     for run in [entry.location.parent() for entry in entries if _RUN_MARK.fullmatch(entry.relative_path)]:
         resource = str((read_owner(run) or {}).get("resource"))
         if resource.startswith("OfflineTraining/"):
@@ -199,21 +209,25 @@ def _refuse_runs(entries: Sequence[Entry]) -> None:
             )
 
 
-def _format(place: SourceFile, reading: Reading) -> Format | None:
+def _detect(source_file: SourceFile, reading: Reading) -> Format | None:
     if reading.format != "Auto":
-        form = FORMATS[reading.format]
-        return form if place.is_named or form.recognises(place.location) else None
-    found = detect_format(place.location)
-    is_unmapped = found is not None and found.name in _MAPPED and reading.options.mapper is None
-    return None if is_unmapped else found
+        file_format = FORMATS[reading.format]
+        return file_format if source_file.is_named or file_format.recognises(source_file.location) else None
+    detected_format = detect_format(source_file.location)
+    is_unmapped = (
+        detected_format is not None
+        and detected_format.name in _MAPPED_FORMATS
+        and reading.options.mapper is None
+    )
+    return None if is_unmapped else detected_format
 
 
 def hive_keys(base: Location, location: Location) -> dict[str, str | None]:
-    """Name -> value (None: null) of the folders between `base`, which the user named, and a location below it."""
+    """Parse Hive keys, name -> value (None: null), from the folders between `base` and a location below it."""
     folders = location.path[len(base.path) :].strip("/").split("/")[:-1]
     parts = [folder.partition("=") for folder in folders]
     return {
-        unquote(name): None if value == _NULL else unquote(value)
+        unquote(name): None if value == _HIVE_NULL else unquote(value)
         for name, equals, value in parts
         if name and equals
     }

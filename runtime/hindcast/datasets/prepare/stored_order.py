@@ -1,7 +1,7 @@
-"""Rows in stored order, cut into episodes where their ids or, without ids, their ends say so.
+"""Cut rows in stored order into episodes, by their ids or, without ids, by their ends.
 
-A partition is a run of parts. The episodes that begin in it are its own; the last one may continue in the parts that
-follow, and the first rows may belong to an episode of the parts before.
+A partition is a run of parts and contains the episodes that begin in them. Its last episode may continue in the
+following parts, and its first rows may belong to an episode of the previous partition.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hindcast.formats.rows import Rows
 
 
 def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[Steps | Block]]]:
-    """What begins in each of several partitions that follow one another: rows of complete episodes, and blocks.
+    """Yield the number and the content of adjacent partitions: rows of complete episodes, and blocks.
 
-    Their parts are read once, as a stream. Of the other parts only the one before is read, for its last row, and those
-    in which the last episode continues.
+    Their parts are read once, as a stream. In addition, the part before them is read for its last row, and the parts
+    after them as far as the last episode continues.
 
     Args:
         job: the preparation.
@@ -33,98 +33,100 @@ def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[
         stop: number of the partition after the last.
 
     Raises:
-        DataError: damaged data, or files that differ.
+        DataError: data are damaged, or files differ.
     """
     number, is_open = first, False
-    begun: list[Steps | Block] = []
-    before = _row_before(job, job.bounds[first])
+    contents: list[Steps | Block] = []
+    row_before = _row_before(job, job.bounds[first])
     for part in range(job.bounds[first], len(job.parts)):
         if part >= job.bounds[stop] and not is_open:
             break
-        for found in job.read(part):
+        for chunk in job.read(part):
             rest: Steps | Block
-            if isinstance(found, Block):
-                rest, before = found, None
+            if isinstance(chunk, Block):
+                rest, row_before = chunk, None
             else:
-                steps = _steps(job, found, part)
-                heads = np.flatnonzero(_heads(steps, before, job))
-                head = int(heads[0]) if len(heads) else len(steps)
-                before = steps.take(np.array([-1]))
+                steps = _to_steps(job, chunk, part)
+                head_rows = np.flatnonzero(_find_heads(steps, row_before, job))
+                head = int(head_rows[0]) if len(head_rows) else len(steps)
+                row_before = steps.take(np.array([-1]))
                 if is_open and head:
-                    begun.append(steps.take(slice(head)))
+                    contents.append(steps.take(slice(head)))
                 if head == len(steps):
                     continue
                 rest = steps.take(slice(head, None))
             while part >= job.bounds[number + 1]:
-                yield number, begun
-                number, begun = number + 1, []
+                yield number, contents
+                number, contents = number + 1, []
                 if number == stop:
                     return
-            begun.append(rest)
+            contents.append(rest)
             is_open = isinstance(rest, Steps)
     for last in range(number, stop):
-        yield last, begun
-        begun = []
+        yield last, contents
+        contents = []
 
 
 def assign_episode_ids(steps: Steps, job: Job) -> Steps:
-    """Rows that `cut_in_order` gives, as one, once each of them has its episode's id.
+    """Complete the rows of a partition from `cut_partitions` with the ids of their episodes.
 
     Raises:
         DataError: the rows of an id are not adjacent.
     """
     if not job.rules.is_grouped:
-        return _named(steps, job)
-    if (apart := steps.find_scattered_episode()) is not None:
-        raise DataError(f"the rows of episode {apart} are not adjacent")
+        return _name_episodes(steps, job)
+    if (scattered_id := steps.find_scattered_episode()) is not None:
+        raise DataError(f"the rows of episode {scattered_id} are not adjacent")
     return steps
 
 
 def _row_before(job: Job, first: int) -> Steps | None:
-    """The row before a part's first; None if there is none, or an episode ends there."""
+    """Return the row before a part's first row; None if there is no row, or a complete episode."""
+    # Of a part only the last rows are kept while it is read.
     for part in reversed(range(first)):
-        for found in deque(job.read(part), maxlen=1):
-            return None if isinstance(found, Block) else _steps(job, found, part).take(np.array([-1]))
+        for chunk in deque(job.read(part), maxlen=1):
+            return None if isinstance(chunk, Block) else _to_steps(job, chunk, part).take(np.array([-1]))
     return None
 
 
-def _steps(job: Job, rows: Rows, part: int) -> Steps:
+def _to_steps(job: Job, rows: Rows, part: int) -> Steps:
     if not job.rules.is_grouped:
         rows = replace(rows, eps_id=np.full(len(rows), "", dtype=object))
     return Steps.from_rows(rows, part)
 
 
-def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
-    """`[R]` rows with which an episode begins."""
+def _find_heads(steps: Steps, row_before: Steps | None, job: Job) -> Bool:
+    """Return `[R]` True for the first rows of episodes."""
     if job.rules.is_grouped:
         continues = (
-            before is not None
-            and before.episode_ids[before.episode[0]] == steps.episode_ids[steps.episode[0]]
+            row_before is not None
+            and row_before.episode_ids[row_before.episode[0]] == steps.episode_ids[steps.episode[0]]
         )
         return np.append(not continues, np.diff(steps.episode) != 0)
-    if before is None:
-        joined, heads = steps, np.array([True])
+    if row_before is None:
+        all_steps, first_head = steps, np.array([True])
     else:
-        joined, heads = Steps.concat([before, steps], job.rules.paths), np.zeros(0, dtype=np.bool_)
-    count = len(joined)
-    cut = joined.is_end[:-1].copy()
-    if joined.t is not None:
-        cut |= joined.t[1:] <= joined.t[:-1]
+        all_steps = Steps.concat([row_before, steps], job.rules.paths)
+        first_head = np.zeros(0, dtype=np.bool_)
+    count = len(all_steps)
+    is_cut = all_steps.is_end[:-1].copy()
+    if all_steps.t is not None:
+        is_cut |= all_steps.t[1:] <= all_steps.t[:-1]
         if job.rules.should_split_gaps:
-            cut |= breaks_between_files(joined, np.arange(count), job.rules)
+            is_cut |= breaks_between_files(all_steps, np.arange(count), job.rules)
     elif job.rules.should_split_gaps:
-        cut |= ~follows(joined, np.arange(count - 1), np.arange(1, count))
-    return np.append(heads, cut)
+        is_cut |= ~follows(all_steps, np.arange(count - 1), np.arange(1, count))
+    return np.append(first_head, is_cut)
 
 
-def _named(steps: Steps, job: Job) -> Steps:
-    """The rows with ids for their episodes: file and row at which each begins."""
-    heads = _heads(steps, None, job)
-    names = np.array(
+def _name_episodes(steps: Steps, job: Job) -> Steps:
+    """Name episodes by the file and the row at which they begin."""
+    is_head = _find_heads(steps, None, job)
+    episode_ids = np.array(
         [
             f"{job.rules.paths[piece]}:{row}"
-            for piece, row in zip(steps.piece[heads].tolist(), steps.row[heads].tolist(), strict=True)
+            for piece, row in zip(steps.piece[is_head].tolist(), steps.row[is_head].tolist(), strict=True)
         ],
         dtype=object,
     )
-    return replace(steps, episode=np.cumsum(heads) - 1, episode_ids=names)
+    return replace(steps, episode=np.cumsum(is_head) - 1, episode_ids=episode_ids)

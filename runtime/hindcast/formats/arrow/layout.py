@@ -46,37 +46,37 @@ _READ_ALWAYS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated"
 
 
 class ArrowEpisodes:
-    """How files of this layout are opened (a `Layout`)."""
+    """The `Layout` that opens files of this layout."""
 
     def read_contents(self, file: pq.ParquetFile) -> Contents:
-        """See `Layout.contents`: from the metadata and two small columns."""
+        """See `Layout.read_contents`; reads the metadata and two small columns."""
         description = read_description(file.schema_arrow)
-        assert description is not None  # it says that the layout is this one
-        absent = sorted({*description.spec.leaves, *EPISODE_COLUMNS} - set(file.schema_arrow.names))
-        if absent:
-            raise DataError(f"the columns {absent} are missing")
-        length, continued = _lengths(file)
+        assert description is not None  # the layout was detected by it
+        missing = sorted({*description.spec.leaves, *EPISODE_COLUMNS} - set(file.schema_arrow.names))
+        if missing:
+            raise DataError(f"the columns {missing} are missing")
+        length, is_continued = _lengths(file)
         ends = np.cumsum(
             [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], dtype=np.int64
         )
-        return Contents(description.spec, np.split(length, ends)[:-1], np.split(continued, ends)[:-1])
+        return Contents(description.spec, np.split(length, ends)[:-1], np.split(is_continued, ends)[:-1])
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
-        """See `Layout.columns`; JSON columns and details may be missing."""
-        names, there = [*_READ_ALWAYS, *leaves], set(schema.names)
+        """See `Layout.columns`. JSON columns and details may be missing."""
+        names, available = [*_READ_ALWAYS, *leaves], set(schema.names)
         optional = {name for name in leaves if spec.leaves[name].kind == "json"}
-        absent = [name for name in names if name not in there and name not in optional]
-        if absent:
-            raise DataError(f"it has no column {absent[0]!r}, which its dataset has")
-        return [name for name in (*names, DETAILS) if name in there]
+        missing = [name for name in names if name not in available and name not in optional]
+        if missing:
+            raise DataError(f"it has no column {missing[0]!r}, which its dataset has")
+        return [name for name in (*names, DETAILS) if name in available]
 
     def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
-        """See `Layout.decode`; JSON columns that the table lacks come as empty.
+        """See `Layout.decode`. JSON columns that the table lacks are empty.
 
-        Where a column is one chunk the block's column is a view of it, otherwise one copy is made.
+        If a column has one chunk, the block's column is a view of it; otherwise it is copied once.
         """
-        own: dict[str, Any] = {name: _numpy(table, name) for name in _READ_ALWAYS}
-        length = own["length"]
+        episode_arrays: dict[str, Any] = {name: _numpy(table, name) for name in _READ_ALWAYS}
+        length = episode_arrays["length"]
         if (row := first_true(length < 0)) is not None:
             raise CellError(row, f"length is {length[row]}: expected 0 or more")
         columns: dict[str, NDArray[Any]] = {}
@@ -86,21 +86,21 @@ class ArrowEpisodes:
                 columns[name] = np.full(int(counts.sum()), "", dtype=object)
             else:
                 columns[name] = _decode_leaf(table.column(name), name, leaf, counts)
-        return Block(columns, **own, details=_details(table))
+        return Block(columns, **episode_arrays, details=_details(table))
 
 
 class ArrowEncoder(ParquetEncoder):
-    """How they are written (a `RowEncoder`).
+    """The `RowEncoder` that writes files of this layout.
 
     Raises:
-        DataError: a model output that has the name of one of the layout's own columns.
+        DataError: a model output has the name of a column of the layout.
     """
 
     def __init__(self, spec: DataSpec) -> None:
-        taken = [name for name in (*EPISODE_COLUMNS, DETAILS) if name in spec.leaves]
-        if taken:
+        conflicts = [name for name in (*EPISODE_COLUMNS, DETAILS) if name in spec.leaves]
+        if conflicts:
             raise DataError(
-                f"a model output is named {taken[0]!r}, which this layout uses for another column"
+                f"a model output is named {conflicts[0]!r}, which this layout uses for another column"
             )
         leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
         self._spec = spec
@@ -109,7 +109,7 @@ class ArrowEncoder(ParquetEncoder):
         )
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `RowEncoder.encode`; fixed-shape columns are not copied, a JSON leaf that the block lacks is empty."""
+        """See `RowEncoder.encode`. Fixed-shape columns are not copied; a JSON leaf that the block lacks is empty."""
         self._spec.check_names(block)
         columns = dict.fromkeys(ACTOR_COLUMNS, pa.nulls(block.num_episodes, pa.string()))
         columns |= {name: getattr(block, name) for name in _READ_ALWAYS}
@@ -121,7 +121,7 @@ class ArrowEncoder(ParquetEncoder):
         return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.estimate_bytes(block))
 
     def estimate_bytes(self, block: Block) -> I64:
-        """See `ParquetEncoder.sizes`; strings count 64 bytes each."""
+        """See `ParquetEncoder.estimate_bytes`. Strings count 64 bytes each."""
         total = np.zeros(block.num_episodes, dtype=np.int64)
         for name, leaf in self._spec.leaves.items():
             if name in block.columns:
@@ -129,6 +129,7 @@ class ArrowEncoder(ParquetEncoder):
         return total
 
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
+        # cells differ from each other, so dictionaries and statistics of them are of no use
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
 
 
@@ -160,13 +161,13 @@ def _offsets(sizes: I64) -> I64:
 
 
 def _encode_strings(column: NDArray[Any], counts: I64) -> pa.LargeBinaryArray:
-    """Offsets and UTF-8 bytes of each episode's strings, made once for all and then cut up by episode."""
+    """Encode each episode's strings as offsets and UTF-8 bytes; converted once for all episodes, then sliced."""
     offsets, values = binary_buffers(pa.array(column.tolist(), pa.large_string()))
     cells = []
     for first, count in zip(_offsets(counts)[:-1], counts, strict=True):
-        own = offsets[first : first + count + 1]
-        text = values[own[0] : own[-1]].tobytes()
-        cells.append((own - own[0]).tobytes() + text if text else b"")
+        cell_offsets = offsets[first : first + count + 1]
+        text = values[cell_offsets[0] : cell_offsets[-1]].tobytes()
+        cells.append((cell_offsets - cell_offsets[0]).tobytes() + text if text else b"")
     return pa.array(cells, pa.large_binary())
 
 
@@ -184,7 +185,7 @@ def _decode_leaf(cells: pa.ChunkedArray, name: str, leaf: Leaf, counts: I64) -> 
 
 
 def _cell_bytes(cells: pa.ChunkedArray, name: str) -> tuple[I64, NDArray[np.uint8]]:
-    """Size of each cell, and all cells end to end; a view of Arrow's memory when there is one chunk."""
+    """Return the size of each cell, and all cells end to end; a view of Arrow's memory if there is one chunk."""
     if not pa.types.is_large_binary(cells.type):
         raise CellError(0, f"{name!r} is a column of {cells.type}: expected large_binary")
     refuse_null(cells, name, ": expected the bytes of an episode")
@@ -193,19 +194,20 @@ def _cell_bytes(cells: pa.ChunkedArray, name: str) -> tuple[I64, NDArray[np.uint
 
 
 def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I64) -> NDArray[Any]:
-    """All episodes' strings through one Arrow array: one offset table, one buffer."""
+    """Decode all episodes' strings through one Arrow array, with one offset table and one buffer."""
     cell_starts = _offsets(sizes)
     offsets, texts, end = [np.zeros(1, dtype=np.int64)], [], 0
     for row, count in enumerate(counts):
         cell = values[cell_starts[row] : cell_starts[row + 1]]
-        own, text = _split_cell(cell, int(count))
-        if own[0] != 0 or own[-1] != len(text) or (np.diff(own) < 0).any():
+        cell_offsets, text = _split_cell(cell, int(count))
+        # Arrow's from_buffers checks neither offsets nor UTF-8
+        if cell_offsets[0] != 0 or cell_offsets[-1] != len(text) or (np.diff(cell_offsets) < 0).any():
             raise CellError(row, f"{name!r} is not {count} strings: its offsets do not fit its bytes")
         try:
             str(text.data, "utf-8")
         except UnicodeDecodeError as error:
             raise CellError(row, f"{name!r} holds text that is not UTF-8") from error
-        offsets.append(own[1:] + end)
+        offsets.append(cell_offsets[1:] + end)
         texts.append(text)
         end += len(text)
     buffers = [pa.py_buffer(np.concatenate(part)) for part in (offsets, texts or [values])]
@@ -214,13 +216,13 @@ def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I6
 
 
 def _split_cell(cell: NDArray[np.uint8], count: int) -> tuple[I64, NDArray[np.uint8]]:
-    """The offsets and the text of a cell of strings; impossible offsets if it is too short to hold any."""
+    """Split a cell of strings into offsets and text; a cell that is too short gets offsets that the caller rejects."""
     if not len(cell):
         return np.zeros(count + 1, dtype=np.int64), cell
-    table = 8 * (count + 1)
-    if len(cell) < table:
+    table_bytes = 8 * (count + 1)
+    if len(cell) < table_bytes:
         return np.array([-1]), cell
-    return cell[:table].view("<i8"), cell[table:]
+    return cell[:table_bytes].view("<i8"), cell[table_bytes:]
 
 
 def _numpy(table: pa.Table, name: str) -> NDArray[Any]:
@@ -229,13 +231,14 @@ def _numpy(table: pa.Table, name: str) -> NDArray[Any]:
 
 
 def _lengths(file: pq.ParquetFile) -> tuple[I64, Bool]:
-    """The rows' lengths, and which rows continue the row before."""
+    """Return `[rows]` lengths, and whether each row continues the row before."""
+    # read() returns columns in the file's order: select() restores this one
     table = file.read(columns=["length", "t_started"]).select(["length", "t_started"])
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count or not pa.types.is_integer(column.type) or (pc.min(column).as_py() or 0) < 0:
             raise CellError(0, f"{name!r} has a value that is not a count")
     length, t_started = (column.to_numpy() for column in table.columns)
-    if not t_started.any():
+    if not t_started.any():  # no fragments: the ids need not be read
         return length, np.zeros(len(length), dtype=np.bool_)
     eps_id = file.read(columns=[Columns.EPS_ID]).column(0).to_numpy()
     return length, find_continued(eps_id, t_started, length)

@@ -1,4 +1,4 @@
-"""Arrow columns as NumPy arrays with a leading time dimension, whatever form the column's arrays have."""
+"""Decoding Arrow columns of any form into NumPy arrays with a leading time dimension."""
 
 from __future__ import annotations
 
@@ -21,63 +21,64 @@ from hindcast.formats.layout import CellError, first_true, refuse_null, require_
 from hindcast.formatting import plural
 
 _TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
-_PICKLED: Final = "ray.data.arrow_pickled_object"
+_PICKLED_OBJECT: Final = "ray.data.arrow_pickled_object"
 _NAME, _METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
-    """A column's leaves: one, or those of a struct's fields (`obs/camera`) and of composite cells.
+    """Decode a column into leaves: one, or those of a struct's fields (`obs/camera`) and of composite cells.
 
-    Numbers, booleans and text; lists and tensors of equal shapes; RLlib's compressed and pickled cells.
+    Supports numbers, booleans and text; lists and tensors of equal shapes; RLlib's compressed and pickled cells.
 
     Args:
         column: as read.
-        field: of the schema; its metadata identify Ray's extension types.
-        name: of the leaf.
+        field: the schema's field; its metadata identify Ray's extension types.
+        name: name of the leaf.
 
     Raises:
-        DataError: any other type.
-        CellError: nulls, lists of several lengths, or cells that cannot be read.
+        DataError: the column has another type.
+        CellError: nulls, lists that differ in length, or cells that cannot be read.
     """
     refuse_null(column, name)
-    extension, metadata = _extension(field)
+    extension, metadata = _extension_of(field)
     if extension is not None:
         storage = unwrap_extension(column)
-        if extension == _PICKLED:
-            return _of_samples(unpickle_cells(storage.to_pylist()), name)
+        if extension == _PICKLED_OBJECT:
+            return _stack_samples(unpickle_cells(storage.to_pylist()), name)
         if extension not in _TENSORS:
             raise DataError(
-                f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of equal shapes"
+                f"{name!r} has the extension type {extension}: allowed are Ray's tensors of equal shapes"
             )
-        return {name: _tensors(storage, _shape(metadata, name), name)}
+        return {name: _tensors_to_numpy(storage, _parse_shape(metadata, name), name)}
     if pa.types.is_struct(field.type):
-        return _of_struct(column, field, name)
+        return _decode_struct(column, field, name)
     if pa.types.is_dictionary(field.type):
         column = column.cast(field.type.value_type)
     if is_text(column.type):
         texts = column.to_pylist()
         if is_packed(texts):
-            return _of_samples(unpack_cells(texts), name)
+            return _stack_samples(unpack_cells(texts), name)
         return {name: np.array(texts, dtype=object)}
-    return {name: _numbers(column, name)}
+    return {name: _to_numpy(column, name)}
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is one of Arrow's two kinds of text."""
+    """Return whether a type is one of Arrow's two text types."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Whether it is one of Arrow's three kinds of lists."""
+    """Return whether a type is one of Arrow's three list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _extension(field: pa.Field) -> tuple[str | None, bytes]:
-    """Name and metadata of a field's extension type, whether the process knows that type or not."""
+def _extension_of(field: pa.Field) -> tuple[str | None, bytes]:
+    """Return the name and metadata of a field's extension type, even if the type is not registered in this process."""
     if isinstance(field.type, pa.BaseExtensionType):
         order = list(getattr(field.type, "permutation", None) or ())
+        # permuted tensors are refused: they get no shape
         shape = getattr(field.type, "shape", None) if order == sorted(order) else None
         return field.type.extension_name, json.dumps(shape).encode()
     metadata = field.metadata or {}
@@ -86,14 +87,14 @@ def _extension(field: pa.Field) -> tuple[str | None, bytes]:
 
 
 def unwrap_extension(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What an extension type stores; a column of another type as it is."""
+    """Return the storage of an extension column; other columns unchanged."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
-def _shape(metadata: bytes, name: str) -> tuple[int, ...]:
-    """A tensor's shape: JSON, or a pickle, as some versions of Ray write it."""
+def _parse_shape(metadata: bytes, name: str) -> tuple[int, ...]:
+    """Parse a tensor's shape: JSON, or a pickle, as some versions of Ray write it."""
     shape: Any = None
     with suppress(RefusedValueError):
         try:
@@ -101,12 +102,12 @@ def _shape(metadata: bytes, name: str) -> tuple[int, ...]:
         except ValueError:
             shape = ArrayPickle(metadata).load()
     if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise DataError(f"{name!r} is a tensor whose shape cannot be read: {metadata[:40]!r}")
+        raise DataError(f"{name!r}: the shape of the tensor cannot be read: {metadata[:40]!r}")
     return tuple(shape)
 
 
-def _tensors(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDArray[Any]:
-    flat = _numbers(column, name)
+def _tensors_to_numpy(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+    flat = _to_numpy(column, name)
     if flat.ndim != 2 or (len(flat) and flat.shape[1] != np.prod(shape, dtype=np.int64)):
         raise CellError(
             0, f"{name!r} has {list(flat.shape[1:])} numbers per row: expected tensors of {list(shape)}"
@@ -114,44 +115,44 @@ def _tensors(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDAr
     return flat.reshape(len(flat), *shape)
 
 
-def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+def _to_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
     parts, row = [], 0
     for chunk in column.chunks:
         try:
-            parts.append(_of_chunk(chunk, name))
+            parts.append(_chunk_to_numpy(chunk, name))
         except CellError as error:
             raise error.with_row(row + error.row) from error
         row += len(chunk)
-    filled = [part for part in parts if len(part)]
-    shapes = {part.shape[1:] for part in filled}
+    non_empty = [part for part in parts if len(part)]
+    shapes = {part.shape[1:] for part in non_empty}
     if len(shapes) > 1:
         raise CellError(0, f"{name!r} has rows of the shapes {sorted(shapes)}: all must have the same")
-    if not filled:
-        return _of_chunk(pa.array([], column.type), name)
-    return filled[0] if len(filled) == 1 else np.concatenate(filled)
+    if not non_empty:
+        return _chunk_to_numpy(pa.array([], column.type), name)
+    return non_empty[0] if len(non_empty) == 1 else np.concatenate(non_empty)
 
 
-def _of_chunk(chunk: pa.Array, name: str) -> NDArray[Any]:
+def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
     shape: list[int] = []
     values = chunk
     while _is_list(values.type):
         if values.null_count:
-            raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a list is expected")
+            raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a list")
         shape.append(_common_length(values, name, shape))
-        values = values.flatten()
+        values = values.flatten()  # unlike .values it respects the offset of a slice
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(
             f"{name!r} is a column of {chunk.type}: allowed are numbers, booleans, text and lists"
         )
     if values.null_count:
-        raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a number is expected")
+        raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a number")
     numbers = values.to_numpy(zero_copy_only=False)
     return numbers.reshape(len(chunk), *shape)
 
 
 def _row_of_null(values: pa.Array, shape: Sequence[int]) -> int:
-    """The row of the first null; each row has `shape` values."""
+    """Return the row of the first null; each row has `shape` values."""
     null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
     return null // int(np.prod(shape, dtype=np.int64))
 
@@ -161,22 +162,22 @@ def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
         return int(lists.type.list_size)
     lengths = np.diff(lists.offsets.to_numpy())
     common = int(lengths[0]) if len(lengths) else 0
-    if (odd := first_true(lengths != common)) is not None:
-        row = odd // int(np.prod(outer, dtype=np.int64))
+    if (mismatch := first_true(lengths != common)) is not None:
+        row = mismatch // int(np.prod(outer, dtype=np.int64))
         raise CellError(
-            row, f"{name!r} has {plural(lengths[odd], 'number')} where the row before has {common}"
+            row, f"{name!r} has {plural(lengths[mismatch], 'number')}, but the row before has {common}"
         )
     return common
 
 
-def _of_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
+def _decode_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     leaves: Arrays = {}
-    for part, own in zip(field.type.fields, column.flatten(), strict=True):
-        leaves.update(decode_leaves(own, part, f"{name}{SEPARATOR}{part.name}"))
+    for child_field, child in zip(field.type.fields, column.flatten(), strict=True):
+        leaves.update(decode_leaves(child, child_field, f"{name}{SEPARATOR}{child_field.name}"))
     return leaves
 
 
-def _of_samples(samples: list[Any], name: str) -> Arrays:
+def _stack_samples(samples: list[Any], name: str) -> Arrays:
     if not samples:
         return {name: np.zeros(0)}
     try:

@@ -1,8 +1,8 @@
-"""The infos of an episode in a column with one cell per step.
+"""Infos of an episode in a column with one cell per step.
 
-A step's cell is the info that came with its reward. What came with the episode's first observation is in the
-first step's cell, as `reset_info` before the step's own entries, and before it, as `episode_details`, what the
-episode holds in addition to its steps.
+A step's cell is the info that came with its reward. The first step's cell also holds the info of the episode's first
+observation, as the entry `reset_info` before the step's own entries, and before it the episode's details, as
+`episode_details`.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ RESET: Final = '{"reset_info":'
 _DETAILS: Final = f'{{"{DETAILS}":'
 
 
-def prepend_entry(head: str, entry: str, own: str) -> str:
-    """A cell with an entry before its own.
+def prepend_entry(head: str, entry: str, cell: str) -> str:
+    """Return a cell with an entry before its own entries.
 
     Args:
-        head: `RESET`, or another way in which a cell with that entry begins.
-        entry: JSON of a dict; empty text is an empty one.
-        own: the cell without it.
+        head: `RESET`, or another beginning of a cell with that entry.
+        entry: JSON of a dict; empty text is an empty dict.
+        cell: the cell without the entry.
     """
-    if not entry and not own.startswith(head):
-        return own
-    return f"{head}{entry or '{}'}" + (f",{own[1:]}" if own else "}")
+    if not entry and not cell.startswith(head):
+        return cell
+    return f"{head}{entry or '{}'}" + (f",{cell[1:]}" if cell else "}")
 
 
 def split_entry(head: str, cell: str) -> tuple[str, str]:
-    """The inverse of `with_entry`: the entry, and the cell without it."""
+    """Return the entry of a cell, and the cell without it: the inverse of `prepend_entry`."""
     if not cell.startswith(head):
         return "", cell
-    first, end = json.JSONDecoder().raw_decode(cell, len(head))
-    own = f"{{{cell[end + 1 :]}" if cell[end] == "," else ""
-    return ("" if first == {} else cell[len(head) : end]), own
+    # raw_decode stops after the entry, so the rest of the cell stays as it is
+    value, end = json.JSONDecoder().raw_decode(cell, len(head))
+    rest = f"{{{cell[end + 1 :]}" if cell[end] == "," else ""
+    return ("" if value == {} else cell[len(head) : end]), rest
 
 
 def has_infos_or_details(block: Block) -> bool:
-    """Whether there is anything to write in cells."""
+    """Return whether a block has infos that are not empty, or details."""
     texts = block.columns.get(Columns.INFOS)
     has_infos = texts is not None and bool(((texts != "") & (texts != EMPTY_INFO)).any())
     return has_infos or (block.details is not None and bool(block.details.any()))
 
 
 def info_cells(block: Block) -> NDArray[np.object_] | None:
-    """`[S]` the info that came with each step's next observation, empty if it is empty; None if all are.
+    """Return `[S]` the info that came with each step's next observation, "" if empty; None if all are empty.
 
-    The first step's cell holds the reset's info too, and the episode's details.
+    The first step's cell also holds the reset's info and the episode's details.
     """
     texts = block.columns.get(Columns.INFOS)
     if (texts is None or not texts.any()) and block.details is None:
@@ -64,19 +65,19 @@ def info_cells(block: Block) -> NDArray[np.object_] | None:
     if texts is None:
         texts = np.full(block.num_steps + block.num_episodes, "", dtype=object)
     texts = np.where(texts == EMPTY_INFO, "", texts)
-    cells, firsts = texts[block.obs_row + 1], texts[block.obs_start]
+    cells, reset_texts = texts[block.obs_row + 1], texts[block.obs_start]
     for i, start in enumerate(block.start.tolist()):
-        cells[start] = prepend_entry(RESET, str(firsts[i]), str(cells[start]))
+        cells[start] = prepend_entry(RESET, str(reset_texts[i]), str(cells[start]))
         details = NO_DETAILS if block.details is None else block.details[i]
         cells[start] = prepend_entry(_DETAILS, details, cells[start])
     return cells if cells.any() else None
 
 
 def encode_info(info: Any, row: int) -> str:
-    """The JSON text of an info: of a dict, or text already; empty if there is none.
+    """Return an info, a dict or JSON text, as JSON text; "" if it is empty.
 
     Raises:
-        CellError: it is something else.
+        CellError: the info is of another type.
     """
     if info is None or info == {}:
         return ""
@@ -88,20 +89,22 @@ def encode_info(info: Any, row: int) -> str:
 
 
 def encode_infos(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    """`[S]` JSON texts of structs, whose nulls are entries that are not there."""
-    infos = map(_without_nulls, column.to_pylist())
+    """Return `[S]` JSON texts of structs; nulls are entries that the info does not have."""
+    infos = map(_drop_nulls, column.to_pylist())
     return np.array([encode_info(info, row) for row, info in enumerate(infos)], dtype=object)
 
 
-def _without_nulls(info: Any) -> Any:
-    return {key: part for key, part in info.items() if part is not None} if isinstance(info, dict) else info
+def _drop_nulls(info: Any) -> Any:
+    return (
+        {key: value for key, value in info.items() if value is not None} if isinstance(info, dict) else info
+    )
 
 
 def check_infos(texts: NDArray[np.object_]) -> None:
-    """Make sure that texts are JSON.
+    """Check that each text is the JSON of a dict.
 
     Raises:
-        CellError: one that is not, or is not of a dict.
+        CellError: a text is not.
     """
     for row, text in enumerate(texts.tolist()):
         try:
@@ -110,15 +113,17 @@ def check_infos(texts: NDArray[np.object_]) -> None:
             raise CellError(row, f"'infos' is not the JSON of a dict: {error}; {LEAVE_OUT_ADVICE}") from error
 
 
-def clear_repeated_infos(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArray[np.object_]:
-    """The texts; rows that begin a fragment no longer repeat the info of the row before.
+def clear_repeated_infos(
+    texts: NDArray[np.object_], is_continuation: NDArray[np.bool_]
+) -> NDArray[np.object_]:
+    """Remove from rows that begin a fragment the info that repeats that of the row before.
 
     Args:
         texts: `[S]`.
-        begins: `[S]` rows at which a fragment continues an episode.
+        is_continuation: `[S]` whether a fragment continues an episode at the row.
     """
     texts = texts.copy()
-    for row in np.flatnonzero(begins).tolist():
+    for row in np.flatnonzero(is_continuation).tolist():
         _, cell = split_entry(_DETAILS, texts[row])
         _, texts[row] = split_entry(RESET, cell)
     return texts
@@ -127,14 +132,14 @@ def clear_repeated_infos(texts: NDArray[np.object_], begins: NDArray[np.bool_]) 
 def decode_cells(
     cells: NDArray[np.object_], block: Block
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
-    """`[O]` infos of the block's observations, and `[N]` details of its episodes (None if none has any)."""
+    """Return `[O]` infos of the block's observations, and `[N]` details of its episodes (None if all are empty)."""
     infos = np.full(block.num_steps + block.num_episodes, "", dtype=object)
     details = np.full(block.num_episodes, NO_DETAILS, dtype=object)
     infos[block.obs_row + 1] = cells
-    for i, (start, first) in enumerate(zip(block.start.tolist(), block.obs_start.tolist(), strict=True)):
+    for i, (start, first_obs) in enumerate(zip(block.start.tolist(), block.obs_start.tolist(), strict=True)):
         try:
             details[i], cell = split_entry(_DETAILS, str(cells[start]))
-            infos[first], infos[first + 1] = split_entry(RESET, cell)
+            infos[first_obs], infos[first_obs + 1] = split_entry(RESET, cell)
         except (ValueError, IndexError) as error:
             raise CellError(start, f"'infos' is not JSON: {error}") from error
     return infos, details if details.any() else None

@@ -1,4 +1,4 @@
-"""The layout "Columns" as the writer uses it: one row per timestep, for other tools to read."""
+"""Writing the layout "Columns": one row per timestep, for other tools to read."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hindcast.formats.spec import DataSpec, Leaf
 COLUMNS_LAYOUT: Final = "columns"
 _TEXT_BYTES = 64
 _ROW_BYTES = 64  # ids, flags, t
-_FRAME = 1024  # numbers
+_MIN_FRAME_NUMBERS = 1024
 _TENSOR: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
 
 Fields = list[tuple[pa.Field, pa.Array]]
 
 
 class ColumnsEncoder(ParquetEncoder):
-    """A `RowEncoder`.
+    """The `RowEncoder` of the layout "Columns".
 
     Raises:
-        DataError: a model output that has the name of one of the layout's own columns.
+        DataError: a model output has the name of a column of the layout.
     """
 
     def __init__(self, spec: DataSpec) -> None:
@@ -41,16 +41,16 @@ class ColumnsEncoder(ParquetEncoder):
         self._metadata = description_metadata(COLUMNS_LAYOUT, spec)
 
     def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """See `RowEncoder.pieces`; the fragments of an episode all have a column of infos, or none has.
+        """See `RowEncoder.split`. All fragments of an episode have a column of infos, or no fragment has.
 
         Its details, and the info of its first observation, are in the first fragment only.
         """
-        said = block if has_infos_or_details(block) else _silent(block)
-        for piece, continued in super().split(said):
-            yield (_without_first_info(piece) if continued else piece), continued
+        source = block if has_infos_or_details(block) else _without_infos(block)
+        for fragment, continues in super().split(source):
+            yield (_without_first_info(fragment) if continues else fragment), continues
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `RowEncoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""
+        """See `RowEncoder.encode`. There is a column of infos only if the block has infos that are not empty."""
         arrays = self._steps.arrays(block)
         eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
         fields: Fields = [
@@ -58,8 +58,8 @@ class ColumnsEncoder(ParquetEncoder):
             (pa.field(Columns.AGENT_ID, pa.string()), actor_ids(block, Columns.AGENT_ID).cast(pa.string())),
             (pa.field(Columns.MODULE_ID, pa.string()), actor_ids(block, Columns.MODULE_ID).cast(pa.string())),
         ]
-        leaves = {name: _leaf(name, array, self._steps.leaves[name]) for name, array in arrays.items()}
-        fields += [_struct(name, part) for name, part in nest(leaves).items()]
+        leaves = {name: _leaf_array(name, array, self._steps.leaves[name]) for name, array in arrays.items()}
+        fields += [_struct_array(name, part) for name, part in nest(leaves).items()]
         if Columns.INFOS in block.columns or block.details is not None:
             texts = info_cells(block)
             infos = [None] * block.num_steps if texts is None else [text or None for text in texts]
@@ -69,27 +69,27 @@ class ColumnsEncoder(ParquetEncoder):
         return EncodedEpisodes(table, block.length, block.length, self.estimate_bytes(block))
 
     def estimate_bytes(self, block: Block) -> I64:
-        """See `ParquetEncoder.sizes`; observations are there twice."""
-        a_row = _ROW_BYTES
+        """See `ParquetEncoder.estimate_bytes`. Observations are stored twice."""
+        row_bytes = _ROW_BYTES
         for name, leaf in self._spec.leaves.items():
-            size = leaf.itemsize if leaf.dtype is not None else _TEXT_BYTES
-            a_row += size * (2 if root(name) == Columns.OBS else 1)
-        return block.length * a_row
+            leaf_bytes = leaf.itemsize if leaf.dtype is not None else _TEXT_BYTES
+            row_bytes += leaf_bytes * (2 if root(name) == Columns.OBS else 1)
+        return block.length * row_bytes
 
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:
-        """See `ParquetEncoder.options`."""
-        there = [name for name in (Columns.EPS_ID, Columns.INFOS) if name in schema.names]
+        """See `ParquetEncoder.writer_options`."""
+        dictionary_columns = [name for name in (Columns.EPS_ID, Columns.INFOS) if name in schema.names]
         return {
-            "use_dictionary": there,
+            "use_dictionary": dictionary_columns,
             "write_statistics": [Columns.EPS_ID, Columns.T],
-            "use_byte_stream_split": _frames_of_small_integers(self._steps.leaves),
+            "use_byte_stream_split": _small_integer_frames(self._steps.leaves),
         }
 
 
-def _frames_of_small_integers(leaves: Mapping[str, Leaf]) -> list[str]:
-    """The Parquet columns whose numbers are written byte by byte, all first bytes first.
+def _small_integer_frames(leaves: Mapping[str, Leaf]) -> list[str]:
+    """Return the Parquet columns that are written as byte streams: all first bytes, then all second bytes, and so on.
 
-    Parquet stores a small integer in four bytes. Apart from the others, the three empty ones take no room.
+    Parquet stores a small integer in four bytes; the streams of the three zero bytes compress to nothing.
     """
     return [
         f"{name.replace(SEPARATOR, '.')}.list.element"
@@ -97,7 +97,7 @@ def _frames_of_small_integers(leaves: Mapping[str, Leaf]) -> list[str]:
         if leaf.dtype is not None
         and leaf.dtype.kind in "iu"
         and leaf.dtype.itemsize < 4
-        and np.prod(leaf.shape, dtype=np.int64) >= _FRAME
+        and np.prod(leaf.shape, dtype=np.int64) >= _MIN_FRAME_NUMBERS
     ]
 
 
@@ -109,13 +109,13 @@ def _without_first_info(fragment: Block) -> Block:
     return fragment.with_columns({**fragment.columns, Columns.INFOS: texts}).without_details()
 
 
-def _silent(block: Block) -> Block:
+def _without_infos(block: Block) -> Block:
     columns = {name: column for name, column in block.columns.items() if name != Columns.INFOS}
     return block.with_columns(columns).without_details()
 
 
-def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:
-    """Numbers as they are, vectors as lists, arrays of more dimensions as flat lists that Ray knows the shape of."""
+def _leaf_array(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:
+    """Convert a leaf: numbers stay, vectors become lists, larger arrays flat lists with their shape in Ray's form."""
     if leaf.dtype is None:
         return pa.field(name, pa.string(), nullable=False), pa.array(column.tolist(), pa.string())
     values = as_numbers(column, leaf)
@@ -133,11 +133,11 @@ def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Arr
     return pa.field(name, array.type, metadata=metadata), array
 
 
-def _struct(name: str, part: Any) -> tuple[pa.Field, pa.Array]:
-    """A leaf, or nested leaves as a struct. Tensors in a struct are flat lists for everybody."""
-    if isinstance(part, tuple):
-        return part
-    made = {key: _struct(key, own) for key, own in part.items()}
-    fields = [pa.field(key, array.type, nullable=field.nullable) for key, (field, array) in made.items()]
-    struct = pa.StructArray.from_arrays([array for _, array in made.values()], fields=fields)
+def _struct_array(name: str, node: Any) -> tuple[pa.Field, pa.Array]:
+    """Return a leaf, or nested leaves as a struct, in which tensors are flat lists without a shape."""
+    if isinstance(node, tuple):
+        return node
+    children = {key: _struct_array(key, child) for key, child in node.items()}
+    fields = [pa.field(key, array.type, nullable=field.nullable) for key, (field, array) in children.items()]
+    struct = pa.StructArray.from_arrays([array for _, array in children.values()], fields=fields)
     return pa.field(name, struct.type, nullable=False), struct

@@ -1,9 +1,8 @@
-"""Pickles of arrays, read and written without pickling: no function that a pickle names is ever called.
+"""Reading and writing pickles of arrays without the pickle module: no function that a pickle names is called.
 
-RLlib packs observations with pickle. Such a pickle says: take these bytes, that dtype, that shape. The reader carries
-out the few instructions that saying so takes, and has its own counterpart of each function that arrays need; a pickle
-that names any other function is refused before anything happens. Python's own pickle module is not used, only the
-tokenizer of `pickletools`.
+RLlib packs observations with pickle. Such a pickle names the bytes, the dtype and the shape of an array. The reader
+executes the few instructions that this requires, with its own counterpart of each function that arrays use. A pickle
+that names any other function is refused before anything is executed. Only the tokenizer of `pickletools` is used.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from numpy.typing import NDArray
 
 from hindcast.formats.dtypes import RefusedValueError, parse_dtype
 
-_FINISHED: Final = (np.ndarray, np.generic, str, bytes, bool, int, float)
-_MALFORMED: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_LEAF_TYPES: Final = (np.ndarray, np.generic, str, bytes, bool, int, float)
+_MALFORMED_ERRORS: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _HEADERS: Final = {"SHORT_BINBYTES": 2, "BINBYTES": 5, "BINBYTES8": 9, "BYTEARRAY8": 9}
-"""Bytes that an instruction takes before the raw bytes that it holds."""
+"""Bytes of an instruction before the raw bytes that it holds."""
 _MARK: Final = object()
 
-_PROTOCOL: Final = b"\x80\x04"  # which every Python since 3.4 reads
+_PROTOCOL: Final = b"\x80\x04"  # readable since Python 3.4
 # numpy.core.multiarray._reconstruct(numpy.ndarray, (0,), b"b"): names that NumPy 1 and 2 know
 _ARRAY: Final = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R"
 _DTYPE: Final = b"cnumpy\ndtype\n"
-_ORDERED: Final = b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+_DTYPE_STATE_END: Final = b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
 
 
 class ArrayPickle:
@@ -37,7 +36,7 @@ class ArrayPickle:
         data: its bytes.
 
     Attributes:
-        buffers: (start, stop) in `data` of each piece of raw bytes that was met.
+        buffers: (start, stop) in `data` of each run of raw bytes, in order.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -47,22 +46,22 @@ class ArrayPickle:
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """The array, number, or tuples, lists and dicts of such.
+        """Load an array, a number, or tuples, lists and dicts of such.
 
         Raises:
-            Refused: it holds or calls anything else, or ends too early.
+            RefusedValueError: the pickle holds or calls anything else, or ends too early.
         """
         try:
-            for instruction, argument, place in pickletools.genops(self._data):
+            for instruction, argument, position in pickletools.genops(self._data):
                 name = instruction.name
-                if name not in _STEPS:
+                if name not in _HANDLERS:
                     raise RefusedValueError(f"a pickle with the instruction {name}, which arrays do not need")
-                if isinstance(argument, bytes | bytearray) and place is not None:
-                    start = place + _HEADERS[name]
+                if isinstance(argument, bytes | bytearray) and position is not None:
+                    start = position + _HEADERS[name]
                     self.buffers.append((start, start + len(argument)))
-                _STEPS[name](self, argument)
-            return _finished(self._stack.pop())
-        except _MALFORMED as error:
+                _HANDLERS[name](self, argument)
+            return _finish(self._stack.pop())
+        except _MALFORMED_ERRORS as error:
             raise RefusedValueError(
                 f"a pickle that is not an array ({type(error).__name__}: {error})"
             ) from error
@@ -72,18 +71,18 @@ class ArrayPickle:
         self._stack.append(value)
 
     def push_text(self, text: str) -> None:
-        """Put text on the stack, once it is known to be UTF-8: the tokenizer lets surrogates pass."""
-        text.encode()
+        """Put text on the stack, if it is valid UTF-8."""
+        text.encode()  # the tokenizer lets surrogates pass, which encode() refuses
         self.push(text)
 
     def pop(self, count: int) -> list[Any]:
-        """Take the last values from the stack, in the order in which they were put there."""
+        """Pop the last values from the stack, in the order in which they were pushed."""
         return [self._stack.pop() for _ in range(count)][::-1]
 
     def pop_to_mark(self) -> list[Any]:
-        """Take everything from the stack that was put there after the mark."""
+        """Pop all values that were pushed after the mark."""
         values = []
-        while (value := self._stack.pop()) is not _MARK:  # IndexError where there is none
+        while (value := self._stack.pop()) is not _MARK:  # raises IndexError without a mark
             values.append(value)
         return values[::-1]
 
@@ -92,10 +91,15 @@ class ArrayPickle:
         self._memo[len(self._memo) if key is None else key] = self._stack[-1]
 
     def recall(self, key: int) -> None:
-        """Put what was remembered on the stack; not what could then contain itself, or grow with each use."""
+        """Put a remembered value on the stack.
+
+        Raises:
+            RefusedValueError: a container, which could then contain itself, or grow exponentially.
+        """
         value = self._memo[key]
         is_shape = isinstance(value, tuple) and all(isinstance(part, int) for part in value)
         if isinstance(value, list | dict | tuple) and not is_shape:
+            # it could then contain itself, or grow exponentially with each use
             raise RefusedValueError("a pickle that holds the same list twice")
         self.push(value)
 
@@ -112,7 +116,7 @@ class ArrayPickle:
         self._stack[-1].update(zip(values[::2], values[1::2], strict=True))
 
     def push_function(self, module: str, name: str) -> None:
-        """The counterpart of the function of this name."""
+        """Put the counterpart of the named function on the stack."""
         function = _FUNCTIONS.get((module, name))
         if function is None:
             raise RefusedValueError(
@@ -121,21 +125,21 @@ class ArrayPickle:
         self.push(function)
 
     def call(self, function: Any, arguments: Any) -> None:
-        """Put on the stack what the counterpart of a function makes of its arguments."""
+        """Call the counterpart of a function and put the result on the stack."""
         if not callable(function):
             _refuse_call()
         self.push(function(*arguments))
 
     def build(self, target: Any, state: Any) -> None:
-        """Give a dtype or an array its state, and put it back on the stack."""
-        if not isinstance(target, _Unbuilt) or not isinstance(state, tuple):
+        """Set the state of a dtype or an array, and put it back on the stack."""
+        if not isinstance(target, _UnbuiltArray) or not isinstance(state, tuple):
             raise RefusedValueError("a pickle that gives something other than an array a state")
         target.build(state)
         self.push(target)
 
 
-_Step = Callable[[ArrayPickle, Any], None]
-_STEPS: Final[dict[str, _Step]] = {
+_Handler = Callable[[ArrayPickle, Any], None]
+_HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda *_: None),
     **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), ArrayPickle.push),
     **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), ArrayPickle.push_text),
@@ -164,15 +168,15 @@ _STEPS: Final[dict[str, _Step]] = {
 }
 
 
-class _Unbuilt:
-    """A dtype, or an array once it has its state."""
+class _UnbuiltArray:
+    """A dtype, or an array that waits for its state."""
 
     def __init__(self, dtype: np.dtype | None = None) -> None:
         self.dtype = dtype
         self.array: NDArray[Any] | None = None
 
     def build(self, state: tuple[Any, ...]) -> None:
-        """Set the byte order of a dtype, or what is in an array."""
+        """Set the byte order of a dtype, or the content of an array."""
         if self.dtype is None:
             _, shape, dtype, is_fortran, data = state
             self.array = _from_buffer(data, dtype, shape, "F" if is_fortran else "C")
@@ -182,33 +186,33 @@ class _Unbuilt:
             self.dtype = self.dtype.newbyteorder(state[1])
 
 
-def _named_dtype(name: Any, *_: Any) -> _Unbuilt:
-    return _Unbuilt(parse_dtype(name))
+def _make_dtype(name: Any, *_: Any) -> _UnbuiltArray:
+    return _UnbuiltArray(parse_dtype(name))
 
 
-def _dtype_of(value: Any) -> np.dtype:
-    if not isinstance(value, _Unbuilt) or value.dtype is None:
+def _require_dtype(value: Any) -> np.dtype:
+    if not isinstance(value, _UnbuiltArray) or value.dtype is None:
         raise RefusedValueError("a pickle of an array without a dtype")
     return value.dtype
 
 
 def _refuse_call(*_: Any) -> NoReturn:
-    """Also the counterpart of `numpy.ndarray`, which pickles name and do not call."""
+    """Refuse a call. Also the counterpart of `numpy.ndarray`, which pickles name but do not call."""
     raise RefusedValueError("a pickle with a call that does not make an array")
 
 
-def _reconstruct(kind: Any, *_: Any) -> _Unbuilt:
+def _reconstruct(kind: Any, *_: Any) -> _UnbuiltArray:
     if kind is not _refuse_call:
         _refuse_call()
-    return _Unbuilt()
+    return _UnbuiltArray()
 
 
 def _from_buffer(data: bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    return np.frombuffer(data, _dtype_of(dtype)).reshape(shape, order=order)
+    return np.frombuffer(data, _require_dtype(dtype)).reshape(shape, order=order)
 
 
 def _scalar(dtype: Any, data: bytes) -> Any:
-    return np.frombuffer(data, _dtype_of(dtype), count=1)[0]
+    return np.frombuffer(data, _require_dtype(dtype), count=1)[0]
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -222,51 +226,51 @@ _FUNCTIONS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **{(f"{core}.multiarray", "_reconstruct"): _reconstruct for core in ("numpy._core", "numpy.core")},
     **{(f"{core}.multiarray", "scalar"): _scalar for core in ("numpy._core", "numpy.core")},
     ("numpy", "ndarray"): _refuse_call,
-    ("numpy", "dtype"): _named_dtype,
+    ("numpy", "dtype"): _make_dtype,
     ("_codecs", "encode"): _encode,
     ("__builtin__", "bytes"): lambda: b"",  # as pickles of Python 2 write empty bytes
 }
 
 
-def _finished(value: Any) -> Any:
-    """The value, once all of it is arrays, numbers and text in tuples, lists and dicts."""
+def _finish(value: Any) -> Any:
+    """Return the value with complete arrays; it must consist of arrays, numbers and text in tuples, lists and dicts."""
     if isinstance(value, dict):
-        return {key: _finished(part) for key, part in value.items()}
+        return {key: _finish(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(map(_finished, value))
-    if isinstance(value, _Unbuilt) and value.array is not None:
+        return type(value)(map(_finish, value))
+    if isinstance(value, _UnbuiltArray) and value.array is not None:
         return value.array
-    if value is not None and not isinstance(value, _FINISHED):
+    if value is not None and not isinstance(value, _LEAF_TYPES):
         raise RefusedValueError("a pickle of something other than an array")
     return value
 
 
 def pickle_arrays(value: Any) -> bytes:
-    """The pickle of arrays of numbers, alone or in dicts (by text) and tuples."""
-    return _PROTOCOL + _pickled(value) + b"."
+    """Return the pickle of arrays of numbers, alone or in dicts (with text keys) and tuples."""
+    return _PROTOCOL + _pickle_value(value) + b"."
 
 
-def _pickled(value: Any) -> bytes:
+def _pickle_value(value: Any) -> bytes:
     if isinstance(value, Mapping):
-        return b"}(" + b"".join(_pickled_text(key) + _pickled(part) for key, part in value.items()) + b"u"
+        return b"}(" + b"".join(_pickle_text(key) + _pickle_value(part) for key, part in value.items()) + b"u"
     if isinstance(value, tuple):
-        return b"(" + b"".join(map(_pickled, value)) + b"t"
-    return _pickled_array(value)
+        return b"(" + b"".join(map(_pickle_value, value)) + b"t"
+    return _pickle_array(value)
 
 
-def _pickled_array(array: NDArray[Any]) -> bytes:
+def _pickle_array(array: NDArray[Any]) -> bytes:
     shape = b"(" + b"".join(b"J" + size.to_bytes(4, "little") for size in array.shape) + b"t"
     data = array.tobytes()
     is_large = len(data) >= 1 << 32
     size = b"\x8e" + len(data).to_bytes(8, "little") if is_large else b"B" + len(data).to_bytes(4, "little")
-    return _ARRAY + b"(K\x01" + shape + _pickled_dtype(array.dtype) + b"\x89" + size + data + b"tb"
+    return _ARRAY + b"(K\x01" + shape + _pickle_dtype(array.dtype) + b"\x89" + size + data + b"tb"
 
 
-def _pickled_dtype(dtype: np.dtype) -> bytes:
+def _pickle_dtype(dtype: np.dtype) -> bytes:
     order, name = dtype.str[0], dtype.str[1:]
-    return _DTYPE + _pickled_text(name) + b"\x89\x88\x87R(K\x03" + _pickled_text(order) + _ORDERED
+    return _DTYPE + _pickle_text(name) + b"\x89\x88\x87R(K\x03" + _pickle_text(order) + _DTYPE_STATE_END
 
 
-def _pickled_text(text: str) -> bytes:
+def _pickle_text(text: str) -> bytes:
     data = text.encode()
     return b"X" + len(data).to_bytes(4, "little") + data

@@ -1,4 +1,4 @@
-"""D4RL's files: flat arrays of steps, one episode after another. Shape suffix: R = rows."""
+"""The format "D4RL": flat arrays of steps, one episode after another. Shape suffix: R = rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _D3RLPY_ENDS: Final = "episode_terminals"
 
 
 class _EpisodeRange(NamedTuple):
-    """Adjacent episodes: their rows, and the number of the first episode."""
+    """Adjacent episodes: the range of their rows, and the number of the first episode."""
 
     start: int
     stop: int
@@ -38,17 +38,17 @@ class EpisodeEnds(NamedTuple):
 
     Attributes:
         terminated: `[R]` whether the environment ended the episode with this row.
-        truncated: `[R]` whether it was cut off after this row.
+        truncated: `[R]` whether the episode was cut off after this row.
     """
 
     terminated: Bool
     truncated: Bool
 
     def starts(self) -> I64:
-        """`[N]` each episode's first row; the last episode may be unfinished."""
-        ended = self.terminated | self.truncated
-        after = np.flatnonzero(ended) + 1
-        return np.concatenate([[0], after[after < len(ended)]]).astype(np.int64)
+        """Return `[N]` each episode's first row; the last episode may be unfinished."""
+        is_end = self.terminated | self.truncated
+        next_rows = np.flatnonzero(is_end) + 1
+        return np.concatenate([[0], next_rows[next_rows < len(is_end)]]).astype(np.int64)
 
 
 class D4RL(Format):
@@ -57,89 +57,89 @@ class D4RL(Format):
     name = "D4RL"
 
     def recognises(self, location: Location) -> bool:
-        """By the name; `pieces` reports what is wrong with it."""
+        """See `Format.recognises`: by the name; `pieces` reports invalid files."""
         return location.name.endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """Adjacent episodes of about 16 MiB.
+        """See `Format.pieces`: adjacent episodes of about 16 MiB.
 
         Raises:
-            DataError: a damaged file, one that lacks what is needed, unknown options.
+            DataError: the file is damaged or lacks a required column; an option is unknown.
         """
         limit = _step_limit(options)
-        with hdf5.open_file(location) as root:
-            file = find_columns(location, root, options)
-            ends = _ends(location, file, limit, 0, file.num_rows)
+        with hdf5.open_file(location) as h5_file:
+            file = find_columns(location, h5_file, options)
+            ends = _read_ends(location, file, limit, 0, file.num_rows)
             size = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
         starts = ends.starts()
-        each = max(1, size // file.num_rows)
-        piece = starts * each // PIECE_BYTES
-        first = np.flatnonzero(np.diff(piece, prepend=-1))
-        bounds = pairwise([*starts[first].tolist(), file.num_rows])
+        row_bytes = max(1, size // file.num_rows)
+        piece_numbers = starts * row_bytes // PIECE_BYTES
+        first_episodes = np.flatnonzero(np.diff(piece_numbers, prepend=-1))
+        bounds = pairwise([*starts[first_episodes].tolist(), file.num_rows])
         return [
-            Piece(location, (stop - start) * each, _EpisodeRange(start, stop, episode))
-            for (start, stop), episode in zip(bounds, first.tolist(), strict=True)
+            Piece(location, (stop - start) * row_bytes, _EpisodeRange(start, stop, episode))
+            for (start, stop), episode in zip(bounds, first_episodes.tolist(), strict=True)
         ]
 
     def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
-        """Empty: the files name neither spaces nor environment."""
+        """See `Format.describe`: the files name neither spaces nor environment."""
         return DataSpec(normalized_actions=False)
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
-        """The piece's rows, with the ids and timesteps that the ends of episodes give them.
+        """Read the piece's rows, with ids and timesteps by the ends of the episodes.
 
         Raises:
-            DataError: damage, with file and path inside.
+            DataError: the file is damaged; names the file and the path in it.
         """
-        location, stretch, limit = piece.location, piece.extent, _step_limit(options)
-        with hdf5.open_file(location) as root:
-            file = find_columns(location, root, options)
-            ends = _ends(location, file, limit, stretch.start, stretch.stop)
+        location, extent, limit = piece.location, piece.extent, _step_limit(options)
+        with hdf5.open_file(location) as h5_file:
+            file = find_columns(location, h5_file, options)
+            ends = _read_ends(location, file, limit, extent.start, extent.stop)
             columns = {
-                name: hdf5.read_values(location, dataset, stretch.start, stretch.stop)
+                name: hdf5.read_values(location, dataset, extent.start, extent.stop)
                 for name, dataset in file.columns.items()
             }
-            kept = _filtered(location, file, options, stretch)
-        rows = _rows(location, columns, ends, stretch)
-        yield rows if kept.all() else rows.take(kept)
+            passes = _passes_filter(location, file, options, extent)
+        rows = _make_rows(location, columns, ends, extent)
+        yield rows if passes.all() else rows.take(passes)
 
 
 def _step_limit(options: ReadOptions) -> int | None:
-    """The environment's time limit, for files without timeouts; 0: it has none."""
+    """Return the environment's time limit in steps, for files without timeouts; 0 is no limit, None unknown."""
     steps = check_options("D4RL", options.options, (_MAX_STEPS,)).get(_MAX_STEPS)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
         raise DataError(f"readOptions.{_MAX_STEPS} is {steps!r}: expected a number of steps, 0 for no limit")
     return steps
 
 
-def _ends(location: Location, file: D4RLFile, limit: int | None, start: int, stop: int) -> EpisodeEnds:
+def _read_ends(location: Location, file: D4RLFile, limit: int | None, start: int, stop: int) -> EpisodeEnds:
     if file.timeouts is None and limit is None:
         if _D3RLPY_ENDS in file.columns:
             raise DataError(
-                f"{location} has no 'timeouts', but {_D3RLPY_ENDS!r}, as d3rlpy wrote it: say "
+                f"{location} has no 'timeouts', but {_D3RLPY_ENDS!r}, as d3rlpy writes: set "
                 f"`schema: {{truncateds: {_D3RLPY_ENDS}}}` (--schema truncateds={_D3RLPY_ENDS})"
             )
         raise DataError(
-            f"{location} has no 'timeouts', so it does not say where episodes were cut off: set "
-            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 where all "
+            f"{location} has no 'timeouts', which mark where episodes were cut off: set "
+            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 if all "
             "episodes end by 'terminals'"
         )
     if file.timeouts is not None and limit is not None:
-        raise DataError(f"{location} has its own timeouts: leave readOptions.{_MAX_STEPS} out")
+        raise DataError(f"{location} has its own 'timeouts': leave readOptions.{_MAX_STEPS} out")
     terminated = read_flags(location, file.terminals, start, stop)
     if file.timeouts is not None:
         return EpisodeEnds(terminated, read_flags(location, file.timeouts, start, stop))
-    return EpisodeEnds(terminated, _cut_off(terminated, limit or 0))
+    return EpisodeEnds(terminated, _time_limit_flags(terminated, limit or 0))
 
 
-def _filtered(location: Location, file: D4RLFile, options: ReadOptions, stretch: _EpisodeRange) -> Bool:
-    """`[R]` which rows pass the filter."""
-    count = stretch.stop - stretch.start
+def _passes_filter(location: Location, file: D4RLFile, options: ReadOptions, extent: _EpisodeRange) -> Bool:
+    """Return `[R]` whether rows pass the filter."""
+    count = extent.stop - extent.start
     if not options.filter:
         return np.ones(count, dtype=np.bool_)
     table = pa.table(
         {
-            name: pa.array(hdf5.read_values(location, data, stretch.start, stretch.stop))
+            name: pa.array(hdf5.read_values(location, data, extent.start, extent.stop))
             for name, data in file.filter_columns.items()
         }
     )
@@ -147,12 +147,12 @@ def _filtered(location: Location, file: D4RLFile, options: ReadOptions, stretch:
     return np.isin(np.arange(count), row)
 
 
-def _rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, stretch: _EpisodeRange) -> Rows:
+def _make_rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, extent: _EpisodeRange) -> Rows:
     starts = ends.starts()
-    length = np.diff(np.append(starts, stretch.stop - stretch.start))
+    length = np.diff(np.append(starts, extent.stop - extent.start))
     stem = f"{location.parent().name}/{location.name.rpartition('.')[0]}"
-    ids = np.array([f"{stem}/{stretch.episode + number}" for number in range(len(starts))], dtype=object)
-    row = np.arange(stretch.start, stretch.stop)
+    ids = np.array([f"{stem}/{extent.episode + number}" for number in range(len(starts))], dtype=object)
+    row = np.arange(extent.start, extent.stop)
     return Rows(
         columns=columns,
         terminated=ends.terminated,
@@ -161,16 +161,17 @@ def _rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, stretc
         path=str(location),
         row=row,
         eps_id=np.repeat(ids, length),
-        t=row - stretch.start - np.repeat(starts, length),
+        t=row - extent.start - np.repeat(starts, length),
     )
 
 
-def _cut_off(terminated: Bool, max_episode_steps: int) -> Bool:
-    """`[R]` whether an episode reaches `max_episode_steps` (0: there is no limit) with this row."""
+def _time_limit_flags(terminated: Bool, max_episode_steps: int) -> Bool:
+    """Return `[R]` whether an episode reaches `max_episode_steps` (0 is no limit) with this row."""
     if not max_episode_steps:
         return np.zeros_like(terminated)
     row = np.arange(len(terminated))
     first = np.zeros(len(terminated), dtype=np.int64)
     first[1:] = np.where(terminated[:-1], row[1:], 0)
     step = row - np.maximum.accumulate(first) + 1
+    # every multiple of the limit since the last terminal is the end of an episode
     return (step % max_episode_steps == 0) & ~terminated

@@ -1,1 +1,1 @@
-"""What a dataset's folder says of itself: manifest and commits."""
+"""Manifest, commits and owner of a dataset's folder."""

@@ -1,7 +1,7 @@
-"""Commits: which ranges of a recording are complete, one small file each; and what exported files hold.
+"""Commits: one small file for each complete range of a recording; and descriptions of exported files.
 
-A range of episodes counts when `_hindcast/commits/<range>.json` lists its files. Of two writers that made the
-same range the last commit stays; both are complete and hold the same episodes.
+A range of episodes counts when `_hindcast/commits/<range>.json` lists its files. If two writers wrote the same
+range, the last commit stays; both are complete and hold the same episodes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
 
 
 class ExportedFiles(JsonModel):
-    """What files in an exported layout hold, which those of text do not say themselves.
+    """Layout and spec of files in an exported layout; text files do not contain them.
 
     Attributes:
-        layout: name of their layout.
+        layout: name of the layout.
         spec: `DataSpec.to_json()`.
     """
 
@@ -40,16 +40,16 @@ class ExportedFiles(JsonModel):
 
 
 class Commit(JsonModel):
-    """A range of episodes that is complete.
+    """A complete range of episodes.
 
     Attributes:
-        range: its number.
-        files: those that hold it, in order; paths relative to the dataset's folder.
-        episodes: how many.
-        timesteps: their steps.
+        range: number of the range.
+        files: its files in order; paths relative to the dataset's folder.
+        episodes: number of episodes.
+        timesteps: number of their steps.
         first: index of the first episode.
-        exported: what its files hold, where they are in an exported layout.
-        content: what it holds, where what was read is known to compare it with (`Content.to_json`).
+        exported: layout and spec of files in an exported layout; else None.
+        content: digest of the episodes (`Content.to_json`), if they are later compared with what was read.
     """
 
     range: int
@@ -57,14 +57,14 @@ class Commit(JsonModel):
     episodes: int
     timesteps: int
     first: int
-    exported: ExportedFiles | None = Field(None, alias="text")  # its name from when only text was exported
+    exported: ExportedFiles | None = Field(None, alias="text")  # JSON name from when only text was exported
     content: dict[str, Any] | None = None
 
     remedy: ClassVar[str] = "delete it and record again, which repeats this range"
 
     @classmethod
     def read(cls, folder: Location, number: int) -> Self:
-        """The commit of a range that counts.
+        """Read the commit of a complete range.
 
         Raises:
             DataError: it cannot be read.
@@ -78,49 +78,49 @@ class Commit(JsonModel):
 
 
 def file_stem(number: int, writer: str) -> str:
-    """How the names of a range's files begin; `writer` (letters and digits) is unique to who writes."""
+    """Return the beginning of a range's file names; `writer` (letters and digits) is unique to the writer."""
     return f"{number:06d}-{writer}"
 
 
 def commit_location(folder: Location, number: int) -> Location:
-    """Where the commit of a range is."""
+    """Return the location of a range's commit."""
     return folder.child(COMMITS, f"{number:06d}.json")
 
 
 def write_commit(folder: Location, commit: Commit) -> None:
-    """Make a range count; it replaces an earlier commit of the same range.
+    """Write a range's commit, which makes the range count; it replaces an earlier commit of the range.
 
     Raises:
-        StorageError: it could not be written; the range does not count then.
+        StorageError: the commit cannot be written; then the range does not count.
     """
     location = commit_location(folder, commit.range)
     location.write_bytes(commit.model_dump_json(by_alias=True).encode())
 
 
 def committed_ranges(folder: Location) -> list[int]:
-    """The numbers of the ranges that count, ascending."""
+    """List the numbers of the committed ranges, ascending."""
     names = (entry.relative_path for entry in folder.child(COMMITS).files())
     return sorted(int(name.removesuffix(".json")) for name in names if _COMMIT_FILE.match(name))
 
 
 def read_commits(folder: Location) -> dict[int, Commit]:
-    """The commits of a dataset's folder by range number, in order; empty if there are none.
+    """Read the commits of a dataset's folder, by range number in order.
 
     Raises:
-        DataError: one cannot be read.
+        DataError: a commit cannot be read.
     """
     return {number: Commit.read(folder, number) for number in committed_ranges(folder)}
 
 
 def committed_files(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
-    """The files that commits list, in order."""
+    """Return the files that commits list, in order."""
     return tuple(file for commit in commits for file in commit.files)
 
 
 def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
-    """Delete what interrupted writers left: files of ours that no commit lists, and temporary files.
+    """Delete leftovers of interrupted writers: data files that no commit lists, and temporary files.
 
-    Only while nobody writes to the folder. Files whose names are not ours stay.
+    Call it only while nobody writes to the folder. Files with other names than Hindcast's stay.
     """
     keep = {file.path for file in committed_files(commits)}
     remove_temporary_files(folder.child(FOLDER))
@@ -131,13 +131,14 @@ def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
 
 
 def clear_dataset(folder: Location, keep: Collection[str]) -> None:
-    """Delete what the folder's manifest and commits list, and these themselves.
+    """Delete the folder's manifest, the files that it and the commits list, and the commits.
 
     Args:
-        keep: names of what stays in `_hindcast`, of which all else is deleted.
+        keep: names in `_hindcast` that stay; everything else there is deleted.
     """
     manifest = read_manifest(folder)
     files = (*committed_files(read_commits(folder).values()), *(manifest.files if manifest else ()))
+    # first, so that an interrupted call leaves no dataset that looks complete
     folder.child(MANIFEST).delete()
     for path in dict.fromkeys(file.path for file in files):
         folder.child(path).delete()
@@ -147,44 +148,45 @@ def clear_dataset(folder: Location, keep: Collection[str]) -> None:
 
 
 def read_exported_manifest(folder: Location, file: str | None = None) -> Manifest | None:
-    """What such a folder holds: its manifest, or what the commits of an unfinished one say of it.
+    """Read the manifest of an exported recording; of an unfinished one, make it from the commits.
 
     Args:
-        file: name of one of its files; of an unfinished recording only the commit of its range is read.
+        file: name of one of its files; for an unfinished recording only the commit of its range is read.
 
     Returns:
-        None of any other folder.
+        The manifest; None for other folders.
 
     Raises:
-        DataError: a manifest or commit that cannot be read.
+        DataError: a manifest or a commit cannot be read.
     """
     manifest = read_manifest(folder)
     if manifest is not None:
         return manifest if manifest.layout in EXPORTED_LAYOUTS else None
-    commits = list(read_commits(folder).values()) if file is None else _commits_of(folder, file)
-    exported = _exported(folder, commits)
-    if exported is None:
+    commits = list(read_commits(folder).values()) if file is None else _commits_of_file(folder, file)
+    exported_files = _find_exported_files(folder, commits)
+    if exported_files is None:
         return None
-    return Manifest(layout=exported.layout, spec=exported.spec, files=committed_files(commits))
+    return Manifest(layout=exported_files.layout, spec=exported_files.spec, files=committed_files(commits))
 
 
 def describe_exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
-    """What a commit says of files in a layout; None if they say it themselves."""
+    """Return a commit's description of files in a layout; None if the files describe themselves."""
     return ExportedFiles(layout=layout, spec=spec.to_json()) if layout in EXPORTED_LAYOUTS else None
 
 
-def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
-    """What the commits say; those of earlier versions say nothing about Columns, but the files do."""
+def _find_exported_files(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
+    """Return the description in the commits; if they have none for Columns, read it from the first file."""
     files = committed_files(commits)
     if not files or commits[0].exported is not None:
         return commits[0].exported if commits else None
+    # commits of earlier versions do not describe Columns, but the files do
     with open_parquet(folder.child(files[0].path)) as file:
         description = read_description(file.schema_arrow)
     return None if description is None else describe_exported_files(description.layout, description.spec)
 
 
-def _commits_of(folder: Location, name: str) -> list[Commit]:
-    """The commit of the range that a data file belongs to, if it is one and its range counts."""
+def _commits_of_file(folder: Location, name: str) -> list[Commit]:
+    """Return the commit of the range that a data file belongs to; empty if it is no data file or has no commit."""
     if not _DATA_FILE.match(name):
         return []
     number = int(name.split("-", 1)[0])

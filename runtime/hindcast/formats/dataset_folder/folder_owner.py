@@ -1,4 +1,4 @@
-"""Recordings without a manifest: what exists of them, and what was requested."""
+"""`_hindcast/spec.json`, which names the owner of a folder, and the progress of unfinished recordings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.location import Location
 
 OWNER_FILE: Final = "spec.json"
-"""The file in `_hindcast` that says what will fill the folder."""
+"""The file in `_hindcast` that names the resource that fills the folder."""
 LOG_RESOURCE: Final = "EpisodeWriter"
-"""Marks the log of an application, which is never complete."""
+"""The owner of an application's log, which is never complete."""
 
 
 def describe_unfinished(folder: Location) -> str:
-    """What to say of a folder, where it is a recording that is not complete; else nothing."""
+    """Describe the progress of an unfinished recording; "" for other folders."""
     state = folder.child(FOLDER)
     if not state.exists() or folder.child(MANIFEST).exists():
         return ""
@@ -29,58 +29,57 @@ def describe_unfinished(folder: Location) -> str:
 
 
 def describe_progress(folder: Location, commits: Collection[Commit]) -> str:
-    """What to say of a recording without a manifest: how much of it is there."""
-    mark = read_owner(folder.child(FOLDER)) or {}
-    resource = mark.get("resource")
+    """Describe the progress of a recording without a manifest; "" for an application's log."""
+    owner = read_owner(folder.child(FOLDER)) or {}
+    resource = owner.get("resource")
     if resource == LOG_RESOURCE:
         return ""
-    unit, total = _wanted(mark)
-    done = sum(commit.timesteps if unit == "timesteps" else commit.episodes for commit in commits)
-    much = f"{formatting.integer(done)} of {formatting.integer(total)} {unit} are"
-    if done >= total:
-        verb = "is" if done == 1 else "are"
-        much = f"it has no manifest yet, {formatting.plural(done, unit.removesuffix('s'))} {verb}"
-    again = f"run {resource} again" if str(resource).startswith("OfflineRecording/") else "run it again"
-    return f"{folder} is not complete: {much} recorded; {again} for the rest, or wait while it runs"
+    unit, total = _requested_duration(owner)
+    num_done = sum(commit.timesteps if unit == "timesteps" else commit.episodes for commit in commits)
+    progress = f"{formatting.integer(num_done)} of {formatting.integer(total)} {unit} are"
+    if num_done >= total:
+        verb = "is" if num_done == 1 else "are"
+        progress = f"it has no manifest yet, {formatting.plural(num_done, unit.removesuffix('s'))} {verb}"
+    remedy = f"run {resource} again" if str(resource).startswith("OfflineRecording/") else "run it again"
+    return f"{folder} is not complete: {progress} recorded; {remedy} for the rest, or wait while it runs"
 
 
 def write_owner(state: Location, content: Mapping[str, Any]) -> None:
-    """Say whose a folder is: the resource, its hash and its spec, where `state` has its own files."""
+    """Write the owner of a folder (resource, hash, spec) to `state`, the folder of Hindcast's own files."""
     state.child(OWNER_FILE).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def read_owner(state: Location) -> dict[str, Any] | None:
-    """What the mark says; None without one, nothing of a damaged one."""
+    """Read the owner; None if the file does not exist, empty if it is damaged."""
     location = state.child(OWNER_FILE)
     if not location.exists():
         return None
     try:
-        found = orjson.loads(location.read_bytes())
+        owner = orjson.loads(location.read_bytes())
     except ValueError:  # damaged
         return {}
-    return found if isinstance(found, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def require_owner(state: Location) -> dict[str, Any] | None:
-    """The mark with all that a run or a log writes into it; None without one.
+    """Read the owner with all fields that a run or a log writes; None if the file does not exist.
 
     Raises:
-        DataError: it is damaged.
+        DataError: the file is damaged.
     """
-    found = read_owner(state)
-    if found is not None and not {"resource", "specHash", "spec"} <= found.keys():
+    owner = read_owner(state)
+    if owner is not None and not {"resource", "specHash", "spec"} <= owner.keys():
         raise DataError(
-            f"{state.child(OWNER_FILE)}, which says whose the folder is, is damaged: restore the "
-            "file from a copy, or write "
-            "into another folder"
+            f"{state.child(OWNER_FILE)}, which names the owner of the folder, is damaged: "
+            "restore it from a copy, or write into another folder"
         )
-    return found
+    return owner
 
 
-def _wanted(mark: dict[str, Any]) -> tuple[str, int]:
-    """The unit of a recording's duration and how many of it; 0 where nothing says how many."""
+def _requested_duration(owner: dict[str, Any]) -> tuple[str, int]:
+    """Return the unit of a recording's requested duration, and its number; 0 if unknown."""
     try:
-        duration = mark["spec"]["spec"]["duration"]
+        duration = owner["spec"]["spec"]["duration"]
         return next((unit, int(duration[unit])) for unit in ("episodes", "timesteps") if duration.get(unit))
     except (KeyError, TypeError, StopIteration):
         return "episodes", 0

@@ -1,4 +1,4 @@
-"""`_hindcast/manifest.json`: what a dataset is and which files it consists of."""
+"""`_hindcast/manifest.json`: the description and the files of a dataset."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Manifest(JsonModel):
     """A complete dataset.
 
     Attributes:
-        format_version: of this file.
-        layout: of the Parquet files.
-        spec_hash: of the resource that made it.
+        format_version: version of this file's format.
+        layout: layout of the data files.
+        spec_hash: hash of the resource that recorded the dataset.
         environment: the resource's environment (id, kwargs, wrappers, …).
-        seed: the resource's.
-        policy: what acted: `digest` (sha256 of the weights), and where it came from.
+        seed: the resource's seed.
+        policy: the policy that acted: `digest` (sha256 of the weights), and its source.
         recorder: version of Hindcast that recorded.
-        versions: of the packages that its data depend on.
-        connectors: state of connectors and filters while recording.
+        versions: versions of the packages that the data depend on.
+        connectors: states of connectors and filters during recording.
         spec: `DataSpec.to_json()`.
         files: in the dataset's order.
     """
@@ -56,35 +56,36 @@ class Manifest(JsonModel):
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) of what defines the data: the files' checksums in order, but not their names."""
+        """sha256 (hex) of the files' checksums in order; names do not count."""
         return digest_of([file.checksum for file in self.files])
 
 
 def digest_of(parts: list[str]) -> str:
-    """sha256 (hex) of a list of texts."""
+    """Return the sha256 (hex) of a list of texts."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def write_manifest(folder: Location, manifest: Manifest) -> None:
-    """Put the manifest in the dataset's folder, replacing one that is there.
+    """Write the manifest to the dataset's folder, replacing an earlier one.
 
     Raises:
-        StorageError: it could not be written.
+        StorageError: the manifest cannot be written.
     """
     folder.child(MANIFEST).write_bytes(manifest.model_dump_json(by_alias=True).encode())
 
 
 def read_manifest(folder: Location) -> Manifest | None:
-    """The manifest of a dataset's folder; None if there is none.
+    """Read the manifest of a dataset's folder; None if it has no manifest.
 
     Raises:
-        DataError: it cannot be read, or a newer Hindcast wrote it.
+        DataError: the manifest cannot be read, or was written by a newer Hindcast.
     """
     location = folder.child(MANIFEST)
     if not location.exists():
         return None
     data = location.read_bytes()
     try:
+        # checked first, because a newer manifest may be invalid here
         version = json.loads(data).get("formatVersion")
         if version != FORMAT_VERSION:
             raise DataError(
@@ -97,8 +98,8 @@ def read_manifest(folder: Location) -> Manifest | None:
 
 
 def first_problem(error: Exception) -> str:
-    """The first thing wrong in a stored JSON document, in words."""
+    """Describe the first problem in a stored JSON document."""
     if isinstance(error, ValidationError):
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        return f"{place}: {value_problem(error)}"
+        field_path = ".".join(map(str, error.errors()[0]["loc"]))
+        return f"{field_path}: {value_problem(error)}"
     return str(error)

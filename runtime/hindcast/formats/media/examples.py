@@ -1,7 +1,7 @@
-"""`tf.train.Example` messages to columns, without TensorFlow. Shape suffixes: R = records, L = bytes of one.
+"""Decoding `tf.train.Example` messages into columns without TensorFlow. Shape suffixes: R = records, L = bytes of one.
 
-Records of one length mostly differ only in their numbers. One of them is parsed; those that have the same bytes
-outside its values are decoded with it, as columns of a `[R, L]` matrix. Then one of the rest is parsed, and so on.
+Most records of one length differ only in their numbers. One of them is parsed; all that have the same bytes outside
+its values are decoded together with it, as columns of a `[R, L]` matrix. Then one of the rest is parsed, and so on.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _LENGTH_DELIMITED: Final = 2
 _FIXED32: Final = 5
 _VARINT: Final = 0
 _KINDS: Final = {1: ("bytes", _LENGTH_DELIMITED), 2: ("float", _FIXED32), 3: ("int", _VARINT)}
-"""A list's field -> what it holds, and the wire type of a value that has a field of its own."""
+"""Field number of a list -> the type of its values, and the wire type of an unpacked value."""
 
 U8 = NDArray[np.uint8]
 
 
 class _Feature(NamedTuple):
-    """A feature of one message.
+    """One feature of a message.
 
     Attributes:
         kind: "bytes", "float" or "int".
-        spans: first byte and end of each value in the message.
+        spans: (start, stop) bytes of each value in the message.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class DecodedRecords(NamedTuple):
     """Records that were decoded together.
 
     Attributes:
-        record: `[R]` which.
+        record: `[R]` numbers of the records.
         columns: feature -> `[R, values]` float32 or int64, or object array of `bytes`.
     """
 
@@ -49,35 +49,37 @@ class DecodedRecords(NamedTuple):
 
 
 def decode(data: U8, starts: I64, lengths: I64) -> Iterator[DecodedRecords]:
-    """The records, those of one form together.
+    """Decode records, together those that have the same structure.
 
     Args:
         data: bytes that contain the records.
-        starts: `[R]` where each begins.
-        lengths: `[R]` bytes of each.
+        starts: `[R]` first byte of each record.
+        lengths: `[R]` bytes of each record.
 
     Raises:
-        CellError: a record that is not a `tf.train.Example`.
+        CellError: a record is not a `tf.train.Example`.
     """
     for length in np.unique(lengths):
-        left = np.flatnonzero(lengths == length)
-        matrix = data[starts[left][:, None] + np.arange(length)]
-        while len(left):
+        remaining = np.flatnonzero(lengths == length)
+        matrix = data[starts[remaining][:, None] + np.arange(length)]
+        while len(remaining):
             try:
-                features = _parsed(matrix[0].tobytes())
+                features = _parse_example(matrix[0].tobytes())
             except (IndexError, ValueError) as error:
                 message = f"it is not a tf.train.Example: {error or 'it ends too early'}"
-                raise CellError(int(left[0]), message) from error
-            same = ~((matrix ^ matrix[0]) & _fixed(features, int(length))).any(axis=1)
-            rows = matrix[same]
+                raise CellError(int(remaining[0]), message) from error
+            # XOR leaves the bits that differ, the mask those that belong to no value
+            matches = ~((matrix ^ matrix[0]) & _fixed_bits(features, int(length))).any(axis=1)
+            rows = matrix[matches]
             yield DecodedRecords(
-                left[same], {name: _decoded(rows, feature) for name, feature in features.items()}
+                remaining[matches],
+                {name: _decode_feature(rows, feature) for name, feature in features.items()},
             )
-            left, matrix = left[~same], matrix[~same]
+            remaining, matrix = remaining[~matches], matrix[~matches]
 
 
-def _fixed(features: dict[str, _Feature], length: int) -> U8:
-    """`[L]` the bits that are not of values: where a varint ends is in the high bit of each of its bytes."""
+def _fixed_bits(features: dict[str, _Feature], length: int) -> U8:
+    """Return `[L]` masks of the bits that belong to no value; of a varint's bytes the high bit, which marks its end."""
     fixed = np.full(length, 0xFF, dtype=np.uint8)
     for feature in features.values():
         for start, stop in feature.spans:
@@ -85,7 +87,7 @@ def _fixed(features: dict[str, _Feature], length: int) -> U8:
     return fixed
 
 
-def _decoded(rows: U8, feature: _Feature) -> NDArray[Any]:
+def _decode_feature(rows: U8, feature: _Feature) -> NDArray[Any]:
     if feature.kind == "float":
         starts = np.array([start for start, _ in feature.spans])
         return np.ascontiguousarray(rows[:, starts[:, None] + np.arange(4)]).view("<f4")[:, :, 0]
@@ -101,83 +103,85 @@ def _decoded(rows: U8, feature: _Feature) -> NDArray[Any]:
     return integers.view(np.int64)
 
 
-def _parsed(message: bytes) -> dict[str, _Feature]:
-    found: dict[str, _Feature] = {}
-    for field, start, stop in _delimited(message, 0, len(message)):
+def _parse_example(message: bytes) -> dict[str, _Feature]:
+    features: dict[str, _Feature] = {}
+    for field, start, stop in _delimited_fields(message, 0, len(message)):
         if field != 1:
             raise ValueError(f"it has a field {field}")
-        for _, entry, end in _delimited(message, start, stop):
-            parts = {number: span for number, *span in _delimited(message, entry, end)}
+        for _, entry, end in _delimited_fields(message, start, stop):
+            parts = {number: span for number, *span in _delimited_fields(message, entry, end)}
             if 1 not in parts:
                 raise ValueError("a feature has no name")
             name = message[slice(*parts[1])].decode()
             if 2 in parts and parts[2][0] < parts[2][1]:
-                found[name] = _feature(message, *parts[2])
-    return found
+                features[name] = _parse_feature(message, *parts[2])
+    return features
 
 
-def _feature(message: bytes, start: int, stop: int) -> _Feature:
-    ((field, inner, end),) = _delimited(message, start, stop)
+def _parse_feature(message: bytes, start: int, stop: int) -> _Feature:
+    ((field, inner, end),) = _delimited_fields(message, start, stop)
     if field not in _KINDS:
         raise ValueError(f"a feature holds a list of the kind {field}")
     kind, wire = _KINDS[field]
-    return _Feature(kind, tuple(_values(message, inner, end, kind, wire)))
+    return _Feature(kind, tuple(_value_spans(message, inner, end, kind, wire)))
 
 
-def _values(message: bytes, at: int, stop: int, kind: str, own: int) -> Iterator[tuple[int, int]]:
-    """The spans of a list's values, which may be packed into one field or have a field each."""
-    for _, wire, start, end in _fields(message, at, stop):
-        if wire == own:
+def _value_spans(
+    message: bytes, position: int, stop: int, kind: str, scalar_wire: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the spans of a list's values, which may be packed into one field or have one field each."""
+    for _, wire, start, end in _fields(message, position, stop):
+        if wire == scalar_wire:
             yield start, end
         elif wire == _LENGTH_DELIMITED:
-            yield from _packed(message, start, end, own)
+            yield from _packed_spans(message, start, end, scalar_wire)
         else:
             raise ValueError(f"a list of {kind} has a value of the wire type {wire}")
 
 
-def _packed(message: bytes, at: int, stop: int, wire: int) -> Iterator[tuple[int, int]]:
-    while at < stop:
-        end = at + 4 if wire == _FIXED32 else varint(message, at)[1]
+def _packed_spans(message: bytes, position: int, stop: int, wire: int) -> Iterator[tuple[int, int]]:
+    while position < stop:
+        end = position + 4 if wire == _FIXED32 else varint(message, position)[1]
         if end > stop:
             raise ValueError("a value is cut off")
-        yield at, end
-        at = end
+        yield position, end
+        position = end
 
 
-def _delimited(message: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Field number, first byte and end of each field; all must be length-delimited."""
-    for field, wire, start, end in _fields(message, at, stop):
+def _delimited_fields(message: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the number, start and stop of each field; all must be length-delimited."""
+    for field, wire, start, end in _fields(message, position, stop):
         if wire != _LENGTH_DELIMITED:
             raise ValueError(f"it has a field of the wire type {wire}")
         yield field, start, end
 
 
-def _fields(message: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, wire type, first byte and end of each field's value."""
-    while at < stop:
-        tag, at = varint(message, at)
+def _fields(message: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the number and wire type of each field, and the start and stop of its value."""
+    while position < stop:
+        tag, position = varint(message, position)
         wire = tag & 7
         if wire == _LENGTH_DELIMITED:
-            length, at = varint(message, at)
-            end = at + length
+            length, position = varint(message, position)
+            end = position + length
         elif wire == _VARINT:
-            end = varint(message, at)[1]
+            end = varint(message, position)[1]
         elif wire == _FIXED32:
-            end = at + 4
+            end = position + 4
         else:
             raise ValueError(f"it has a field of the wire type {wire}")
         if end > stop:
-            raise ValueError("a field is longer than what it is in")
-        yield tag >> 3, wire, at, end
-        at = end
+            raise ValueError("a field is longer than the message that contains it")
+        yield tag >> 3, wire, position, end
+        position = end
 
 
 def varint(data: memoryview | bytes, position: int) -> tuple[int, int]:
-    """The number that begins at a byte, and the position of the byte after it.
+    """Decode the varint at a position; return it and the position after it.
 
     Raises:
-        ValueError: it has more than 64 bits.
-        IndexError: the data end in it.
+        ValueError: the number has more than 64 bits.
+        IndexError: the data end within the number.
     """
     value = shift = 0
     while True:

@@ -1,4 +1,4 @@
-"""The formats "Text", "Images" and "Binary": rows of files that are not timesteps, for the user's class to map."""
+"""The formats "Text", "Images" and "Binary": files that the user's class maps to episodes."""
 
 from __future__ import annotations
 
@@ -24,100 +24,100 @@ _IMAGES: Final = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
 _IMAGE_KINDS: Final = ("PNG", "JPEG", "TIFF", "BMP", "GIF")
 _MODES: Final = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F")
 
-Given = dict[str, Any]
+FormatOptions = dict[str, Any]
 
 
 class MappedFiles(Format):
-    """Files whose rows become episodes by the class that `spec.pipeline.preLearner` names.
+    """Files that the class in `spec.pipeline.preLearner` maps to episodes.
 
-    Those of a folder are mapped together, in natural order (2 before 10), `readOptions.batch_size` at a time.
+    Files of a folder are mapped together, in natural order (2 before 10), `readOptions.batch_size` at a time.
 
     Attributes:
-        suffixes: how the names of its files end, in lower case.
-        allowed: its `readOptions`.
+        suffixes: ends of the files' names, in lower case.
+        allowed_options: names of its `readOptions`.
         by_folder: whether the files of a folder are mapped together.
     """
 
     suffixes: tuple[str, ...]
-    allowed: tuple[str, ...] = ("batch_size",)
+    allowed_options: tuple[str, ...] = ("batch_size",)
     by_folder = True
 
     @abstractmethod
-    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
-        """`[R, …]` by column.
+    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
+        """Read files as rows: column -> `[R, …]`.
 
         Raises:
-            DataError: a file that cannot be read.
+            DataError: a file cannot be read.
         """
 
-    def check(self, given: Given) -> None:
+    def check(self, format_options: FormatOptions) -> None:
         """Check the format's own read options.
 
         Raises:
-            DataError: a wrong value.
+            DataError: a value is invalid.
         """
 
     def recognises(self, location: Location) -> bool:
-        """By the name; or a folder."""
+        """See `Format.recognises`: by the name, or because it is a folder."""
         return location.name.lower().endswith(self.suffixes) or (self.by_folder and location.is_folder())
 
     def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
-        """Each folder with its files."""
+        """See `Format.groups`: each folder with its files."""
         return group_by_folder(entries, self.suffixes) if self.by_folder else []
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """A folder's files, `batch_size` at a time; a file by itself.
+        """See `Format.pieces`: a folder's files, `batch_size` at a time; a file by itself.
 
         Raises:
-            DataError: options that the format does not have.
-            SpecError: no class is named that makes episodes of the files.
+            DataError: the format does not have an option.
+            SpecError: no class is named that maps the files to episodes.
         """
-        given = self._given(options)
+        format_options = self._format_options(options)
         check_mapper(options, self.name)
         if not location.is_folder():
             return [Piece(location, location.info().size or 0)]
         members = (entry for entry in location.files() if _is_member(entry.relative_path, self.suffixes))
         files = sorted(members, key=lambda entry: natural_sort_key(entry.relative_path))
-        size = given.get("batch_size", max(1, len(files)))
+        size = format_options.get("batch_size", max(1, len(files)))
         return [
             Piece(location, sum(file.size for file in batch), tuple(file.relative_path for file in batch))
             for batch in (files[start : start + size] for start in range(0, len(files), size))
         ]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
-        """The episodes that the user's class makes of the rows.
+        """See `Format.read`: the episodes that the user's class makes of the rows.
 
         Raises:
-            DataError: a file that cannot be read.
+            DataError: a file cannot be read.
             UserCodeError: the class raised.
         """
         location = piece.location
         files = [location] if piece.extent is None else [location.child(name) for name in piece.extent]
-        rows = self.rows(files, self._given(options))
+        rows = self.rows(files, self._format_options(options))
         if len(next(iter(rows.values()))):
             yield from map_to_episodes(rows, options, str(location))
 
-    def _given(self, options: ReadOptions) -> Given:
-        given = check_options(self.name, options.options, self.allowed)
-        size = given.get("batch_size", 1)
+    def _format_options(self, options: ReadOptions) -> FormatOptions:
+        format_options = check_options(self.name, options.options, self.allowed_options)
+        size = format_options.get("batch_size", 1)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise DataError(f"readOptions.batch_size is {size!r}: expected a number of files, at least 1")
-        self.check(given)
-        return given
+        self.check(format_options)
+        return format_options
 
 
 class Binary(MappedFiles):
-    """files of any kind; those of a folder are mapped together."""
+    """Files of any kind; files of a folder are mapped together."""
 
     name = "Binary"
-    suffixes = ("",)
+    suffixes = ("",)  # matches every name
 
     def recognises(self, location: Location) -> bool:
-        """Folders; a file is binary only where it is named as such."""
+        """See `Format.recognises`: folders; single files are read as Binary only if the user says so."""
         return location.is_folder()
 
-    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:  # noqa: ARG002
-        """`{"bytes": [R], "path": [R]}`, a row for each file."""
+    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:  # noqa: ARG002
+        """Read `{"bytes": [R], "path": [R]}`, one row for each file."""
         return {
             "bytes": object_array([file.read_bytes() for file in files]),
             "path": object_array([str(file) for file in files]),
@@ -125,41 +125,42 @@ class Binary(MappedFiles):
 
 
 class Images(MappedFiles):
-    """image files; those of a folder are mapped together, so that they can be an episode."""
+    """Image files; files of a folder are mapped together, so that they can be an episode."""
 
     name = "Images"
     suffixes = _IMAGES
-    allowed = ("size", "mode", "batch_size")
+    allowed_options = ("size", "mode", "batch_size")
 
-    def check(self, given: Given) -> None:
-        """Height and width, and the colours (Pillow's mode), that images are brought to."""
-        size, mode = given.get("size"), given.get("mode")
+    def check(self, format_options: FormatOptions) -> None:
+        """Check the size (height, width) and the mode (Pillow's) that images are converted to."""
+        size, mode = format_options.get("size"), format_options.get("mode")
         if size is not None and not (is_shape(size) and len(size) == 2):
             raise DataError(f"readOptions.size is {size!r}: expected [height, width]")
         if mode is not None and mode not in _MODES:
             raise DataError(f"readOptions.mode is {mode!r}: allowed are {', '.join(_MODES)}")
 
-    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
-        """`{"image": [R, height, width, …], "path": [R]}`; images of several shapes are objects."""
-        images = [_image(file, given.get("size"), given.get("mode")) for file in files]
-        same = len({(image.shape, image.dtype) for image in images}) == 1
+    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
+        """Read `{"image": [R, height, width, …], "path": [R]}`; images that differ in shape are objects."""
+        images = [_image(file, format_options.get("size"), format_options.get("mode")) for file in files]
+        is_uniform = len({(image.shape, image.dtype) for image in images}) == 1
         return {
-            "image": np.stack(images) if same else object_array(images),
+            "image": np.stack(images) if is_uniform else object_array(images),
             "path": object_array([str(file) for file in files]),
         }
 
 
 class Text(MappedFiles):
-    """text files, each mapped as one."""
+    """Text files; each is mapped separately."""
 
     name = "Text"
     suffixes = (".txt", ".text", ".log", ".md")
-    allowed = ("encoding", "drop_empty_lines")
+    allowed_options = ("encoding", "drop_empty_lines")
     by_folder = False
 
-    def check(self, given: Given) -> None:
-        """The encoding of the text, and whether lines without text are left out."""
-        drop, encoding = given.get("drop_empty_lines", False), given.get("encoding", "utf-8")
+    def check(self, format_options: FormatOptions) -> None:
+        """Check the encoding of the text, and the option to leave out empty lines."""
+        drop = format_options.get("drop_empty_lines", False)
+        encoding = format_options.get("encoding", "utf-8")
         if not isinstance(drop, bool):
             raise DataError(f"readOptions.drop_empty_lines is {drop!r}: expected true or false")
         try:
@@ -167,39 +168,39 @@ class Text(MappedFiles):
         except (LookupError, TypeError) as error:
             raise DataError(f"readOptions.encoding is {encoding!r}, which is not a known encoding") from error
 
-    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
-        """`{"text": [R], "path": [R]}`, a row for each line."""
-        (file,), encoding = files, given.get("encoding", "utf-8")
+    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
+        """Read `{"text": [R], "path": [R]}`, one row for each line."""
+        (file,), encoding = files, format_options.get("encoding", "utf-8")
         try:
             lines = file.read_bytes().decode(encoding).splitlines()
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{file} is not {encoding} (at byte {error.start}): name its encoding by readOptions.encoding"
+                f"{file} is not {encoding} (at byte {error.start}): set readOptions.encoding"
             ) from error
-        if given.get("drop_empty_lines", False):
+        if format_options.get("drop_empty_lines", False):
             lines = [line for line in lines if line.strip()]
         return {"text": object_array(lines), "path": object_array([str(file)] * len(lines))}
 
 
 def group_by_folder(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[FileGroup]:
-    """The folders in a recursive listing, each with the files in it that have such names."""
-    found: dict[str, list[Entry]] = {}
+    """Group a recursive listing by folder; each group has the files with these suffixes."""
+    members_by_folder: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.is_file and _is_member(entry.relative_path, suffixes):
-            found.setdefault(posixpath.dirname(entry.relative_path), []).append(entry)
+            members_by_folder.setdefault(posixpath.dirname(entry.relative_path), []).append(entry)
     return [
         FileGroup(members[0].location.parent(), frozenset(entry.relative_path for entry in members))
-        for members in found.values()
+        for members in members_by_folder.values()
     ]
 
 
 def _is_member(relative: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file is one to read: by its name; hidden ones are not."""
+    """Return whether a file is read: by its suffix, and not hidden."""
     return relative.lower().endswith(suffixes) and not is_hidden(relative)
 
 
 def _image(file: Location, size: Sequence[int] | None, mode: str | None) -> NDArray[Any]:
-    """`[height, width, …]`."""
+    """Read an image: `[height, width, …]`."""
     from PIL import Image
 
     try:
@@ -209,6 +210,7 @@ def _image(file: Location, size: Sequence[int] | None, mode: str | None) -> NDAr
         if mode is not None and image.mode != mode:
             image = image.convert(mode)
         return np.array(image)
+    # Pillow raises SyntaxError for broken PNG files
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(
             f"{file} cannot be read as an image: {error}; copy it again, or leave it out"

@@ -1,4 +1,4 @@
-"""Rows that are not timesteps, made into episodes by the class that `spec.pipeline.preLearner` names."""
+"""Mapping rows that are not timesteps to episodes, by the class that `spec.pipeline.preLearner` names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FIELD: Final = "spec.pipeline.preLearner"
 
 
 def check_mapper(options: ReadOptions, form: str) -> None:
-    """Make sure that there is a class that makes episodes of the rows.
+    """Check that the options name a class that maps the rows to episodes.
 
     Raises:
-        SpecError: none is named, or it has no `map_rows`.
-        UserCodeError: importing it raised.
+        SpecError: no class is named, or it has no `map_rows`.
+        UserCodeError: importing the class raised.
         DataError: a schema map is given.
     """
     check_no_schema(options, form)
@@ -37,34 +37,36 @@ def check_mapper(options: ReadOptions, form: str) -> None:
 
 
 def mapper_digest(options: ReadOptions) -> str | None:
-    """What changes with the class's code; None if none is named.
+    """Return a digest of the class's source code; None if no class is named.
 
     Raises:
-        SpecError: there is no such class.
-        UserCodeError: importing it raised.
+        SpecError: the class does not exist.
+        UserCodeError: importing the class raised.
     """
     return None if options.mapper is None else source_digest(import_object(options.mapper, _FIELD))
 
 
 def map_to_episodes(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: str) -> list[Block]:
-    """What the class makes of the rows: one block, or none if it makes no episodes.
+    """Map rows to episodes with the user's class: one block, or none without episodes.
 
     Args:
         rows: `[R, …]` by column, as `OfflinePreLearner.map_rows` describes them.
-        options: names the class.
+        options: name the class.
+        where: source of the rows, for messages.
 
     Raises:
-        UserCodeError: the class raised, or returned something else than episodes.
+        UserCodeError: the class raised, or did not return episodes.
     """
     mapper = import_object(str(options.mapper), _FIELD)
-    made: Block | None = mapper.make_episodes(
+    block: Block | None = mapper.make_episodes(
         dict(rows), options.mapper_kwargs, options.mapper_training, where
     )
-    return [] if made is None else [made]
+    return [] if block is None else [block]
 
 
 def object_array(values: list[Any]) -> NDArray[np.object_]:
-    """`[len(values)]` one object each, whatever their lengths."""
+    """Return `[len(values)]` an object array with one object for each value, even for values of equal length."""
+    # np.array would make a matrix of values of equal length
     out = np.empty(len(values), dtype=object)
     out[:] = values
     return out

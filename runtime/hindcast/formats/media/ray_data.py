@@ -1,4 +1,4 @@
-"""The format "RayData": what a read method of Ray Data, or a function of the user's, reads, once, before training."""
+"""The format "RayData": rows that a read method of Ray Data, or a user's function, reads once before training."""
 
 from __future__ import annotations
 
@@ -29,97 +29,102 @@ from hindcast.user_code import calling, import_object
 METHOD: Final = "method"
 _BATCH_SIZE: Final = "batch_size"
 _FIELD: Final = f"readOptions.{METHOD}"
-_ROWS: Final = 1024
+_DEFAULT_BATCH_ROWS: Final = 1024
 
 
 class RayData(Format):
-    """rows as `ray.data.<method>(path, **options)` reads them, or as a function of the user's gives them.
+    """Rows that `ray.data.<method>(path, **options)` or a user's function returns.
 
-    A pre-learner in RLlib's form makes episodes of them, batch by batch; without one they are timesteps.
+    A pre-learner in RLlib's form maps them to episodes, batch by batch; without one they are timesteps.
     """
 
     name = "RayData"
 
     def recognises(self, location: Location) -> bool:  # noqa: ARG002
-        """Anything: this format is used only if it is named."""
+        """See `Format.recognises`: everything, because this format is used only if the user names it."""
         return True
 
     def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
-        """Each folder with its files."""
+        """See `Format.groups`: each folder with its files."""
         return group_by_folder(entries, ("",))
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """All that is read as one piece.
+        """See `Format.pieces`: everything as one piece.
 
         Raises:
-            SpecError: there is no such method, or a folder without the Parquet files that it reads.
+            SpecError: the method does not exist, or the folder has no Parquet files for it.
         """
-        _method(options)
+        _read_method(options)
         if location.is_folder():
             files = list(location.files(recursive=True))
-            _refuse_no_parquet(location, files, options)
+            _require_parquet_files(location, files, options)
             return [Piece(location, sum(entry.size for entry in files))]
         return [Piece(location, location.info().size or 0)]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
-        """Episodes that the user's class makes of each batch of rows; or the rows.
+        """See `Format.read`: the episodes that the user's class makes of each batch of rows, or the rows.
 
         Raises:
             UserCodeError: the function or the class raised.
-            DataError: cells that cannot be read.
+            DataError: a cell cannot be read.
         """
         row, path = 0, str(piece.location)
-        for number, batch in enumerate(_batches(piece.location, options)):
+        for number, batch in enumerate(_read_batches(piece.location, options)):
             if options.mapper is not None:
                 yield from map_to_episodes(batch, options, f"{path}, batch {number}")
                 continue
-            rows = _rows(batch, row, path, options)
+            rows = _decode_batch(batch, row, path, options)
             row += len(next(iter(batch.values())))
             if rows is not None:
                 yield rows
 
 
-def _refuse_no_parquet(folder: Location, files: Sequence[Entry], options: ReadOptions) -> None:
-    """Refuse a folder in which `read_parquet`, the method where no format is named, would find nothing to read."""
-    given = options.options
+def _require_parquet_files(folder: Location, files: Sequence[Entry], options: ReadOptions) -> None:
+    """Refuse a folder without Parquet files if the method is `read_parquet`, the default."""
+    read_options = options.options
     names = [entry.relative_path for entry in files if not is_hidden(entry.relative_path)]
-    found = sorted({PurePosixPath(name).suffix.lower() or "extensionless" for name in names})
-    if given[METHOD] == "read_parquet" and "file_extensions" not in given and ".parquet" not in found:
+    suffixes = sorted({PurePosixPath(name).suffix.lower() or "extensionless" for name in names})
+    if (
+        read_options[METHOD] == "read_parquet"
+        and "file_extensions" not in read_options
+        and ".parquet" not in suffixes
+    ):
         raise SpecError(
-            f"{folder} holds {', '.join(found)} files, and Parquet is read where no other format is named: for "
+            f"{folder} holds {', '.join(suffixes)} files, but without a named format only Parquet is read: for "
             "SampleBatch JSON give input_read_sample_batches=True (format: SampleBatch), for other files their "
             "input_read_method (format)."
         )
 
 
-def _batches(location: Location, options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Column -> `[rows, ...]`."""
-    given = dict(options.options)
-    size = given.pop(_BATCH_SIZE, _ROWS)
-    given.pop(METHOD)
-    method = _method(options)
-    place = location.path if location.is_local else location.uri
+def _read_batches(location: Location, options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Read batches: column -> `[rows, ...]`."""
+    read_options = dict(options.options)
+    size = read_options.pop(_BATCH_SIZE, _DEFAULT_BATCH_ROWS)
+    read_options.pop(METHOD)
+    method = _read_method(options)
+    path = location.path if location.is_local else location.uri
     with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of itself
-            _be_quiet()
+            warnings.simplefilter("ignore", DeprecationWarning)  # Ray Data warns about its own code
+            _silence_ray_data()
         with calling(f"{_FIELD} {options.options[METHOD]!r}", method):
-            found = method(place, **given)
-        yield from _each(found, size)
+            data = method(path, **read_options)
+        yield from _iter_batches(data, size)
 
 
-def _be_quiet() -> None:
-    """Rows come in the order of the files; what fails is raised."""
+def _silence_ray_data() -> None:
+    """Turn off Ray Data's logs and progress bars, and keep rows in the order of the files."""
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    # by default rows come in the order in which tasks end
     context.execution_options.preserve_order = True
 
 
-def _method(options: ReadOptions) -> Callable[..., Any]:
+def _read_method(options: ReadOptions) -> Callable[..., Any]:
     name = options.options.get(METHOD)
     if not isinstance(name, str):
         raise SpecError(
@@ -127,38 +132,40 @@ def _method(options: ReadOptions) -> Callable[..., Any]:
             '"package.module:name", called with the path.'
         )
     if ":" in name:
-        found = import_object(name, _FIELD)
-        if isinstance(found, type) and hasattr(found, "read_rows"):
-            return lambda _path, **__: found.read_rows(options.mapper_training)
-        return cast(Callable[..., Any], found)
+        reader = import_object(name, _FIELD)
+        if isinstance(reader, type) and hasattr(reader, "read_rows"):
+            return lambda _path, **__: reader.read_rows(options.mapper_training)
+        return cast(Callable[..., Any], reader)
     import ray.data
 
-    known = [each for each in dir(ray.data) if each.startswith("read_")]
-    if name not in known:
-        raise SpecError(f"{_FIELD} is {name!r}, which is not a read method of Ray Data{nearest(name, known)}")
+    methods = [method for method in dir(ray.data) if method.startswith("read_")]
+    if name not in methods:
+        raise SpecError(
+            f"{_FIELD} is {name!r}, which is not a read method of Ray Data{nearest(name, methods)}"
+        )
     return cast(Callable[..., Any], getattr(ray.data, name))
 
 
-def _each(found: Any, size: int) -> Iterator[dict[str, Any]]:
-    """The batches of a Ray Dataset, a table, a data frame, a dictionary of columns, or an iterable of such."""
-    if hasattr(found, "iter_batches"):
-        for batch in found.iter_batches(batch_size=size, batch_format="numpy"):
+def _iter_batches(data: Any, size: int) -> Iterator[dict[str, Any]]:
+    """Yield the batches of a Ray Dataset, a table, a data frame, a dictionary of columns, or an iterable of such."""
+    if hasattr(data, "iter_batches"):
+        for batch in data.iter_batches(batch_size=size, batch_format="numpy"):
             yield dict(batch)
-    elif isinstance(found, pa.Table):
-        yield from _each(found.to_pydict(), size)
-    elif hasattr(found, "to_dict") and hasattr(found, "columns"):
-        yield from _each(found.to_dict("list"), size)
-    elif isinstance(found, Mapping):
+    elif isinstance(data, pa.Table):
+        yield from _iter_batches(data.to_pydict(), size)
+    elif hasattr(data, "to_dict") and hasattr(data, "columns"):
+        yield from _iter_batches(data.to_dict("list"), size)
+    elif isinstance(data, Mapping):
         yield {
             str(name): values if isinstance(values, np.ndarray) else _column(values)
-            for name, values in found.items()
+            for name, values in data.items()
         }
-    elif hasattr(found, "__iter__") and not isinstance(found, str | bytes):
-        for each in found:
-            yield from _each(each, size)
+    elif hasattr(data, "__iter__") and not isinstance(data, str | bytes):
+        for part in data:
+            yield from _iter_batches(part, size)
     else:
         raise SpecError(
-            f"{_FIELD} gave a {type(found).__name__}; it must return a dataset of Ray, a table, a data frame, a "
+            f"{_FIELD} returned a {type(data).__name__}; it must return a dataset of Ray, a table, a data frame, a "
             "dictionary of columns, or several of these."
         )
 
@@ -171,7 +178,7 @@ def _column(values: Sequence[Any]) -> Any:
     return array if array.dtype.kind in "biuf" else object_array(list(values))
 
 
-def _rows(batch: Mapping[str, Any], first: int, path: str, options: ReadOptions) -> Rows | None:
+def _decode_batch(batch: Mapping[str, Any], first: int, path: str, options: ReadOptions) -> Rows | None:
     table = pa.table({name: pa.array(np.asarray(values).tolist()) for name, values in batch.items()})
     plan = plan_columns(table.column_names, options)
     return decode_rows(table, first, TableReader(path, plan, DataSpec(), options))

@@ -1,4 +1,4 @@
-"""Parsing one cell: the state of an episode, whose columns stay as stored."""
+"""Parsing a cell into the state of an episode; columns stay encoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hindcast.episodes.columns import Columns, is_per_observation
 from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.messagepack.values import refuse_ext, restore, unpack
 
-# RLlib's keys of an episode's state, and the columns that they are.
+# Keys of an episode's state in RLlib -> columns.
 BUFFERS = {
     "observations": Columns.OBS,
     "actions": Columns.ACTIONS,
@@ -21,20 +21,29 @@ BUFFERS = {
     "infos": Columns.INFOS,
 }
 PACKED_EMPTY_INFO = b"\x80"  # an empty dict
-_SPACES = ("_observation_space", "_action_space")
-_NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
-_AFTER_DATA = b"\xa8lookback"
+_SPACE_KEYS = ("_observation_space", "_action_space")
+_REQUIRED_KEYS = (
+    "id_",
+    "observations",
+    "actions",
+    "rewards",
+    "is_terminated",
+    "is_truncated",
+    "t_started",
+    "t",
+)
+_AFTER_DATA = b"\xa8lookback"  # the key after the items: found at their end if all have one length
 
 
 class Buffer(NamedTuple):
-    """A column of an episode; one of `strip`, `items` and `batch` holds it.
+    """A column of an episode, in one of `strip`, `items` and `batch`.
 
     Attributes:
-        size: items, the lookback included.
-        lookback: how many of them, at the front, are not part of the episode.
-        strip: the items' bytes end to end, where all seem to have one length.
+        size: number of items, lookback included.
+        lookback: number of items at the front that precede the episode.
+        strip: the items' bytes end to end, if all seem to have the same length.
         items: a list of items.
-        batch: arrays with a leading time dimension, in dicts and lists where the space is composite.
+        batch: arrays with a leading time dimension, in dicts and lists if the space is composite.
     """
 
     size: int
@@ -45,7 +54,7 @@ class Buffer(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Bytes of an item of the strip."""
+        """Bytes of one item of the strip."""
         return len(self.strip or b"") // self.size
 
     @property
@@ -55,7 +64,7 @@ class Buffer(NamedTuple):
         return self.strip[self.lookback * self.stride :]
 
     def episode_items(self) -> list[Any]:
-        """The items without the lookback, one by one."""
+        """Return the items without the lookback, one by one."""
         if self.items is None:
             assert self.strip is not None
             return _unpack_items(self.strip, self.size)[self.lookback :]
@@ -63,10 +72,10 @@ class Buffer(NamedTuple):
 
 
 class EpisodeState(NamedTuple):
-    """An episode's state.
+    """The state of an episode.
 
     Attributes:
-        buffers: by column, those that were requested.
+        buffers: column -> buffer, for the requested columns.
         spaces: packed observation and action space.
         details: text of `episodes.details`.
     """
@@ -82,11 +91,11 @@ class EpisodeState(NamedTuple):
 
 
 class CellReader:
-    """Reads cells one after the other.
+    """Reads cells one by one.
 
     Args:
-        most: bytes of the longest.
-        columns: which to take; all by default.
+        max_bytes: size of the longest cell.
+        columns: columns to read; all by default.
     """
 
     def __init__(self, max_bytes: int, columns: Collection[str] | None = None) -> None:
@@ -96,7 +105,7 @@ class CellReader:
             ext_hook=refuse_ext,
             strict_map_key=False,
             read_size=1 << 12,
-            max_buffer_size=2**31 - 1,
+            max_buffer_size=2**31 - 1,  # the largest that msgpack allows
             max_str_len=max_bytes,
             max_bin_len=max_bytes,
             max_array_len=max_bytes,
@@ -106,28 +115,28 @@ class CellReader:
         self._base = 0
 
     def read(self, cell: memoryview) -> EpisodeState:
-        """One cell.
+        """Read a cell.
 
         Raises:
-            Refused: it is not the state of an episode, or holds what is not read.
-            ValueError: it is not MessagePack, or ends too early.
+            RefusedValueError: the cell is not the state of an episode, or holds a refused value.
+            ValueError: the cell is not MessagePack, or ends too early.
         """
         self._cell = cell
         self._unpacker.feed(cell)
-        self._base = self._unpacker.tell()
+        self._base = self._unpacker.tell()  # tell() counts over all cells
         try:
-            values, buffers = self._map()
+            values, buffers = self._read_state_map()
         except msgpack.OutOfData as error:
             raise RefusedValueError(f"{len(cell)} bytes, which end within the episode") from error
-        if self._at != len(cell):
-            raise RefusedValueError(f"{len(cell) - self._at} bytes more than the episode")
-        return _state(values, buffers)
+        if self._position != len(cell):
+            raise RefusedValueError(f"{len(cell) - self._position} bytes more than the episode")
+        return _make_state(values, buffers)
 
     @property
-    def _at(self) -> int:
+    def _position(self) -> int:
         return self._unpacker.tell() - self._base
 
-    def _map(self) -> tuple[dict[str, Any], dict[str, Buffer]]:
+    def _read_state_map(self) -> tuple[dict[str, Any], dict[str, Buffer]]:
         unpack = self._unpacker.unpack
         values: dict[str, Any] = {}
         buffers: dict[str, Buffer] = {}
@@ -135,74 +144,74 @@ class CellReader:
             key = unpack()
             if key in BUFFERS:
                 values[key] = None
-                self._take(BUFFERS[key], buffers)
+                self._read_buffer(BUFFERS[key], buffers)
             elif key == "extra_model_outputs":
-                self._take_outputs(buffers)
-            elif key in _SPACES:
-                start = self._at
+                self._read_outputs(buffers)
+            elif key in _SPACE_KEYS:
+                start = self._position
                 self._unpacker.skip()
-                values[key] = bytes(self._cell[start : self._at])
+                # stays packed: the episodes of a file mostly have one space, decoded once
+                values[key] = bytes(self._cell[start : self._position])
             else:
                 values[key] = unpack()
         return values, buffers
 
-    def _take_outputs(self, buffers: dict[str, Buffer]) -> None:
-        if self._cell[self._at] == 0xC0:  # nil: there are none
+    def _read_outputs(self, buffers: dict[str, Buffer]) -> None:
+        if self._cell[self._position] == 0xC0:  # nil: no outputs
             self._unpacker.skip()
             return
         for _ in range(self._unpacker.read_map_header()):
             name = self._unpacker.unpack()
             if not isinstance(name, str) or name in BUFFERS.values():
                 raise RefusedValueError(f"an extra model output named {name!r}")
-            if self._cell[self._at] == 0xC0:
+            if self._cell[self._position] == 0xC0:
                 self._unpacker.skip()
             else:
-                self._take(name, buffers)
+                self._read_buffer(name, buffers)
 
-    def _take(self, column: str, buffers: dict[str, Buffer]) -> None:
-        """One buffer, kept if it was requested."""
+    def _read_buffer(self, column: str, buffers: dict[str, Buffer]) -> None:
+        """Read a buffer, and add it to `buffers` if the column is requested."""
         unpack = self._unpacker.unpack
-        found: dict[Any, Any] = {}
+        fields: dict[Any, Any] = {}
         buffer = Buffer(0, 0)
         for _ in range(self._unpacker.read_map_header()):
             key = unpack()
             if key == "data":
-                buffer = self._data()
+                buffer = self._read_data()
             elif key == "space":
                 self._unpacker.skip()
             else:
-                found[key] = unpack()
+                fields[key] = unpack()
         if self._columns is not None and column not in self._columns:
             return
-        if found.get("finalized") and buffer.batch is None and column != Columns.INFOS:
+        # In NumPy mode a list is a tuple of arrays and not a list of items; infos are always a list.
+        if fields.get("finalized") and buffer.batch is None and column != Columns.INFOS:
             buffer = Buffer(0, 0, batch=buffer.episode_items() if buffer.size else [])
         if buffer.batch is not None:
-            buffer = buffer._replace(size=_length_of(column, buffer.batch))
-        lookback = found.get("lookback")
+            buffer = buffer._replace(size=_batch_length(column, buffer.batch))
+        lookback = fields.get("lookback")
         if not isinstance(lookback, int) or not 0 <= lookback <= buffer.size:
-            raise RefusedValueError(
-                f"{column!r} with {buffer.size} items, of which {lookback!r} are lookback"
-            )
+            raise RefusedValueError(f"{column!r} with {buffer.size} items and a lookback of {lookback!r}")
         buffers[column] = buffer._replace(lookback=lookback)
 
-    def _data(self) -> Buffer:
-        unpacker, start = self._unpacker, self._at
+    def _read_data(self) -> Buffer:
+        unpacker, start = self._unpacker, self._position
         if not (0x90 <= self._cell[start] <= 0x9F or self._cell[start] in (0xDC, 0xDD)):
             return Buffer(0, 0, batch=unpacker.unpack())
         count = unpacker.read_array_header()
         if count == 0:
             return Buffer(0, 0, items=[])
-        start = self._at
+        start = self._position
         unpacker.skip()
-        end = start + count * (self._at - start)
+        end = start + count * (self._position - start)
         if self._cell[end : end + len(_AFTER_DATA)] == _AFTER_DATA:
-            unpacker.read_bytes(end - self._at)
+            unpacker.read_bytes(end - self._position)
             return Buffer(count, 0, strip=self._cell[start:end])
-        first = unpack(self._cell[start : self._at])
+        first = unpack(self._cell[start : self._position])
         return Buffer(count, 0, items=[first, *(unpacker.unpack() for _ in range(count - 1))])
 
 
-def _length_of(column: str, batch: Any) -> int:
+def _batch_length(column: str, batch: Any) -> int:
     try:
         return batched.batch_length(nested.lists_as_tuples(batch))
     except ValueError as error:
@@ -211,8 +220,8 @@ def _length_of(column: str, batch: Any) -> int:
         ) from error
 
 
-def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeState:
-    missing = [key for key in _NEEDED if key not in values]
+def _make_state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeState:
+    missing = [key for key in _REQUIRED_KEYS if key not in values]
     if missing:
         raise RefusedValueError(f"a map without {', '.join(missing)}: it is not the state of an episode")
     t_started, t = values["t_started"], values["t"]
@@ -227,7 +236,7 @@ def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeState:
             raise RefusedValueError(
                 f"{column!r} with {buffer.size - buffer.lookback} items: expected {expected}"
             )
-    spaces = tuple(values.get(key, b"\xc0") for key in _SPACES)
+    spaces = tuple(values.get(key, b"\xc0") for key in _SPACE_KEYS)
     return EpisodeState(
         str(values["id_"]),
         t_started,
@@ -236,11 +245,11 @@ def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeState:
         bool(flags[1]),
         buffers,
         spaces,
-        _details(values),
+        _encode_details(values),
     )
 
 
-def _details(values: dict[str, Any]) -> str:
+def _encode_details(values: dict[str, Any]) -> str:
     if not isinstance(values.get("custom_data") or {}, dict):
         raise RefusedValueError(
             f"custom data that are a {type(values['custom_data']).__name__}: expected a dict"
@@ -252,10 +261,10 @@ def _details(values: dict[str, Any]) -> str:
 
 
 def _unpack_items(strip: memoryview, count: int) -> list[Any]:
-    """The items in a strip, one by one.
+    """Unpack the items of a strip one by one.
 
     Raises:
-        Refused: there are not `count` of them.
+        RefusedValueError: the strip does not hold `count` items.
     """
     unpacker = msgpack.Unpacker(
         object_hook=restore, ext_hook=refuse_ext, strict_map_key=False, max_buffer_size=len(strip)
@@ -263,5 +272,5 @@ def _unpack_items(strip: memoryview, count: int) -> list[Any]:
     unpacker.feed(strip)
     items = list(unpacker)
     if len(items) != count or unpacker.tell() != len(strip):
-        raise RefusedValueError(f"{len(items)} items where {count} were announced")
+        raise RefusedValueError(f"{len(items)} items, but {count} were announced")
     return items

@@ -1,4 +1,4 @@
-"""Cells to blocks: columns whose items differ only in their numbers at once, others item by item."""
+"""Decoding cells into blocks: together if the items of a column differ only in their numbers, else item by item."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Spaces = Mapping[str, spaces.Space | None]
 
 
 def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = None) -> list[EpisodeState]:
-    """Each cell's state.
+    """Read the state in each cell.
 
     Raises:
-        CellError: with the cell that holds something else.
+        CellError: names the cell that holds something else.
     """
     reader = CellReader(max((len(cell) for cell in cells), default=0), columns)
     states = []
@@ -45,22 +45,22 @@ def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = N
 
 
 def decode_states(states: Sequence[EpisodeState], columns: Sequence[str], column_spaces: Spaces) -> Block:
-    """Episodes as a block of the columns.
+    """Decode episodes into a block of the columns.
 
     Args:
         columns: names of columns (`obs`, not `obs/camera`); infos become JSON text.
-        known: the space of a column, where known, which distinguishes tuples from vectors.
+        column_spaces: column -> space or None; a space distinguishes tuples from vectors.
 
     Raises:
-        CellError: an episode that lacks a column, or whose values differ in structure, dtype or shape from the
-            others'.
+        CellError: an episode lacks a column, or its values differ in structure, dtype or shape from those of
+            other episodes.
     """
     arrays: Arrays = {}
     for column in columns:
         if column == Columns.INFOS:
-            arrays[column] = _infos(states)
+            arrays[column] = _decode_infos(states)
         else:
-            arrays.update(_column(states, column, space_struct(column_spaces.get(column))))
+            arrays.update(_decode_column(states, column, space_struct(column_spaces.get(column))))
     details = np.array([state.details for state in states], dtype=object)
     return Block(
         columns=arrays,
@@ -74,81 +74,79 @@ def decode_states(states: Sequence[EpisodeState], columns: Sequence[str], column
 
 
 def column_names(states: Sequence[EpisodeState]) -> list[str]:
-    """The columns of states; infos only if any of them is not empty."""
+    """Return the columns of states; infos only if any of them is not empty."""
     names = dict.fromkeys(name for state in states for name in state.buffers)
-    if Columns.INFOS in names and all(_is_silent(state.buffers.get(Columns.INFOS)) for state in states):
+    if Columns.INFOS in names and all(_has_no_infos(state.buffers.get(Columns.INFOS)) for state in states):
         del names[Columns.INFOS]
     return list(names)
 
 
-def _column(states: Sequence[EpisodeState], column: str, struct: Nested) -> Arrays:
-    found: list[tuple[int, Buffer]] = []
+def _decode_column(states: Sequence[EpisodeState], column: str, struct: Nested) -> Arrays:
+    buffers: list[tuple[int, Buffer]] = []
     for row, state in enumerate(states):
         if column in state.buffers:
-            found.append((row, state.buffers[column]))
+            buffers.append((row, state.buffers[column]))
         elif state.length or is_per_observation(column):
             raise CellError(row, f"episode {state.eps_id} has no {column!r}, which others have")
-    filled = [(row, buffer) for row, buffer in found if buffer.size > buffer.lookback]
-    together = _at_once([buffer for _, buffer in filled], column)
-    if together is not None:
-        return together
-    return _join([(row, _single(row, buffer, column, struct)) for row, buffer in filled])
+    non_empty = [(row, buffer) for row, buffer in buffers if buffer.size > buffer.lookback]
+    uniform = _decode_together([buffer for _, buffer in non_empty], column)
+    if uniform is not None:
+        return uniform
+    return _join_arrays([(row, _decode_one(row, buffer, column, struct)) for row, buffer in non_empty])
 
 
-def _at_once(buffers: Sequence[Buffer], column: str) -> Arrays | None:
-    """All buffers at once; None if their items differ in more than their numbers."""
+def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
+    """Decode all buffers together; None if their items differ in more than their numbers."""
     if not buffers or any(buffer.strip is None for buffer in buffers):
         return None
     if len({buffer.stride for buffer in buffers}) > 1:
         return None
     try:
         template = Template.from_item(bytes(buffers[0].episode_strip[: buffers[0].stride]))
-    except (
-        RefusedValueError,
-        ValueError,
-        IndexError,
-    ):  # met again, and named, when the episode is read alone
-        return None
+    except (RefusedValueError, ValueError, IndexError):
+        return None  # _decode_one raises it again, with the row
     numbers = (
         None if template is None else template.read(b"".join([buffer.episode_strip for buffer in buffers]))
     )
     if template is None or numbers is None:
         return None
-    named = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
+    arrays = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
     if column == Columns.REWARDS and all(payload.is_plain for payload in template.payloads):
-        return {name: _as_rewards(array) for name, array in named.items()}
-    return named
+        return {name: _to_float64(array) for name, array in arrays.items()}
+    return arrays
 
 
-def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
+def _decode_one(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
     try:
-        together = _at_once([buffer], column)
-        if together is not None:
-            return together
+        uniform = _decode_together([buffer], column)
+        if uniform is not None:
+            return uniform
         if buffer.batch is not None:
             batch = nested.restore_tuples(nested.lists_as_tuples(buffer.batch), struct)
-            own = batched.take(batch, slice(buffer.lookback, None))
+            values = batched.take(batch, slice(buffer.lookback, None))
         else:
             items = buffer.episode_items()
-            own = batched.stack([_sample(item, struct) for item in items])
+            values = batched.stack([_restore_sample(item, struct) for item in items])
             if column == Columns.REWARDS and all(type(item) in (bool, int, float) for item in items):
-                own = _as_rewards(own)
-        arrays = {name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(own, column).items()}
+                values = _to_float64(values)
+        arrays = {
+            name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(values, column).items()
+        }
     except RefusedValueError as error:
         raise CellError(row, f"{column!r} holds {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CellError(row, f"{column!r} cannot be read: {error}") from error
-    return {name: _checked(row, name, array) for name, array in arrays.items()}
+    return {name: _check_array(row, name, array) for name, array in arrays.items()}
 
 
-def _sample(item: Any, struct: Nested) -> Any:
-    """An item with its parts as tuples; a list of plain numbers is a vector, unless the space is a tuple."""
+def _restore_sample(item: Any, struct: Nested) -> Any:
+    """Convert lists in an item to tuples; a list of plain numbers stays a vector, unless the space is a tuple."""
     if nested.is_composite(struct):
         return nested.restore_tuples(item, struct)
     if isinstance(item, Mapping):
-        return {key: _sample(part, None) for key, part in item.items()}
+        return {key: _restore_sample(part, None) for key, part in item.items()}
     if isinstance(item, list) and struct is None and any(_is_part(part) for part in item):
-        return tuple(_sample(part, None) for part in item)
+        return tuple(_restore_sample(part, None) for part in item)
     return item
 
 
@@ -156,11 +154,11 @@ def _is_part(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic | Mapping | str)
 
 
-def _checked(row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Numbers little-endian, or text.
+def _check_array(row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in little-endian order, or text.
 
     Raises:
-        CellError: neither.
+        CellError: the array holds neither.
     """
     if array.dtype == object and all(isinstance(item, str) for item in array.flat) and array.ndim == 1:
         return array
@@ -169,12 +167,12 @@ def _checked(row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
-def _as_rewards(array: NDArray[Any]) -> NDArray[Any]:
-    """Rewards that are Python's numbers: integers too are floats, as in the episodes where one is a fraction."""
+def _to_float64(array: NDArray[Any]) -> NDArray[Any]:
+    """Convert rewards that are Python numbers to floats, even if all rewards of an episode are integers."""
     return array.astype(np.float64, copy=False)
 
 
-def _join(parts: Sequence[tuple[int, Arrays]]) -> Arrays:
+def _join_arrays(parts: Sequence[tuple[int, Arrays]]) -> Arrays:
     if not parts:
         return {}
     _, first = parts[0]
@@ -190,7 +188,7 @@ def _join(parts: Sequence[tuple[int, Arrays]]) -> Arrays:
     return {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in first}
 
 
-def _is_silent(buffer: Buffer | None) -> bool:
+def _has_no_infos(buffer: Buffer | None) -> bool:
     if buffer is None or buffer.size == 0:
         return True
     if buffer.strip is not None:
@@ -198,11 +196,11 @@ def _is_silent(buffer: Buffer | None) -> bool:
     return not any(buffer.items or ())
 
 
-def _infos(states: Sequence[EpisodeState]) -> NDArray[np.object_]:
+def _decode_infos(states: Sequence[EpisodeState]) -> NDArray[np.object_]:
     texts: list[str] = []
     for row, state in enumerate(states):
         buffer = state.buffers.get(Columns.INFOS)
-        if buffer is None or _is_silent(buffer):
+        if buffer is None or _has_no_infos(buffer):
             texts += [""] * (state.length + 1)
             continue
         try:

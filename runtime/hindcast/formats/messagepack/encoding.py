@@ -1,4 +1,4 @@
-"""Blocks to cells: the state of each episode, byte for byte as RLlib's recorder packs it."""
+"""Encoding blocks into cells: the state of each episode, byte for byte as RLlib's recorder packs it."""
 
 from __future__ import annotations
 
@@ -25,42 +25,48 @@ from hindcast.formats.messagepack.values import pack
 from hindcast.formats.spec import DataSpec, Leaf
 
 PackedItems = NDArray[np.uint8] | list[bytes]
-"""A column's items: `[rows, bytes]` if they have one length, or `[rows]`."""
+"""A column's packed items: `[rows, bytes]` if all have the same length, else `[rows]`."""
 
-_BEGIN_OF_BUFFER: Final = msgpack.Packer().pack_map_header(4) + pack("data")
+_BUFFER_START: Final = msgpack.Packer().pack_map_header(4) + pack("data")
 _TEXT_BYTES: Final = 64
-_IDS: Final = 3  # of the details
-_OWN: Final = tuple(BUFFERS.values())
+_IDS: Final = 3  # number of details before the columns
+_STANDARD_COLUMNS: Final = tuple(BUFFERS.values())
 
 
 class StateEncoder:
     """Packs episodes of one spec.
 
     Raises:
-        DataError: a spec without observations, actions or rewards, or with a space that episodes cannot have.
+        DataError: the spec lacks observations, actions or rewards, or has a space that episodes cannot have.
     """
 
     def __init__(self, spec: DataSpec) -> None:
-        missing = [column for column in _OWN[:3] if not leaves_of(column, spec.leaves)]
+        missing = [column for column in _STANDARD_COLUMNS[:3] if not leaves_of(column, spec.leaves)]
         if missing:
-            raise DataError(f"an episode in MessagePack needs {', '.join(missing)}: the data have none")
-        known = {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
+            raise DataError(f"an episode in MessagePack requires {', '.join(missing)}: the data have none")
+        column_spaces = {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
         self._spec = spec
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
-        self._outputs = [name for name in roots if name not in _OWN]
+        self._outputs = [name for name in roots if name not in _STANDARD_COLUMNS]
         self._columns = {
-            name: _items_of(spec, name, space_struct(known.get(name))) for name in (*_OWN[:3], *self._outputs)
+            name: _make_column_encoder(spec, name, space_struct(column_spaces.get(name)))
+            for name in (*_STANDARD_COLUMNS[:3], *self._outputs)
         }
-        packed = {name: _packed_space(space) for name, space in known.items()}
-        self._ends = {name: _end_of_buffer(packed.get(name, pack(None))) for name in (*_OWN, *self._outputs)}
-        self._ends[Columns.REWARDS] = _end_of_buffer(_packed_space(REWARD_SPACE))
-        self._spaces = _entries(_observation_space=packed[Columns.OBS], _action_space=packed[Columns.ACTIONS])
-        self._constant = 512 + len(self._spaces) + sum(len(end) + 64 for end in self._ends.values())
+        packed_spaces = {name: _pack_space(space) for name, space in column_spaces.items()}
+        self._ends = {
+            name: _pack_buffer_end(packed_spaces.get(name, pack(None)))
+            for name in (*_STANDARD_COLUMNS, *self._outputs)
+        }
+        self._ends[Columns.REWARDS] = _pack_buffer_end(_pack_space(REWARD_SPACE))
+        self._spaces = _pack_entries(
+            _observation_space=packed_spaces[Columns.OBS], _action_space=packed_spaces[Columns.ACTIONS]
+        )
+        self._overhead_bytes = 512 + len(self._spaces) + sum(len(end) + 64 for end in self._ends.values())
 
     def estimate_bytes(self, block: Block) -> I64:
-        """`[N]` bytes of each episode's cell, about."""
-        total = self._constant + (block.length + 1) * (
-            len(PACKED_EMPTY_INFO) if _infos(block) is None else _TEXT_BYTES
+        """Estimate `[N]` the bytes of each episode's cell."""
+        total = self._overhead_bytes + (block.length + 1) * (
+            len(PACKED_EMPTY_INFO) if _info_texts(block) is None else _TEXT_BYTES
         )
         for name, items in self._columns.items():
             total += (block.length + is_per_observation(name)) * items.nbytes
@@ -69,36 +75,36 @@ class StateEncoder:
         return total
 
     def pack(self, block: Block) -> list[bytes]:
-        """Each episode's state.
+        """Pack the state of each episode.
 
         Raises:
-            DataError: columns that do not fit the spec; details that MessagePack cannot represent.
+            DataError: a column does not fit the spec; MessagePack cannot represent the details.
         """
         self._spec.check_names(block)
-        items = {name: own.packed(block) for name, own in self._columns.items()}
-        infos = _infos(block)
+        items = {name: encoder.pack_items(block) for name, encoder in self._columns.items()}
+        infos = _info_texts(block)
         if infos is not None:
             items[Columns.INFOS] = [pack(orjson.loads(text)) if text else PACKED_EMPTY_INFO for text in infos]
-        return [b"".join(self._parts(block, i, items)) for i in range(block.num_episodes)]
+        return [b"".join(self._state_parts(block, i, items)) for i in range(block.num_episodes)]
 
-    def _parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
+    def _state_parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
-        yield packer.pack_map_header(18)
+        yield packer.pack_map_header(18)  # keys of an episode's state in RLlib
         before, after = _NO_DETAILS
         if block.details is not None:
-            before, after = _packed_details(block.details[i], block.eps_id[i])
-        yield _entries(id_=pack(str(block.eps_id[i])))
+            before, after = _pack_details(block.details[i], block.eps_id[i])
+        yield _pack_entries(id_=pack(str(block.eps_id[i])))
         yield before
         for key, name in BUFFERS.items():
             yield pack(key)
-            yield from self._buffer(name, block.rows_of(name, i), items.get(name))
+            yield from self._buffer_parts(name, block.rows_of(name, i), items.get(name))
         yield pack("extra_model_outputs")
         yield packer.pack_map_header(len(self._outputs)) if self._outputs else pack(None)
         for name in self._outputs:
             yield pack(name)
-            yield from self._buffer(name, block.rows_of(name, i), items.get(name))
-        yield _entries(
+            yield from self._buffer_parts(name, block.rows_of(name, i), items.get(name))
+        yield _pack_entries(
             is_terminated=pack(bool(block.terminated[i])),
             is_truncated=pack(bool(block.truncated[i])),
             t_started=pack(t_started),
@@ -107,79 +113,81 @@ class StateEncoder:
         yield self._spaces
         yield after
 
-    def _buffer(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:
-        """A column's rows of one episode; infos that nothing is said in are not among the items."""
-        yield _BEGIN_OF_BUFFER
+    def _buffer_parts(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:
+        """Yield the parts of a buffer: a column's rows of one episode. If all infos are empty, `items` is None."""
+        yield _BUFFER_START
         yield msgpack.Packer().pack_array_header(rows.stop - rows.start)
         if items is None:
             yield PACKED_EMPTY_INFO * (rows.stop - rows.start)
         else:
+            # a view of the array's memory: `join` copies it once
             yield items[rows].data if isinstance(items, np.ndarray) else b"".join(items[rows])
         yield self._ends[name]
 
 
-class _Numbers:
-    """A column whose items differ in nothing but their numbers."""
+class _NumberColumn:
+    """A column with items that differ only in their numbers, encoded by a template."""
 
     def __init__(self, column: str, spec: DataSpec, template: Template) -> None:
         self.nbytes = template.stride
         self._spec, self._template = spec, template
         self._names = {payload.path: SEPARATOR.join((column, *payload.path)) for payload in template.payloads}
 
-    def packed(self, block: Block) -> NDArray[np.uint8]:
-        """`[rows, nbytes]` the items."""
+    def pack_items(self, block: Block) -> NDArray[np.uint8]:
+        """Return `[rows, nbytes]` the packed items."""
         return self._template.fill(
             {path: self._spec.require_column(block, name) for path, name in self._names.items()}
         )
 
 
-class _Any:
-    """A column with text in it, packed item by item."""
+class _MixedColumn:
+    """A column that contains text, packed item by item."""
 
     def __init__(self, column: str, spec: DataSpec, struct: Nested) -> None:
         self._column, self._spec, self._struct = column, spec, struct
         self._leaves = leaves_of(column, spec.leaves)
         self.nbytes = sum(spec.leaves[name].itemsize + _TEXT_BYTES for name in self._leaves)
 
-    def packed(self, block: Block) -> list[bytes]:
-        """`[rows]` the items."""
+    def pack_items(self, block: Block) -> list[bytes]:
+        """Return `[rows]` the packed items."""
         columns = {name: self._spec.require_column(block, name) for name in self._leaves}
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         return [pack(nested.unflatten(row, self._column, self._struct)) for row in rows]
 
 
-def _items_of(spec: DataSpec, column: str, struct: Nested) -> _Numbers | _Any:
+def _make_column_encoder(spec: DataSpec, column: str, struct: Nested) -> _NumberColumn | _MixedColumn:
     leaves = {name: spec.leaves[name] for name in leaves_of(column, spec.leaves)}
     if any(leaf.dtype is None for leaf in leaves.values()):
-        return _Any(column, spec, struct)
-    sample = nested.unflatten({name: _zero(leaf) for name, leaf in leaves.items()}, column, struct)
+        return _MixedColumn(column, spec, struct)
+    sample = nested.unflatten({name: _zero_sample(leaf) for name, leaf in leaves.items()}, column, struct)
     template = Template.from_item(pack(sample))
-    return _Any(column, spec, struct) if template is None else _Numbers(column, spec, template)
+    return _MixedColumn(column, spec, struct) if template is None else _NumberColumn(column, spec, template)
 
 
-def _zero(leaf: Leaf) -> Any:
-    """An item of a leaf; numbers without dimensions are NumPy scalars, as RLlib records them."""
+def _zero_sample(leaf: Leaf) -> Any:
+    """Return a zero item of a leaf; single numbers are NumPy scalars, as RLlib records them."""
     assert leaf.dtype is not None
     return np.zeros(leaf.shape, leaf.dtype) if leaf.shape else leaf.dtype.type(0)
 
 
-def _infos(block: Block) -> NDArray[np.object_] | None:
-    """The texts of the infos; None if nothing is said in any."""
+def _info_texts(block: Block) -> NDArray[np.object_] | None:
+    """Return the infos' texts; None if all are empty."""
     texts = block.columns.get(Columns.INFOS)
     return None if texts is None or not texts.any() else texts
 
 
-def _entries(**values: bytes) -> bytes:
-    """Map entries; the values are packed already."""
+def _pack_entries(**values: bytes) -> bytes:
+    """Pack map entries of packed values."""
     return b"".join(part for key, value in values.items() for part in (pack(key), value))
 
 
-def _packed_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
-    """The entries before the columns, which are ids, and after them."""
+def _pack_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
+    """Return the packed entries before the columns, which are ids, and after them."""
     values = {"custom_data": {}, **details.from_text(text)}
     try:
         entries = [
-            _entries(**{key: pack(values.get(name), is_strict=True)}) for key, name in details.FIELDS.items()
+            _pack_entries(**{key: pack(values.get(name), is_strict=True)})
+            for key, name in details.FIELDS.items()
         ]
     except (TypeError, OverflowError, RefusedValueError) as error:
         raise DataError(
@@ -189,10 +197,10 @@ def _packed_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
     return b"".join(entries[:_IDS]), b"".join(entries[_IDS:])
 
 
-_NO_DETAILS: Final = _packed_details(details.NO_DETAILS)
+_NO_DETAILS: Final = _pack_details(details.NO_DETAILS)
 
 
-def _packed_space(space: spaces.Space | None) -> bytes:
+def _pack_space(space: spaces.Space | None) -> bytes:
     if space is None:
         return pack(None)
     try:
@@ -201,5 +209,5 @@ def _packed_space(space: spaces.Space | None) -> bytes:
         raise DataError(str(error)) from error
 
 
-def _end_of_buffer(space: bytes) -> bytes:
-    return _entries(lookback=pack(0), finalized=pack(False), space=space)
+def _pack_buffer_end(space: bytes) -> bytes:
+    return _pack_entries(lookback=pack(0), finalized=pack(False), space=space)

@@ -1,4 +1,4 @@
-"""The layout "Episodes / MessagePack" as the writer, the index and the reader use it."""
+"""The layout "Episodes / MessagePack": writing, indexing and reading."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from hindcast.formats.spec import DataSpec, describe_array
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
 ITEM: Final = "item"  # RLlib's name for the only column
-_WHAT: Final = {Columns.OBS: "observation space", Columns.ACTIONS: "action space"}
+_SPACE_NAMES: Final = {Columns.OBS: "observation space", Columns.ACTIONS: "action space"}
 
 
 def is_messagepack(schema: pa.Schema) -> bool:
-    """Whether a file without our metadata holds episodes as RLlib records them."""
+    """Return whether a file without Hindcast's metadata holds episodes as RLlib records them."""
     if ITEM not in schema.names:
         return False
     kind = schema.field(ITEM).type
@@ -43,14 +43,14 @@ def is_messagepack(schema: pa.Schema) -> bool:
 
 
 class MessagePackEpisodes:
-    """How files of this layout are opened (a `Layout`)."""
+    """The `Layout` that opens files of this layout."""
 
     def read_contents(self, file: pq.ParquetFile) -> Contents:
-        """See `Layout.contents`: from the footer of our own files, by decoding those of others."""
+        """See `Layout.read_contents`: reads the footer of Hindcast's files, and decodes all of other files."""
         description, index = read_description(file.schema_arrow), read_index(file.metadata.metadata)
         if description is not None and index is not None:
             return Contents(description.spec, *index)
-        return _decoded_contents(file)
+        return _decode_contents(file)
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
         return [ITEM]
@@ -59,13 +59,13 @@ class MessagePackEpisodes:
         columns = list(dict.fromkeys(root(leaf) for leaf in leaves))
         states = read_states(_cells_of(table), columns)
         block = decode_states(states, columns, _spaces(spec))
-        return block.with_columns({name: _checked(block, spec, name) for name in leaves})
+        return block.with_columns({name: _check_leaf(block, spec, name) for name in leaves})
 
 
 class MessagePackEncoder(ParquetEncoder):
-    """How they are written (a `RowEncoder`)."""
+    """The `RowEncoder` that writes files of this layout."""
 
-    max_episode_bytes = 512 << 20  # RLlib trains on complete episodes only, and Arrow has cells of 2 GiB
+    max_episode_bytes = 512 << 20  # RLlib requires complete episodes, and Arrow's cells end at 2 GiB
     has_index = True
 
     def __init__(self, spec: DataSpec) -> None:
@@ -89,8 +89,8 @@ def _spaces(spec: DataSpec) -> Spaces:
     return {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
 
 
-def _checked(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
-    """The leaf's column, checked against the spec; an empty one if there are no timesteps."""
+def _check_leaf(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
+    """Return a leaf's column, checked against the spec; empty if the block has no timesteps."""
     leaf, column = spec.leaves[name], block.columns.get(name)
     if column is None and not block.num_steps:
         return np.empty((0, *leaf.shape), dtype=leaf.dtype or object)
@@ -101,28 +101,28 @@ def _checked(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
     return column
 
 
-def _decoded_contents(file: pq.ParquetFile) -> Contents:
-    """Everything is decoded, so that nothing in the file comes as a surprise later.
+def _decode_contents(file: pq.ParquetFile) -> Contents:
+    """Decode all episodes, so that later reads cannot fail.
 
     Raises:
-        DataError: no episode with a timestep.
-        CellError: what cannot be decoded, or is unlike the episodes before it.
+        DataError: no episode has a timestep.
+        CellError: an episode cannot be decoded, or differs from those before it.
     """
-    index = _Index()
+    index = _EpisodeIndex()
     for i in range(file.num_row_groups):
-        found = [index.add(_cells_of(table)) for table in iter_tables(file, i, [ITEM])]
-        index.lengths.append(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
+        chunk_lengths = [index.add(_cells_of(table)) for table in iter_tables(file, i, [ITEM])]
+        index.lengths.append(np.concatenate([np.zeros(0, dtype=np.int64), *chunk_lengths]))
     if index.spec is None:
         raise DataError("it holds no episode with a timestep")
-    none = [np.zeros(len(lengths), dtype=np.bool_) for lengths in index.lengths]
-    return Contents(index.spec, index.lengths, none, tuple(index.runs))
+    no_continuations = [np.zeros(len(lengths), dtype=np.bool_) for lengths in index.lengths]
+    return Contents(index.spec, index.lengths, no_continuations, tuple(index.episode_parts))
 
 
 def _cells_of(table: pa.Table) -> list[memoryview]:
-    """Views of the cells.
+    """Return views of the cells.
 
     Raises:
-        CellError: a null.
+        CellError: a cell is null.
     """
     cells: list[memoryview] = []
     refuse_null(table.column(ITEM), ITEM, ": expected an episode")
@@ -132,18 +132,18 @@ def _cells_of(table: pa.Table) -> list[memoryview]:
     return cells
 
 
-class _Index:
-    """What was found so far."""
+class _EpisodeIndex:
+    """Spec, lengths and episodes of the cells that were added."""
 
     def __init__(self) -> None:
         self.spec: DataSpec | None = None
         self.lengths: list[I64] = []
-        self.runs: list[EpisodePart] = []
-        self._spaces: dict[str, spaces.Space | None] = dict.fromkeys(_WHAT)
-        self._known: dict[bytes, spaces.Space | None] = {}
+        self.episode_parts: list[EpisodePart] = []
+        self._spaces: dict[str, spaces.Space | None] = dict.fromkeys(_SPACE_NAMES)
+        self._space_cache: dict[bytes, spaces.Space | None] = {}
 
     def add(self, cells: list[memoryview]) -> I64:
-        """The episodes that come next; their lengths."""
+        """Add the next episodes; return their lengths."""
         try:
             states = read_states(cells)
             for row, state in enumerate(states):
@@ -152,33 +152,36 @@ class _Index:
             if block.num_steps:
                 self._note_spec(DataSpec.from_block(block, *self._spaces.values()))
         except CellError as error:
-            raise error.with_row(len(self.runs) + error.row) from error
-        ended = block.terminated | block.truncated
-        rows = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
-        self.runs += [EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
+            raise error.with_row(len(self.episode_parts) + error.row) from error
+        is_done = block.terminated | block.truncated
+        rows = zip(block.eps_id, block.t_started.tolist(), is_done.tolist(), strict=True)
+        self.episode_parts += [
+            EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows
+        ]
         return block.length
 
-    def _note_spec(self, found: DataSpec) -> None:
-        known = found if self.spec is None else self.spec
-        if difference := known.difference(found):
+    def _note_spec(self, spec: DataSpec) -> None:
+        known_spec = spec if self.spec is None else self.spec
+        if difference := known_spec.difference(spec):
             raise CellError(0, f"its episodes differ from those before it: {difference}")
-        self.spec = known.merge(found)
+        self.spec = known_spec.merge(spec)
 
     def _note_spaces(self, row: int, state: EpisodeState) -> None:
-        for column, packed in zip(_WHAT, state.spaces, strict=True):
-            if packed not in self._known:
-                self._known[packed] = _space(row, packed)
-            found, known = self._known[packed], self._spaces[column]
-            if known is None:
-                self._spaces[column] = found
-            elif found is not None and found is not known and found != known:
+        for column, packed_space in zip(_SPACE_NAMES, state.spaces, strict=True):
+            if packed_space not in self._space_cache:
+                self._space_cache[packed_space] = _decode_space(row, packed_space)
+            space, known_space = self._space_cache[packed_space], self._spaces[column]
+            if known_space is None:
+                self._spaces[column] = space
+            elif space is not None and space is not known_space and space != known_space:
                 raise CellError(
-                    row, f"the {_WHAT[column]} of episode {state.eps_id} is {found}, others have {known}"
+                    row,
+                    f"the {_SPACE_NAMES[column]} of episode {state.eps_id} is {space}, others have {known_space}",
                 )
 
 
-def _space(row: int, packed: bytes) -> spaces.Space | None:
-    """The space; None if there is none, or one that only RLlib has."""
+def _decode_space(row: int, packed: bytes) -> spaces.Space | None:
+    """Decode a space; None if it is nil, or a space that only RLlib has."""
     try:
         state = unpack(packed)
     except (RefusedValueError, ValueError) as error:

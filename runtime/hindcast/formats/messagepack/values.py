@@ -16,48 +16,48 @@ from hindcast.formats.dtypes import RefusedValueError, parse_dtype
 
 
 def pack(value: Any, *, is_strict: bool = False) -> bytes:
-    """A value as MessagePack: plain values, arrays and NumPy scalars in maps, lists and tuples.
+    """Pack a value as MessagePack: plain values, arrays and NumPy scalars in maps, lists and tuples.
 
     Args:
-        exactly: whether tuples are refused, which come back as lists.
+        is_strict: whether to refuse tuples, which would be unpacked as lists.
 
     Raises:
-        TypeError: anything else.
+        TypeError: the value has another type.
     """
-    return bytes(msgpack.packb(value, default=_encode, strict_types=is_strict))
+    return bytes(msgpack.packb(value, default=_encode_numpy, strict_types=is_strict))
 
 
 def unpack(data: bytes | memoryview) -> Any:
-    """The inverse of `pack`; tuples come back as lists.
+    """Unpack a value: the inverse of `pack`; tuples become lists.
 
     Raises:
-        Refused: object arrays, structured arrays, extension types.
-        ValueError: it is not MessagePack.
+        RefusedValueError: object arrays, structured arrays, extension types.
+        ValueError: the data are not MessagePack.
     """
     return msgpack.unpackb(data, object_hook=restore, ext_hook=refuse_ext, strict_map_key=False)
 
 
 def restore(value: dict[Any, Any]) -> Any:
-    """The array or scalar that a map represents; other maps stay.
+    """Return the array or scalar that a map represents; other maps unchanged.
 
     Raises:
-        Refused: object arrays, structured arrays, maps that do not fit themselves.
+        RefusedValueError: object arrays, structured arrays, inconsistent maps.
     """
     if b"nd" in value:
-        return _array(value) if value[b"nd"] else _array({**value, b"shape": []})[()]
+        return _decode_array(value) if value[b"nd"] else _decode_array({**value, b"shape": []})[()]
     if b"complex" in value:
-        return _complex(value.get(b"data"))
+        return _decode_complex(value.get(b"data"))
     return value
 
 
 def refuse_ext(code: int, data: bytes) -> Never:
-    """For `ext_hook`."""
+    """Refuse an extension type (an `ext_hook`)."""
     raise RefusedValueError(
         f"a MessagePack extension of type {code} with {len(data)} bytes, which episodes never have"
     )
 
 
-def _encode(value: Any) -> dict[bytes, Any]:
+def _encode_numpy(value: Any) -> dict[bytes, Any]:
     if isinstance(value, np.ndarray):
         parse_dtype(value.dtype.str)
         return {
@@ -74,18 +74,18 @@ def _encode(value: Any) -> dict[bytes, Any]:
     raise TypeError(f"a {type(value).__name__} cannot be packed")
 
 
-def _array(value: dict[Any, Any]) -> NDArray[Any]:
+def _decode_array(value: dict[Any, Any]) -> NDArray[Any]:
     dtype = parse_dtype(value.get(b"type"), value.get(b"kind", b""))
     shape, data = value.get(b"shape"), value.get(b"data")
     if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise RefusedValueError(f"an array of the shape {shape!r}")
     if not isinstance(data, bytes) or len(data) != dtype.itemsize * np.prod(shape, dtype=object):
-        found = len(data) if isinstance(data, bytes) else type(data).__name__
-        raise RefusedValueError(f"an array of {dtype} {shape} with {found} bytes")
+        num_bytes = len(data) if isinstance(data, bytes) else type(data).__name__
+        raise RefusedValueError(f"an array of {dtype} {shape} with {num_bytes} bytes")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _complex(text: Any) -> complex:
+def _decode_complex(text: Any) -> complex:
     try:
         return complex(text)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a Minari dataset is made of, found without reading its steps."""
+"""Index of a Minari dataset: its episodes, their sizes and files, found without reading steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _PREFIX: Final = "episode_"
-_SMALLEST_IMAGE: Final = 32  # pixels a side, as Minari has it
+_SMALLEST_IMAGE: Final = 32  # pixels per side, as in Minari
 
 
 class EpisodeEntry(NamedTuple):
-    """Its number, its bytes, and, if it has separate files, their paths relative to the dataset's folder."""
+    """Number and size of an episode, and the paths of its files, if separate, relative to the dataset's folder."""
 
     number: int
     nbytes: int
@@ -33,7 +33,7 @@ class EpisodeGroup(NamedTuple):
     """Episodes of a dataset that are read together.
 
     Attributes:
-        metadata: of the dataset, with spaces of the same structure where it does not say its own.
+        metadata: metadata of the dataset; a missing space is replaced by one of the same structure.
     """
 
     metadata: MinariMetadata
@@ -45,7 +45,7 @@ class EpisodeGroup(NamedTuple):
         return sum(episode.nbytes for episode in self.episodes)
 
     def split(self) -> Iterator[EpisodeGroup]:
-        """Adjacent episodes of about 16 MiB."""
+        """Split into groups of adjacent episodes of about 16 MiB."""
         start = nbytes = 0
         for stop, episode in enumerate(self.episodes, start=1):
             nbytes += episode.nbytes
@@ -55,35 +55,40 @@ class EpisodeGroup(NamedTuple):
 
 
 def is_episode(name: str) -> bool:
-    """Whether a group of an HDF5 file is an episode's, by its name: `episode_7`."""
+    """Return whether a group of an HDF5 file is an episode, by its name: `episode_7`."""
     return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
 
 
 def index_episodes(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
-    """All episodes of a dataset: of a main file, or of the folder of a `metadata.json`.
+    """Index all episodes of a dataset: of a main file, or of the folder of a `metadata.json`.
 
     Raises:
-        DataError: another number of episodes or steps than the metadata say; what Minari does not write, such as links.
+        DataError: the number of episodes or steps differs from the metadata; the file has parts that Minari does not
+            write, such as links.
     """
-    found = _in_folder(location, metadata) if location.name == METADATA_FILE else _in_hdf5(location, metadata)
-    if metadata.total_episodes not in (None, len(found.episodes)):
+    group = (
+        _index_folder(location, metadata)
+        if location.name == METADATA_FILE
+        else _index_hdf5(location, metadata)
+    )
+    if metadata.total_episodes not in (None, len(group.episodes)):
         raise DataError(
-            f"{location} holds {formatting.plural(len(found.episodes), 'episode')}, but its metadata say "
+            f"{location} holds {formatting.plural(len(group.episodes), 'episode')}, but its metadata say "
             f"{metadata.total_episodes}: copy the dataset again"
         )
-    return found
+    return group
 
 
-def _in_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
+def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
     files: dict[int, list[tuple[str, int]]] = {}
     for entry in location.parent().list(recursive=True):
         number, _, name = entry.relative_path.partition("/")
         if not number.isdigit():
             continue
-        known = files.setdefault(int(number), [])
+        episode_files = files.setdefault(int(number), [])
         if entry.is_file and name.endswith(f".{metadata.data_format}"):
-            known.append((entry.relative_path, entry.size))
-    for missing in (number for number, found in files.items() if not found):
+            episode_files.append((entry.relative_path, entry.size))
+    for missing in (number for number, entries in files.items() if not entries):
         folder = location.parent().child(str(missing))
         raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
     if metadata.observation_space is None or metadata.action_space is None:
@@ -91,15 +96,15 @@ def _in_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
     return EpisodeGroup(
         metadata,
         [
-            EpisodeEntry(number, sum(size for _, size in found), tuple(name for name, _ in found))
-            for number, found in sorted(files.items())
+            EpisodeEntry(number, sum(size for _, size in entries), tuple(name for name, _ in entries))
+            for number, entries in sorted(files.items())
         ],
     )
 
 
-def _in_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
-    """Looks at every node, since Minari would follow links, which may lead out of the file."""
-    found: dict[int, dict[str, Dataset]] = {}
+def _index_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
+    """Index a main file. Checks every node, because Minari would follow links, which may lead out of the file."""
+    datasets_by_episode: dict[int, dict[str, Dataset]] = {}
     with hdf5.open_file(location) as file:
         for name in hdf5.child_names(location, file):
             if not is_episode(name):
@@ -110,13 +115,13 @@ def _in_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
             parts = hdf5.collect_datasets(location, group)
             if "rewards" not in parts:
                 raise DataError(f"{location} has no array at {group.name}/rewards: copy it again")
-            found[int(name.removeprefix(_PREFIX))] = parts
-        steps = sum(hdf5.num_rows(location, parts["rewards"]) for parts in found.values())
+            datasets_by_episode[int(name.removeprefix(_PREFIX))] = parts
+        steps = sum(hdf5.num_rows(location, parts["rewards"]) for parts in datasets_by_episode.values())
         episodes = [
             EpisodeEntry(number, sum(part.dtype.itemsize * part.size for part in parts.values()))
-            for number, parts in sorted(found.items())
+            for number, parts in sorted(datasets_by_episode.items())
         ]
-        metadata = _completed(metadata, next(iter(found.values()), {}))
+        metadata = _complete_metadata(metadata, next(iter(datasets_by_episode.values()), {}))
     if metadata.total_steps not in (None, steps):
         raise DataError(
             f"{location} holds {plural(steps, 'timestep')}, but its metadata say {metadata.total_steps}: copy the "
@@ -125,28 +130,28 @@ def _in_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
     return EpisodeGroup(metadata, episodes)
 
 
-def _completed(metadata: MinariMetadata, parts: Mapping[str, Dataset]) -> MinariMetadata:
-    """The metadata with what old files leave out, by the arrays of an episode."""
+def _complete_metadata(metadata: MinariMetadata, datasets: Mapping[str, Dataset]) -> MinariMetadata:
+    """Complete the metadata of old files by the arrays of an episode."""
     is_raw = any(
-        part.dtype == np.uint8 and len(part.shape) > 2 and part.shape[1] >= _SMALLEST_IMAGE
-        for part in parts.values()
+        dataset.dtype == np.uint8 and len(dataset.shape) > 2 and dataset.shape[1] >= _SMALLEST_IMAGE
+        for dataset in datasets.values()
     )
     return metadata.model_copy(
         update={
-            "observation_space": metadata.observation_space or _space_of(parts, "observations"),
-            "action_space": metadata.action_space or _space_of(parts, "actions"),
+            "observation_space": metadata.observation_space or _infer_space(datasets, "observations"),
+            "action_space": metadata.action_space or _infer_space(datasets, "actions"),
             "jpeg_encoding": not is_raw if metadata.jpeg_encoding is None else metadata.jpeg_encoding,
         }
     )
 
 
-def _space_of(parts: Mapping[str, Dataset], path: str) -> spaces.Space:
-    """A space of the structure that is stored: enough to find the parts by it."""
-    if path in parts:
-        found = parts[path]
-        return spaces.Text(1) if hdf5.is_text(found) else spaces.Box(-np.inf, np.inf, found.shape[1:])
-    names = {name.removeprefix(f"{path}/").split("/")[0] for name in parts if name.startswith(f"{path}/")}
-    below = {name: _space_of(parts, f"{path}/{name}") for name in names}
-    if below.keys() == {f"_index_{i}" for i in range(len(below))}:
-        return spaces.Tuple([below[f"_index_{i}"] for i in range(len(below))])
-    return spaces.Dict(below)
+def _infer_space(datasets: Mapping[str, Dataset], path: str) -> spaces.Space:
+    """Return a space with the stored structure, which Minari needs to find the parts."""
+    if path in datasets:
+        dataset = datasets[path]
+        return spaces.Text(1) if hdf5.is_text(dataset) else spaces.Box(-np.inf, np.inf, dataset.shape[1:])
+    names = {name.removeprefix(f"{path}/").split("/")[0] for name in datasets if name.startswith(f"{path}/")}
+    children = {name: _infer_space(datasets, f"{path}/{name}") for name in names}
+    if children.keys() == {f"_index_{i}" for i in range(len(children))}:
+        return spaces.Tuple([children[f"_index_{i}"] for i in range(len(children))])
+    return spaces.Dict(children)

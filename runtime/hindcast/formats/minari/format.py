@@ -26,14 +26,14 @@ _FORMATS: Final = ("hdf5", "arrow", "parquet")
 
 
 class Minari(Format):
-    """A dataset in Arrow or Parquet is located by its `metadata.json`."""
+    """Minari's datasets. The location of a dataset in Arrow or Parquet is its `metadata.json`."""
 
     name = "Minari"
 
     def recognises(self, location: Location) -> bool:
-        """Whether it is a main file of Minari, or the metadata of a dataset in Arrow or Parquet."""
+        """See `Format.recognises`: a main file of Minari, or the metadata of a dataset in Arrow or Parquet."""
         if location.name == METADATA_FILE:
-            return _format_in(location) not in (None, "hdf5")
+            return _read_data_format(location) not in (None, "hdf5")
         if location.name == MAIN_FILE:
             return True
         if not location.name.endswith(hdf5.SUFFIXES):
@@ -43,25 +43,28 @@ class Minari(Format):
         return False
 
     def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
-        """A dataset is all that is in the folder of its metadata and below."""
+        """See `Format.groups`: a dataset is the folder of its metadata with everything below it."""
         groups: list[FileGroup] = []
-        grouped: set[str] = set()
+        grouped_files: set[str] = set()
         for entry in sorted(entries, key=lambda entry: entry.relative_path.count("/")):
             is_candidate = (
-                entry.location.name == METADATA_FILE and entry.is_file and entry.relative_path not in grouped
+                entry.location.name == METADATA_FILE
+                and entry.is_file
+                and entry.relative_path not in grouped_files
             )
-            if not is_candidate or _format_in(entry.location) is None:
+            if not is_candidate or _read_data_format(entry.location) is None:
                 continue
-            group = _group(entry, entries)
-            grouped |= group.files
+            group = _file_group(entry, entries)
+            grouped_files |= group.files
             groups.append(group)
         return groups
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """Adjacent episodes of about 16 MiB; an HDF5 file on an object store is one piece, so that it is copied once.
+        """See `Format.pieces`: adjacent episodes of about 16 MiB; an HDF5 file on an object store is one piece.
 
         Raises:
-            DataError: a damaged file, episodes missing, options that it does not have, or no package `minari`.
+            DataError: the file is damaged, episodes are missing, the format does not have an option, or the package
+                `minari` is not installed.
         """
         check_options(self.name, options.options, ())
         check_no_schema(options, self.name)
@@ -73,19 +76,20 @@ class Minari(Format):
                 f"{location} is stored as {metadata.data_format!r}: known are {', '.join(_FORMATS)}"
             )
         if location.name != METADATA_FILE and not location.is_local:
+            # one piece, so that the file is copied only once
             return [Piece(location, location.info().size or 0)]
-        found = index_episodes(location, metadata)
-        return [Piece(location, stored.nbytes, stored) for stored in found.split()]
+        index = index_episodes(location, metadata)
+        return [Piece(location, group.nbytes, group) for group in index.split()]
 
     def describe(self, location: Location) -> DataSpec:
-        """Spaces and environment, by the metadata."""
+        """See `Format.describe`: spaces and environment of the metadata."""
         return read_metadata(location).spec
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
-        """Blocks of complete episodes.
+        """See `Format.read`: blocks of complete episodes.
 
         Raises:
-            DataError: damage, with file and path inside.
+            DataError: the file is damaged; names the file and the path in it.
         """
         location: Location = piece.location
         with_infos = options.columns is None or Columns.INFOS in options.columns
@@ -94,27 +98,28 @@ class Minari(Format):
             names = [name for episode in piece.extent.episodes for name in episode.files]
             files = {name: location.parent().child(name) for name in names}
         with local_folder(files) as folder:
-            stored: EpisodeGroup = piece.extent
-            if stored is None:
+            group: EpisodeGroup = piece.extent
+            if group is None:
+                # messages must name the user's file, not the copy
                 copy = replace(resolve(folder / MAIN_FILE), uri=location.uri)
-                stored = index_episodes(copy, read_metadata(location))
-            for part in stored.split():
+                group = index_episodes(copy, read_metadata(location))
+            for part in group.split():
                 yield read_episodes(location, folder, part, with_infos)
 
 
-def _group(metadata: Entry, entries: Sequence[Entry]) -> FileGroup:
+def _file_group(metadata: Entry, entries: Sequence[Entry]) -> FileGroup:
     folder = posixpath.dirname(metadata.relative_path)
     prefix = f"{folder}/" if folder else ""
-    inside = {entry.relative_path for entry in entries if entry.relative_path.startswith(prefix)}
+    members = {entry.relative_path for entry in entries if entry.relative_path.startswith(prefix)}
     namespaces = {entry.relative_path for entry in entries if entry.location.name == _NAMESPACE}
     main = metadata.location.parent().child(MAIN_FILE)
     return FileGroup(
-        main if f"{prefix}{MAIN_FILE}" in inside else metadata.location, frozenset(inside | namespaces)
+        main if f"{prefix}{MAIN_FILE}" in members else metadata.location, frozenset(members | namespaces)
     )
 
 
-def _format_in(metadata: Location) -> str | None:
-    """How the dataset of a `metadata.json` is stored; None if that file is not Minari's."""
+def _read_data_format(metadata: Location) -> str | None:
+    """Return the data format that a `metadata.json` names; None if the file is not Minari's."""
     with suppress(DataError):
         return read_json(metadata).get("data_format")
     return None

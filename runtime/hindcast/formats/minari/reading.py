@@ -1,4 +1,4 @@
-"""Episodes as Minari reads them, as one `Block`."""
+"""Reading episodes with the package `minari` into one `Block`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _COPIED_AT_ONCE: Final = 8 << 20
 
 @contextmanager
 def local_folder(files: Mapping[str, Location]) -> Iterator[Path]:
-    """A temporary folder of the files, by their names in it: links to those of this machine, copies of others.
+    """Make a temporary folder of files, by their names in it: links to local files, copies of others.
 
     Raises:
-        StorageError: one that cannot be read, or no room for the copies.
+        StorageError: a file cannot be read, or there is no room for the copies.
     """
     with TemporaryDirectory(prefix="hindcast-minari-") as folder:
         for name, location in files.items():
@@ -58,39 +58,42 @@ def local_folder(files: Mapping[str, Location]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def read_episodes(location: Location, folder: Path, stored: EpisodeGroup, with_infos: bool) -> Block:
-    """Complete episodes.
+def read_episodes(location: Location, folder: Path, group: EpisodeGroup, with_infos: bool) -> Block:
+    """Read complete episodes.
 
     Args:
-        folder: where its files are on this machine.
+        folder: local folder of the dataset's files.
 
     Raises:
-        DataError: what is missing, damaged, or built otherwise than the dataset's spaces.
+        DataError: an episode is missing or damaged, or differs in structure from the dataset's spaces.
     """
-    with _faults(str(location), folder, location):
-        storage = _opened(folder, stored.metadata)
+    with _translate_errors(str(location), folder, location):
+        storage = _open_storage(folder, group.metadata)
     blocks: dict[str, Block] = {}
-    for episode in stored.episodes:
+    for episode in group.episodes:
         where = f"{location} at /episode_{episode.number}"
         if episode.files:
             where = str(location.parent().child(str(episode.number)))
-        with _faults(where, folder, location):
+        with _translate_errors(where, folder, location):
             record = next(iter(storage.get_episodes([episode.number])), None)
             if record is None:
                 raise DataError(f"{where} cannot be found: copy the dataset again")
-            columns = _columns(record, stored.metadata.spec, where)
+            columns = _decode_columns(record, group.metadata.spec, where)
             if with_infos and record["infos"]:
-                columns[Columns.INFOS] = _infos(record["infos"], len(columns[Columns.REWARDS]) + 1, where)
+                columns[Columns.INFOS] = _decode_infos(
+                    record["infos"], len(columns[Columns.REWARDS]) + 1, where
+                )
             if episode.files:
                 steps = len(record["rewards"])
-                _check_rows(folder / str(episode.number), stored.metadata.data_format, steps, where)
-        blocks[where] = _block(f"{stored.metadata.dataset_id}/{episode.number}", columns, record, where)
+                _check_rows(folder / str(episode.number), group.metadata.data_format, steps, where)
+        blocks[where] = _make_block(f"{group.metadata.dataset_id}/{episode.number}", columns, record, where)
+    # refuses episodes that differ
     DataSpec.merge_all((where, DataSpec.from_block(block)) for where, block in blocks.items())
     return Block.concat(list(blocks.values()))
 
 
-def _opened(folder: Path, metadata: MinariMetadata) -> MinariStorage:
-    """The files by a document of ours, which names both spaces and no environment to be made."""
+def _open_storage(folder: Path, metadata: MinariMetadata) -> MinariStorage:
+    """Open the files with metadata written here, which name both spaces and no environment that Minari would make."""
     from minari.dataset.minari_storage import MinariStorage
     from minari.serialization import serialize_space
 
@@ -105,8 +108,8 @@ def _opened(folder: Path, metadata: MinariMetadata) -> MinariStorage:
 
 
 @contextmanager
-def _faults(where: str, folder: Path, location: Location) -> Iterator[None]:
-    """Turn what Minari and the libraries below it raise into a sentence."""
+def _translate_errors(where: str, folder: Path, location: Location) -> Iterator[None]:
+    """Raise errors of Minari and of the libraries below it as `DataError`."""
     try:
         yield
     except UserError:
@@ -118,34 +121,34 @@ def _faults(where: str, folder: Path, location: Location) -> Iterator[None]:
         ) from error
 
 
-def _columns(record: Mapping[str, Any], spec: DataSpec, where: str) -> dict[str, NDArray[Any]]:
-    """The leaves of observations and actions, and the rewards.
+def _decode_columns(record: Mapping[str, Any], spec: DataSpec, where: str) -> dict[str, NDArray[Any]]:
+    """Decode the leaves of observations and actions, and the rewards.
 
     Raises:
-        DataError: another structure than the spaces', values that are missing, other shapes than those of images.
+        DataError: the structure differs from the spaces', values are missing, or images have another shape.
     """
     spaces = {
         **flatten_space(spec.observation_space, Columns.OBS),
         **flatten_space(spec.action_space, Columns.ACTIONS),
     }
-    found = {**flatten(record["observations"], Columns.OBS), **flatten(record["actions"], Columns.ACTIONS)}
-    if found.keys() != spaces.keys():
-        raise DataError(f"{where} holds {sorted(found)}, but the dataset's spaces have {sorted(spaces)}")
-    columns = {name: _array(values, f"{where} in {name}") for name, values in found.items()}
+    leaves = {**flatten(record["observations"], Columns.OBS), **flatten(record["actions"], Columns.ACTIONS)}
+    if leaves.keys() != spaces.keys():
+        raise DataError(f"{where} holds {sorted(leaves)}, but the dataset's spaces have {sorted(spaces)}")
+    columns = {name: _to_array(values, f"{where} in {name}") for name, values in leaves.items()}
     for name, column in columns.items():
         shape = spaces[name].shape or ()
         if len(shape) > 1 and column.shape[1:] != shape:
             raise DataError(
                 f"{where} in {name} holds arrays of {list(column.shape[1:])}, expected {list(shape)}"
             )
-    rewards = _array(record["rewards"], f"{where} in rewards")
-    # Rewards that happen to be whole numbers in all of an episode were stored as integers.
+    rewards = _to_array(record["rewards"], f"{where} in rewards")
+    # Minari stores rewards as integers if all of an episode are whole numbers.
     columns[Columns.REWARDS] = rewards.astype(np.float64) if rewards.dtype.kind in "biu" else rewards
     return columns
 
 
-def _array(values: Any, where: str) -> NDArray[Any]:
-    """Numbers in native byte order, or an object array of `str`."""
+def _to_array(values: Any, where: str) -> NDArray[Any]:
+    """Convert to numbers in native byte order, or an object array of `str`."""
     if isinstance(values, list):
         if not all(isinstance(value, str) for value in values):
             raise DataError(f"{where} holds values that are not text")
@@ -157,15 +160,15 @@ def _array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _check_rows(folder: Path, format: str, steps: int, where: str) -> None:
-    """Make sure that nothing was lost: Minari reads one batch of an episode, and numbers that are null as NaN."""
-    stored = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA_FILE]).to_table()
-    if len(stored) != steps + 1:
+    """Check that nothing was lost: Minari reads only one batch of an episode, and reads nulls as NaN."""
+    table = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA_FILE]).to_table()
+    if len(table) != steps + 1:
         raise DataError(
-            f"{where} holds {plural(len(stored), 'row')}, of which Minari reads {steps + 1}: write it as shorter "
+            f"{where} holds {plural(len(table), 'row')}, of which Minari reads {steps + 1}: write it as shorter "
             "episodes, or in HDF5"
         )
     for name in ("observations", "actions", "rewards", *_FLAGS):
-        values = stored[name].slice(0, steps + (name == "observations"))
+        values = table[name].slice(0, steps + (name == "observations"))
         if any(map(_has_nulls, values.chunks)):
             raise DataError(f"{where} in {name} holds nulls: fill them")
 
@@ -176,15 +179,17 @@ def _has_nulls(array: pa.Array) -> bool:
     return bool(array.null_count) or (pa.types.is_fixed_size_list(array.type) and _has_nulls(array.flatten()))
 
 
-def _block(eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, Any], where: str) -> Block:
-    """One episode.
+def _make_block(
+    eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, Any], where: str
+) -> Block:
+    """Make a block of one episode.
 
     Raises:
-        DataError: columns of other lengths than the rewards.
-        RowError: a flag in the middle.
+        DataError: a column does not fit the rewards in length.
+        RowError: a flag is set before the last step.
     """
     steps = len(columns[Columns.REWARDS])
-    flags = {name: _array(record[name], f"{where} in {name}") for name in _FLAGS}
+    flags = {name: _to_array(record[name], f"{where} in {name}") for name in _FLAGS}
     for name, column in {**columns, **flags}.items():
         expected = steps + is_per_observation(name)
         if len(column) != expected:
@@ -210,23 +215,23 @@ def _block(eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, A
     )
 
 
-def _infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[np.object_]:
-    """`[observations]` JSON text of the infos; the first is empty if the one of `reset` was not kept."""
-    texts = [info_to_json(info) for info in _per_step(infos)]
+def _decode_infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[np.object_]:
+    """Return `[observations]` JSON texts of the infos; the first is empty if the info of `reset` was not stored."""
+    texts = [info_to_json(info) for info in _unstack(infos)]
     missing = observations - len(texts)
     if missing not in (0, 1):
         raise DataError(
             f"{where}: found {plural(len(texts), 'info')}, expected {observations}, one per observation, or "
-            "one less"
+            "one fewer"
         )
     return np.array([EMPTY_INFO] * missing + texts, dtype=object)
 
 
-def _per_step(node: Any) -> list[Any]:
-    """The values of each step, of a tree whose arrays hold all steps; parts of tuples are `_index_0`, …"""
+def _unstack(node: Any) -> list[Any]:
+    """Return the values of each step from a tree of arrays over all steps; parts of tuples are named `_index_0`, …"""
     if not isinstance(node, Mapping):
         return [value.decode() if isinstance(value, bytes) else value for value in np.asarray(node).tolist()]
-    rows = zip(*map(_per_step, node.values()), strict=True)
+    rows = zip(*map(_unstack, node.values()), strict=True)
     indices = [f"_index_{i}" for i in range(len(node))]
     if node.keys() == set(indices):
         order = [list(node).index(index) for index in indices]

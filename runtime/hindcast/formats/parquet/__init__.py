@@ -1,1 +1,1 @@
-"""Parquet files, whatever their layout: opened, written, described."""
+"""Opening, writing and describing Parquet files of any layout."""

@@ -1,4 +1,4 @@
-"""What a Parquet file of ours says about its data: layout and spec, and lengths where needed."""
+"""Hindcast's metadata in Parquet files: layout and spec, and lengths if no column has them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ FORMAT_VERSION = 1
 
 
 class Description(NamedTuple):
-    """The layout of a file and what it holds."""
+    """The layout and the spec of a file."""
 
     layout: str
     spec: DataSpec
 
 
 def description_metadata(layout: str, spec: DataSpec) -> dict[bytes, str]:
-    """Schema metadata that says what a file holds."""
+    """Return schema metadata with a file's layout and spec."""
     return {METADATA_KEY: json.dumps({"layout": layout, "formatVersion": FORMAT_VERSION, **spec.to_json()})}
 
 
 def read_description(schema: pa.Schema) -> Description | None:
-    """What a file's metadata say; None if Hindcast did not write it.
+    """Read layout and spec from a file's metadata; None if Hindcast did not write the file.
 
     Raises:
-        DataError: a newer format, or metadata that cannot be read.
+        DataError: the metadata cannot be read, or have a newer format.
     """
     text = (schema.metadata or {}).get(METADATA_KEY)
     if text is None:
@@ -55,16 +55,16 @@ def read_description(schema: pa.Schema) -> Description | None:
 
 
 def index_metadata(groups: Sequence[RowGroup]) -> dict[bytes, str]:
-    """Footer metadata with the lengths of the episodes of each row group, and which of them continue the one before."""
+    """Return footer metadata with the lengths of each row group's rows, and the rows that continue the one before."""
     index = [{"lengths": group.lengths, "continued": group.continued} for group in groups]
     return {INDEX_KEY: json.dumps(index)}
 
 
 def read_index(metadata: Mapping[bytes, bytes] | None) -> tuple[list[I64], list[Bool]] | None:
-    """What `index_metadata` said: for each row group the lengths, and which rows continue; None if it is not there.
+    """Read the index of `index_metadata`: for each row group the lengths, and whether rows continue; None if missing.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the index cannot be read.
     """
     text = (metadata or {}).get(INDEX_KEY)
     if text is None:
@@ -72,7 +72,7 @@ def read_index(metadata: Mapping[bytes, bytes] | None) -> tuple[list[I64], list[
     try:
         groups = json.loads(text)
         lengths = [np.array(group["lengths"], dtype=np.int64) for group in groups]
-        continued = [np.zeros(len(own), dtype=np.bool_) for own in lengths]
+        continued = [np.zeros(len(group_lengths), dtype=np.bool_) for group_lengths in lengths]
         for flags, group in zip(continued, groups, strict=True):
             flags[np.array(group["continued"], dtype=np.int64)] = True
     except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""One Parquet file that is being written, which appears complete or not at all."""
+"""Writing Parquet files, which appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _COLUMN_OVERHEAD = 256
 
 
 class ParquetEncoder(RowEncoder):
-    """What the encoders of all Parquet layouts share.
+    """Base of the encoders of all Parquet layouts.
 
     Attributes:
-        longest: bytes; an episode of more is given in fragments.
-        has_index: whether the lengths are in the file's footer, because no column has them.
+        max_episode_bytes: size above which an episode is split into fragments.
+        has_index: whether the file's footer holds the lengths, because no column does.
     """
 
     suffix = ".parquet"
@@ -36,11 +36,11 @@ class ParquetEncoder(RowEncoder):
 
     @abstractmethod
     def estimate_bytes(self, block: Block) -> I64:
-        """`[N]` bytes that each episode takes before compression, about."""
+        """Estimate `[N]` the bytes of each episode before compression."""
 
     @abstractmethod
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:
-        """Arguments of `pq.ParquetWriter`."""
+        """Return the layout's arguments of `pq.ParquetWriter`."""
 
     def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
         return split_long_episodes(block, self.estimate_bytes(block), self.max_episode_bytes)
@@ -49,7 +49,7 @@ class ParquetEncoder(RowEncoder):
         return ParquetFile(location, schema, self, compression)
 
     def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
-        """See `RowEncoder.overhead`: the schema, and what describes each column."""
+        """See `RowEncoder.overhead_bytes`: the schema, and the metadata of each column."""
         return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 
@@ -68,12 +68,12 @@ class ParquetFile(DataFile):
                 pa.PythonFile(self._sink, mode="w"),
                 schema,
                 compression=compression,
-                write_page_checksum=True,
+                write_page_checksum=True,  # makes a flipped bit an error
                 metadata_collector=self._metadata,
                 **encoder.writer_options(schema),
             )
-        except BaseException:  # it writes a magic number at once, for which a full disk has no room
-            self._sink.alive = False
+        except BaseException:  # it writes a magic number at once, which fails on a full disk
+            self._sink.is_alive = False
             self._file.abort()
             raise
 
@@ -81,6 +81,7 @@ class ParquetFile(DataFile):
         if self._has_index:
             self._writer.add_key_value_metadata(index_metadata(self._groups))
         self._writer.close()
+        # replaces the estimated sizes by those that Parquet measured
         self._groups = [
             group.model_copy(update={"bytes": self._metadata[0].row_group(i).total_byte_size})
             for i, group in enumerate(self._groups)
@@ -88,32 +89,34 @@ class ParquetFile(DataFile):
         return super().finish()
 
     def abort(self) -> None:
-        self._sink.alive = False
-        with suppress(Exception):  # a writer whose write failed can only be closed, not closed well
+        self._sink.is_alive = False
+        with suppress(Exception):  # after a failed write closing fails too
             self._writer.close()
         super().abort()
 
     def _write_rows(self, group: EncodedEpisodes) -> None:
-        no_rows = pa.Table.from_batches([], self._schema)
-        table = pa.concat_tables([no_rows, group.table], promote_options="default").combine_chunks()
+        # adds the columns that the group lacks, as nulls
+        empty = pa.Table.from_batches([], self._schema)
+        table = pa.concat_tables([empty, group.table], promote_options="default").combine_chunks()
         self._writer.write_table(table, row_group_size=len(table))
 
 
 class _Sink:
-    """The Python side of the Parquet writer's output.
+    """The file object that the Parquet writer writes to.
 
-    The Parquet writer closes itself when it is collected, and writes a footer then; once `alive` is False
-    that goes nowhere.
+    The Parquet writer closes itself when it is garbage-collected, and then writes a footer; once `is_alive` is False,
+    writes are discarded.
     """
 
-    closed = False
+    closed = False  # read by pa.PythonFile
 
     def __init__(self, file: AtomicFile) -> None:
         self.file = file
-        self.alive = True
+        self.is_alive = True
 
     def write(self, data: Any) -> int:
-        return self.file.write(data) if self.alive else len(data)
+        # the writer expects the number of bytes even of discarded data
+        return self.file.write(data) if self.is_alive else len(data)
 
     def flush(self) -> None:
         """Nothing is buffered here."""

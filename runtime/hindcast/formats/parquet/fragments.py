@@ -1,7 +1,7 @@
-"""Long episodes as several adjacent rows, and back.
+"""Splitting long episodes into fragments in adjacent rows, and joining them.
 
-A fragment is an episode cut out of another: the same `eps_id`, `t_started` where it starts, and its own final
-observation, which is the first one of the fragment after it. Only the last fragment carries the flags.
+A fragment is a part of an episode with the same `eps_id`, with `t_started` at its start, and with its own final
+observation, which is also the first one of the next fragment. Only the last fragment has the flags.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from hindcast.episodes.details import NO_DETAILS
 def split_long_episodes(
     block: Block, nbytes: NDArray[np.int64], episode_bytes: int
 ) -> Iterator[tuple[Block, bool]]:
-    """The block in pieces: runs of ordinary episodes, and each fragment of an episode that is too long.
+    """Split a block: runs of ordinary episodes, and each fragment of an episode that is too long.
 
     Args:
         block: complete episodes.
-        nbytes: `[N]` bytes of each.
-        episode_bytes: an episode of more is cut into fragments of at most half of this.
+        nbytes: `[N]` bytes of each episode.
+        episode_bytes: size above which an episode is cut into fragments of at most half this size.
 
     Yields:
-        A piece, and whether it continues the episode of the piece before.
+        A part, and whether it continues the last episode of the part before.
     """
     start = 0
-    for long in np.flatnonzero((nbytes > episode_bytes) & (block.length > 1)).tolist():
-        if long > start:
-            yield block.take(range(start, long)), False
-        count = min(math.ceil(nbytes[long] / (episode_bytes / 2)), int(block.length[long]))
-        yield from _fragments(block, long, count)
-        start = long + 1
+    for episode in np.flatnonzero((nbytes > episode_bytes) & (block.length > 1)).tolist():
+        if episode > start:
+            yield block.take(range(start, episode)), False
+        count = min(math.ceil(nbytes[episode] / (episode_bytes / 2)), int(block.length[episode]))
+        yield from _fragments(block, episode, count)
+        start = episode + 1
     if start == 0:
         yield block, False
     elif start < block.num_episodes:
@@ -51,7 +51,7 @@ def _fragments(block: Block, episode: int, count: int) -> Iterator[tuple[Block, 
 
 
 def join_fragments(block: Block, continued: NDArray[np.bool_]) -> Block:
-    """The block with its fragments joined.
+    """Join the fragments of a block.
 
     Args:
         block: rows as stored.
@@ -61,10 +61,10 @@ def join_fragments(block: Block, continued: NDArray[np.bool_]) -> Block:
         return block
     heads = np.flatnonzero(~continued)
     tails = np.append(heads[1:], block.num_episodes) - 1
-    shared = block.obs_start[continued]  # what comes with it is better known to the row before
+    shared_rows = block.obs_start[continued]  # the row before has the same observation, with its info
     return Block(
         columns={
-            leaf: np.delete(column, shared, axis=0) if is_per_observation(leaf) else column
+            leaf: np.delete(column, shared_rows, axis=0) if is_per_observation(leaf) else column
             for leaf, column in block.columns.items()
         },
         length=np.add.reduceat(block.length, heads),
@@ -72,26 +72,26 @@ def join_fragments(block: Block, continued: NDArray[np.bool_]) -> Block:
         t_started=block.t_started[heads],
         terminated=block.terminated[tails],
         truncated=block.truncated[tails],
-        details=None if block.details is None else _newest(block.details, heads, tails),
+        details=None if block.details is None else _latest_details(block.details, heads, tails),
     )
 
 
-def _newest(
+def _latest_details(
     details: NDArray[np.object_], heads: NDArray[np.int64], tails: NDArray[np.int64]
 ) -> NDArray[np.object_]:
-    """Of each episode the details of its last fragment that has any."""
-    newest = [
-        next((text for text in details[head : tail + 1][::-1] if text), NO_DETAILS)
+    """Return for each episode the details of its last fragment with details."""
+    texts = [
+        next((detail for detail in details[head : tail + 1][::-1] if detail), NO_DETAILS)
         for head, tail in zip(heads, tails, strict=True)
     ]
-    return np.array(newest, dtype=object)
+    return np.array(texts, dtype=object)
 
 
 def find_continued(
     eps_id: NDArray[np.object_], t_started: NDArray[np.int64], length: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """`[N]` which rows continue the row before: the same episode, where that one stopped."""
-    continued = np.zeros(len(length), dtype=np.bool_)
+    """Return `[N]` whether each row continues the row before: the same episode, from where that row ends."""
+    is_continuation = np.zeros(len(length), dtype=np.bool_)
     adjacent = (t_started[1:] > 0) & (t_started[1:] == t_started[:-1] + length[:-1])
-    continued[1:] = adjacent & (eps_id[1:] == eps_id[:-1]).astype(np.bool_)
-    return continued
+    is_continuation[1:] = adjacent & (eps_id[1:] == eps_id[:-1]).astype(np.bool_)
+    return is_continuation

@@ -1,4 +1,4 @@
-"""Opening Parquet files, and the sentences for those that are damaged."""
+"""Opening Parquet files, and the errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from hindcast.storage.location import Location
 
 _MAGIC = b"PAR1"
 _SAMPLE_BYTES = 64 << 10
-_MOST_OF_A_REASON = 400
+_MAX_REASON_CHARACTERS = 400
 _READ_BYTES = 8 << 20
 _READ_ROWS = 8192
-_FOOTERS = 32
+_MAX_FOOTERS = 32
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
 
 
 class FooterCache(dict[tuple[str, int], pq.FileMetaData]):
-    """The footers of the files that were read last, by path and size. Copies in other processes begin empty."""
+    """Footers of recently read files, by path and size. Copies in other processes start empty."""
 
     def __reduce__(self) -> tuple[type[FooterCache], tuple[()]]:
         return FooterCache, ()
 
     def put(self, file: tuple[str, int], footer: pq.FileMetaData) -> None:
-        """Keep a footer, and let go of the one that was read longest ago."""
+        """Add a footer, and remove the one that was added longest ago."""
         self.pop(file, None)
         self[file] = footer
-        for oldest in list(self)[:-_FOOTERS]:
+        for oldest in list(self)[:-_MAX_FOOTERS]:
             self.pop(oldest, None)
 
 
 @contextmanager
 def open_parquet(location: Location, footers: FooterCache | None = None) -> Iterator[pq.ParquetFile]:
-    """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`.
+    """Open a Parquet file; errors of Parquet, also while it is read, become `DataError`.
 
-    A footer that is among `footers` is not read again.
+    A footer in `footers` is not read again.
     """
     footers = FooterCache() if footers is None else footers
     stream = location.open()
@@ -50,7 +50,7 @@ def open_parquet(location: Location, footers: FooterCache | None = None) -> Iter
             file = pq.ParquetFile(
                 stream,
                 metadata=footers.get(key),
-                pre_buffer=not location.is_local,
+                pre_buffer=not location.is_local,  # merges the many small reads from a store
                 page_checksum_verification=True,
             )
             footers.put(key, file.metadata)
@@ -61,15 +61,15 @@ def open_parquet(location: Location, footers: FooterCache | None = None) -> Iter
             if "Unable to deserialize" not in str(error):
                 raise
             raise DataError(
-                f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled; only Ray Data can read them: "
+                f"{location} holds tensors with shapes that Ray 2.49 to 2.54 pickled; only Ray Data can read them: "
                 "write the dataset again with a later Ray"
             ) from error
 
 
 def iter_tables(file: pq.ParquetFile, row_group: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of a row group, as many at a time as take little memory; none that are empty."""
-    about = file.metadata.row_group(row_group)
-    rows = max(1, about.num_rows * _READ_BYTES // max(1, about.total_byte_size))
+    """Iterate over the rows of a row group in tables of about 8 MiB, without empty ones."""
+    group_metadata = file.metadata.row_group(row_group)
+    rows = max(1, group_metadata.num_rows * _READ_BYTES // max(1, group_metadata.total_byte_size))
     batches = file.iter_batches(
         min(rows, _READ_ROWS), row_groups=[row_group], columns=columns, use_threads=False
     )
@@ -77,17 +77,17 @@ def iter_tables(file: pq.ParquetFile, row_group: int, columns: list[str] | None 
 
 
 def damage_message(path: str, reason: str) -> str:
-    """The sentence for a file that cannot be decoded."""
-    if len(reason) > _MOST_OF_A_REASON:
-        reason = f"{reason[:_MOST_OF_A_REASON]}…"
+    """Return the message for a file that cannot be decoded."""
+    if len(reason) > _MAX_REASON_CHARACTERS:
+        reason = f"{reason[:_MAX_REASON_CHARACTERS]}…"
     return f"{path} is damaged ({reason}): {_REMEDY}"
 
 
 def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
-    """A hash of the size and both ends of a file, once they look like Parquet; and the size.
+    """Return a hash of the size and both ends of a Parquet file, and the size.
 
     Raises:
-        DataError: empty, truncated, or not Parquet.
+        DataError: the file is empty, truncated, or not Parquet.
     """
     with location.open_stream() as stream:
         size = stream.size()
@@ -111,4 +111,4 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
 
 
 class UnknownLayoutError(DataError):
-    """Files in none of the layouts that are opened directly."""
+    """A file that has none of the layouts that are opened directly."""

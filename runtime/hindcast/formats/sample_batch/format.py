@@ -40,23 +40,23 @@ from hindcast.formats.tables.text_files import read_chunks, read_head
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
-_HEAD: Final = 64 << 10
-_FIRST: Final = 4 << 20
-_TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(BATCH_TYPES).encode() + rb')"')
-_AGENT: Final = "agent_index"
-_PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
+_HEAD_BYTES: Final = 64 << 10
+_FIRST_LINE_BYTES: Final = 4 << 20
+_TYPE_FIELD: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(BATCH_TYPES).encode() + rb')"')
+_AGENT_COLUMN: Final = "agent_index"
+_SEQUENCE_LENGTHS: Final = "seq_lens"  # one value for each sequence, not for each timestep
 
 
 class SampleBatchFormat(Format):
-    """A file is one piece, since only its lines say how many timesteps they hold."""
+    """The format. A file is one piece, because the number of timesteps is only known after parsing its lines."""
 
     name = "SampleBatch"
 
     def recognises(self, location: Location) -> bool:
-        """See `Format.recognises`: by the type of the first line."""
+        """See `Format.recognises`: by the `type` in the first line."""
         if not location.name.removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
             return False
-        return _TYPE.search(read_head(location, _HEAD).split(b"\n", 1)[0]) is not None
+        return _TYPE_FIELD.search(read_head(location, _HEAD_BYTES).split(b"\n", 1)[0]) is not None
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.pieces`."""
@@ -67,87 +67,87 @@ class SampleBatchFormat(Format):
         return [Piece(location, size, dict(read_recorded_spec(location, self.name).leaves))]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: what the manifest in its folder says."""
+        """See `Format.describe`: spaces and environment of the manifest in the folder."""
         return replace(read_recorded_spec(location, self.name), leaves={})
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`: by the first line, where it is short; a line without flags ends no episode."""
-        line, end, _ = read_head(location, _FIRST).partition(b"\n")
+        """See `Format.notes`: by the first line, if it is short. A line without flags ends no episode."""
+        line, end, _ = read_head(location, _FIRST_LINE_BYTES).partition(b"\n")
         if not end:
             return ()
         try:
             plans = [plan_columns(_names_of(batch), options) for batch in parse_batches(line)]
         except (CellError, DataError) as error:
             raise DataError(f"{location}, line 1: {error}") from error
-        return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_of_flags(plan))))
+        return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_flag_notes(plan))))
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `row` counts timesteps, over all lines."""
-        location, batches = piece.location, _Batches(piece.location, piece.extent, options)
+        location, batches = piece.location, _BatchReader(piece.location, piece.extent, options)
         line = 0
         for _, text in read_chunks(location):
             parts: list[Rows] = []
             for content in text.removesuffix(b"\n").split(b"\n"):
                 line += 1
                 if content.strip():
-                    parts += batches.of_line(content, line)
-            for _, same in groupby(parts, key=_kind):
-                yield Rows.concat(list(same))
-        if not batches.timesteps:
+                    parts += batches.read_line(content, line)
+            for _, group in groupby(parts, key=_concat_key):
+                yield Rows.concat(list(group))
+        if not batches.num_timesteps:
             raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
 
 
-class _Batches:
-    """The batches of a file, read as rows one after the other.
+class _BatchReader:
+    """Reads the batches of a file as rows, line by line.
 
     Args:
         location: the file.
-        leaves: what Hindcast wrote about it; empty for other files.
-        options: what to read.
+        leaves: leaves that Hindcast recorded for the file; empty for other files.
+        options: options of the user.
 
     Attributes:
-        timesteps: read so far, whether they passed the filter or not.
+        num_timesteps: number of timesteps read so far, with those that the filter removed.
     """
 
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
-        self.timesteps = 0
+        self.num_timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
-        self._plan_of = cache(
+        self._plan_columns = cache(
             partial(plan_columns, options=options)
-        )  # of columns; most batches have the same
+        )  # most batches have the same columns
 
-    def of_line(self, content: bytes, line: int) -> list[Rows]:
-        """The rows of a line's batches that pass the filter.
+    def read_line(self, content: bytes, line: int) -> list[Rows]:
+        """Read the rows of a line's batches that pass the filter.
 
         Args:
-            content: of the line.
+            content: content of the line.
             line: its number in the file, from 1; path and line are the episode's id if a batch has none.
 
         Raises:
-            DataError: no batch; columns that are missing, named wrongly or of several lengths; cells that cannot be
-                read.
+            DataError: the line is not a batch; a column is missing or misnamed; columns differ in length; a cell
+                cannot be read.
         """
         try:
-            found = [self._rows(batch, f"{self._path}:{line - 1}") for batch in parse_batches(content)]
+            parts = [self._rows(batch, f"{self._path}:{line - 1}") for batch in parse_batches(content)]
         except (CellError, DataError) as error:
             raise DataError(f"{self._path}, line {line}: {error}") from error
-        return [rows for rows in found if len(rows)]
+        return [rows for rows in parts if len(rows)]
 
     def _rows(self, batch: Batch, line_id: str) -> Rows:
-        plan = self._plan_of(_names_of(batch))
-        roles = _roles(batch, plan, self._options)
-        columns = _columns(batch, plan, self._spec)
+        plan = self._plan_columns(_names_of(batch))
+        roles = _role_table(batch, plan, self._options)
+        columns = _decode_columns(batch, plan, self._spec)
         _check_lengths(columns, roles)
         terminated, truncated = decode_ends(roles, plan)
-        first, self.timesteps = self.timesteps, self.timesteps + len(roles)
+        first, self.num_timesteps = self.num_timesteps, self.num_timesteps + len(roles)
         rows = Rows(
             columns=columns,
             terminated=terminated,
             truncated=truncated,
             next_missing=np.zeros(len(roles), dtype=np.bool_),
             path=self._path,
-            row=np.arange(first, self.timesteps),
-            eps_id=_episodes(batch, plan, roles, line_id, terminated | truncated),
+            row=np.arange(first, self.num_timesteps),
+            eps_id=_episode_ids(batch, plan, roles, line_id, terminated | truncated),
             t=decode_timesteps(roles, plan),
         )
         _, row = apply_filter(roles, self._options.filter, 0)
@@ -155,64 +155,69 @@ class _Batches:
 
 
 def _names_of(batch: Batch) -> tuple[str, ...]:
-    """The batch's columns that have a value for each timestep."""
-    return tuple(name for name in batch.columns if name != _PER_SEQUENCE)
+    """Return the batch's columns that have one value for each timestep."""
+    return tuple(name for name in batch.columns if name != _SEQUENCE_LENGTHS)
 
 
-def _of_flags(plan: TablePlan) -> tuple[str, ...]:
+def _flag_notes(plan: TablePlan) -> tuple[str, ...]:
     if {Columns.TERMINATEDS, Columns.TRUNCATEDS} & plan.sources.keys():
         return ()
-    return ("no flag says that an episode ended: they count as unfinished, but as terminated in RLlib",)
+    return (
+        "no column has flags for the ends of episodes: Hindcast treats them as unfinished, RLlib as terminated",
+    )
 
 
-def _kind(part: Rows) -> Any:
-    """What parts must share to be joined."""
+def _concat_key(part: Rows) -> Any:
+    """Return a key that parts must have in common to be concatenated."""
     return (
         part.t is None,
         tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in part.columns.items())),
     )
 
 
-def _columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
+def _decode_columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
     columns: Arrays = {}
     for name, source in plan.sources.items():
         if name == Columns.INFOS:
             columns[name] = decode_infos(batch.columns[source.columns[0]])
         elif name not in ROLE_COLUMNS:
-            columns.update(cast_to_spec(_leaves(batch, name, source), spec))
+            columns.update(cast_to_spec(_decode_leaves(batch, name, source), spec))
     for name in leaves_of(Columns.NEXT_OBS, columns):
-        columns |= _in_one_dtype(columns, name, obs_leaf(name))
+        columns |= _narrow_to_common_dtype(columns, name, obs_leaf(name))
     check_next_observations(columns)
     if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
     return columns
 
 
-def _in_one_dtype(columns: Arrays, one: str, other: str) -> Arrays:
-    """Two float leaves, both in the smaller dtype if that loses nothing: only a packed one kept its dtype."""
-    if other not in columns or {columns[one].dtype.kind, columns[other].dtype.kind} != {"f"}:
+def _narrow_to_common_dtype(columns: Arrays, leaf: str, other_leaf: str) -> Arrays:
+    """Return two float leaves in the smaller of their dtypes if that loses nothing; empty if not."""
+    if other_leaf not in columns or {columns[leaf].dtype.kind, columns[other_leaf].dtype.kind} != {"f"}:
         return {}
-    pair = {one: columns[one], other: columns[other]}
+    # RLlib writes floats as float64; only packed columns keep their dtype
+    pair = {leaf: columns[leaf], other_leaf: columns[other_leaf]}
     smaller = min((array.dtype for array in pair.values()), key=lambda dtype: dtype.itemsize)
-    narrowed = {name: array.astype(smaller) for name, array in pair.items()}
-    same = all(np.array_equal(array, narrowed[name], equal_nan=True) for name, array in pair.items())
-    return narrowed if same else {}
+    narrow = {name: array.astype(smaller) for name, array in pair.items()}
+    is_exact = all(np.array_equal(array, narrow[name], equal_nan=True) for name, array in pair.items())
+    return narrow if is_exact else {}
 
 
-def _leaves(batch: Batch, name: str, source: LeafSource) -> Arrays:
+def _decode_leaves(batch: Batch, name: str, source: LeafSource) -> Arrays:
     if source.shape is None:
         return decode_column(batch.columns[source.columns[0]], name)
-    parts = [decode_column(batch.columns[own], own)[own] for own in source.columns]
+    parts = [decode_column(batch.columns[column], column)[column] for column in source.columns]
     return {name: np.stack(parts, axis=1).reshape(-1, *source.shape)}
 
 
-def _roles(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
-    """Ids, flags and what is compared, one value for each timestep."""
-    names = [name for own in ROLE_COLUMNS for name in plan.sources.get(own, LeafSource(())).columns]
-    compared = [term.column for term in options.filter if term.column in batch.columns]
+def _role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
+    """Return a table of ids, flags and the filter's columns, one row for each timestep."""
+    names = [name for role in ROLE_COLUMNS for name in plan.sources.get(role, LeafSource(())).columns]
+    filter_columns = [term.column for term in options.filter if term.column in batch.columns]
     columns: dict[str, Any] = {}
-    for name in dict.fromkeys([*names, *compared, *([_AGENT] if _AGENT in batch.columns else [])]):
-        columns[name] = _role(batch.columns[name], name)
+    for name in dict.fromkeys(
+        [*names, *filter_columns, *([_AGENT_COLUMN] if _AGENT_COLUMN in batch.columns else [])]
+    ):
+        columns[name] = _role_array(batch.columns[name], name)
     if plan.end_infos is not None:
         columns[plan.end_infos] = pa.array(decode_infos(batch.columns[plan.end_infos]), pa.string())
     if not columns:
@@ -224,7 +229,7 @@ def _roles(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
     return pa.table(columns)
 
 
-def _role(value: Any, name: str) -> pa.Array:
+def _role_array(value: Any, name: str) -> pa.Array:
     if isinstance(value, list) and not is_packed(value):
         with suppress(pa.ArrowException):  # values of several types
             return pa.array(value)
@@ -242,19 +247,21 @@ def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
             )
 
 
-def _episodes(
-    batch: Batch, plan: TablePlan, roles: pa.Table, line_id: str, ended: Bool
+def _episode_ids(
+    batch: Batch, plan: TablePlan, roles: pa.Table, line_id: str, is_end: Bool
 ) -> NDArray[np.object_]:
-    """`[R]` episode, policy and agent as one id: `7`, `7/2` (another agent than the first), `7/policy/0`."""
+    """Return `[R]` ids of episode, policy and agent: `7`, `7/2` (not the first agent), `7/policy/0`."""
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
-        number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
-        own = texts_by_value(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
+        number = np.concatenate([[0], np.cumsum(is_end[:-1])]) if len(is_end) else np.zeros(0, dtype=np.int64)
+        ids = texts_by_value(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
-        own = texts_by_value(roles.column(source.columns[0]), str)
+        ids = texts_by_value(roles.column(source.columns[0]), str)
     if batch.policy is not None:
-        own = own + f"/{batch.policy}"
-    if _AGENT not in roles.column_names:
-        return own if batch.policy is None else own + "/0"
-    named = batch.policy is not None
-    return own + texts_by_value(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")
+        ids = ids + f"/{batch.policy}"
+    if _AGENT_COLUMN not in roles.column_names:
+        return ids if batch.policy is None else ids + "/0"
+    has_policy = batch.policy is not None
+    return ids + texts_by_value(
+        roles.column(_AGENT_COLUMN), lambda agent: f"/{agent}" if agent or has_policy else ""
+    )

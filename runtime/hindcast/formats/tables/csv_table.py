@@ -1,4 +1,4 @@
-"""The format "CSV": a header and one row a line, with commas, tabs or another character between; gzip or plain."""
+"""The format "CSV": a header and one row per line, separated by commas, tabs or another character; gzip or plain."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from hindcast.formats.tables.text_files import find_record_ends, read_head
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, Types
 from hindcast.storage.location import Location
 
-_OPTIONS: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
+_OPTION_NAMES: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
 _DELIMITERS: Final = (";", "\t", "|", ",")
 _NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
-_TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
-_HEADER: Final = 64 << 10
-_LONGEST_HEADER: Final = 8 << 20
-_WHOLE: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
-_ROW: Final = re.compile(r"Row #(\d+): ")
+_TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
+_HEADER_BYTES: Final = 64 << 10
+_MAX_HEADER_BYTES: Final = 8 << 20
+_LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
+_ROW_NUMBER: Final = re.compile(r"Row #(\d+): ")
 
 
 class Csv(TextTables):
-    """The format."""
+    """CSV files, plain or gzip."""
 
     name = "CSV"
 
@@ -47,85 +47,94 @@ class Csv(TextTables):
         return location.name.removesuffix(".gz").endswith((".csv", ".tsv"))
 
     def quote_character(self, options: ReadOptions) -> bytes | None:
-        """See `TextTables.quote`."""
-        char = _of(options).get("quote_char", '"')
+        """See `TextTables.quote_character`."""
+        char = _read_options(options).get("quote_char", '"')
         if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
             raise DataError(f"the read option 'quote_char' is {char!r}: expected one character, or false")
         return None if char is False else char.encode()
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
-        """See `TextTables.begin`: the header names the columns."""
-        given = _of(options)
-        names = given.get("column_names")
-        delimiter = given.get(
+        """See `TextTables.inspect`: the header names the columns."""
+        read_options = _read_options(options)
+        names = read_options.get("column_names")
+        delimiter = read_options.get(
             "delimiter", "\t" if location.name.removesuffix(".gz").endswith(".tsv") else ","
         )
         if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
             raise DataError(f"the read option 'delimiter' is {delimiter!r}: expected one character")
-        has_header = given.get("header", names is None)
+        has_header = read_options.get("header", names is None)
         if has_header:
-            header = self._header(location, delimiter, options)
+            header = self._read_header(location, delimiter, options)
             names = names or header
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
         try:
             plan = plan_columns(names, options, find_empty_leaves(spec.leaves))
         except DataError as error:
-            raise DataError(f"{location}: {error}{_hint(names, delimiter)}") from error
-        types = _types(plan, spec, options)
+            raise DataError(f"{location}: {error}{_delimiter_advice(names, delimiter)}") from error
+        types = _known_types(plan, spec, options)
         return TextExtent(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
-    def parse(self, data: bytes, stretch: TextExtent, options: ReadOptions) -> pa.Table:
+    def parse(self, data: bytes, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
-        table = self._parse(data, stretch, stretch.types, options)
-        odd = [
+        table = self._parse(data, extent, extent.types, options)
+        # Arrow infers dates, times and binary from text: such columns are read again as text
+        misread = [
             field.name
             for field in table.schema
             if pa.types.is_temporal(field.type) or pa.types.is_binary(field.type)
         ]
-        if odd:
-            table = self._parse(data, stretch, {**stretch.types, **dict.fromkeys(odd, pa.string())}, options)
-        declared = declared_column_types(options)
-        large = [
-            name for name in table.column_names if name not in declared and _is_large(table.column(name))
+        if misread:
+            table = self._parse(
+                data, extent, {**extent.types, **dict.fromkeys(misread, pa.string())}, options
+            )
+        declared_types = declared_column_types(options)
+        large_columns = [
+            name
+            for name in table.column_names
+            if name not in declared_types and _may_exceed_int64(table.column(name))
         ]
-        if large:
-            _refuse_beyond(
-                self._parse(data, stretch, dict.fromkeys(large, pa.string()), options).select(large)
+        # Arrow reads integers beyond int64 as floats: only the text shows them
+        if large_columns:
+            _refuse_beyond_int64(
+                self._parse(data, extent, dict.fromkeys(large_columns, pa.string()), options).select(
+                    large_columns
+                )
             )
         return table
 
-    def _parse(self, data: bytes, stretch: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
-        quote, names = self.quote_character(options), list(stretch.names or ())
+    def _parse(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
+        quote, names = self.quote_character(options), list(extent.names or ())
         read = pacsv.ReadOptions(
-            use_threads=False,
-            block_size=len(data) + 1,
+            use_threads=False,  # pieces are parsed in parallel
+            block_size=len(data) + 1,  # one block, because Arrow infers types from the first one
             column_names=names,
-            skip_rows_after_names=stretch.num_header_records,
+            skip_rows_after_names=extent.num_header_records,
         )
         parse = pacsv.ParseOptions(
-            delimiter=stretch.delimiter,
+            delimiter=extent.delimiter,
             quote_char=False if quote is None else quote.decode(),
             newlines_in_values=quote is not None and quote in data,
         )
         convert = pacsv.ConvertOptions(
             column_types={name: kind for name, kind in types.items() if name in names},
-            null_values=list(_of(options).get("null_values", _NULLS)),
-            quoted_strings_can_be_null=False,
+            null_values=list(_read_options(options).get("null_values", _NULLS)),
+            quoted_strings_can_be_null=False,  # "NA" in quotes is text
         )
         try:
             return pacsv.read_csv(pa.py_buffer(data), read, parse, convert)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise _cell_error(error, names, stretch.num_header_records) from error
+            raise _cell_error(error, names, extent.num_header_records) from error
 
-    def _header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
-        """The columns' names."""
+    def _read_header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
+        """Read the columns' names from the header."""
         quote = self.quote_character(options)
-        text = read_head(location, _HEADER)
+        text = read_head(location, _HEADER_BYTES)
         if not len(find_record_ends(text, quote)):
-            text = read_head(location, _LONGEST_HEADER)
+            text = read_head(location, _MAX_HEADER_BYTES)
         if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{location} is UTF-16 text: save it as UTF-8")
+        # bytes that are not UTF-8 are replaced here and reported below
         head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
@@ -134,36 +143,36 @@ class Csv(TextTables):
             names = next(csv.reader(head, delimiter=delimiter, **dialect), [])
         except csv.Error as error:
             raise DataError(f"{location} has a header that cannot be read: {error}") from error
-        joined = "".join(names)
-        if not joined.strip() or "\0" in joined:
-            raise DataError(f"{location} has no header that names its columns in its first line")
-        if "\N{REPLACEMENT CHARACTER}" in joined:
+        header_text = "".join(names)
+        if not header_text.strip() or "\0" in header_text:
+            raise DataError(f"{location} has no header with column names in its first line")
+        if "\N{REPLACEMENT CHARACTER}" in header_text:
             raise DataError(f"{location} is not UTF-8 text: its header is {names}; convert it to UTF-8")
         return [name.strip() for name in names]
 
 
-def _hint(names: Sequence[str], delimiter: str) -> str:
-    """What to say of a header that is one name and looks like several."""
-    likely = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
-    if len(names) != 1 or likely is None:
+def _delimiter_advice(names: Sequence[str], delimiter: str) -> str:
+    """Return advice for a header of one name that contains another delimiter; else ""."""
+    candidate = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
+    if len(names) != 1 or candidate is None:
         return ""
-    shown = json.dumps(likely) if likely == "\t" else likely
+    candidate_text = json.dumps(candidate) if candidate == "\t" else candidate
     return (
-        f"; its header is one name with {likely!r} in it: if that separates the columns, set "
-        f"readOptions.delimiter (--read-option 'delimiter={shown}')"
+        f"; its header is one name with {candidate!r} in it: if that separates the columns, set "
+        f"readOptions.delimiter (--read-option 'delimiter={candidate_text}')"
     )
 
 
-def _of(options: ReadOptions) -> dict[str, Any]:
-    return check_options(Csv.name, options.options, _OPTIONS)
+def _read_options(options: ReadOptions) -> dict[str, Any]:
+    return check_options(Csv.name, options.options, _OPTION_NAMES)
 
 
-def _types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
-    """The types of columns that do not depend on their content."""
+def _known_types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
+    """Return the types of the columns that do not depend on their content."""
     types: dict[str, pa.DataType] = {}
     for name, source in plan.sources.items():
         leaf = spec.leaves.get(obs_leaf(name))
-        if name in _TEXT:
+        if name in _TEXT_COLUMNS:
             types.update(dict.fromkeys(source.columns, pa.string()))
         elif leaf is not None:
             types.update(dict.fromkeys(source.columns, leaf_type(leaf)))
@@ -172,29 +181,33 @@ def _types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[str, p
     return {**types, **declared_column_types(options)}
 
 
-def _refuse_beyond(texts: pa.Table) -> None:
-    """Make sure that no cell is a whole number that was made a float because no int64 holds it."""
+def _refuse_beyond_int64(texts: pa.Table) -> None:
+    """Refuse integers beyond int64, which Arrow would silently round to floats."""
     for name in texts.column_names:
         for row, text in enumerate(texts.column(name).to_pylist()):
-            if text is not None and _WHOLE.fullmatch(text) and find_beyond_int64(int(text)) is not None:
+            if (
+                text is not None
+                and _LARGE_INTEGER.fullmatch(text)
+                and find_beyond_int64(int(text)) is not None
+            ):
                 raise beyond_int64_error(row, name, text)
 
 
-def _is_large(column: pa.ChunkedArray) -> bool:
-    """Whether floats may have been whole numbers that no int64 holds."""
+def _may_exceed_int64(column: pa.ChunkedArray) -> bool:
+    """Return whether a column of floats may have held integers beyond int64."""
     if not pa.types.is_float64(column.type):
         return False
     return bool(pc.any(pc.greater_equal(pc.abs(column), float(INT64_LIMIT))).as_py())
 
 
 def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellError:
-    """Arrow's sentence with the row counted from 0 after the header, and the column by its name."""
+    """Convert Arrow's error: rows are counted from 0 after the header, columns are named."""
     text = str(error)
-    match = _ROW.search(text)
+    match = _ROW_NUMBER.search(text)
     row = int(match[1]) - 1 - header if match is not None else 0
     column = re.match(r"In CSV column #(\d+): ", text)
     where = f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
-    reason = _ROW.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
-    reason = reason.replace("CSV conversion error to", "it cannot be made")
-    hint = "; say its type under `readOptions: {column_types: …}`, or fix it" if where else ""
+    reason = _ROW_NUMBER.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
+    reason = reason.replace("CSV conversion error to", "it cannot be converted to")
+    hint = "; set its type under `readOptions: {column_types: …}`, or fix it" if where else ""
     return CellError(row, f"{where}{reason}{hint}")

@@ -1,4 +1,4 @@
-"""Tables of Arrow as `Rows`. Shape suffix: R = rows."""
+"""Decoding Arrow tables into `Rows`. Shape suffix: R = rows."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from hindcast.formats.tables.roles import decode_actors, decode_ends, decode_epi
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
 )
-_FILL: Final = "fix it, or remove its episode from the data"
-_OWN: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
+_FILL_ADVICE: Final = "fix it, or remove its episode from the data"
+_REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
 class TableReader(NamedTuple):
-    """How the tables of one file become `Rows`.
+    """Arguments for decoding the tables of one file.
 
     Attributes:
-        path: the file, for sentences.
-        plan: which columns are which.
-        spec: of leaves that the file describes, which are converted to its dtypes and shapes.
-        options: of the user.
+        path: the file, for messages.
+        plan: mapping of the file's columns.
+        spec: leaves that the file describes; they are converted to its dtypes and shapes.
+        options: options of the user.
     """
 
     path: str
@@ -50,19 +50,19 @@ class TableReader(NamedTuple):
 
 
 def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
-    """A table's timesteps that pass the filter; None if none does.
+    """Decode a table's timesteps that pass the filter; None if all are removed.
 
     Args:
         table: adjacent rows of the file, with the columns of the plan and of the filter.
-        first: number of the table's first row.
-        reader: of the file.
+        first: number of the table's first row in the file.
+        reader: arguments of the file.
 
     Returns:
-        The timesteps. Where a row of the file is a whole episode, they all have its number; without episode ids, they
-        end with it.
+        The timesteps. If a row of the file is a whole episode, all its timesteps have the row's number; without
+        episode ids the episode ends with the row.
 
     Raises:
-        DataError: cells that cannot be read, with file and row.
+        DataError: a cell cannot be read; names file and row.
     """
     path, plan, spec = reader.path, reader.plan, reader.spec
     with locate_errors(path, range(first, first + len(table))):
@@ -80,19 +80,19 @@ def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None
         terminated, truncated = decode_ends(table, plan)
         if is_last is not None and Columns.EPS_ID not in plan.sources:
             truncated |= is_last & ~terminated
-        table, next_missing = _filled(table, plan)
+        table, next_missing = _fill_next_observations(table, plan)
         columns: dict[str, NDArray[Any]] = {}
         for name, source in plan.sources.items():
             is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
             if name not in (*ROLE_COLUMNS, Columns.INFOS) and not is_empty:
-                columns.update(cast_to_spec(_leaves(table, name, source, reader), spec))
+                columns.update(cast_to_spec(_decode_source(table, name, source, reader), spec))
         check_next_observations(columns)
         if next_missing.any():
-            _set_to_zero(columns, next_missing)
+            _zero_missing(columns, next_missing)
         _check_rewards(columns)
-        is_ours = bool(spec.leaves)  # whose infos say who acted
+        is_ours = bool(spec.leaves)  # their infos name who acted
         columns |= {} if is_ours else decode_actors(table, plan)
-        texts = _infos(table, reader)
+        texts = _decode_infos(table, reader)
         columns |= {} if texts is None else {Columns.INFOS: texts}
         return Rows(
             columns=columns,
@@ -108,11 +108,11 @@ def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None
 
 @contextmanager
 def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
-    """Name the file in errors, and the row in those about a cell.
+    """Add the file to errors, and the row to errors about a cell.
 
     Args:
         path: the file.
-        row: `[R]` the numbers in the file of the rows that are read; not needed where errors name no cell.
+        row: `[R]` numbers of the rows in the file; not needed if no error is about a cell.
     """
     try:
         yield
@@ -123,140 +123,150 @@ def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
         raise DataError(f"{path}: {error}") from error
 
 
-def _leaves(table: pa.Table, name: str, source: LeafSource, reader: TableReader) -> Arrays:
+def _decode_source(table: pa.Table, name: str, source: LeafSource, reader: TableReader) -> Arrays:
     if source.shape is not None:
-        return {name: _assembled(table, name, source, source.shape)}
-    own = source.columns[0]
-    column, field = table.column(own), table.schema.field(own)
+        return {name: _assemble_vector(table, name, source, source.shape)}
+    source_name = source.columns[0]
+    column, field = table.column(source_name), table.schema.field(source_name)
     if is_text(column.type) and column.null_count == 0:
-        known, packed = reader.spec.leaves.get(obs_leaf(name)), reader.options.compress_columns
-        is_plain = packed is not None and obs_leaf(root(name)) not in map(obs_leaf, packed)
-        if is_plain or (known is not None and known.kind == "text"):
+        known_leaf, packed_columns = reader.spec.leaves.get(obs_leaf(name)), reader.options.compress_columns
+        is_plain = packed_columns is not None and obs_leaf(root(name)) not in map(obs_leaf, packed_columns)
+        if is_plain or (known_leaf is not None and known_leaf.kind == "text"):
             return {name: np.array(column.to_pylist(), dtype=object)}
-        parsed = parse_json_cells(column, own)
-        if parsed is not None:
-            column, field = parsed, pa.field(own, parsed.type)
+        json_column = parse_json_cells(column, source_name)
+        if json_column is not None:
+            column, field = json_column, pa.field(source_name, json_column.type)
     try:
         return decode_leaves(column, field, name)
     except CellError as error:
-        way_out = _FILL if root(name) in _OWN else LEAVE_OUT_ADVICE
-        raise CellError(error.row, f"{error}; {way_out}") from error
+        advice = _FILL_ADVICE if root(name) in _REQUIRED_COLUMNS else LEAVE_OUT_ADVICE
+        raise CellError(error.row, f"{error}; {advice}") from error
     except DataError as error:
-        if root(name) in _OWN:
+        if root(name) in _REQUIRED_COLUMNS:
             raise
         raise DataError(f"{error}; {LEAVE_OUT_ADVICE}") from error
 
 
-def _assembled(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
+def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
     parts = []
-    for own in source.columns:
-        (part,) = decode_leaves(table.column(own), table.schema.field(own), own).values()
+    for source_name in source.columns:
+        (part,) = decode_leaves(
+            table.column(source_name), table.schema.field(source_name), source_name
+        ).values()
         if part.dtype == object:
-            raise _no_number(part, own, name)
+            raise _not_a_number_error(part, source_name, name)
         if part.ndim != 1:
-            raise CellError(0, f"{own!r} is not a column of numbers, as a part of {name!r} must be")
+            raise CellError(0, f"{source_name!r} is not a column of numbers, as a part of {name!r} must be")
         parts.append(part)
     return np.stack(parts, axis=1).reshape(len(table), *shape)
 
 
-def _no_number(texts: NDArray[np.object_], own: str, name: str) -> CellError:
-    """The error for text that should be numbers, at the first cell that is not one."""
+def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str) -> CellError:
+    """Return the error for the first text cell that is not a number."""
     row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
-    return CellError(row, f"{own!r} is {texts[row]!r}: expected a number, as a part of {name!r} must be")
+    return CellError(
+        row, f"{source_name!r} is {texts[row]!r}: expected a number, as a part of {name!r} must be"
+    )
 
 
 def _check_rewards(columns: Arrays) -> None:
     for name, column in columns.items():
         if root(name) == Columns.REWARDS and column.dtype == object:
-            raise CellError(
-                0, f"{name!r} is text, such as {str(column[0])[:40]!r}: make it a column of numbers"
-            )
+            raise CellError(0, f"{name!r} is text, such as {str(column[0])[:40]!r}: convert it to numbers")
 
 
-def _infos(table: pa.Table, reader: TableReader) -> NDArray[np.object_] | None:
-    """`[R]` JSON texts; None if there is no such column, or if it is empty and not from Hindcast."""
-    source, wanted = reader.plan.sources.get(Columns.INFOS), reader.options.columns
+def _decode_infos(table: pa.Table, reader: TableReader) -> NDArray[np.object_] | None:
+    """Decode `[R]` JSON texts; None if the column is missing, or is empty and not written by Hindcast."""
+    source, columns = reader.plan.sources.get(Columns.INFOS), reader.options.columns
     is_ours = Columns.INFOS in reader.spec.leaves
     if source is None:
-        is_silent = is_ours and (wanted is None or Columns.INFOS in wanted)
-        return np.full(len(table), "", dtype=object) if is_silent else None
+        is_empty = is_ours and (columns is None or Columns.INFOS in columns)
+        return np.full(len(table), "", dtype=object) if is_empty else None
     column = table.column(source.columns[0])
     if not is_text(column.type):
         texts = infos.encode_infos(column)
     else:
         texts = np.array(column.fill_null("").to_pylist(), dtype=object)
-        if not is_ours:
+        if not is_ours:  # Hindcast's own infos are known to be JSON
             infos.check_infos(texts)
     return texts if is_ours or texts.any() else None
 
 
 def check_next_observations(columns: dict[str, NDArray[Any]]) -> None:
-    """Make sure that observations after a step have the dtype and shape of those before it."""
-    following = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
-    if not following:
+    """Check that next observations have the dtypes and shapes of the observations."""
+    next_leaves = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
+    if not next_leaves:
         return
-    now = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
-    if {obs_leaf(name) for name in following} != now.keys():
-        raise DataError(f"the leaves {sorted(following)} are not those of {sorted(now)}")
-    for name, column in following.items():
-        other = now[obs_leaf(name)]
-        if (column.dtype, column.shape) != (other.dtype, other.shape):
+    current_leaves = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
+    if {obs_leaf(name) for name in next_leaves} != current_leaves.keys():
+        raise DataError(f"the leaves {sorted(next_leaves)} are not those of {sorted(current_leaves)}")
+    for name, column in next_leaves.items():
+        current = current_leaves[obs_leaf(name)]
+        if (column.dtype, column.shape) != (current.dtype, current.shape):
             raise DataError(
                 f"{name!r} is {describe_array(column)} and {obs_leaf(name)!r} is "
-                f"{describe_array(other)}: both must be the same"
+                f"{describe_array(current)}: both must be the same"
             )
 
 
 def cast_to_spec(leaves: Arrays, spec: DataSpec) -> Arrays:
-    """The leaves in the dtype and shape of the file's own description."""
-    return {name: _as_leaf(name, array, spec.leaves.get(obs_leaf(name))) for name, array in leaves.items()}
+    """Cast leaves to the dtypes and shapes of the file's spec."""
+    return {
+        name: _cast_to_leaf(name, array, spec.leaves.get(obs_leaf(name))) for name, array in leaves.items()
+    }
 
 
-def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
+def _cast_to_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
     if leaf is None or leaf.dtype is None:
         return array
     if array.dtype == object:
         raise CellError(0, f"{name!r} is text: expected {leaf}")
     if leaf.dtype.kind == "c" and array.dtype.kind != "c" and array.shape[-1:] == (2,):
-        half = np.dtype(f"<f{leaf.dtype.itemsize // 2}")
-        array = np.ascontiguousarray(array, dtype=half).view(leaf.dtype)
-    wanted = (len(array), *leaf.shape)
-    if array.size != np.prod(wanted, dtype=np.int64):
+        real_dtype = np.dtype(f"<f{leaf.dtype.itemsize // 2}")
+        array = np.ascontiguousarray(array, dtype=real_dtype).view(leaf.dtype)
+    expected_shape = (len(array), *leaf.shape)
+    if array.size != np.prod(expected_shape, dtype=np.int64):
         raise CellError(0, f"{name!r} is {describe_array(array)}: expected {leaf}")
-    return array.astype(leaf.dtype, copy=False).reshape(wanted)
+    return array.astype(leaf.dtype, copy=False).reshape(expected_shape)
 
 
-def _filled(table: pa.Table, plan: TablePlan) -> tuple[pa.Table, Bool]:
-    """The table with the rows' own observations in place of next ones that are null, and which rows those are.
+def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table, Bool]:
+    """Replace null next observations by the rows' own; return the table, and `[R]` whether a row was changed.
 
     Raises:
-        CellError: both are of different types.
+        CellError: the two columns have different types.
     """
     missing = np.zeros(len(table), dtype=np.bool_)
     for name, source in plan.sources.items():
-        now = plan.sources.get(obs_leaf(name))
-        if root(name) != Columns.NEXT_OBS or now is None or len(now.columns) != len(source.columns):
+        current_source = plan.sources.get(obs_leaf(name))
+        if (
+            root(name) != Columns.NEXT_OBS
+            or current_source is None
+            or len(current_source.columns) != len(source.columns)
+        ):
             continue
-        for then, own in zip(source.columns, now.columns, strict=True):
-            column = table.column(then)
+        for next_name, current_name in zip(source.columns, current_source.columns, strict=True):
+            column = table.column(next_name)
             if not column.null_count or pa.types.is_null(column.type):
                 continue
-            null = column.is_null().to_numpy()
-            if table.column(own).type != column.type:
+            is_null = column.is_null().to_numpy()
+            if table.column(current_name).type != column.type:
                 raise CellError(
                     0,
-                    f"{then!r} is of {column.type} and {own!r} of {table.column(own).type}: expected one type",
+                    f"{next_name!r} has type {column.type} and {current_name!r} has "
+                    f"{table.column(current_name).type}: expected one type",
                 )
-            both = pa.chunked_array([*column.chunks, *table.column(own).chunks], column.type)
-            rows = np.arange(len(table)) + np.where(null, len(table), 0)
-            place = table.column_names.index(then)
-            table = table.set_column(place, table.schema.field(then), both.take(pa.array(rows)))
-            missing |= null
+            # take() chooses each row from the next observations or, after them, the current ones
+            candidates = pa.chunked_array([*column.chunks, *table.column(current_name).chunks], column.type)
+            rows = np.arange(len(table)) + np.where(is_null, len(table), 0)
+            position = table.column_names.index(next_name)
+            table = table.set_column(position, table.schema.field(next_name), candidates.take(pa.array(rows)))
+            missing |= is_null
     return table, missing
 
 
-def _set_to_zero(columns: Arrays, missing: Bool) -> None:
-    """Zeros for next observations that are missing, in place of the observations that stand for them."""
+def _zero_missing(columns: Arrays, missing: Bool) -> None:
+    """Set missing next observations to zero; until then the rows' own observations stand in for them."""
     for name, column in columns.items():
         if root(name) == Columns.NEXT_OBS:
             columns[name] = np.array(column)

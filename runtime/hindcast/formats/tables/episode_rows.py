@@ -1,4 +1,4 @@
-"""Tables whose rows are whole episodes: lists, with an item for each timestep.
+"""Tables with whole episodes as rows: their cells are lists with one item per timestep.
 
 Shape suffixes: E = rows of such a table, R = timesteps.
 """
@@ -17,17 +17,17 @@ from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError, first_true, ref
 from hindcast.formats.tables.naming import TablePlan
 from hindcast.formatting import plural
 
-_SINGLE: Final = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.T)
-"""What is one value in each timestep, so that a list of them is an episode; of actions it may be a vector."""
+_SINGLE_VALUE_COLUMNS: Final = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.T)
+"""Columns with one value per timestep: a list in them is an episode; a list of actions may be a vector."""
 
 
 class StepTable(NamedTuple):
-    """Whole episodes as timesteps.
+    """Timesteps of whole episodes.
 
     Attributes:
-        table: a row for each timestep.
-        row: `[R]` the rows that they were in.
-        is_last: `[R]` whether it is its row's last.
+        table: one row for each timestep.
+        row: `[R]` number of the row that holds the timestep's episode.
+        is_last: `[R]` whether the timestep is the last of its row.
     """
 
     table: pa.Table
@@ -36,29 +36,29 @@ class StepTable(NamedTuple):
 
 
 def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
-    """A table of whole episodes as timesteps; None where its rows are timesteps.
+    """Flatten a table of whole episodes into timesteps; None if its rows are timesteps.
 
-    They are episodes where actions and all that is a single value in each timestep are lists. Columns that are no lists
-    hold for all of a row's timesteps.
+    Rows are episodes if actions, and all columns with one value per timestep, are lists. A value of a column without
+    lists applies to all timesteps of its row.
 
     Raises:
-        CellError: a null list, or one that is longer or shorter than the others of its row.
+        CellError: a list is null, or differs in length from the others of its row.
     """
-    single = [plan.sources[own].columns[0] for own in _SINGLE if own in plan.sources]
+    single_columns = [plan.sources[role].columns[0] for role in _SINGLE_VALUE_COLUMNS if role in plan.sources]
     actions = plan.sources.get(Columns.ACTIONS)
-    listed = [*single, *(actions.columns if actions else ())]
-    if not single or not all(_is_list(table.column(name).type) for name in listed):
+    list_columns = [*single_columns, *(actions.columns if actions else ())]
+    if not single_columns or not all(_is_list(table.column(name).type) for name in list_columns):
         return None
-    measure = table.column(single[0])
-    refuse_null(measure, single[0], ": expected a list")
-    lengths = pc.list_value_length(measure).to_numpy().astype(np.int64)
+    reference = table.column(single_columns[0])
+    refuse_null(reference, single_columns[0], ": expected a list")
+    lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)
     row = np.repeat(np.arange(len(table)), lengths)
     is_last = np.append(row[1:] != row[:-1], True)[: len(row)]
     columns = {}
     for name in table.column_names:
         column = table.column(name)
         if _is_list(column.type):
-            _check_lengths(column, name, lengths, single[0])
+            _check_lengths(column, name, lengths, single_columns[0])
             columns[name] = pc.list_flatten(column)
         else:
             columns[name] = column.take(pa.array(row))
@@ -66,16 +66,16 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Of any length: lists of a fixed size are vectors."""
+    """Return whether lists of the type vary in length; lists of a fixed size are vectors."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
-def _check_lengths(column: pa.ChunkedArray, name: str, lengths: I64, measure: str) -> None:
-    refuse_null(column, name, f": expected a list, as {measure!r} is; {LEAVE_OUT_ADVICE}")
-    own = pc.list_value_length(column).to_numpy()
-    if (row := first_true(own != lengths)) is not None:
+def _check_lengths(column: pa.ChunkedArray, name: str, lengths: I64, reference_name: str) -> None:
+    refuse_null(column, name, f": expected a list, as {reference_name!r} is; {LEAVE_OUT_ADVICE}")
+    column_lengths = pc.list_value_length(column).to_numpy()
+    if (row := first_true(column_lengths != lengths)) is not None:
         raise CellError(
             row,
-            f"{name!r} has {plural(own[row], 'item')} and {measure!r} has {lengths[row]}: where a row is a whole "
-            f"episode, its lists have one for each timestep; {LEAVE_OUT_ADVICE}",
+            f"{name!r} has {plural(column_lengths[row], 'item')} and {reference_name!r} has {lengths[row]}: "
+            f"the lists of a row that is a whole episode must have one item per timestep; {LEAVE_OUT_ADVICE}",
         )

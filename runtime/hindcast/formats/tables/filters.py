@@ -1,4 +1,4 @@
-"""A source's `filter` as an expression of Arrow's, and the columns that are stored in the names of its folders."""
+"""A source's `filter` as an Arrow expression, and columns stored in the names of folders (keys)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import suggest_name
 
-_ROW: Final = "__hindcast_row"
+_ROW_COLUMN: Final = "__hindcast_row"
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -27,22 +27,22 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""A filter's operators, for Arrow's expressions and NumPy's arrays."""
+"""A filter's operators, for Arrow expressions and NumPy arrays."""
 
 
 def build_expression(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expression | None:
-    """All comparisons together; None without any.
+    """Combine all comparisons with "and"; None without comparisons.
 
     Raises:
-        DataError: a column that is not there, or a value of another kind than the column's.
+        DataError: a column is missing, or a value does not have the column's type.
     """
     if not terms:
         return None
-    return reduce(operator.and_, [_expression(term, schema) for term in terms])
+    return reduce(operator.and_, [_term_expression(term, schema) for term in terms])
 
 
 def apply_filter(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tuple[pa.Table, I64]:
-    """The rows that pass, and `[R]` their numbers in the file.
+    """Return the rows that pass, and `[R]` their numbers in the file.
 
     Args:
         table: adjacent rows of a file.
@@ -50,18 +50,18 @@ def apply_filter(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tu
         first: number of the table's first row.
 
     Raises:
-        DataError: as `expression_of`.
+        DataError: see `build_expression`.
     """
-    keep = build_expression(terms, table.schema)
-    if keep is None:
+    expression = build_expression(terms, table.schema)
+    if expression is None:
         return table, np.arange(first, first + len(table))
     names = list(dict.fromkeys(term.column for term in terms))
-    numbered = table.select(names).append_column(_ROW, pa.array(np.arange(len(table))))
-    row = numbered.filter(keep).column(_ROW)
+    numbered_rows = table.select(names).append_column(_ROW_COLUMN, pa.array(np.arange(len(table))))
+    row = numbered_rows.filter(expression).column(_ROW_COLUMN)
     return table.take(row), row.to_numpy() + first
 
 
-def _expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
+def _term_expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     if term.column not in schema.names:
         raise DataError(
             f"it has no column {term.column!r}, which `filter` names: {suggest_name(term.column, schema.names)}"
@@ -70,7 +70,7 @@ def _expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_null(kind):
-        return pc.field(term.column).is_valid()  # a null passes nothing
+        return pc.field(term.column).is_valid()  # comparisons with null never pass
     values = list(term.value) if term.op == "in" and isinstance(term.value, list) else [term.value]
     for value in values:
         _check_kind(value, term, kind)
@@ -90,30 +90,32 @@ def _check_kind(value: Any, term: FilterTerm, kind: pa.DataType) -> None:
 
 
 def add_keys_to_schema(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
-    """The schema with the keys that the file has no column for."""
+    """Add the keys that are not columns of the file to its schema."""
     return pa.schema(
-        [*schema, *(pa.field(name, value.type) for name, value in _absent(schema, options).items())]
+        [*schema, *(pa.field(name, value.type) for name, value in _missing_keys(schema, options).items())]
     )
 
 
 def add_keys(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = None) -> pa.Table:
-    """The table with the keys that the file has no column for.
+    """Add the keys that are not columns of the file to a table of its rows.
 
     Args:
         table: rows of the file.
-        options: whose keys.
-        schema: of the file, where the table does not have all of its columns.
+        options: have the keys.
+        schema: schema of the file, if the table does not have all of its columns.
     """
-    for name, value in _absent(schema or table.schema, options).items():
+    for name, value in _missing_keys(schema or table.schema, options).items():
         table = table.append_column(name, pa.repeat(value, len(table)))
     return table
 
 
 def key_expression(schema: pa.Schema, options: ReadOptions) -> pc.Expression | None:
-    """What holds for all rows of the file."""
-    terms = [pc.field(name) == value for name, value in _absent(schema, options).items() if value.is_valid]
+    """Return what the keys guarantee for all rows of the file."""
+    terms = [
+        pc.field(name) == value for name, value in _missing_keys(schema, options).items() if value.is_valid
+    ]
     return reduce(operator.and_, terms) if terms else None
 
 
-def _absent(schema: pa.Schema, options: ReadOptions) -> dict[str, pa.Scalar]:
+def _missing_keys(schema: pa.Schema, options: ReadOptions) -> dict[str, pa.Scalar]:
     return {name: value for name, value in options.keys.items() if name not in schema.names}

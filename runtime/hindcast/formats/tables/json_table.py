@@ -1,4 +1,4 @@
-"""The format "JSON": one object a line, or one array of objects; gzip or plain."""
+"""The format "JSON": one object per line, or one array of objects; gzip or plain."""
 
 from __future__ import annotations
 
@@ -20,46 +20,50 @@ from hindcast.formats.tables.text_files import BOM, Span, is_gzip, open_text, re
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, info_column_names
 from hindcast.storage.location import Location
 
-_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
-_ROWS_AT_ONCE: Final = 1 << 15
-_HEAD: Final = 4096
-_FIRST: Final = 1 << 20
+_SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
+_CHUNK_ROWS: Final = 1 << 15
+_HEAD_BYTES: Final = 4096
+_FIRST_OBJECT_BYTES: Final = 1 << 20
 
 
 class Json(TextTables):
-    """The format."""
+    """JSON files, plain or gzip."""
 
     name = "JSON"
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""
-        if not location.name.removesuffix(".gz").endswith(_ENDINGS):
+        if not location.name.removesuffix(".gz").endswith(_SUFFIXES):
             return False
-        return _begins(location) in (b"{", b"[", b"")
+        return _first_character(location) in (b"{", b"[", b"")
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:  # noqa: ARG002
-        """See `TextTables.begin`."""
+        """See `TextTables.inspect`."""
         check_options(self.name, options.options, ("column_types",))
         return TextExtent(None, 0, None, column_types(spec), spec.leaves)
 
     def is_unsplittable(self, location: Location) -> bool:
-        """See `TextTables.is_whole`."""
+        """See `TextTables.is_unsplittable`."""
         return is_gzip(location) or _is_array(location)
 
     def read_chunks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
-        """See `TextTables.blocks`: of an array its objects."""
+        """See `TextTables.read_chunks`: an array is read as objects."""
         if not _is_array(location):
             yield from super().read_chunks(location, options)
             return
-        rows = _array_of(location)
-        for first in range(0, len(rows), _ROWS_AT_ONCE):
-            some = rows[first : first + _ROWS_AT_ONCE]
-            yield Span(0, 0, first, len(some)), some
+        rows = _read_array(location)
+        for first in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[first : first + _CHUNK_ROWS]
+            yield Span(0, 0, first, len(chunk)), chunk
 
     def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
-        """See `TextTables.first_names`: of the first object, where it is short."""
+        """See `TextTables.first_column_names`: the keys of the first object, if it is short."""
         text = (
-            read_head(location, _FIRST).removeprefix(BOM).decode(errors="replace").lstrip().removeprefix("[")
+            read_head(location, _FIRST_OBJECT_BYTES)
+            .removeprefix(BOM)
+            .decode(errors="replace")
+            .lstrip()
+            .removeprefix("[")
         )
         try:
             first, _ = json.JSONDecoder().raw_decode(text.lstrip())
@@ -67,33 +71,34 @@ class Json(TextTables):
             return ()
         return list(first) if isinstance(first, dict) else ()
 
-    def parse(self, data: Any, stretch: TextExtent, options: ReadOptions) -> pa.Table:
+    def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         rows = parse_lines(data) if isinstance(data, bytes) else data
+        # what pandas.DataFrame.to_json writes by default
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
             raise CellError(
                 0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
             )
-        return build_table(rows, stretch.types, info_column_names(options), declared_column_types(options))
+        return build_table(rows, extent.types, info_column_names(options), declared_column_types(options))
 
 
 def _is_column(value: Any) -> bool:
-    """Whether a value may be a whole column: a list, or an object whose names are numbers."""
+    """Return whether a value may be a whole column: a list, or an object with numbers as keys."""
     return isinstance(value, list) or (
         isinstance(value, dict) and bool(value) and all(map(str.isdigit, value))
     )
 
 
 def _is_array(location: Location) -> bool:
-    return _begins(location) == b"["
+    return _first_character(location) == b"["
 
 
-def _begins(location: Location) -> bytes:
-    """The first character."""
-    return read_head(location, _HEAD).removeprefix(BOM).lstrip()[:1]
+def _first_character(location: Location) -> bytes:
+    """Return the first character."""
+    return read_head(location, _HEAD_BYTES).removeprefix(BOM).lstrip()[:1]
 
 
-def _array_of(location: Location) -> list[dict[str, Any]]:
+def _read_array(location: Location) -> list[dict[str, Any]]:
     with open_text(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
     try:

@@ -1,4 +1,4 @@
-"""Which columns of a table are which: a user's schema map, RLlib's names, and their known aliases."""
+"""Mapping a table's columns to Hindcast's, by the user's schema map, RLlib's names, and known aliases."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     Columns.AGENT_ID: (),
     Columns.MODULE_ID: (),
 }
-_NUMBERED: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
-_NEEDED: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
-_WITHOUT_REWARDS: Final = ", or read `columns: [obs, actions]` alone, all that BC needs"
-# Read in addition to the leaves, whatever `columns` names.
+_VECTOR_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
+_REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+_REWARD_ADVICE: Final = ", or read `columns: [obs, actions]` alone, which is enough for BC"
+# Always read, whatever `columns` names: assembling episodes needs them.
 ROLE_COLUMNS: Final = (
     Columns.TERMINATEDS,
     Columns.TRUNCATEDS,
@@ -49,17 +49,17 @@ ROLE_COLUMNS: Final = (
     Columns.AGENT_ID,
     Columns.MODULE_ID,
 )
-_SINGLE: Final = (*ROLE_COLUMNS, Columns.REWARDS, Columns.INFOS)
-_INDEXED: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
-_GLOB: Final = re.compile(r"[*?]")
+_SINGLE_COLUMNS: Final = (*ROLE_COLUMNS, Columns.REWARDS, Columns.INFOS)
+_INDEXED_NAME: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
+_GLOB_CHARACTERS: Final = re.compile(r"[*?]")
 
 
 class LeafSource(NamedTuple):
-    """Where a leaf comes from.
+    """The source columns of a leaf.
 
     Attributes:
-        columns: the data's, in order.
-        shape: of one element that the columns make together; None if one column holds all of it.
+        columns: names in the data, in order.
+        shape: shape of the element that the columns form together; None if one column holds all of it.
     """
 
     columns: tuple[str, ...]
@@ -68,13 +68,13 @@ class LeafSource(NamedTuple):
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What is read from a table.
+    """The columns to read from a table.
 
     Attributes:
-        sources: Hindcast's name of a leaf or of a column -> where it comes from.
-        only_done: the flag that says that an episode is over, if nothing says why.
-        end_infos: the infos that may then say why.
-        left_out: columns of the data that are not read, although nothing excludes them.
+        sources: Hindcast's name of a leaf or column -> source columns.
+        done_column: the single flag that ends episodes without a reason; None if there are two flags.
+        end_infos: infos that may give the reason; None if there are no infos.
+        skipped_columns: columns of the data that are not read because other columns replace them.
     """
 
     sources: dict[str, LeafSource]
@@ -84,18 +84,18 @@ class TablePlan:
 
     @property
     def columns(self) -> list[str]:
-        """The data's columns that are read."""
+        """Source columns to read."""
         names = [name for source in self.sources.values() for name in source.columns]
         return list(dict.fromkeys([*names, *([self.end_infos] if self.end_infos else [])]))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How ambiguous columns were interpreted."""
+        """Notes on the interpretation of ambiguous columns."""
         notes = []
         if self.done_column is not None:
             unless = "" if self.end_infos is None else f", unless its {self.end_infos!r} reports a time limit"
             notes.append(
-                f"{self.done_column!r} says that an episode is over, but not why: read as terminated{unless}"
+                f"{self.done_column!r} marks the end of an episode without a reason: read as terminated{unless}"
             )
         if self.skipped_columns:
             notes.append(
@@ -105,94 +105,104 @@ class TablePlan:
 
 
 def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Collection[str] = ()) -> TablePlan:
-    """What to read of a table with these columns.
+    """Plan what to read from a table with these columns.
 
     Args:
-        names: the table's; the keys of its folders are columns as well.
-        options: of the user.
-        empty: leaves of the data that contain no numbers, so that they have no column.
+        names: names of the table's columns; the keys of its folders are columns as well.
+        options: options of the user.
+        empty_leaves: leaves without numbers, which have no column.
 
     Raises:
-        DataError: an own column that is not there, could be one of several, or is named wrongly.
+        DataError: a column is missing, ambiguous or misnamed.
     """
     names = [*names, *(key for key in options.keys if key not in names)]
     table = _Table(names)
     schema = {
-        Columns.TERMINATEDS if own in DONE_NAMES else own: theirs for own, theirs in options.schema.items()
+        Columns.TERMINATEDS if column in DONE_NAMES else column: source_name
+        for column, source_name in options.schema.items()
     }
     sources: dict[str, LeafSource] = {}
-    for own in dict.fromkeys([*ALIASES, *map(root, schema)]):
-        sources.update(_sources_of(own, schema, table))
+    for column in dict.fromkeys([*ALIASES, *map(root, schema)]):
+        sources.update(_find_sources(column, schema, table))
     _check_single(sources)
-    taken = {name for source in sources.values() for name in source.columns}
-    left_out: list[str] = []
+    used_names = {name for source in sources.values() for name in source.columns}
+    skipped_names: list[str] = []
     for stem, source in table.stems.items():
-        if taken.isdisjoint(source.columns):
+        if used_names.isdisjoint(source.columns):
             if root(stem) in NON_OUTPUT_COLUMNS or root(stem) in sources:
-                left_out += source.columns
+                skipped_names += source.columns
             else:
                 sources[stem] = source
-    only_done, end_infos = _only_done(sources, options)
-    sources = _selected(sources, options.columns)
-    _check_needed({*sources, *empty_leaves}, options.columns, names)
-    silent = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
-    return TablePlan(sources, only_done, end_infos, tuple(name for name in left_out if name not in silent))
+    done_column, end_infos = _find_done_column(sources, options)
+    sources = _select_sources(sources, options.columns)
+    _check_required({*sources, *empty_leaves}, options.columns, names)
+    ignored_names = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
+    return TablePlan(
+        sources, done_column, end_infos, tuple(name for name in skipped_names if name not in ignored_names)
+    )
 
 
 def suggest_name(name: str, names: Collection[str]) -> str:
-    """Advice for an unknown name: the closest known one, else all of them."""
-    close = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {format_names(names)}"
+    """Return advice for an unknown name: the closest known name, else all names."""
+    matches = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {matches[0]!r}?" if matches else f"there are {format_names(names)}"
 
 
 def format_names(names: Collection[str]) -> str:
-    """Names for a sentence; of many, the first 20."""
-    shown = list(names)[:20]
-    return f"{shown}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    """Format names for a message; of many only the first 20."""
+    first_names = list(names)[:20]
+    return f"{first_names}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 class _Table:
-    """The columns of a table; numbered columns are grouped."""
+    """The columns of a table, with numbered columns grouped."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f"it has two columns {twice!r}: rename one")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise DataError(f"it has two columns {duplicate!r}: rename one")
         self.names = names
         self.stems: dict[str, LeafSource] = {}
-        indexed: dict[str, dict[tuple[int, ...], str]] = {}
+        indexed_names: dict[str, dict[tuple[int, ...], str]] = {}
         for name in names:
-            match = _INDEXED.fullmatch(name)
+            match = _INDEXED_NAME.fullmatch(name)
             if match is None:
                 self.stems[name] = LeafSource((name,))
             else:
                 index = tuple(int(part) for part in match["index"].split(","))
-                indexed.setdefault(match["stem"], {})[index] = name
-        for stem, parts in indexed.items():
+                indexed_names.setdefault(match["stem"], {})[index] = name
+        for stem, parts in indexed_names.items():
             if stem in self.stems:
                 raise DataError(f"it has the columns {stem!r} and {next(iter(parts.values()))!r}: rename one")
-            self.stems[stem] = _assembled(stem, parts)
+            self.stems[stem] = _assemble_source(stem, parts)
 
-    def of(self, name: str, own: str) -> dict[str, LeafSource]:
-        """The column, its numbered parts, or its leaves, by their new names; empty if there are none."""
+    def find(self, name: str, target: str) -> dict[str, LeafSource]:
+        """Find a column, its numbered parts, or its leaves, by their new names; empty if missing."""
         if name in self.stems:
-            return {own: self.stems[name]}
-        below = {stem: source for stem, source in self.stems.items() if stem.startswith(name + SEPARATOR)}
-        if below:
-            return {own + stem.removeprefix(name): source for stem, source in below.items()}
-        return self._numbered(name, own) if root(own) in _NUMBERED else {}
+            return {target: self.stems[name]}
+        leaves = {stem: source for stem, source in self.stems.items() if stem.startswith(name + SEPARATOR)}
+        if leaves:
+            return {target + stem.removeprefix(name): source for stem, source in leaves.items()}
+        return self._find_numbered(name, target) if root(target) in _VECTOR_COLUMNS else {}
 
-    def _numbered(self, name: str, own: str) -> dict[str, LeafSource]:
+    def _find_numbered(self, name: str, target: str) -> dict[str, LeafSource]:
         pattern = re.compile(rf"{re.escape(name)}_(\d+)")
-        found = {int(match[1]): column for column in self.names if (match := pattern.fullmatch(column))}
-        if not found:
+        columns_by_number = {
+            int(match[1]): column for column in self.names if (match := pattern.fullmatch(column))
+        }
+        if not columns_by_number:
             return {}
-        first = 1 if min(found) == 1 else 0
-        return {own: _assembled(name, {(index - first,): column for index, column in found.items()})}
+        # numbered from 1 or from 0
+        first = 1 if min(columns_by_number) == 1 else 0
+        return {
+            target: _assemble_source(
+                name, {(index - first,): column for index, column in columns_by_number.items()}
+            )
+        }
 
 
-def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource:
-    """Numbered columns as one array; no index may be missing."""
+def _assemble_source(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource:
+    """Combine numbered columns into one array; no index may be missing."""
     dimensions = {len(index) for index in parts}
     if len(dimensions) > 1:
         raise DataError(
@@ -202,104 +212,110 @@ def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource:
     shape = tuple(max(index[axis] for index in order) + 1 for axis in range(dimensions.pop()))
     if math.prod(shape) != len(order):
         raise DataError(
-            f"the columns of {stem!r} are numbered up to {list(shape)}, and there are {len(order)} of them: "
+            f"the columns of {stem!r} are numbered up to {list(shape)}, but there are only {len(order)}: "
             "one is missing"
         )
     return LeafSource(tuple(parts[index] for index in order), shape)
 
 
 def _check_single(sources: Mapping[str, LeafSource]) -> None:
-    several = next((own for own in _SINGLE if own in sources and len(sources[own].columns) > 1), None)
-    if several is not None:
+    conflict = next(
+        (column for column in _SINGLE_COLUMNS if column in sources and len(sources[column].columns) > 1), None
+    )
+    if conflict is not None:
         raise DataError(
-            f"{several!r} is one column, and {format_names(sources[several].columns)} are several: "
+            f"{conflict!r} must be one column, but {format_names(sources[conflict].columns)} are several: "
             "name one under `schema`"
         )
 
 
-def _sources_of(own: str, schema: Mapping[str, str | Sequence[str]], table: _Table) -> dict[str, LeafSource]:
-    """Where one of Hindcast's columns, or its leaves, come from; empty if there are none."""
-    mapped = {name: theirs for name, theirs in schema.items() if root(name) == own}
-    if mapped:
+def _find_sources(
+    column: str, schema: Mapping[str, str | Sequence[str]], table: _Table
+) -> dict[str, LeafSource]:
+    """Find the sources of one of Hindcast's columns, or of its leaves; empty if missing."""
+    mapping = {name: source_name for name, source_name in schema.items() if root(name) == column}
+    if mapping:
         return {
-            leaf: source for name in mapped for leaf, source in _mapped(name, mapped[name], table).items()
+            leaf: source
+            for name in mapping
+            for leaf, source in _mapped_sources(name, mapping[name], table).items()
         }
-    found = table.of(own, own)
-    if found:
-        return found
-    others = {alias: parts for alias in ALIASES.get(own, ()) if (parts := table.of(alias, own))}
-    if len(others) > 1:
-        first, second, *_ = others
-        raise DataError(f"{first!r} and {second!r} could both be {own!r}: say which under `schema`")
-    return next(iter(others.values()), {})
+    sources = table.find(column, column)
+    if sources:
+        return sources
+    aliases = {alias: parts for alias in ALIASES.get(column, ()) if (parts := table.find(alias, column))}
+    if len(aliases) > 1:
+        first, second, *_ = aliases
+        raise DataError(f"{first!r} and {second!r} could both be {column!r}: choose one under `schema`")
+    return next(iter(aliases.values()), {})
 
 
-def _mapped(own: str, theirs: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
-    if not isinstance(theirs, str):
-        missing = next((name for name in theirs if name not in table.names), None)
+def _mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
+    if not isinstance(source, str):
+        missing = next((name for name in source if name not in table.names), None)
         if missing is not None:
-            raise _no_column(missing, own, table)
-        return {own: LeafSource(tuple(theirs), (len(theirs),))}
-    if theirs in table.names:
-        return {own: LeafSource((theirs,))}
-    if _GLOB.search(theirs):
-        matching = sorted(
-            (name for name in table.names if fnmatch.fnmatchcase(name, theirs)), key=natural_sort_key
+            raise _missing_column_error(missing, target, table)
+        return {target: LeafSource(tuple(source), (len(source),))}
+    if source in table.names:
+        return {target: LeafSource((source,))}
+    if _GLOB_CHARACTERS.search(source):
+        matches = sorted(
+            (name for name in table.names if fnmatch.fnmatchcase(name, source)), key=natural_sort_key
         )
-        if not matching:
+        if not matches:
             raise DataError(
-                f"no column matches {theirs!r}, which `schema` names: there are {format_names(table.names)}"
+                f"no column matches {source!r}, which `schema` names: there are {format_names(table.names)}"
             )
-        return {own: LeafSource(tuple(matching), (len(matching),))}
-    found = table.of(theirs, own)
-    if not found:
-        raise _no_column(theirs, own, table)
-    return found
+        return {target: LeafSource(tuple(matches), (len(matches),))}
+    sources = table.find(source, target)
+    if not sources:
+        raise _missing_column_error(source, target, table)
+    return sources
 
 
-def _no_column(name: str, own: str, table: _Table) -> DataError:
+def _missing_column_error(name: str, target: str, table: _Table) -> DataError:
     return DataError(
-        f"it has no column {name!r}, which `schema` names for {own!r}: {suggest_name(name, table.names)}"
+        f"it has no column {name!r}, which `schema` names for {target!r}: {suggest_name(name, table.names)}"
     )
 
 
-def _only_done(sources: dict[str, LeafSource], options: ReadOptions) -> tuple[str | None, str | None]:
-    """The flag `done` if it is the only one, and the infos that may explain it."""
-    over = sources.get(Columns.TERMINATEDS)
-    if over is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
+def _find_done_column(sources: dict[str, LeafSource], options: ReadOptions) -> tuple[str | None, str | None]:
+    """Return the flag `done` if it is the only one, and the infos that may give a reason."""
+    done_source = sources.get(Columns.TERMINATEDS)
+    if done_source is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
         return None, None
-    if over.columns[0] not in DONE_NAMES and not any(name in DONE_NAMES for name in options.schema):
+    if done_source.columns[0] not in DONE_NAMES and not any(name in DONE_NAMES for name in options.schema):
         return None, None
     infos = sources.get(Columns.INFOS)
-    return over.columns[0], None if infos is None else infos.columns[0]
+    return done_source.columns[0], None if infos is None else infos.columns[0]
 
 
-def _selected(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> dict[str, LeafSource]:
+def _select_sources(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> dict[str, LeafSource]:
     if columns is None:
         return sources
-    known = {*sources, *map(root, sources)}
+    known_names = {*sources, *map(root, sources)}
     for name in columns:
-        if name not in known:
-            own = next((own for own, source in sources.items() if name in source.columns), None)
+        if name not in known_names:
+            target = next((target for target, source in sources.items() if name in source.columns), None)
             raise DataError(
-                f"it has no column {name!r}, which `columns` names: {suggest_name(name, known)}"
-                if own is None
-                else f"`columns` takes Hindcast's names: write {root(own)!r} for {name!r}"
+                f"it has no column {name!r}, which `columns` names: {suggest_name(name, known_names)}"
+                if target is None
+                else f"`columns` requires Hindcast's names: write {root(target)!r} for {name!r}"
             )
-    wanted = {*columns, *(next_leaf(name) for name in columns if root(name) == Columns.OBS)}
+    selected_names = {*columns, *(next_leaf(name) for name in columns if root(name) == Columns.OBS)}
     return {
         name: source
         for name, source in sources.items()
-        if name in wanted or root(name) in wanted or name in ROLE_COLUMNS
+        if name in selected_names or root(name) in selected_names or name in ROLE_COLUMNS
     }
 
 
-def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:
-    there = set(map(root, sources))
-    missing = next((own for own in _NEEDED if own not in there), None)
+def _check_required(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:
+    present_columns = set(map(root, sources))
+    missing = next((column for column in _REQUIRED_COLUMNS if column not in present_columns), None)
     if missing is not None and columns is None:
-        spared = _WITHOUT_REWARDS if missing == Columns.REWARDS else ""
+        advice = _REWARD_ADVICE if missing == Columns.REWARDS else ""
         raise DataError(
-            f"it has no column {missing!r}, nor an alias of it: name it under `schema`{spared}; there are "
+            f"it has no column {missing!r} and no alias of it: name it under `schema`{advice}; there are "
             f"{format_names(names)}"
         )

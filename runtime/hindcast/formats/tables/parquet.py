@@ -1,4 +1,4 @@
-"""The format "Parquet": tables of timesteps, one row group or several at a time."""
+"""The format "Parquet": tables of timesteps."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hindcast.formats.tables.read_options import check_options
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
-_LARGEST: Final = 64 << 20
+_MAX_TABLE_BYTES: Final = 64 << 20
 _MAGIC: Final = b"PAR1"
-_RECORDED: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
-"""RLlib's recorder writes all of these, and actions as its policy gave them."""
+_RECORDED_COLUMNS: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
+"""Columns of RLlib's recorder, which stores actions in the policy's units."""
 
 
-class _Groups(NamedTuple):
+class _RowGroupRange(NamedTuple):
     """Row groups that are read together, and the number of their first row."""
 
     groups: tuple[int, ...]
@@ -42,7 +42,7 @@ class _Groups(NamedTuple):
 
 
 class Parquet(Format):
-    """Parquet of any kind, whose rows are timesteps."""
+    """Parquet files of any kind with timesteps as rows."""
 
     name = "Parquet"
 
@@ -54,29 +54,29 @@ class Parquet(Format):
             return bytes(stream.read(4)) == _MAGIC
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`; row groups in which no row can pass the filter, by their statistics, are left out."""
+        """See `Format.pieces`. Row groups without rows that can pass the filter, by their statistics, are left out."""
         check_options(self.name, options.options, ())
         fingerprint(location)
         with open_parquet(location) as file:
-            _check(location, file)
+            _check_file(location, file)
             _plan(location, file.schema_arrow, options)
             metadata = file.metadata
             sizes = [metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
             rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            wanted = _groups_that_can_pass(location, file, options)
+            matching_groups = _find_matching_groups(location, file, options)
         if not sum(rows):
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
         first = np.cumsum([0, *rows]).tolist()
         return [
-            Piece(location, sum(sizes[i] for i in groups), _Groups(groups, first[groups[0]]))
-            for groups in _together(wanted, sizes)
+            Piece(location, sum(sizes[i] for i in groups), _RowGroupRange(groups, first[groups[0]]))
+            for groups in _group_into_pieces(matching_groups, sizes)
         ]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: of Hindcast's own files, spaces and environment."""
+        """See `Format.describe`: spaces and environment of Hindcast's files."""
         with open_parquet(location) as file:
-            spec = _own_spec(location, file.schema_arrow)
-            is_recorded = bool(spec.leaves) or set(file.schema_arrow.names) >= _RECORDED
+            spec = _read_spec(location, file.schema_arrow)
+            is_recorded = bool(spec.leaves) or set(file.schema_arrow.names) >= _RECORDED_COLUMNS
         return replace(spec, leaves={}, normalized_actions=is_recorded and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
@@ -85,41 +85,46 @@ class Parquet(Format):
             return _plan(location, file.schema_arrow, options).notes
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
-        """See `Format.read`; a row group that is much larger than a piece comes in several parts."""
+        """See `Format.read`. A row group that is much larger than a piece comes in several parts."""
         groups, row = piece.extent
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
             plan = _plan(piece.location, schema, options)
-            reader = TableReader(str(piece.location), plan, _own_spec(piece.location, schema), options)
+            reader = TableReader(str(piece.location), plan, _read_spec(piece.location, schema), options)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
-            own = [name for name in names if name in schema.names]
-            joints = _joints(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
-            for part in _tables(file, groups, own, piece.nbytes):
-                rows = decode_rows(add_keys(part, options, schema), row, reader)
-                row += len(part)
+            file_columns = [name for name in names if name in schema.names]
+            continuations = (
+                _continuation_rows(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
+            )
+            for table in _read_tables(file, groups, file_columns, piece.nbytes):
+                rows = decode_rows(add_keys(table, options, schema), row, reader)
+                row += len(table)
                 if rows is not None:
-                    yield _joined(rows, joints)
+                    yield _clear_continuation_infos(rows, continuations)
 
 
-def _joints(file: pq.ParquetFile) -> I64:
-    """The rows at which a fragment continues an episode, according to the file's footer."""
+def _continuation_rows(file: pq.ParquetFile) -> I64:
+    """Return the rows at which a fragment continues an episode, according to the file's footer."""
     index = read_index(file.metadata.metadata)
     if index is None:
         return np.zeros(0, dtype=np.int64)
-    lengths, continued = np.concatenate(index[0]), np.concatenate(index[1])
-    return (np.cumsum(lengths) - lengths)[continued]
+    lengths, is_continued = np.concatenate(index[0]), np.concatenate(index[1])
+    return (np.cumsum(lengths) - lengths)[is_continued]
 
 
-def _joined(rows: Rows, joints: I64) -> Rows:
-    """The rows; the first row of a fragment no longer repeats the info of the row before."""
-    if not len(joints) or Columns.INFOS not in rows.columns:
+def _clear_continuation_infos(rows: Rows, continuations: I64) -> Rows:
+    """Remove from the first row of a fragment the info that repeats that of the row before."""
+    if not len(continuations) or Columns.INFOS not in rows.columns:
         return rows
-    texts = clear_repeated_infos(rows.columns[Columns.INFOS], np.isin(rows.row, joints))
+    texts = clear_repeated_infos(rows.columns[Columns.INFOS], np.isin(rows.row, continuations))
     return replace(rows, columns={**rows.columns, Columns.INFOS: texts})
 
 
-def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbytes: int) -> Iterator[pa.Table]:
-    if nbytes <= _LARGEST:
+def _read_tables(
+    file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbytes: int
+) -> Iterator[pa.Table]:
+    if nbytes <= _MAX_TABLE_BYTES:
+        # it returns columns in the file's order: select() restores this one
         yield file.read_row_groups(list(groups), columns=names, use_threads=False).select(names)
         return
     rows = sum(file.metadata.row_group(i).num_rows for i in groups)
@@ -128,8 +133,8 @@ def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbyte
         yield pa.Table.from_batches([batch]).select(names)
 
 
-def _check(location: Location, file: pq.ParquetFile) -> None:
-    """Make sure that rows are timesteps, and as many as the footer says."""
+def _check_file(location: Location, file: pq.ParquetFile) -> None:
+    """Check that rows are timesteps, and as many as the footer says."""
     description = read_description(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
         raise DataError(
@@ -140,7 +145,7 @@ def _check(location: Location, file: pq.ParquetFile) -> None:
     rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     if rows != metadata.num_rows:
         raise DataError(
-            damage_message(str(location), f"{plural(rows, 'row')}, and its footer says {metadata.num_rows}")
+            damage_message(str(location), f"{plural(rows, 'row')}, but its footer says {metadata.num_rows}")
         )
 
 
@@ -149,27 +154,28 @@ def _plan(location: Location, schema: pa.Schema, options: ReadOptions) -> TableP
         return plan_columns(schema.names, options)
 
 
-def _own_spec(location: Location, schema: pa.Schema) -> DataSpec:
-    """What Hindcast wrote about the data; empty for other files."""
+def _read_spec(location: Location, schema: pa.Schema) -> DataSpec:
+    """Read the spec of a file that Hindcast wrote; empty for other files."""
     with locate_errors(str(location)):
         description = read_description(schema)
     return DataSpec() if description is None else description.spec
 
 
-def _groups_that_can_pass(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
+def _find_matching_groups(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
     schema = add_keys_to_schema(file.schema_arrow, options)
     with locate_errors(str(location)):
         keep = build_expression(options.filter, schema)
     if keep is None:
         return list(range(file.num_row_groups))
+    # Arrow's datasets can compare a filter with the statistics of row groups
     fragment = pads.ParquetFileFormat().make_fragment(
         location.open(), partition_expression=key_expression(file.schema_arrow, options)
     )
     return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
 
 
-def _together(groups: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Neighbouring row groups in pieces of about 16 MiB."""
+def _group_into_pieces(groups: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Group adjacent row groups into pieces of about 16 MiB."""
     pieces: list[list[int]] = []
     nbytes = 0
     for group in groups:

@@ -1,4 +1,4 @@
-"""A format's own options, as a user writes them under `readOptions`."""
+"""Checking a format's own options, which a user writes under `readOptions`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import suggest_name
 
-_TYPES_OPTION: Final = ("column_types", "columnTypes")
+_TYPES_OPTION_NAMES: Final = ("column_types", "columnTypes")
 _INTEGERS: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _TYPES: Final = {
     name: pa.type_for_alias(name) for name in ("bool", "string", "float32", "float64", *_INTEGERS)
@@ -20,38 +20,42 @@ _TYPES: Final = {
 
 
 def check_options(form: str, options: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
-    """The options by their names in snake case.
+    """Return the options by their names in snake case.
 
     Raises:
-        DataError: one that the format does not have.
+        DataError: the format does not have an option.
     """
-    found: dict[str, Any] = {}
+    checked_options: dict[str, Any] = {}
     for name, value in options.items():
-        own = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
-        if own not in allowed:
+        snake_name = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+        if snake_name not in allowed:
             if not allowed:
-                raise DataError(f"{form} takes no read options; got {name!r}")
-            raise DataError(f"{form} has no read option {name!r}: {suggest_name(own, allowed)}")
-        found[own] = value
-    return found
+                raise DataError(f"{form} has no read options; got {name!r}")
+            raise DataError(f"{form} has no read option {name!r}: {suggest_name(snake_name, allowed)}")
+        checked_options[snake_name] = value
+    return checked_options
 
 
 def is_shape(value: Any) -> bool:
-    """Whether it is a list of sizes, as JSON or Python have them."""
+    """Return whether a value is a list or tuple of positive sizes."""
     return isinstance(value, list | tuple) and all(type(size) is int and size > 0 for size in value)
 
 
 def declared_column_types(options: ReadOptions) -> dict[str, pa.DataType]:
-    """The option `column_types`: from a column of the data to the type of its numbers.
+    """Return the option `column_types`: source column -> type of its numbers.
 
     Raises:
-        DataError: a type that there is not.
+        DataError: a type is unknown.
     """
-    given: Any = next((value for name, value in options.options.items() if name in _TYPES_OPTION), {})
-    if not isinstance(given, Mapping):
-        raise DataError(f"the read option 'column_types' is {given!r}: expected a map from column to type")
+    column_types: Any = next(
+        (value for name, value in options.options.items() if name in _TYPES_OPTION_NAMES), {}
+    )
+    if not isinstance(column_types, Mapping):
+        raise DataError(
+            f"the read option 'column_types' is {column_types!r}: expected a map from column to type"
+        )
     types = {}
-    for name, kind in given.items():
+    for name, kind in column_types.items():
         if kind not in _TYPES:
             raise DataError(
                 f"`column_types` gives {name!r} the type {kind!r}: {suggest_name(str(kind), _TYPES)}"

@@ -1,4 +1,4 @@
-"""What Hindcast wrote about its own text files, in the folder's manifest or (before that) in commits, as types."""
+"""The spec that Hindcast recorded for its own text files, in the manifest or in commits, and its Arrow types."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hindcast.storage.location import Location
 
 
 def read_recorded_spec(location: Location, layout: str) -> DataSpec:
-    """The spec of a file that the recording in its folder lists in that layout; an empty one for other files.
+    """Read the spec of a file that the recording in its folder lists with this layout; empty for other files.
 
     Raises:
-        DataError: a manifest that cannot be read, or a file of another size than it says.
+        DataError: the manifest cannot be read, or the file's size differs from it.
     """
     manifest = read_exported_manifest(location.parent(), location.name)
     if manifest is None or manifest.layout != layout:
@@ -37,7 +37,7 @@ def read_recorded_spec(location: Location, layout: str) -> DataSpec:
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
-    """The type of one number of a leaf; complex numbers are two of them, and half floats are parsed as floats."""
+    """Return the type of one number of a leaf; complex numbers are two floats, half floats are parsed as float32."""
     if leaf.dtype is None:
         return pa.string()
     if leaf.dtype.kind == "c":
@@ -46,31 +46,31 @@ def leaf_type(leaf: Leaf) -> pa.DataType:
 
 
 def element_type(kind: pa.DataType) -> pa.DataType:
-    """The innermost type of lists."""
+    """Return the innermost type of lists."""
     return element_type(kind.value_type) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
 
 
 def replace_element_type(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
-    """The type with its innermost number type replaced: `list<int64>` and float64 give `list<double>`."""
+    """Replace the innermost number type: `list<int64>` and float64 give `list<double>`."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(replace_element_type(kind.value_type, number))
     return number
 
 
 def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
-    """Column -> its type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
-    leaves = {name: _nested(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
+    """Return column -> type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
+    leaves = {name: _column_type(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
     leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, leaves)}
-    return {name: _struct(part) for name, part in nest(leaves).items()}
+    return {name: _struct_type(part) for name, part in nest(leaves).items()}
 
 
 def find_empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """The leaves that contain no numbers, for which CSV has no column; also of observations after the step."""
-    found = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
-    return found | {next_leaf(name): found[name] for name in leaves_of(Columns.OBS, found)}
+    """Find the leaves without numbers, for which CSV has no column; also those of next observations."""
+    empty = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
+    return empty | {next_leaf(name): empty[name] for name in leaves_of(Columns.OBS, empty)}
 
 
-def _nested(leaf: Leaf) -> pa.DataType:
+def _column_type(leaf: Leaf) -> pa.DataType:
     kind = leaf_type(leaf)
     depth = len(leaf.shape) + (leaf.dtype is not None and leaf.dtype.kind == "c")
     for _ in range(depth):
@@ -78,7 +78,7 @@ def _nested(leaf: Leaf) -> pa.DataType:
     return kind
 
 
-def _struct(part: Any) -> pa.DataType:
-    if isinstance(part, pa.DataType):
-        return part
-    return pa.struct([pa.field(name, _struct(own)) for name, own in part.items()])
+def _struct_type(node: Any) -> pa.DataType:
+    if isinstance(node, pa.DataType):
+        return node
+    return pa.struct([pa.field(name, _struct_type(child)) for name, child in node.items()])

@@ -1,4 +1,4 @@
-"""Text files split where records end: byte ranges of plain files, blocks of compressed ones."""
+"""Splitting text files where records end: byte ranges of plain files, chunks of compressed ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hindcast.errors import DataError
 from hindcast.storage.location import Location
 
 CHUNK_BYTES: Final = 16 << 20
-_LONGEST: Final = 1 << 30
+_MAX_RECORD_BYTES: Final = 1 << 30
 _GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = 0x0A
@@ -26,10 +26,10 @@ class Span(NamedTuple):
     """Complete records of a text file.
 
     Attributes:
-        start: byte at which they start.
-        stop: byte after them.
-        first: number of records before them.
-        records: number of records, not counting empty lines.
+        start: first byte.
+        stop: byte after the last one.
+        first_record: number of records before the span.
+        num_records: number of records, without empty lines.
     """
 
     start: int
@@ -40,15 +40,15 @@ class Span(NamedTuple):
 
 @contextmanager
 def open_text(location: Location) -> Iterator[Any]:
-    """The file's text as a stream of bytes, decompressed if it is gzip.
+    """Open the file's text as a stream of bytes, decompressed if it is gzip.
 
     Raises:
-        DataError: damage that decompressing finds.
-        StorageError: it cannot be read.
+        DataError: the compressed data are damaged.
+        StorageError: the file cannot be read.
     """
-    compressed = is_gzip(location)  # before it is opened: in fsspec's memory all handles are one
+    is_compressed = is_gzip(location)  # before opening: handles of fsspec's memory are one
     with location.open_stream() as stream:
-        if not compressed:
+        if not is_compressed:
             yield stream
             return
         try:
@@ -58,41 +58,42 @@ def open_text(location: Location) -> Iterator[Any]:
 
 
 def is_gzip(location: Location) -> bool:
-    """Whether it is gzip, by its first bytes."""
+    """Return whether the file is gzip, by its first bytes."""
     with location.open_stream() as stream:
         return bytes(stream.read(2)) == _GZIP
 
 
 def read_head(location: Location, nbytes: int) -> bytes:
-    """The first bytes of the text."""
+    """Read the first bytes of the text."""
     with open_text(location) as stream:
         return bytes(stream.read(nbytes))
 
 
 def read_span(location: Location, span: Span) -> bytes:
-    """The records of a plain file."""
+    """Read the records of a span of a plain file."""
     with location.open_stream() as stream:
         stream.seek(span.start)
         data = bytes(stream.read(span.stop - span.start))
     if len(data) != span.stop - span.start:
-        raise DataError(f"{location} has become shorter while it was read: read it again")
+        raise DataError(f"{location} became shorter while it was read: read it again")
     return data
 
 
 def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tuple[Span, bytes]]:
-    """The text from its first byte on in blocks of about 16 MiB that end where records end.
+    """Read the text in chunks of about 16 MiB that end where records end.
 
     Args:
         location: the file.
-        quote: the quote character; line ends between two of them are text.
+        quote: the quote character; line ends between two quotes are text.
 
     Raises:
-        DataError: a record without an end, or an unmatched quote.
+        DataError: a record has no end, or a quote is unmatched.
     """
     with open_text(location) as stream:
-        text, start, first = b"", 0, 0
+        text, start, first_record = b"", 0, 0
         chunk = bytes(stream.read(CHUNK_BYTES))
         while chunk:
+            # one chunk ahead, to know whether the text ends with this one
             text, chunk = text + chunk, bytes(stream.read(CHUNK_BYTES))
             ends = find_record_ends(text, quote)
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
@@ -103,27 +104,29 @@ def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tupl
                     )
                 ends = np.append(ends, len(text) - 1)
             if len(ends):
-                size, records = int(ends[-1]) + 1, _records(text, ends)
-                yield Span(start, start + size, first, records), text[:size]
-                text, start, first = text[size:], start + size, first + records
-            elif len(text) > _LONGEST:
+                size, records = int(ends[-1]) + 1, _count_records(text, ends)
+                yield Span(start, start + size, first_record, records), text[:size]
+                text, start, first_record = text[size:], start + size, first_record + records
+            elif len(text) > _MAX_RECORD_BYTES:
                 raise DataError(
-                    f"{location} has no line end within {_LONGEST >> 20} MiB: it is not text with one record per line"
+                    f"{location} has no line end within {_MAX_RECORD_BYTES >> 20} MiB: "
+                    "it is not text with one record per line"
                 )
 
 
 def find_record_ends(text: bytes, quote: bytes | None) -> I64:
-    """`[records]` bytes at which the records of a text end; the text begins with a record."""
+    """Return `[records]` the positions at which the records of a text end; the text begins with a record."""
     data = np.frombuffer(text, dtype=np.uint8)
     ends = np.flatnonzero(data == _NEWLINE)
     if quote is None or quote not in text:
         return ends
     quotes = np.flatnonzero(data == quote[0])
+    # an even number of quotes before a line end closes all of them
     return ends[np.searchsorted(quotes, ends) % 2 == 0]
 
 
-def _records(text: bytes, ends: I64) -> int:
-    """How many of the records that end there are not empty lines."""
+def _count_records(text: bytes, ends: I64) -> int:
+    """Count the records that are not empty lines."""
     data, starts = np.frombuffer(text, dtype=np.uint8), np.append(0, ends[:-1] + 1)
     lengths = ends - starts
     is_empty = (lengths == 0) | ((lengths == 1) & (data[starts] == _RETURN))

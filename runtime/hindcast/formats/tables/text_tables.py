@@ -1,4 +1,4 @@
-"""What text formats share: pieces that end where records end, and types that hold for all of them."""
+"""`TextTables`, the base of text formats: pieces end where records end, and all pieces have the same types."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ Types = Mapping[str, pa.DataType]
 
 
 class TextExtent(NamedTuple):
-    """Where a piece is, and what is known about its file.
+    """The position of a piece, and the properties of its file.
 
     Attributes:
-        span: None for a file that is read completely, from its first byte.
-        header: number of header records before the first row.
-        names: the columns of a file in several pieces; None for the piece's own columns.
-        types: known before the piece is parsed.
-        leaves: what Hindcast wrote about the file.
-        delimiter: of CSV.
-        first: of a file in several pieces, the one that determines the types of its columns.
-        known: what the first one says, once this process has parsed it: one list for all pieces.
+        span: records of the piece; None for a file that is read completely.
+        num_header_records: number of header records before the first row.
+        names: columns of a file in several pieces; None for the piece's own columns.
+        types: types that are known before the piece is parsed.
+        leaves: leaves that Hindcast recorded for the file; empty for other files.
+        delimiter: delimiter of CSV.
+        first_span: in a file of several pieces, the one that determines the types of the columns.
+        first_extent: its extent once this process has parsed it; one list that all pieces share.
     """
 
     span: Span | None
@@ -54,38 +54,38 @@ class TextExtent(NamedTuple):
     leaves: Mapping[str, Leaf]
     delimiter: str = ","
     first_span: Span | None = None
-    first_extent: list[TextExtent] = []
+    first_extent: list[TextExtent] = []  # never changed: `pieces` sets a new list
 
 
 class TextTables(Format):
-    """What text formats share."""
+    """Base of the text formats."""
 
     @abstractmethod
-    def parse(self, data: Any, stretch: TextExtent, options: ReadOptions) -> pa.Table:
-        """Records of `blocks` as a table, with the names and types that the stretch knows; without the header.
+    def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
+        """Parse records of `read_chunks` into a table without the header, with the extent's names and types.
 
         Raises:
-            CellError: what is wrong in a record.
+            CellError: a record is invalid.
         """
 
     @abstractmethod
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
-        """What holds for the whole file: see `Stretch`; its `span` is None."""
+        """Return the extent of the whole file; its `span` is None."""
 
     def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
-        """The columns of the first record; empty if finding them takes reading much."""
+        """Return the columns of the first record; empty if finding them would read much of the file."""
         return self.inspect(location, DataSpec(), options).names or ()
 
     def quote_character(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
-        """The quote character: line ends between two of them are text."""
+        """Return the quote character; line ends between two quotes are text."""
         return None
 
     def is_unsplittable(self, location: Location) -> bool:
-        """Whether a file cannot be split."""
+        """Return whether a file cannot be split."""
         return is_gzip(location)
 
     def read_chunks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
-        """All of a file that cannot be split, in parts."""
+        """Read a whole file that cannot be split, in chunks."""
         return read_chunks(location, self.quote_character(options))
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
@@ -93,139 +93,141 @@ class TextTables(Format):
         size = location.info().size
         if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
-        begin = self.inspect(location, read_recorded_spec(location, self.name), options)
+        extent = self.inspect(location, read_recorded_spec(location, self.name), options)
         if size <= text_files.CHUNK_BYTES or self.is_unsplittable(location):
-            return [Piece(location, size, begin)]
-        # Pieces are parsed side by side. Only reading all that comes before one says where its records begin (a line
-        # end may be quoted) and how many there were, so the bytes of such a file are read twice, and parsed once.
+            return [Piece(location, size, extent)]
+        # Pieces are parsed in parallel. Where a piece's records begin (a line end may be quoted), and their numbers,
+        # follow only from all bytes before it, so such a file is read twice, but parsed once.
         spans = [span for span, _ in read_chunks(location, self.quote_character(options))]
         if len(spans) < 2:
-            return [Piece(location, size, begin)]
-        begin = begin._replace(first_span=spans[0], first_extent=[])
-        return [Piece(location, span.stop - span.start, begin._replace(span=span)) for span in spans]
+            return [Piece(location, size, extent)]
+        extent = extent._replace(first_span=spans[0], first_extent=[])
+        return [Piece(location, span.stop - span.start, extent._replace(span=span)) for span in spans]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: what the manifest in its folder says."""
+        """See `Format.describe`: spaces and environment of the manifest in the folder."""
         spec = read_recorded_spec(location, self.name)
         return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`: also that text has no types."""
-        names, leaves = (
-            self.first_column_names(location, options),
-            read_recorded_spec(location, self.name).leaves,
-        )
+        """See `Format.notes`: also notes that text has no types."""
+        names = self.first_column_names(location, options)
+        leaves = read_recorded_spec(location, self.name).leaves
         with locate_errors(str(location)):
             notes = plan_columns(names, options, find_empty_leaves(leaves)).notes if names else ()
         if leaves:
             return notes
         return (
             *notes,
-            f"{self.name} has no types: read as int64, and as float64 where there is a decimal point",
+            f"{self.name} has no types: numbers are read as int64, or as float64 if there is a decimal point",
         )
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""
-        location, stretch = piece.location, piece.extent
-        for table, plan, first in self._tables(location, stretch, options):
-            reader = TableReader(str(location), plan, DataSpec(dict(stretch.leaves)), options)
-            rows = decode_rows(add_keys(table, options), first, reader)
+        location, extent = piece.location, piece.extent
+        for table, plan, first_row in self._tables(location, extent, options):
+            reader = TableReader(str(location), plan, DataSpec(dict(extent.leaves)), options)
+            rows = decode_rows(add_keys(table, options), first_row, reader)
             if rows is not None:
-                yield _with_empty(rows, stretch.leaves, options)
+                yield _add_empty_leaves(rows, extent.leaves, options)
 
     def _tables(
-        self, location: Location, stretch: TextExtent, options: ReadOptions
+        self, location: Location, extent: TextExtent, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, TablePlan, int]]:
-        """The piece's tables, each with the number of its first row; the file's first one determines the types."""
-        blocks: Iterable[tuple[Span, Any]] = self.read_chunks(location, options)
-        if stretch.span is not None:
-            blocks = [(stretch.span, read_span(location, stretch.span))]
-        if stretch.span != stretch.first_span:
-            if not stretch.first_extent:
-                next(self._tables(location, stretch._replace(span=stretch.first_span), options), None)
-            if stretch.first_extent:
-                stretch = stretch.first_extent[0]
+        """Yield the piece's tables, each with its plan and the number of its first row."""
+        chunks: Iterable[tuple[Span, Any]] = self.read_chunks(location, options)
+        if extent.span is not None:
+            chunks = [(extent.span, read_span(location, extent.span))]
+        if extent.span != extent.first_span:
+            # a worker may get a later piece first: the first one determines the types
+            if not extent.first_extent:
+                next(self._tables(location, extent._replace(span=extent.first_span), options), None)
+            if extent.first_extent:
+                extent = extent.first_extent[0]
         is_empty = True
-        for span, data in blocks:
-            header = stretch.num_header_records if span.first_record == 0 else 0
-            first, count = span.first_record + header - stretch.num_header_records, span.num_records - header
+        for span, data in chunks:
+            header = extent.num_header_records if span.first_record == 0 else 0
+            first_row = span.first_record + header - extent.num_header_records
+            count = span.num_records - header
             if count < 1:
                 continue
-            with locate_errors(str(location), range(first, first + count)):
-                table = self.parse(data, stretch._replace(num_header_records=header), options)
+            with locate_errors(str(location), range(first_row, first_row + count)):
+                table = self.parse(data, extent._replace(num_header_records=header), options)
                 if len(table) != count:
                     raise DataError(
-                        f"found {plural(len(table), 'record')} in {plural(count, 'line')} from row {first} on: "
+                        f"found {plural(len(table), 'record')} in {plural(count, 'line')} from row {first_row} on: "
                         "expected one per line"
                     )
-                plan = _plan(stretch.names or table.column_names, table, options, stretch.leaves)
+                plan = _plan_table(extent.names or table.column_names, table, options, extent.leaves)
                 table = _with_declared_types(table, plan, options)
-            stretch = _with_types(stretch, table)
-            if stretch.first_span is not None and not stretch.first_extent:
-                stretch.first_extent.append(stretch._replace(first_extent=[]))
-            yield table, plan, first
+            extent = _add_types(extent, table)
+            if extent.first_span is not None and not extent.first_extent:
+                extent.first_extent.append(extent._replace(first_extent=[]))
+            yield table, plan, first_row
             is_empty = False
-        if is_empty and stretch.span is None and not self.is_unsplittable(location):
+        if is_empty and extent.span is None and not self.is_unsplittable(location):
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
 
 
-def _with_types(stretch: TextExtent, table: pa.Table) -> TextExtent:
-    """The stretch of a file whose first rows are known."""
+def _add_types(extent: TextExtent, table: pa.Table) -> TextExtent:
+    """Return the extent with the names and types of the first parsed rows."""
     types = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
-    return stretch._replace(
-        names=stretch.names or tuple(table.column_names), types={**types, **stretch.types}
-    )
+    return extent._replace(names=extent.names or tuple(table.column_names), types={**types, **extent.types})
 
 
-def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
-    """The rows with the leaves that contain no numbers, which text may not store."""
-    empty = {
+def _add_empty_leaves(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
+    """Add the leaves without numbers, which text cannot store."""
+    empty_columns = {
         name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
         for name, leaf in find_empty_leaves(leaves).items()
         if name not in rows.columns
         and (options.columns is None or {obs_leaf(name), obs_leaf(root(name))} & {*options.columns})
     }
-    return replace(rows, columns={**rows.columns, **empty}) if empty else rows
+    return replace(rows, columns={**rows.columns, **empty_columns}) if empty_columns else rows
 
 
-def _plan(
+def _plan_table(
     names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]
 ) -> TablePlan:
-    """What to read of a table.
+    """Plan what to read from a table.
 
     Raises:
-        DataError: as `plan_of`; or a column that the first piece of the file does not have.
+        DataError: see `plan_columns`; or the first piece of the file lacks a column.
     """
-    new = [name for name in table.column_names if name not in names]
-    odd = [name for name in new if name not in info_column_names(options)]
-    if odd:
+    new_names = [name for name in table.column_names if name not in names]
+    extra_names = [name for name in new_names if name not in info_column_names(options)]
+    if extra_names:
         raise DataError(
-            f"it has the column {odd[0]!r} only in some rows: the first ones have {format_names(names)}"
+            f"only some rows have the column {extra_names[0]!r}: the first ones have {format_names(names)}"
         )
-    return plan_columns([*names, *new], options, find_empty_leaves(leaves))
+    return plan_columns([*names, *new_names], options, find_empty_leaves(leaves))
 
 
 def info_column_names(options: ReadOptions) -> tuple[str, ...]:
-    """The columns that may be infos."""
-    named = options.schema.get(Columns.INFOS, (Columns.INFOS, *ALIASES[Columns.INFOS]))
-    return (named,) if isinstance(named, str) else tuple(named)
+    """Return the columns that may be infos."""
+    names = options.schema.get(Columns.INFOS, (Columns.INFOS, *ALIASES[Columns.INFOS]))
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _with_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptions) -> pa.Table:
-    """The table with the types that `column_types` gives, and with rewards as floats, whatever they look like."""
-    declared = dict(declared_column_types(options))
+    """Cast columns to the types in `column_types`, and rewards to floats even if all are integers."""
+    declared_types = dict(declared_column_types(options))
     rewards = plan.sources.get(Columns.REWARDS)
     for name in rewards.columns if rewards is not None else ():
         if name in table.column_names and pa.types.is_integer(element_type(table.schema.field(name).type)):
-            declared.setdefault(name, pa.float64())
-    for name, number in declared.items():
+            declared_types.setdefault(name, pa.float64())
+    for name, number_type in declared_types.items():
         if name not in table.column_names:
             raise DataError(
                 f"it has no column {name!r}, which `column_types` names: {suggest_name(name, table.column_names)}"
             )
-        kind = replace_element_type(table.schema.field(name).type, number)
+        column_type = replace_element_type(table.schema.field(name).type, number_type)
         try:
-            table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
+            table = table.set_column(
+                table.column_names.index(name), name, table.column(name).cast(column_type)
+            )
         except pa.ArrowException as error:
-            raise DataError(f"{name!r} cannot be made {number}, as `column_types` says: {error}") from error
+            raise DataError(
+                f"{name!r} cannot be converted to {number_type}, which `column_types` sets: {error}"
+            ) from error
     return table

@@ -1,1 +1,1 @@
-"""Exports as text: JSON lines, CSV, RLlib's JSON."""
+"""Exports as text: JSON lines, CSV, and RLlib's JSON."""

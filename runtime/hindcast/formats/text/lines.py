@@ -1,4 +1,4 @@
-"""Lines of text: a file of them that is being written, and their cells, made column by column."""
+"""Writing lines of text, with cells that are encoded column by column."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hindcast.formats.data_file import DataFile, EncodedEpisodes, RowEncoder
 from hindcast.formats.layout import binary_buffers
 from hindcast.storage.location import Location
 
-_SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
+_LINE_SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
 
 
 class TextFile(DataFile):
-    """A file of lines; no episode comes in fragments here."""
+    """A file of lines. Episodes are never split into fragments."""
 
     def __init__(self, location: Location, header: bytes) -> None:
-        super().__init__(location, _SCHEMA)
+        super().__init__(location, _LINE_SCHEMA)
         try:
             self._file.write(header)
         except BaseException:
@@ -38,10 +38,10 @@ class TextFile(DataFile):
 
 
 class TextEncoder(RowEncoder):
-    """What the encoders of text share.
+    """Base of the encoders of text.
 
     Attributes:
-        header: the beginning of each file.
+        header: beginning of each file.
     """
 
     compressions = ("none",)
@@ -52,45 +52,48 @@ class TextEncoder(RowEncoder):
         return TextFile(location, self.header)
 
     def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
-        """See `RowEncoder.overhead`."""
+        """See `RowEncoder.overhead_bytes`."""
         return len(self.header)
 
 
 def encode_lines(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedEpisodes:
-    """Lines, line ends included, as a group of episodes that have so many steps and lines each."""
+    """Return lines, with their line ends, as episodes of `length` steps and `rows` lines each."""
     ends = np.cumsum(rows)
     nbytes = np.diff(binary_buffers(lines)[0][np.append(0, ends)])
-    return EncodedEpisodes(pa.table([lines], schema=_SCHEMA), length, rows, nbytes)
+    return EncodedEpisodes(pa.table([lines], schema=_LINE_SCHEMA), length, rows, nbytes)
 
 
 NonFiniteWords = Mapping[str, bytes]
-"""How "nan", "inf" and "-inf" are spelled."""
+"""Spelling of "nan", "inf" and "-inf"."""
 
 
 def array_to_json(values: NDArray[Any], words: NonFiniteWords) -> bytes:
-    """An array as JSON; floats are as short as reading them back exactly allows."""
+    """Encode an array as JSON; floats have as few digits as reading them back exactly requires."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return text
-    spelled = [words[str(value)] for value in values[~np.isfinite(values)].tolist()]
-    return b"".join(chain.from_iterable(zip(text.split(b"null"), [*spelled, b""], strict=True)))
+    # orjson writes NaN and infinities as null: put their words back, in order
+    replacements = [words[str(value)] for value in values[~np.isfinite(values)].tolist()]
+    return b"".join(chain.from_iterable(zip(text.split(b"null"), [*replacements, b""], strict=True)))
 
 
 def number_cells(values: NDArray[Any], words: NonFiniteWords, brackets: bool = True) -> pa.LargeBinaryArray:
-    """`[S]` the JSON of each row: a number, or nested lists; without `brackets` the numbers of a flat list only."""
+    """Return `[S]` the JSON of each row: a number or nested lists; without `brackets` a flat list's numbers."""
     text = np.frombuffer(array_to_json(values, words), np.uint8)[1:-1]
     if values.ndim == 1:
         commas = np.flatnonzero(text == ord(","))
-        return _cut(text, np.append(0, commas + 1), np.append(commas, len(text)))
+        return _slice_cells(text, np.append(0, commas + 1), np.append(commas, len(text)))
     closing = np.flatnonzero(text == ord("]"))
-    in_a_row = len(closing) // len(values)
-    ends = closing[in_a_row - 1 :: in_a_row] + 1
+    brackets_per_row = len(closing) // len(values)
+    ends = closing[brackets_per_row - 1 :: brackets_per_row] + 1
     starts = np.append(0, ends[:-1] + 1)
-    return _cut(text, starts, ends) if brackets else _cut(text, starts + 1, ends - 1)
+    return _slice_cells(text, starts, ends) if brackets else _slice_cells(text, starts + 1, ends - 1)
 
 
-def _cut(text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.LargeBinaryArray:
-    """The parts of a text, which are in order and do not overlap."""
+def _slice_cells(
+    text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> pa.LargeBinaryArray:
+    """Slice a text into parts, which are in order and do not overlap."""
     keep = np.ones(len(text), dtype=np.bool_)
     keep[: starts[0]] = False
     keep[ends[-1] :] = False
@@ -102,10 +105,10 @@ def _cut(text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.in
 
 
 def single_line_info(text: str) -> bytes:
-    """The info's JSON without line ends.
+    """Return the info's JSON without line ends.
 
     Raises:
-        DataError: it is not JSON.
+        DataError: the info is not JSON.
     """
     try:
         orjson.loads(text)

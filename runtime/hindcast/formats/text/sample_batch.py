@@ -1,4 +1,4 @@
-"""The layout "SampleBatch": one episode a line, as RLlib's JSON writer writes its batches."""
+"""The layout "SampleBatch": one episode per line, in the form of RLlib's JSON writer."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from hindcast.formats.text.lines import (
 )
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
-# no JSON, but what RLlib writes and reads
+# not valid JSON, but RLlib writes and reads these
 _WORDS: Final[NonFiniteWords] = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 class SampleBatchEncoder(TextEncoder):
-    """A `RowEncoder`.
+    """The `RowEncoder` of the layout "SampleBatch".
 
     Args:
-        spec: of the data.
+        spec: spec of the data.
         packed: columns of numbers to pack, as RLlib does by default with `obs` and `new_obs`.
 
     Raises:
-        DataError: a column to pack that does not exist or holds text.
+        DataError: a column to pack does not exist or holds text.
     """
 
     suffix = ".json"
@@ -52,20 +52,24 @@ class SampleBatchEncoder(TextEncoder):
         for name in packed:
             _check_packable(name, self._steps.leaves)
         self._packed = packed
-        of_obs, of_actions = space_struct(spec.observation_space), space_struct(spec.action_space)
-        self._structs = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
+        obs_struct, action_struct = space_struct(spec.observation_space), space_struct(spec.action_space)
+        self._structs = {
+            Columns.OBS: obs_struct,
+            Columns.NEXT_OBS: obs_struct,
+            Columns.ACTIONS: action_struct,
+        }
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `RowEncoder.encode`; there is a column of infos only in blocks in which any is not empty."""
-        columns = {name: self._values(name, array) for name, array in self._steps.arrays(block).items()}
+        """See `RowEncoder.encode`. There is a column of infos only if the block has infos that are not empty."""
+        columns = {name: self._leaf_values(name, array) for name, array in self._steps.arrays(block).items()}
         infos = info_cells(block.without_details())
         if infos is not None:
             columns[Columns.INFOS] = infos
-        lines = [self._line(block, i, columns) for i in range(block.num_episodes)]
+        lines = [self._episode_line(block, i, columns) for i in range(block.num_episodes)]
         return encode_lines(pa.array(lines, pa.large_binary()), block.length, np.ones_like(block.length))
 
-    def _values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """The leaf in its own dtype; complex numbers are pairs of floats where they are not packed."""
+    def _leaf_values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the leaf in its spec's dtype; complex numbers that are not packed become pairs of floats."""
         leaf = self._steps.leaves[name]
         if leaf.dtype is None:
             return array
@@ -73,45 +77,49 @@ class SampleBatchEncoder(TextEncoder):
             return np.ascontiguousarray(array, dtype=leaf.dtype)
         return as_numbers(array, leaf)
 
-    def _line(self, block: Block, episode: int, columns: Mapping[str, NDArray[Any]]) -> bytes:
-        """An episode's line; packed columns come last, nested as in their space."""
+    def _episode_line(self, block: Block, episode: int, columns: Mapping[str, NDArray[Any]]) -> bytes:
+        """Return the line of an episode; packed columns come last, nested as in their space."""
         start, length = int(block.start[episode]), int(block.length[episode])
-        own = {name: column[start : start + length] for name, column in columns.items()}
-        plain = {name: values for name, values in own.items() if root(name) not in self._packed}
-        packed = {name: nested.unflatten(own, name, self._structs.get(name)) for name in self._packed}
+        episode_columns = {name: column[start : start + length] for name, column in columns.items()}
+        plain_values = {
+            name: values for name, values in episode_columns.items() if root(name) not in self._packed
+        }
+        packed_values = {
+            name: nested.unflatten(episode_columns, name, self._structs.get(name)) for name in self._packed
+        }
         ids = [block.eps_id[episode]] * length
-        return batch_to_line({Columns.EPS_ID: ids, **nest(plain), **packed}, self._packed)
+        return batch_to_line({Columns.EPS_ID: ids, **nest(plain_values), **packed_values}, self._packed)
 
 
 def batch_to_line(columns: Mapping[str, Any], packed: Collection[str] = ()) -> bytes:
-    """A batch of any columns as a line.
+    """Encode a batch of any columns as a line.
 
     Args:
         columns: column -> arrays `[T, ...]`, dicts and tuples of them, or a list of infos (dicts, or their JSON).
-        packed: columns that are packed, where they are there: base64 of an LZ4 frame of a pickle, in their own dtype.
+        packed: columns to pack, if present: base64 of an LZ4 frame of a pickle, in their own dtype.
 
     Raises:
-        DataError: values that JSON cannot hold.
+        DataError: JSON cannot represent a value.
     """
     try:
-        own = {
-            name: pack_cell(value) if name in packed else _plain(name, value)
+        fields = {
+            name: pack_cell(value) if name in packed else _to_json(name, value)
             for name, value in columns.items()
         }
-        batch = {"type": SAMPLE_BATCH_LAYOUT, **own}
+        batch = {"type": SAMPLE_BATCH_LAYOUT, **fields}
         return orjson.dumps(batch, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
         raise DataError(f"a batch cannot be written as JSON: {error}") from error
 
 
-def _plain(name: str, value: Any) -> Any:
-    """A column for JSON; floats are double ones, as RLlib makes of them: others read the very same value."""
+def _to_json(name: str, value: Any) -> Any:
+    """Convert a column to JSON; floats are written as float64, as RLlib does, so that readers get the same value."""
     if name == Columns.INFOS:
-        return [_info(info) for info in value]
+        return [_info_fragment(info) for info in value]
     if isinstance(value, Mapping):
-        return {key: _plain("", part) for key, part in value.items()}
+        return {key: _to_json("", part) for key, part in value.items()}
     if isinstance(value, tuple):
-        return [_plain("", part) for part in value]
+        return [_to_json("", part) for part in value]
     if not isinstance(value, np.ndarray):
         return value
     if value.ndim == 0 or value.dtype.kind not in "biuf":
@@ -120,21 +128,21 @@ def _plain(name: str, value: Any) -> Any:
     return orjson.Fragment(array_to_json(np.ascontiguousarray(value, dtype=dtype), _WORDS))
 
 
-def _info(info: Any) -> orjson.Fragment:
+def _info_fragment(info: Any) -> orjson.Fragment:
     if isinstance(info, str):
         return orjson.Fragment(single_line_info(info) if info else b"{}")
     return orjson.Fragment(info_to_json(info))
 
 
 def _check_packable(name: str, leaves: Mapping[str, Leaf]) -> None:
-    """Make sure that a column can be packed.
+    """Check that a column can be packed.
 
     Raises:
-        DataError: there is no column of this name, or it holds text.
+        DataError: the column does not exist, or holds text.
     """
-    of_text = {root(leaf) for leaf, kind in leaves.items() if kind.dtype is None}
-    allowed = [column for column in dict.fromkeys(map(root, leaves)) if column not in of_text]
-    if name not in allowed:
+    text_columns = {root(leaf) for leaf, leaf_spec in leaves.items() if leaf_spec.dtype is None}
+    packable_columns = [column for column in dict.fromkeys(map(root, leaves)) if column not in text_columns]
+    if name not in packable_columns:
         raise DataError(
-            f"{name!r} is not a column of numbers that can be packed: allowed are {', '.join(allowed)}"
+            f"{name!r} is not a column of numbers that can be packed: allowed are {', '.join(packable_columns)}"
         )

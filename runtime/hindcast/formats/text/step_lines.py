@@ -1,4 +1,4 @@
-"""The layouts "JSON", one object a line, and "CSV", a header and rows: one line per timestep."""
+"""The layouts "JSON" (one object per line) and "CSV" (a header and rows), with one line per timestep."""
 
 from __future__ import annotations
 
@@ -36,68 +36,68 @@ CSV_LAYOUT: Final = "CSV"
 MAX_NUMBERS: Final = 1_024
 _JSON_WORDS: Final[NonFiniteWords] = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
 _CSV_WORDS: Final[NonFiniteWords] = {"nan": b"NaN", "inf": b"inf", "-inf": b"-inf"}
-_PLACE: Final = b"\0"
+_PLACEHOLDER: Final = b"\0"
 
 
 class StepEncoder(TextEncoder):
-    """A `RowEncoder`. A line is the cells of its step with the same text between them in each line.
+    """A `RowEncoder` with one line per step. The text between the cells is the same in every line.
 
     Attributes:
-        before: column or leaf -> the text before its cells, in the order of a line.
-        last: (before, after) the cells of infos.
+        cell_prefixes: column or leaf -> text before its cells, in the order of a line.
+        info_delimiters: text before and after the cells of infos.
     """
 
-    before: dict[str, bytes]
-    last: tuple[bytes, bytes]
+    cell_prefixes: dict[str, bytes]
+    info_delimiters: tuple[bytes, bytes]
 
     def __init__(self, spec: DataSpec, layout: str) -> None:
         self.steps = StepLayout(spec, layout)
 
     @abstractmethod
     def text(self, text: str) -> bytes:
-        """The cell of a text."""
+        """Return the cell of a text."""
 
     @abstractmethod
     def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
-        """`[S]` the cells of `[S, *shape]` numbers."""
+        """Return `[S]` the cells of `[S, *shape]` numbers."""
 
     @abstractmethod
     def infos(self, block: Block) -> list[bytes] | None:
-        """`[S]` the cells of infos; None if there are none."""
+        """Return `[S]` the cells of infos; None if all are empty."""
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`."""
         arrays = self.steps.arrays(block)
         parts: list[Any] = []
-        for name, before in self.before.items():
-            parts += [before, self._cells(name, block, arrays)]
-        parts += [self.last[0], self.infos(block) or b"", self.last[1], b""]
-        lines = pc.binary_join_element_wise(*map(_binary, parts))
+        for name, prefix in self.cell_prefixes.items():
+            parts += [prefix, self._cells(name, block, arrays)]
+        parts += [self.info_delimiters[0], self.infos(block) or b"", self.info_delimiters[1], b""]
+        lines = pc.binary_join_element_wise(*map(_to_arrow, parts))
         return encode_lines(lines, block.length, block.length)
 
     def _cells(self, name: str, block: Block, arrays: dict[str, NDArray[Any]]) -> pa.LargeBinaryArray:
         if name == Columns.EPS_ID:
-            return _binary([self.text(eps_id) for eps_id in block.eps_id]).take(
+            return _to_arrow([self.text(eps_id) for eps_id in block.eps_id]).take(
                 pa.array(block.episode_of_step)
             )
         leaf = self.steps.leaves[name]
         if leaf.dtype is None:
-            return _binary([self.text(text) for text in arrays[name]])
+            return _to_arrow([self.text(text) for text in arrays[name]])
         return self.numbers(as_numbers(arrays[name], leaf))
 
 
 class JsonEncoder(StepEncoder):
-    """A `RowEncoder` of objects; a row has `infos` only if they are not empty."""
+    """The `RowEncoder` of the layout "JSON"; a row has `infos` only if they are not empty."""
 
     suffix = ".json"
 
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, JSON_LAYOUT)
-        tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACE)))
+        tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACEHOLDER)))
         order = [leaf for name, part in tree.items() for leaf in nested.flatten(part, name)]
-        *before, end = orjson.dumps(tree)[:-1].split(_PLACE)
-        self.before = dict(zip(order, before, strict=True))
-        self.last = end, b"}\n"
+        *prefixes, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)
+        self.cell_prefixes = dict(zip(order, prefixes, strict=True))
+        self.info_delimiters = end, b"}\n"
 
     def text(self, text: str) -> bytes:
         """See `StepEncoder.text`."""
@@ -108,22 +108,20 @@ class JsonEncoder(StepEncoder):
         return number_cells(values, _JSON_WORDS)
 
     def infos(self, block: Block) -> list[bytes] | None:
-        """See `StepEncoder.infos`: with the name of the column."""
+        """See `StepEncoder.infos`: cells include the name of the column."""
         texts = info_cells(block)
-        return (
-            None
-            if texts is None
-            else [b',"infos":' + single_line_info(text) if text else b"" for text in texts]
-        )
+        if texts is None:
+            return None
+        return [b',"infos":' + single_line_info(text) if text else b"" for text in texts]
 
 
 class CsvEncoder(StepEncoder):
-    """A `RowEncoder` of rows. All files of a spec have the same columns, whether or not any info has content.
+    """The `RowEncoder` of the layout "CSV". All files of a spec have the same columns, even if all infos are empty.
 
     Episode details are not written.
 
     Raises:
-        DataError: a leaf of more than `MOST_NUMBERS` numbers, or two that share a column.
+        DataError: a leaf has more than `MAX_NUMBERS` numbers, or two leaves share a column.
     """
 
     suffix = ".csv"
@@ -131,22 +129,27 @@ class CsvEncoder(StepEncoder):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, CSV_LAYOUT)
         names = {Columns.EPS_ID: [Columns.EPS_ID]}
-        names |= {name: _names(name, leaf) for name, leaf in self.steps.leaves.items()}
-        header = [name for own in names.values() for name in own]
+        names |= {name: _csv_names(name, leaf) for name, leaf in self.steps.leaves.items()}
+        header = [name for columns in names.values() for name in columns]
         self._has_infos = Columns.INFOS in spec.leaves
         if self._has_infos:
             header.append(Columns.INFOS)
-        twice = [name for name, count in Counter(header).items() if count > 1]
-        if twice:
-            raise DataError(f"two parts of the data would share the CSV column {twice[0]!r}: write Columns")
+        duplicates = [name for name, count in Counter(header).items() if count > 1]
+        if duplicates:
+            raise DataError(
+                f"two parts of the data would share the CSV column {duplicates[0]!r}: write Columns"
+            )
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(header)
         self.header = text.getvalue().encode()
-        self.before = {name: b"" if name == Columns.EPS_ID else b"," for name, own in names.items() if own}
-        self.last = b"," if self._has_infos else b"", b"\n"
+        self.cell_prefixes = {
+            name: b"" if name == Columns.EPS_ID else b"," for name, columns in names.items() if columns
+        }
+        self.info_delimiters = b"," if self._has_infos else b"", b"\n"
 
     def text(self, text: str) -> bytes:
         """See `StepEncoder.text`: always in quotes."""
+        # in quotes an id such as NA is not read as null
         return b'"' + text.encode().replace(b'"', b'""') + b'"'
 
     def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
@@ -157,28 +160,26 @@ class CsvEncoder(StepEncoder):
     def infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.infos`."""
         texts = info_cells(block.without_details()) if self._has_infos else None
-        return (
-            None
-            if texts is None
-            else [self.text(single_line_info(text).decode()) if text else b"" for text in texts]
-        )
+        if texts is None:
+            return None
+        return [self.text(single_line_info(text).decode()) if text else b"" for text in texts]
 
 
-def _binary(value: bytes | list[bytes] | pa.LargeBinaryArray) -> Any:
-    """The value as Arrow joins it: one text for all lines, or one for each."""
+def _to_arrow(value: bytes | list[bytes] | pa.LargeBinaryArray) -> Any:
+    """Convert a value for joining in Arrow: one text for all lines, or one for each line."""
     if isinstance(value, bytes):
         return pa.scalar(value, pa.large_binary())
     return pa.array(value, pa.large_binary()) if isinstance(value, list) else value
 
 
-def _names(name: str, leaf: Leaf) -> list[str]:
-    """`obs[0]`, `obs[1]`, … of a vector; `obs[0,0]`, … of a matrix; a complex number is a pair."""
+def _csv_names(name: str, leaf: Leaf) -> list[str]:
+    """Return a leaf's CSV columns: `obs[0]`, … of a vector, `obs[0,0]`, … of a matrix; complex numbers are pairs."""
     is_complex = leaf.dtype is not None and leaf.dtype.kind == "c"
     shape = (*leaf.shape, 2) if is_complex else leaf.shape
     if math.prod(shape) > MAX_NUMBERS:
         raise DataError(
-            f"{name!r} has {math.prod(shape):,} numbers per timestep, and CSV takes {MAX_NUMBERS:,} at most (a column "
-            "for each): write Columns, or Episodes"
+            f"{name!r} has {math.prod(shape):,} numbers per timestep, but CSV allows at most {MAX_NUMBERS:,} (one "
+            "column each): write Columns, or Episodes"
         )
     if not shape:
         return [name]

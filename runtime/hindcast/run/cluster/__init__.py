@@ -1,1 +1,1 @@
-"""Where `hindcast.cluster` was: operators start `python -m hindcast.run.cluster FOLDER`, see `__main__`."""
+"""Earlier location of `hindcast.cluster`, which operators still start; see `__main__`."""

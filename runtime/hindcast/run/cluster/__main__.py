@@ -1,7 +1,7 @@
-"""`python -m hindcast.run.cluster FOLDER`: the entrypoint of RayJobs, which stays as long as operators write it.
+"""`python -m hindcast.run.cluster FOLDER`: the entrypoint that operators write into RayJobs.
 
-RayJobs live longer than an operator, and an operator must work with the runtime of the version before, which has no
-`hindcast.cluster`. Once no supported runtime is without it, the operator may start that, and a version later this goes.
+RayJobs outlive operators, and an operator must work with the previous version of the runtime, which has no
+`hindcast.cluster`. Once every supported runtime has it, operators can start that, and one version later this can go.
 """
 
 import sys

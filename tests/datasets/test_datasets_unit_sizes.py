@@ -1,4 +1,4 @@
-"""The size of a unit is what its arrays take in memory, however small a file stores them."""
+"""The size of a unit is that of its arrays in memory, however small they are in the file."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def block_of(observations: str) -> Block:
 
 @pytest.mark.parametrize("observations", ["frames", "constant", "text"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_units_of_our_own_files_keep_their_sizes(kit, tmp_path, layout, observations):
-    """Runs that read them are resumed with the order that they began with."""
+def test_units_of_hindcast_files_keep_their_sizes(kit, tmp_path, layout, observations):
+    """A resumed run must read them in the order in which it started."""
     block = block_of(observations)
     with BlockWriter(resolve(tmp_path), DataSpec.from_block(block), "s", layout=layout) as writer:
         writer.write(block)
@@ -55,22 +55,22 @@ def test_units_of_our_own_files_keep_their_sizes(kit, tmp_path, layout, observat
     assert dataset.nbytes >= sum(column.nbytes for column in block.columns.values() if column.dtype != object)
 
 
-def test_episodes_that_another_tool_wrote_anew_keep_their_size_in_memory(kit, tmp_path):
+def test_files_rewritten_by_another_tool_keep_their_size_in_memory(kit, tmp_path):
     kit.write(tmp_path / "own", *(kit.block([50] * 4, first=0) for _ in range(5)))
-    (own,) = (tmp_path / "own").iterdir()
+    (hindcast_file,) = (tmp_path / "own").iterdir()
     (tmp_path / "anew").mkdir()
-    pq.write_table(pq.read_table(own), tmp_path / "anew" / "d.parquet", compression="zstd")
+    pq.write_table(pq.read_table(hindcast_file), tmp_path / "anew" / "d.parquet", compression="zstd")
     dataset = open_dataset(tmp_path / "anew")
     assert dataset.nbytes >= sum(bytes_read(dataset))
 
 
-def test_windows_keep_to_their_bytes_in_memory(tmp_path):
-    """Another tool's dictionaries store the equal cells of ten episodes, 22 KiB in memory, once."""
+def test_windows_respect_their_limit_in_bytes(tmp_path):
+    """Another tool's dictionary stores the equal cells of ten episodes (22 KiB in memory) once."""
     block, window_bytes = block_of("constant"), 50 << 10
     with BlockWriter(resolve(tmp_path / "own"), DataSpec.from_block(block), "s") as writer:
         writer.write(block)
-    (own,) = (tmp_path / "own").iterdir()
-    pq.write_table(pq.read_table(own), tmp_path / "anew.parquet", row_group_size=10)
+    (hindcast_file,) = (tmp_path / "own").iterdir()
+    pq.write_table(pq.read_table(hindcast_file), tmp_path / "anew.parquet", row_group_size=10)
     file = index_file(resolve(tmp_path / "anew.parquet"), "anew.parquet")
     dataset = EpisodeDataset(file.spec, [file], unit_bytes=window_bytes // 2)
     read = bytes_read(dataset)

@@ -1,4 +1,4 @@
-"""Episodes that a training sets aside, for a last look at its policy."""
+"""Episodes that a training sets aside for the final evaluation of its policy."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from support import MemoryReporter, recording, train, training
 SET_ASIDE = {"offline": {"heldOut": 0.4, "heldOutSeed": 3, "setAside": 0.25}}
 
 
-def ids(dataset: Dataset) -> set[str]:
+def episode_ids(dataset: Dataset) -> set[str]:
     return set(dataset.episode_table().eps_id.tolist())
 
 
-def test_the_episodes_of_a_run_are_those_of_its_split(tmp_path: Path, walks: Path) -> None:
+def test_load_set_aside_returns_split_of_run(tmp_path: Path, walks: Path) -> None:
     train(training(tmp_path, walks, evaluation=SET_ASIDE))
-    rest, aside = open_dataset(walks).split(0.25, seed=3)
-    assert ids(load_set_aside(tmp_path / "test/r1/module")) == ids(aside)
-    assert not ids(rest) & ids(aside)
+    rest, set_aside = open_dataset(walks).split(0.25, seed=3)
+    assert episode_ids(load_set_aside(tmp_path / "test/r1/module")) == episode_ids(set_aside)
+    assert not episode_ids(rest) & episode_ids(set_aside)
 
 
-def test_a_source_must_have_enough_episodes(tmp_path: Path, walks: Path) -> None:
+def test_source_with_too_few_episodes_is_refused(tmp_path: Path, walks: Path) -> None:
     few = {"offline": {"heldOut": 0.4, "setAside": 0.001}}
     with pytest.raises(
         SpecError, match=r"setAside is 0.001, and .* has 40 episodes: 0 would be set aside and 40"
@@ -43,22 +43,26 @@ def test_a_source_must_have_enough_episodes(tmp_path: Path, walks: Path) -> None
 
 
 @pytest.mark.parametrize(("field", "seed"), [("heldOut", 1), ("setAside", 3)])
-def test_what_one_source_holds_out_is_trained_on_in_none(
+def test_held_out_episode_is_removed_from_all_sources(
     walks: Path, field: Literal["heldOut", "setAside"], seed: int
 ) -> None:
-    """Of a dataset and its best episodes once more: both hold out the same share, but of different numbers."""
-    whole = open_dataset(walks)
-    sources = [Source("best", whole.filter(top=0.5)), Source("whole", whole)]
+    """A dataset and its best episodes: both hold out the same fraction, but of different numbers of episodes."""
+    dataset = open_dataset(walks)
+    sources = [Source("best", dataset.filter(top=0.5)), Source("whole", dataset)]
     offline = OfflineEvaluationSpec(held_out=0.25, set_aside=0.25, held_out_seed=seed)
-    rests, shares = split_episodes(sources, offline, field)
-    assert [share.num_episodes for share in shares] == [5, 10]
-    assert ids(shares[0]) != ids(shares[1]) & ids(sources[0].dataset), "there is nothing to leave out"
-    out = ids(shares[0]) | ids(shares[1])
-    assert [ids(rest.dataset) for rest in rests] == [ids(source.dataset) - out for source in sources]
-    assert ids(merge_datasets(shares, "Rename")) == out
+    remaining_sources, holdouts = split_episodes(sources, offline, field)
+    assert [share.num_episodes for share in holdouts] == [5, 10]
+    assert episode_ids(holdouts[0]) != episode_ids(holdouts[1]) & episode_ids(sources[0].dataset), (
+        "there is nothing to leave out"
+    )
+    holdout_ids = episode_ids(holdouts[0]) | episode_ids(holdouts[1])
+    assert [episode_ids(rest.dataset) for rest in remaining_sources] == [
+        episode_ids(source.dataset) - holdout_ids for source in sources
+    ]
+    assert episode_ids(merge_datasets(holdouts, "Rename")) == holdout_ids
 
 
-def test_the_data_of_a_recording_are_to_be_named(tmp_path: Path, walks: Path) -> None:
+def test_load_set_aside_of_recording_requires_data(tmp_path: Path, walks: Path) -> None:
     resource = training(tmp_path, walks, evaluation=SET_ASIDE)
     source = {"path": None, "recording_ref": Reference(name="test")}
     inputs = [resource.spec.input[0].model_copy(update=source)]
@@ -69,5 +73,5 @@ def test_the_data_of_a_recording_are_to_be_named(tmp_path: Path, walks: Path) ->
         SpecError, match=r"needs the data that OfflineTraining/test was trained on: .*inputs \(1\) with"
     ):
         load_set_aside(tmp_path / "test/r1")
-    named = load_set_aside(tmp_path / "test/r1", [str(walks)])
-    assert ids(named) == ids(open_dataset(walks).split(0.25, seed=3)[1])
+    set_aside = load_set_aside(tmp_path / "test/r1", [str(walks)])
+    assert episode_ids(set_aside) == episode_ids(open_dataset(walks).split(0.25, seed=3)[1])

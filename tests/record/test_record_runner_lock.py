@@ -11,7 +11,7 @@ from hindcast.record import pool
 from hindcast.storage.location import resolve
 
 
-def test_waits_until_the_last_runner_is_gone(tmp_path: Path) -> None:
+def test_wait_for_runners_ends_with_last_runner(tmp_path: Path) -> None:
     folder = resolve(tmp_path)
     runners = [pool.join_runners(folder), pool.join_runners(folder)]
     waiting = threading.Thread(target=pool.wait_for_runners, args=[folder])
@@ -25,8 +25,8 @@ def test_waits_until_the_last_runner_is_gone(tmp_path: Path) -> None:
     assert not waiting.is_alive()
 
 
-def test_gives_up_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_LONGEST_WAIT_S", 0.1)
+def test_wait_for_runners_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_MAX_WAIT_SECONDS", 0.1)
     descriptor = pool.join_runners(resolve(tmp_path))
     assert descriptor is not None
     with pytest.raises(OutputConflict, match=f"runners of an earlier run still write to {tmp_path}"):
@@ -34,6 +34,6 @@ def test_gives_up_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     os.close(descriptor)
 
 
-def test_other_file_systems_have_no_locks(memory_path: str) -> None:
+def test_memory_store_has_no_locks(memory_path: str) -> None:
     assert pool.join_runners(resolve(memory_path)) is None
     pool.wait_for_runners(resolve(memory_path))

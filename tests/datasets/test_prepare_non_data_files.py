@@ -1,4 +1,4 @@
-"""Files of other formats, or under other names, beside Parquet."""
+"""Files of other formats, or with other names, next to Parquet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cache(tmp_path, monkeypatch) -> None:
 
 
 def flat(tmp_path: Path) -> pa.Table:
-    """Episodes e0 (4) and e1 (3) whose observations are one number."""
+    """Make rows of the episodes e0 (4 steps) and e1 (3 steps), whose observations are one number."""
     table = kit.table_of(kit.make_block([4, 3]), tmp_path / "flat").select(["eps_id", "actions", "rewards"])
     more = {
         "obs": np.arange(7.0),
@@ -39,7 +39,7 @@ def flat(tmp_path: Path) -> pa.Table:
     return table
 
 
-def test_a_csv_beside_is_read_too(tmp_path):
+def test_csv_next_to_parquet_is_read(tmp_path):
     table, folder = flat(tmp_path), tmp_path / "rows"
     folder.mkdir()
     pq.write_table(table.slice(0, 4), folder / "a.parquet")
@@ -50,7 +50,7 @@ def test_a_csv_beside_is_read_too(tmp_path):
     assert inspect_data(Reading((str(folder),))).episodes == 2
 
 
-def test_parquet_under_other_names_is_read_too(tmp_path):
+def test_parquet_under_other_names_is_read(tmp_path):
     table, folder = flat(tmp_path), tmp_path / "rows"
     folder.mkdir()
     pq.write_table(table.slice(0, 4), folder / "a.parquet")
@@ -58,14 +58,14 @@ def test_parquet_under_other_names_is_read_too(tmp_path):
     assert open_data(folder).num_episodes == 2
 
 
-def test_a_file_that_is_named_has_nothing_beside(tmp_path):
+def test_named_file_is_read_alone(tmp_path):
     folder = tmp_path / "rows"
     path = kit.write_files(folder, flat(tmp_path))
     pacsv.write_csv(flat(tmp_path), folder / "b.csv")
     assert "read 1 file as Parquet" in open_data(f"{path}/part-0.parquet").notes
 
 
-def test_what_is_no_table_is_left_out_and_said(tmp_path):
+def test_files_that_are_not_tables_are_skipped_and_noted(tmp_path):
     folder = tmp_path / "rows"
     kit.write_files(folder, flat(tmp_path))
     (folder / "params.json").write_text(json.dumps({"lr": 1e-3}))
@@ -81,7 +81,7 @@ def test_what_is_no_table_is_left_out_and_said(tmp_path):
     assert any("1 file that is not data was left out" in message for message in messages)
 
 
-def test_what_is_no_data_is_left_out_beside_episodes_too(tmp_path):
+def test_non_data_next_to_episodes_is_skipped_and_noted(tmp_path):
     record(recording(tmp_path / "data"))
     folder = tmp_path / "rows"
     folder.mkdir()
@@ -91,7 +91,7 @@ def test_what_is_no_data_is_left_out_beside_episodes_too(tmp_path):
     assert open_data(folder).notes == ("2 files that are not data were left out: README.md, params.json",)
 
 
-def test_whole_episodes_beside_a_table_are_refused_with_both(tmp_path):
+def test_mixing_episodes_and_tables_names_both(tmp_path):
     record(recording(tmp_path / "data"))
     file = next((tmp_path / "data").glob("*.parquet"))
     folder = tmp_path / "rows"

@@ -1,4 +1,4 @@
-"""Files of resources, carried out in the order in which they need each other."""
+"""Execution of files of resources, each after those that it refers to."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ Load = Callable[..., list[LoadedResource]]
 def load(tmp_path: Path) -> Load:
     """`load(("recording", "a", "{random: {}}"), ("training", "b", "recordingRef: {name: a}"))`."""
 
-    def loaded(*parts: tuple[str, str, str]) -> list[LoadedResource]:
+    def load_parts(*parts: tuple[str, str, str]) -> list[LoadedResource]:
         text = ""
-        for kind, name, given in parts:
+        for kind, name, reference in parts:
             template = RECORDING if kind == "recording" else TRAINING
-            text += template.replace("POLICY", given).replace("INPUT", given).replace("NAME", name)
+            text += template.replace("POLICY", reference).replace("INPUT", reference).replace("NAME", name)
         file = tmp_path / "file.yaml"
         file.write_text(text.replace("FOLDER", str(tmp_path)))
         return load_resources(file)
 
-    return loaded
+    return load_parts
 
 
 CHAIN = (
@@ -75,34 +75,34 @@ CHAIN = (
 
 
 class TestMistakes:
-    def test_one_of_several_is_named(self, load: Load, reporter: MemoryReporter) -> None:
-        loaded = load(("recording", "first", "{random: {}}"), ("training", "clone", "path: missing"))
+    def test_error_of_one_of_several_names_resource(self, load: Load, reporter: MemoryReporter) -> None:
+        items = load(("recording", "first", "{random: {}}"), ("training", "clone", "path: missing"))
         with pytest.raises(DataError, match=r"file\.yaml:11: OfflineTraining/clone: .*missing"):
-            execute(loaded, reporter)
+            execute(items, reporter)
 
-    def test_a_fields_line_is_named(self, load: Load, tmp_path: Path, reporter: MemoryReporter) -> None:
+    def test_error_of_field_names_line(self, load: Load, tmp_path: Path, reporter: MemoryReporter) -> None:
         record(recording(tmp_path / "data"))
-        given = f"path: {tmp_path}/data\n  initialCheckpoint: missing"
+        source = f"path: {tmp_path}/data\n  initialCheckpoint: missing"
         with pytest.raises(
             DataError, match=r"file\.yaml:10: OfflineTraining/clone: spec\.initialCheckpoint: missing "
         ):
-            execute(load(("training", "clone", given)), reporter)
+            execute(load(("training", "clone", source)), reporter)
 
-    def test_what_does_not_fit_the_spaces_is_found_before_another_resource_works(
+    def test_model_that_does_not_fit_spaces_fails_before_first_resource(
         self, load: Load, reporter: MemoryReporter
     ) -> None:
-        given = "recordingRef: {name: first}\n  model: {distribution: SquashedGaussian}"
-        loaded = load(("recording", "first", "{random: {}}"), ("training", "cloned", given))
+        source = "recordingRef: {name: first}\n  model: {distribution: SquashedGaussian}"
+        items = load(("recording", "first", "{random: {}}"), ("training", "cloned", source))
         with pytest.raises(
             SpecError, match=r"file\.yaml:\d+: OfflineTraining/cloned: spec\.model\.distribution"
         ):
-            execute(loaded, reporter)
+            execute(items, reporter)
         assert not reporter.outcomes
 
 
 class TestOrder:
     @pytest.mark.slow
-    def test_what_is_referred_to_comes_first(self, load: Load, reporter: MemoryReporter) -> None:
+    def test_referenced_resources_run_first(self, load: Load, reporter: MemoryReporter) -> None:
         outcomes = execute(load(*CHAIN), reporter)
         assert [outcome.resource for outcome in outcomes] == [
             "OfflineRecording/first",
@@ -116,26 +116,26 @@ class TestOrder:
             assert Path(outcome.report).exists()
 
     @pytest.mark.slow
-    def test_the_second_time_all_is_finished(self, load: Load, reporter: MemoryReporter) -> None:
+    def test_second_run_finds_all_finished(self, load: Load, reporter: MemoryReporter) -> None:
         execute(load(*CHAIN), reporter)
         stages = len(reporter.stages)
         outcomes = execute(load(*CHAIN), reporter)
         assert [outcome.state for outcome in outcomes] == ["AlreadyFinished"] * 3
         assert len(reporter.stages) == stages
 
-    def test_a_circle_is_refused(self, load: Load, reporter: MemoryReporter) -> None:
+    def test_circular_references_are_refused(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(
             ("recording", "a", "{trainingRef: {name: b}}"), ("training", "b", "recordingRef: {name: a}")
         )
         with pytest.raises(SpecError, match=r"a → OfflineTraining/b|b → OfflineRecording/a"):
             execute(resources, reporter)
 
-    def test_a_training_that_is_not_there(self, load: Load, reporter: MemoryReporter) -> None:
+    def test_unknown_training_lists_defined_ones(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(("recording", "a", "{trainingRef: {name: b}}"), ("training", "c", "path: x"))
         with pytest.raises(SpecError, match=r"trainingRef.*no OfflineTraining named 'b'.*files define c"):
             execute(resources, reporter)
 
-    def test_what_is_wrong_with_the_last_is_said_before_the_first_begins(
+    def test_error_of_last_resource_is_raised_before_first_runs(
         self, load: Load, reporter: MemoryReporter, tmp_path: Path
     ) -> None:
         source = "recordingRef: {name: first}\n      format: Images"
@@ -147,9 +147,7 @@ class TestOrder:
 
 class TestInterruption:
     @pytest.mark.slow
-    def test_ctrl_c_stops_at_a_safe_point_and_the_same_command_goes_on(
-        self, load: Load, tmp_path: Path
-    ) -> None:
+    def test_ctrl_c_stops_at_safe_point_and_same_command_resumes(self, load: Load, tmp_path: Path) -> None:
         class Stopping(MemoryReporter):
             def progress(self, progress: Any) -> None:
                 if progress.done == 10:
@@ -162,7 +160,7 @@ class TestInterruption:
         assert all(outcome.state == "Succeeded" for outcome in execute(load(*CHAIN), MemoryReporter()))
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_the_first_signal_asks_and_the_second_has_its_usual_effect(self, number: signal.Signals) -> None:
+    def test_first_signal_requests_stop_and_second_has_usual_effect(self, number: signal.Signals) -> None:
         class UsualError(Exception):
             pass
 
@@ -184,24 +182,24 @@ class TestInterruption:
 
 
 class TestPlan:
-    def test_says_what_would_be_done_and_does_nothing(
+    def test_plan_describes_training_and_writes_nothing(
         self, load: Load, reporter: MemoryReporter, tmp_path: Path
     ) -> None:
         resources = load(*CHAIN)
-        execute([loaded for loaded in resources if loaded.resource.metadata.name == "first"], reporter)
+        execute([item for item in resources if item.resource.metadata.name == "first"], reporter)
         before = sorted(tmp_path.rglob("*"))
-        others = [loaded.resource for loaded in resources]
-        found = plan(others[1], others)  # type: ignore[arg-type]
+        all_resources = [item.resource for item in resources]
+        document = plan(all_resources[1], all_resources)  # type: ignore[arg-type]
         assert sorted(tmp_path.rglob("*")) == before
-        assert found["algorithm"] == "BC"
-        assert found["inputs"] == [str(tmp_path / "first")]
-        assert found["runFolder"] == str(tmp_path / "runs/clone/r1")
-        assert found["data"]["batchSize"] == 32
-        assert found["data"]["sources"][0]["episodes"] == 20
-        assert found["parameters"]["policy"] > 0
+        assert document["algorithm"] == "BC"
+        assert document["inputs"] == [str(tmp_path / "first")]
+        assert document["runFolder"] == str(tmp_path / "runs/clone/r1")
+        assert document["data"]["batchSize"] == 32
+        assert document["data"]["sources"][0]["episodes"] == 20
+        assert document["parameters"]["policy"] > 0
 
 
-def test_replicas_are_clamped_to_the_machine_and_it_says_so() -> None:
+def test_replicas_are_clamped_to_machine_with_note() -> None:
     assert LOCAL.replicas(1, "runners") == (1, None)
     count, note = LOCAL.replicas(10_000, "runners")
     assert count == num_processors()
@@ -210,8 +208,8 @@ def test_replicas_are_clamped_to_the_machine_and_it_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_dqn_trains_from_old_sample_batches_and_its_report_shows_mean_q(tmp_path: Path) -> None:
-    """RLlib's example of 2019; only the lines of JSON are there, without what a recording adds."""
+def test_dqn_on_sample_batches_reports_mean_q(tmp_path: Path) -> None:
+    """RLlib's example of 2019: only JSON lines, without Hindcast's own files."""
     record(recording(tmp_path / "written", output={"format": "SampleBatch"}))
     old = tmp_path / "old"
     old.mkdir()

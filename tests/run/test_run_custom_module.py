@@ -1,4 +1,4 @@
-"""A network of the user's own through training, interruption, evaluation, recording and loading."""
+"""A custom network in training, interruption, evaluation, recording and loading."""
 
 from __future__ import annotations
 
@@ -38,44 +38,44 @@ def fit(
     reporter: MemoryReporter | None = None,
     **spec: Any,
 ) -> Policy:
-    """Clones the data; the last weights. The run folder is `folder/test/r1`."""
-    given = {"model": NET, "stop": {"updates": 9}, "pipeline": {"datasetNumItersPerLearner": 3}, **spec}
-    return Policy.load(train(training(folder, data, **given), interruption, reporter).metrics["checkpoint"])
+    """Clone the data and return the final policy; the run folder is `folder/test/r1`."""
+    fields = {"model": NET, "stop": {"updates": 9}, "pipeline": {"datasetNumItersPerLearner": 3}, **spec}
+    return Policy.load(train(training(folder, data, **fields), interruption, reporter).metrics["checkpoint"])
 
 
 @pytest.fixture(scope="module")
-def trained(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder, whose training was evaluated in another process."""
-    folder = tmp_path_factory.mktemp("trained")
+def trained_run(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder of a training with parallel evaluation."""
+    folder = tmp_path_factory.mktemp("trained_run")
     evaluation = {"interval": 1, "duration": 4, "parallelToTraining": True}
     fit(folder, walks, environment=WALK, evaluation=evaluation)
     return folder / "test" / "r1"
 
 
-def test_a_training_in_pieces_is_the_training_in_one(walks: Path, tmp_path: Path) -> None:
-    whole = fit(tmp_path / "whole", walks)
+def test_interrupted_training_equals_uninterrupted_training(walks: Path, tmp_path: Path) -> None:
+    reference = fit(tmp_path / "whole", walks)
     for updates in (4, 3):
         with pytest.raises(Interrupted):
             fit(tmp_path / "parted", walks, StopAfter(updates))
-    parted = fit(tmp_path / "parted", walks)
-    assert parted.digest == whole.digest
-    assert isinstance(parted.module, Net)
-    assert parted.module.calls == 9
-    assert parted.module.pi.in_features == 6
+    resumed_policy = fit(tmp_path / "parted", walks)
+    assert resumed_policy.digest == reference.digest
+    assert isinstance(resumed_policy.module, Net)
+    assert resumed_policy.module.calls == 9
+    assert resumed_policy.module.pi.in_features == 6
 
 
-def test_dropout_goes_on_where_it_was(walks: Path, tmp_path: Path) -> None:
+def test_dropout_resumes_exactly(walks: Path, tmp_path: Path) -> None:
     spec = {"model": {"fcnetHiddens": [16], "dropout": 0.4, "layerNorm": True}, "environment": WALK}
     spec["evaluation"] = {"interval": 1, "duration": 3}
-    whole = fit(tmp_path / "whole", walks, **spec)
+    reference = fit(tmp_path / "whole", walks, **spec)
     with pytest.raises(Interrupted):
         fit(tmp_path / "parted", walks, StopAfter(5), **spec)
-    assert fit(tmp_path / "parted", walks, **spec).digest == whole.digest
-    assert fit(tmp_path / "alone", walks, **{**spec, "evaluation": None}).digest == whole.digest
+    assert fit(tmp_path / "parted", walks, **spec).digest == reference.digest
+    assert fit(tmp_path / "alone", walks, **{**spec, "evaluation": None}).digest == reference.digest
 
 
 @pytest.mark.parametrize("name", ["Net", "Sums"])
-def test_evaluating_does_not_change_what_is_trained(name: str, walks: Path, tmp_path: Path) -> None:
+def test_evaluation_does_not_change_training(name: str, walks: Path, tmp_path: Path) -> None:
     model = {"moduleClass": f"module_toys:{name}", "maxSeqLen": 4}
     alone = fit(tmp_path / "alone", walks, model=model)
     evaluation = {"interval": 1, "duration": 4}
@@ -86,36 +86,39 @@ def test_evaluating_does_not_change_what_is_trained(name: str, walks: Path, tmp_
 
 
 @pytest.mark.slow
-def test_a_new_process_loads_it_by_name_alone(trained: Path) -> None:
+def test_new_process_loads_module_only_if_class_is_allowed(trained_run: Path) -> None:
     code = (
         "import sys, hindcast\n"
         "allowed = sys.argv[2:]\n"
         "policy = hindcast.Policy.load(sys.argv[1], allow_classes=allowed)\n"
         "print(policy([0.1, 0.2, 0.3, 0.4]), type(policy.module).__name__)"
     )
-    command = [sys.executable, "-c", code, str(trained)]
+    command = [sys.executable, "-c", code, str(trained_run)]
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, "module_toys:Net"], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split()[-1] == "Net", done.stderr
-    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert "no class is imported because a file says so; if it is yours, import it first" in refused.stderr
+    assert completed.stdout.split()[-1] == "Net", completed.stderr
+    refused_process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (
+        "no class is imported because a file says so; if it is yours, import it first"
+        in refused_process.stderr
+    )
 
 
-def test_it_is_recorded_and_evaluated_by_name(trained: Path, tmp_path: Path) -> None:
-    policy = {"checkpoint": {"path": str(trained)}, "moduleClass": "module_toys:Net"}
+def test_custom_policy_is_recorded_and_evaluated(trained_run: Path, tmp_path: Path) -> None:
+    policy = {"checkpoint": {"path": str(trained_run)}, "moduleClass": "module_toys:Net"}
     resource = recording(tmp_path / "one", policy=policy, duration={"episodes": 12})
     record(resource)
     with pytest.raises(Interrupted):
         record(recording(tmp_path / "two", policy=policy, duration={"episodes": 12}), StopAfter(5))
     record(recording(tmp_path / "two", policy=policy, duration={"episodes": 12}))
     assert episode_hashes(read_all(tmp_path / "one")) == episode_hashes(read_all(tmp_path / "two"))
-    assert evaluate_checkpoint(trained, episodes=2, module_class="module_toys:Net").report.returns
+    assert evaluate_checkpoint(trained_run, episodes=2, module_class="module_toys:Net").report.returns
 
 
-def test_a_warm_start_is_of_the_same_class_and_options(trained: Path, walks: Path, tmp_path: Path) -> None:
-    start = {"initialCheckpoint": str(trained), "stop": {"updates": 1}}
+def test_warm_start_requires_same_class_and_options(trained_run: Path, walks: Path, tmp_path: Path) -> None:
+    start = {"initialCheckpoint": str(trained_run), "stop": {"updates": 1}}
     assert fit(tmp_path / "same", walks, **start).module.calls == 10
     with pytest.raises(SpecError, match=r"has model\.moduleOptions .* this one has"):
         fit(tmp_path / "other", walks, **start, model={**NET, "moduleOptions": {"units": 7}})
@@ -123,7 +126,7 @@ def test_a_warm_start_is_of_the_same_class_and_options(trained: Path, walks: Pat
         fit(tmp_path / "default", walks, **start, model={})
 
 
-def test_an_expert_may_have_one(tmp_path: Path) -> None:
+def test_expert_with_custom_module_is_checked_and_trained(tmp_path: Path) -> None:
     reporter = MemoryReporter()
     train_policy = {
         "model": {"moduleClass": "module_toys:Idle"},
@@ -139,7 +142,7 @@ def test_an_expert_may_have_one(tmp_path: Path) -> None:
     assert isinstance(Policy.load(tmp_path / "b" / "_hindcast" / "policy").module, Net)
 
 
-def test_what_is_odd_is_noted_before_training(walks: Path, tmp_path: Path) -> None:
+def test_suspicious_module_is_noted_before_training(walks: Path, tmp_path: Path) -> None:
     reporter = MemoryReporter()
     fit(tmp_path, walks, reporter=reporter, model={"moduleClass": "module_toys:Idle"})
     assert [note for note in reporter.notes if "Idle.forgotten" in note and "they are never trained" in note]
@@ -147,7 +150,7 @@ def test_what_is_odd_is_noted_before_training(walks: Path, tmp_path: Path) -> No
         fit(tmp_path / "other", walks, model={"moduleClass": "module_toys:Counts"})
 
 
-def test_an_algorithm_must_build_the_class_that_is_given(walks: Path, tmp_path: Path) -> None:
+def test_algorithm_that_ignores_module_class_is_refused(walks: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="OwnPolicy builds its own policy, Plain: its networks"):
         fit(
             tmp_path,
@@ -158,7 +161,7 @@ def test_an_algorithm_must_build_the_class_that_is_given(walks: Path, tmp_path: 
         )
 
 
-def test_it_is_found_missing_before_anything_runs(tmp_path: Path) -> None:
+def test_missing_module_is_reported_before_run(tmp_path: Path) -> None:
     missing = {"moduleClass": "nowhere:Net"}
     expert = {"train": {"model": missing, "stop": {"iterations": 1}}}
     for resource in (training(tmp_path, "data", model=missing), recording(tmp_path / "out", policy=expert)):
@@ -166,7 +169,7 @@ def test_it_is_found_missing_before_anything_runs(tmp_path: Path) -> None:
             check_early(resource, FileReferences({}))
 
 
-def test_the_builder_trains_saves_and_restores_it(tmp_path: Path) -> None:
+def test_builder_trains_saves_and_restores_custom_module(tmp_path: Path) -> None:
     config = (
         PPOConfig()
         .environment("toy_environments:Walk")
@@ -175,11 +178,14 @@ def test_the_builder_trains_saves_and_restores_it(tmp_path: Path) -> None:
     )
     with config.build_algo() as algo:
         algo.train()
-        saved = algo.save_to_path(tmp_path / "saved")
+        checkpoint = algo.save_to_path(tmp_path / "saved")
         digest = algo.get_policy().digest
-    with type(algo).from_checkpoint(saved) as again:
-        assert again.get_policy().digest == digest
-        assert again.get_module().pi.in_features == 5
-    other = config.copy(copy_frozen=False).rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 6}))
-    with other.build_algo() as algo, pytest.raises(DataError, match="was trained with module_options="):
-        algo.restore_from_path(saved)
+    with type(algo).from_checkpoint(checkpoint) as restored_algo:
+        assert restored_algo.get_policy().digest == digest
+        assert restored_algo.get_module().pi.in_features == 5
+    other_config = config.copy(copy_frozen=False).rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 6}))
+    with (
+        other_config.build_algo() as algo,
+        pytest.raises(DataError, match="was trained with module_options="),
+    ):
+        algo.restore_from_path(checkpoint)

@@ -1,4 +1,4 @@
-"""On a cluster with pools, the data pool reads what is prepared and makes it; the learners' CPUs do neither."""
+"""On a cluster with pools, data are prepared on the data pool, not on the learners' CPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ATTEMPT = Attempt(revision=1, number=1, ray_job_name="c", namespace="n", uid="u"
 
 
 class NotedJob(Job):
-    """Notes the pool of each process that reads parts or makes partitions."""
+    """A job that notes the pool of each process that reads parts or makes partitions."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("scatter", "bounds", "spec"):
@@ -51,22 +51,22 @@ class NotedJob(Job):
 
 
 @pytest.fixture
-def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where they are noted; work is large enough for Ray, and in many partitions."""
+def note_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file for these notes; the job is large enough for Ray and has many partitions."""
     folder = tmp_path / "noted"
     folder.mkdir()
     monkeypatch.setenv("NOTED", str(folder))
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     monkeypatch.setattr(preparer, "Job", NotedJob)
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
     return folder
 
 
 @pytest.fixture
-def data_worker(ray_here: Path, noted: Path, warm: WarmPython) -> Iterator[None]:
-    """A machine with fewer CPUs than the learner's that is there."""
+def data_worker(ray_here: Path, note_log: Path, warm: WarmPython) -> Iterator[None]:
+    """Add a machine with fewer CPUs than the learner's."""
     import ray
 
     address = ray.get_runtime_context().gcs_address
@@ -85,31 +85,35 @@ def data_worker(ray_here: Path, noted: Path, warm: WarmPython) -> Iterator[None]
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
-def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, data_worker: None) -> None:
+def test_preparation_leaves_the_learners_cpus_alone(
+    tmp_path: Path, note_log: Path, data_worker: None
+) -> None:
     block = kit.make_block(np.arange(1, 40).tolist())
     table = kit.table_of(block, tmp_path / "table")
-    scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=6)
+    scrambled_path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table), files=6)
     in_order = kit.write_files(tmp_path / "runs", table.drop_columns(["eps_id", "t"]), files=6)
     options = Pools(ATTEMPT).options("data", 1)
-    (found,) = opening.open_reading(
-        Reading((scrambled,)), cache=tmp_path / "cache", ray_options=options
+    (prepared_path,) = opening.open_reading(
+        Reading((scrambled_path,)), cache=tmp_path / "cache", ray_options=options
     ).paths
-    assert episode_hashes(kit.read_block(open_dataset(found))) == episode_hashes(block)
-    (found,) = opening.open_reading(Reading((in_order,)), cache=tmp_path / "cache", ray_options=options).paths
-    assert open_dataset(found).num_steps == block.num_steps
-    assert {place.name for place in noted.iterdir()} == {"scatter-data", "bounds-data", "spec-data"}
+    assert episode_hashes(kit.read_block(open_dataset(prepared_path))) == episode_hashes(block)
+    (prepared_path,) = opening.open_reading(
+        Reading((in_order,)), cache=tmp_path / "cache", ray_options=options
+    ).paths
+    assert open_dataset(prepared_path).num_steps == block.num_steps
+    assert {place.name for place in note_log.iterdir()} == {"scatter-data", "bounds-data", "spec-data"}
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_here", "noted")
+@pytest.mark.usefixtures("ray_here", "note_log")
 @pytest.mark.filterwarnings("ignore")
-def test_a_class_that_tasks_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a module that only this process finds: Ray would repeat such tasks forever."""
+def test_class_that_tasks_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module can be imported only here: Ray would repeat such tasks forever."""
     (tmp_path / "only_here.py").write_text("class Own:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(preparer, "Job", Job)
     register_object(importlib.import_module("only_here").Own())
     table = kit.table_of(kit.make_block([3, 4]), tmp_path / "table")
-    scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=2)
+    scrambled_path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table), files=2)
     with pytest.raises(SpecError, match="processes that prepare the data cannot import 'only_here'"):
-        opening.open_reading(Reading((scrambled,)), cache=tmp_path / "cache")
+        opening.open_reading(Reading((scrambled_path,)), cache=tmp_path / "cache")

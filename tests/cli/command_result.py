@@ -1,14 +1,14 @@
-"""What calling the command line gives."""
+"""The result of a call of the command line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Called:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
-Hindcast = Callable[..., Called]
+Hindcast = Callable[..., CommandResult]

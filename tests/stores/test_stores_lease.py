@@ -1,4 +1,4 @@
-"""One process at a time fills a folder of a store."""
+"""One process at a time writes to a folder in a store."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def held_elsewhere(state, renewed):
     state.child("lock", "000009.json").write_bytes(orjson.dumps(holder))
 
 
-def test_two_conversions_at_once_are_one(place, walks):
+def test_second_conversion_into_one_folder_is_refused(place, walks):
     dataset, out = open_dataset(walks), resolve(place.uri)
-    refused = []
+    errors = []
 
     def second(stage, done, total):
-        if not refused:
+        if not errors:
             with pytest.raises(OutputConflict, match=rf"another process \({os.getpid()} on ") as caught:
                 write(dataset, Target(out))
-            refused.append(caught.value)
+            errors.append(caught.value)
 
     write(dataset, Target(out), hooks=Hooks(progress=second))
-    assert refused[0].exit_code == 4
+    assert errors[0].exit_code == 4
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
     assert not out.child(FOLDER, "lock").exists()
     assert write(dataset, Target(out)).state == "AlreadyFinished"
 
 
-def test_who_lost_the_lock_writes_nothing_more(s3, walks):
+def test_conversion_that_lost_the_lease_stops_writing(s3, walks):
     dataset, out = open_dataset(walks), resolve(s3.uri)
 
     def take_over(stage, done, total):
@@ -70,7 +70,7 @@ def test_who_lost_the_lock_writes_nothing_more(s3, walks):
     assert orjson.loads(out.child(FOLDER, "lock/000009.json").read_bytes())["token"] == "theirs"
 
 
-def test_evaluations_that_lost_the_lock_write_nothing_more(s3):
+def test_evaluation_that_lost_the_lease_stops_writing(s3):
     config = PPOConfig().environment(Walk).rl_module(model_config={"fcnet_hiddens": [8]})
     config = config.evaluation(evaluation_duration=4).offline_data(output=s3.uri)
     with (
@@ -78,13 +78,13 @@ def test_evaluations_that_lost_the_lock_write_nothing_more(s3):
         config.build_algo() as algo,
     ):
         algo.evaluate()
-        counted = read_commits(resolve(s3.uri)).keys()
+        committed_numbers = read_commits(resolve(s3.uri)).keys()
         held_elsewhere(s3.at(FOLDER), renewed=lease.time.time())
         algo.evaluate()
-    assert read_commits(resolve(s3.uri)).keys() == counted
+    assert read_commits(resolve(s3.uri)).keys() == committed_numbers
 
 
-def test_the_lock_of_a_process_killed_here_is_taken_at_once(s3):
+def test_lease_of_a_killed_local_process_is_acquired_at_once(s3):
     command = [sys.executable, "-c", DIES_WITH_THE_LOCK, s3.uri]
     assert subprocess.run(command, check=False, timeout=60).returncode < 0
     assert s3.at("lock").exists()
@@ -93,7 +93,7 @@ def test_the_lock_of_a_process_killed_here_is_taken_at_once(s3):
     assert not s3.at("lock").exists()
 
 
-def test_the_lock_of_another_machine_lapses(s3):
+def test_lease_of_another_machine_lapses(s3):
     state = resolve(s3.uri)
     held_elsewhere(state, renewed=lease.time.time() - 60)
     with (
@@ -108,28 +108,28 @@ def test_the_lock_of_another_machine_lapses(s3):
 
 
 @pytest.mark.soak
-def test_of_two_that_begin_in_one_moment_one_writes(place):
+def test_one_of_two_simultaneous_writers_gets_the_lease(place):
     for race in range(repeats(10, soak=100)):
         assert race_for_lease(place.at(f"{race}")) == [False, True]
 
 
-def test_a_lock_that_is_renewed_does_not_lapse(s3, monkeypatch):
-    monkeypatch.setattr(lease, "_RENEWED_EVERY_S", 0.05)
+def test_renewed_lease_does_not_lapse(s3, monkeypatch):
+    monkeypatch.setattr(lease, "_RENEWAL_INTERVAL_SECONDS", 0.05)
     state = resolve(s3.uri)
     with sole_writer(state):
         first = s3.at("lock/000001.json").read_bytes()
         while s3.at("lock/000001.json").read_bytes() == first:
-            """It is written again."""
+            """Wait for a renewal."""
 
 
-def test_a_renewal_under_way_at_the_end_leaves_no_lock(place, monkeypatch):
-    monkeypatch.setattr(lease, "_RENEWED_EVERY_S", 0.05)
+def test_renewal_in_progress_at_release_leaves_no_lease(place, monkeypatch):
+    monkeypatch.setattr(lease, "_RENEWAL_INTERVAL_SECONDS", 0.05)
     writes = r"^(PUT|POST) .*lock"
     before = set(threading.enumerate())
     with sole_writer(resolve(place.uri)):
         place.fail(matching=writes, delay=0.3)
-        while not any(re.search(writes, asked) for asked in place.faults.asked()):
-            """A renewal begins."""
+        while not any(re.search(writes, request) for request in place.faults.asked()):
+            """Wait until a renewal begins."""
     for thread in set(threading.enumerate()) - before:
         thread.join(30)
     assert not place.at("lock").exists()

@@ -1,4 +1,4 @@
-"""An expert's training in pieces is the training in one, bit for bit; a spec that failed can be mended."""
+"""An interrupted expert equals an uninterrupted one; a corrected spec runs after a failure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hindcast.storage.location import resolve
 from support import add_position_dependence, recording, train, training
 
 
-def test_an_experts_training_in_pieces_is_the_training_in_one(tmp_path: Path) -> None:
-    """Where kernels round by position, too: an iteration is always made whole, in one process."""
+def test_resumed_expert_equals_uninterrupted_expert(tmp_path: Path) -> None:
+    """Also if kernels round by position, because one process completes each iteration."""
     expert = {
         "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
         "model": {"fcnetHiddens": [8]},
@@ -27,27 +27,27 @@ def test_an_experts_training_in_pieces_is_the_training_in_one(tmp_path: Path) ->
     assert resource.spec.policy.train is not None
     spec, evaluator = resource.spec.policy.train, EnvEvaluator(resource.spec.environment, 2, explore=True)
 
-    def fresh() -> Trainer:
-        made = make_online_trainer(resource, spec, width=4)
-        add_position_dependence(made.policy)
-        return made
+    def make_trainer() -> Trainer:
+        online_trainer = make_online_trainer(resource, spec, width=4)
+        add_position_dependence(online_trainer.policy)
+        return online_trainer
 
-    def evaluations(trainer: Trainer, iterations: int) -> list[Any]:
+    def evaluate_iterations(trainer: Trainer, iterations: int) -> list[Any]:
         return [iterate_and_evaluate(trainer, evaluator, seed=0)["evaluation"] for _ in range(iterations)]
 
-    whole, begun, resumed = fresh(), fresh(), fresh()
-    returns = evaluations(whole, 4)
-    evaluations(begun, 2)
-    checkpoint = begun.save(CheckpointStore(resolve(tmp_path / "checkpoints"), keep=1))
+    reference_trainer, first_trainer, second_trainer = make_trainer(), make_trainer(), make_trainer()
+    returns = evaluate_iterations(reference_trainer, 4)
+    evaluate_iterations(first_trainer, 2)
+    checkpoint = first_trainer.save(CheckpointStore(resolve(tmp_path / "checkpoints"), keep=1))
     del checkpoint.training.counters["seconds"]  # as in those of earlier versions
-    resumed.load(checkpoint)
-    assert evaluations(resumed, 2) == returns[2:]
-    assert resumed.policy.digest == whole.policy.digest
-    assert resumed.experience and whole.experience
-    assert resumed.experience.counters == whole.experience.counters == {"sampled": 4 * 64}
+    second_trainer.load(checkpoint)
+    assert evaluate_iterations(second_trainer, 2) == returns[2:]
+    assert second_trainer.policy.digest == reference_trainer.policy.digest
+    assert second_trainer.experience and reference_trainer.experience
+    assert second_trainer.experience.counters == reference_trainer.experience.counters == {"sampled": 4 * 64}
 
 
-def test_a_spec_that_failed_at_once_can_be_mended(walks: Path, tmp_path: Path) -> None:
+def test_corrected_spec_runs_in_same_folder(walks: Path, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no Gymnasium environment"):
         train(training(tmp_path, walks, environment={"id": "Nowhere-v0"}))
     assert train(training(tmp_path, walks)).state == "Succeeded"

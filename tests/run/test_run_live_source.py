@@ -1,4 +1,4 @@
-"""Trainings on what their own policy plays; with files beside it, and resumed, they are in test_run_algorithms.py."""
+"""Trainings on episodes of their own policy; test_run_algorithms.py has those with files and resumed ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from support import WALK, StopAfter, episode_hashes, read_all, record, recording
 SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}
 
 
-def playing(folder: Path, **spec: Any) -> OfflineTraining:
-    """DQN on nothing but what it plays, for two iterations of 8 updates."""
+def make_playing_training(folder: Path, **spec: Any) -> OfflineTraining:
+    """DQN on its own episodes only, for two iterations of 8 updates."""
     defaults = {
         "algorithm": "DQN",
         "config": {"trainBatchSizePerLearner": 16, "epsilon": [[0, 1.0], [40, 0.25]]},
@@ -33,14 +33,14 @@ def playing(folder: Path, **spec: Any) -> OfflineTraining:
     return training(folder, "", **{**defaults, **spec})
 
 
-def begun(resource: OfflineTraining) -> Trainer:
+def start_trainer(resource: OfflineTraining) -> Trainer:
     trainer = make_offline_trainer(resource, [])
     trainer.begin()
     return trainer
 
 
-def test_a_sampler_alone_trains_in_the_environment(tmp_path: Path) -> None:
-    outcome = train(playing(tmp_path, evaluation={"duration": 2}))
+def test_sampler_alone_trains_in_environment(tmp_path: Path) -> None:
+    outcome = train(make_playing_training(tmp_path, evaluation={"duration": 2}))
     assert outcome.metrics["updates"] == 16
     lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
     first, second = (orjson.loads(line) for line in lines[:2])
@@ -51,65 +51,61 @@ def test_a_sampler_alone_trains_in_the_environment(tmp_path: Path) -> None:
     assert second["num_env_steps_trained_lifetime"] == 16 * 16
 
 
-def test_an_iteration_that_an_earlier_stop_cut_short_counts_its_episodes_once(tmp_path: Path) -> None:
+def test_iteration_cut_short_counts_episodes_once(tmp_path: Path) -> None:
     for folder, ends in (("whole", [16]), ("parts", [3, 11, 16])):
         for end in ends:
-            train(playing(tmp_path / folder, stop={"updates": end}))
-    whole, parts = (
+            train(make_playing_training(tmp_path / folder, stop={"updates": end}))
+    reference_lines, resumed_lines = (
         [
             (line["env_runners"], line["learners"], line["num_env_steps_sampled_lifetime"])
-            for line in map(
-                orjson.loads, (tmp_path / each / "test/r1/results.jsonl").read_text().splitlines()
-            )
+            for line in map(orjson.loads, (tmp_path / run / "test/r1/results.jsonl").read_text().splitlines())
         ]
-        for each in ("whole", "parts")
+        for run in ("whole", "parts")
     )
-    assert parts == whole
+    assert resumed_lines == reference_lines
 
 
-def test_timesteps_to_stop_at_are_those_trained(tmp_path: Path) -> None:
-    assert train(playing(tmp_path, stop={"timesteps": 160})).metrics["updates"] == 10
+def test_stop_timesteps_count_trained_timesteps(tmp_path: Path) -> None:
+    assert train(make_playing_training(tmp_path, stop={"timesteps": 160})).metrics["updates"] == 10
 
 
-def test_more_is_played_where_more_is_asked_for(tmp_path: Path) -> None:
+def test_more_timesteps_per_update_play_more_episodes(tmp_path: Path) -> None:
     sampler = {"timestepsPerUpdate": 30, "warmupTimesteps": 0, "envsPerRunner": 4}
-    trainer = begun(playing(tmp_path, input=[{"sampler": sampler}]))
+    trainer = start_trainer(make_playing_training(tmp_path, input=[{"sampler": sampler}]))
     result = trainer.iterate()
     trainer.close()
     assert result["num_env_steps_sampled_lifetime"] >= 7 * 30
     assert result["env_runners"]["num_episodes"] % 4 == 0
 
 
-def test_epsilon_falls_with_what_is_played_and_is_saved_with_the_policy(tmp_path: Path) -> None:
-    trainer = begun(playing(tmp_path))
+def test_epsilon_decays_while_playing_and_is_saved_with_policy(tmp_path: Path) -> None:
+    trainer = start_trainer(make_playing_training(tmp_path))
     module = trainer.policy.module
     assert module.epsilon == 0.25  # the last value, until it plays
-    seen = []
+    epsilons = []
     for _ in range(6):
         trainer.learner.update(trainer.experience.next(), 16)
-        seen.append(float(module.epsilon))
+        epsilons.append(float(module.epsilon))
     trainer.policy.save(tmp_path / "policy")
     trainer.close()
-    assert seen == sorted(seen, reverse=True)
-    assert seen[0] > 0.25 == seen[-1]
+    assert epsilons == sorted(epsilons, reverse=True)
+    assert epsilons[0] > 0.25 == epsilons[-1]
     assert torch.equal(Policy.load(tmp_path / "policy").module.epsilon, module.epsilon)
 
 
-def test_a_plan_says_the_samplers_share(tmp_path: Path, walks: Path) -> None:
+def test_plan_shows_share_of_sampler(tmp_path: Path, walks: Path) -> None:
     inputs = [{"path": str(walks), "weight": 3}, {"sampler": SAMPLER, "weight": 1}]
-    found = plan(playing(tmp_path, input=inputs), [])
-    assert (found["inputs"], found["data"]["samplerShare"]) == ([str(walks)], 0.25)
-    assert plan(playing(tmp_path), [])["inputs"] == []
+    document = plan(make_playing_training(tmp_path, input=inputs), [])
+    assert (document["inputs"], document["data"]["samplerShare"]) == ([str(walks)], 0.25)
+    assert plan(make_playing_training(tmp_path), [])["inputs"] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "environment"), [("DQN", "toy_environments:Walk"), ("SAC", "toy_environments:Steered")]
 )
-def test_an_expert_is_the_same_however_often_it_is_stopped(
-    tmp_path: Path, algorithm: str, environment: str
-) -> None:
-    def expert(folder: Path) -> OfflineRecording:
+def test_interrupted_expert_records_same_episodes(tmp_path: Path, algorithm: str, environment: str) -> None:
+    def make_recording(folder: Path) -> OfflineRecording:
         train_policy = {
             "algorithm": algorithm,
             "config": {"trainBatchSizePerLearner": 8},
@@ -122,10 +118,10 @@ def test_an_expert_is_the_same_however_often_it_is_stopped(
         policy = {"train": train_policy}
         return recording(folder, environment={"id": environment}, policy=policy, duration={"episodes": 3})
 
-    record(expert(tmp_path / "whole"))
+    record(make_recording(tmp_path / "whole"))
     with pytest.raises(Interrupted):
-        record(expert(tmp_path / "parted"), StopAfter(1))
-    record(expert(tmp_path / "parted"))
+        record(make_recording(tmp_path / "parted"), StopAfter(1))
+    record(make_recording(tmp_path / "parted"))
     assert episode_hashes(read_all(tmp_path / "whole")) == episode_hashes(read_all(tmp_path / "parted"))
     log = (tmp_path / "whole/_hindcast/policy/results.jsonl").read_text().splitlines()
     lines = [orjson.loads(line) for line in log]
@@ -133,14 +129,18 @@ def test_an_expert_is_the_same_however_often_it_is_stopped(
     assert 220 <= lines[-1]["num_env_steps_sampled_lifetime"] < 240
 
 
-def test_an_own_algorithm_says_that_it_learns_from_what_it_plays(tmp_path: Path) -> None:
-    own = {"algorithm": "algorithm_toys:NStepQ", "config": {}, "customConfig": {}}
-    with pytest.raises(SpecError, match=r"NStepQ learns from recorded data only; .* set live = True"):
-        begun(playing(tmp_path, **own))
+def test_custom_algorithm_without_live_is_refused(tmp_path: Path) -> None:
+    spec = {"algorithm": "algorithm_toys:NStepQ", "config": {}, "customConfig": {}}
+    with pytest.raises(
+        SpecError, match=r"NStepQ learns from recorded data only; .* set can_train_online = True"
+    ):
+        start_trainer(make_playing_training(tmp_path, **spec))
 
 
-def test_a_filter_needs_recorded_data(tmp_path: Path) -> None:
+def test_observation_filter_without_recorded_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         SpecError, match=r"observationFilter is MeanStd, .* from recorded data, and there are none"
     ):
-        begun(playing(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "MeanStd"}))
+        start_trainer(
+            make_playing_training(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "MeanStd"})
+        )

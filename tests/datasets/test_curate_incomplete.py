@@ -1,4 +1,4 @@
-"""Recordings of which only a part is there say so, wherever they are opened."""
+"""Incomplete recordings are noted wherever they are opened."""
 
 import json
 
@@ -23,7 +23,7 @@ def source(tmp_path, monkeypatch):
 
 @pytest.fixture
 def recording(source, tmp_path):
-    """A recording in any format, interrupted before its last range."""
+    """Return a function that makes a recording in any format, interrupted before its last range."""
 
     def make(form="Episodes", resource="OfflineRecording/random", duration=None):
         folder = tmp_path / form
@@ -37,7 +37,7 @@ def recording(source, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["Episodes", "JSON"])
-def test_a_part_is_said_to_be_one(recording, form):
+def test_conversion_of_incomplete_recording_is_noted(recording, form):
     folder = recording(form)
     (note,) = [one for one in open_data(Reading((str(folder),))).notes if "complete" in one]
     assert note == (
@@ -50,29 +50,29 @@ def test_a_part_is_said_to_be_one(recording, form):
     assert [one for one in problems if one.message == note] == [problem]
 
 
-def test_a_training_hears_of_text_too(recording):
+def test_training_on_incomplete_text_recording_is_noted(recording):
     assert "6 of 60,000 episodes" in open_reading(Reading((str(recording("CSV")),))).unfinished_notes[0]
 
 
 @pytest.mark.parametrize(
-    ("duration", "said"),
+    ("duration", "sentence"),
     [
         ({"timesteps": 1_000_000}, " of 1,000,000 timesteps are recorded"),
         ({"episodes": 6}, "it has no manifest yet, 6 episodes are recorded"),
         ({"episodes": None}, "it has no manifest yet, 6 episodes are recorded"),
     ],
 )
-def test_how_much_of_what_was_asked_for(recording, duration, said):
+def test_note_says_how_much_of_the_duration_is_recorded(recording, duration, sentence):
     (note,) = open_dataset(recording(duration=duration)).notes
-    assert said in note
+    assert sentence in note
 
 
-def test_what_other_commands_left_is_said_as_well(recording):
+def test_incomplete_result_of_other_commands_is_noted(recording):
     (note,) = open_dataset(recording(resource="hindcast data", duration={"?": 0})).notes
     assert "; run it again for the rest" in note
 
 
-def test_without_a_mark_it_is_still_said(recording):
+def test_incomplete_recording_without_owner_file_is_noted(recording):
     folder = recording()
     (folder / "_hindcast/spec.json").write_text("{")
     assert "it has no manifest yet" in open_dataset(folder).notes[0]
@@ -80,7 +80,7 @@ def test_without_a_mark_it_is_still_said(recording):
     assert "it has no manifest yet" in open_dataset(folder).notes[0]
 
 
-def test_a_complete_one_and_one_of_its_files_say_nothing(source, recording, tmp_path):
+def test_complete_recording_and_single_file_have_no_note(source, recording, tmp_path):
     convert_data(Reading((str(source),)), Target(resolve(tmp_path / "whole")))
     assert not open_dataset(tmp_path / "whole").notes
     folder = recording()

@@ -1,4 +1,4 @@
-"""What a user gets wrong is one sentence: where, what was found, what is allowed."""
+"""Errors of users are one sentence: location, found value, allowed values."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ spec:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., None]:
-    """Carry out the training above, with replacements in its text."""
+    """A function that executes the training above, with replacements in its text."""
 
-    def carried_out(data: Path | None = None, environment: str = WALK["id"], **replacements: str) -> None:
+    def execute_training(
+        data: Path | None = None, environment: str = WALK["id"], **replacements: str
+    ) -> None:
         source = f"path: {data}" if data else "recordingRef: {name: expert}"
         text = TRAINING.format(source=source, runs=tmp_path / "runs", environment=environment)
         for old, new in replacements.items():
@@ -51,11 +53,11 @@ def run(tmp_path: Path) -> Callable[..., None]:
         file.write_text(text)
         execute(load_resources(file), MemoryReporter())
 
-    return carried_out
+    return execute_training
 
 
-def changed(walks: Path, folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
-    """The recording once more, with other values in its columns."""
+def write_changed(walks: Path, folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
+    """Write a copy of the recording with changed columns."""
     dataset = open_dataset(str(walks))
     block = Block.concat([dataset.read(unit) for unit in dataset.units])
     columns = {name: column.copy() for name, column in block.columns.items()}
@@ -71,8 +73,8 @@ def changed(walks: Path, folder: Path, change: Callable[[dict[str, np.ndarray]],
     return folder
 
 
-def said(error: pytest.ExceptionInfo[Any]) -> str:
-    """The message: one line, without a hint of a traceback."""
+def message_of(error: pytest.ExceptionInfo[Any]) -> str:
+    """Return the message, which must be one line without a traceback."""
     text = str(error.value)
     assert "\n" not in text
     assert "Traceback" not in text
@@ -80,12 +82,12 @@ def said(error: pytest.ExceptionInfo[Any]) -> str:
 
 
 class TestResources:
-    def test_broken_yaml(self, run: Callable[..., None], walks: Path) -> None:
+    def test_invalid_yaml_names_line(self, run: Callable[..., None], walks: Path) -> None:
         with pytest.raises(SpecError) as error:
             run(walks, **{"{iterations: 1}": "{iterations: 1"})
-        assert re.match(r".*train\.yaml:\d+: ", said(error))
+        assert re.match(r".*train\.yaml:\d+: ", message_of(error))
 
-    def test_an_unknown_field(self, run: Callable[..., None], walks: Path) -> None:
+    def test_unknown_field_suggests_name(self, run: Callable[..., None], walks: Path) -> None:
         with pytest.raises(SpecError) as error:
             run(walks, **{"algorithm": "algoritm"})
         messages = str(error.value).splitlines()
@@ -93,101 +95,104 @@ class TestResources:
             re.search(r"train\.yaml:5: spec\.algoritm.*did you mean .?algorithm", line) for line in messages
         )
 
-    def test_a_wrong_type(self, run: Callable[..., None], walks: Path) -> None:
+    def test_wrong_type_names_field_and_value(self, run: Callable[..., None], walks: Path) -> None:
         with pytest.raises(SpecError) as error:
             run(walks, **{"1.0e-3": "fast"})
-        assert re.match(r".*train\.yaml:6: spec\.config\.lr.*'fast'", said(error))
+        assert re.match(r".*train\.yaml:6: spec\.config\.lr.*'fast'", message_of(error))
 
-    def test_an_unknown_algorithm(self, run: Callable[..., None], walks: Path) -> None:
+    def test_unknown_algorithm_lists_algorithms(self, run: Callable[..., None], walks: Path) -> None:
         with pytest.raises(SpecError) as error:
             run(walks, **{"algorithm: BC": "algorithm: CB"})
-        assert re.match(r".*train\.yaml:5: spec\.algorithm.*'CB'.*BC", said(error))
+        assert re.match(r".*train\.yaml:5: spec\.algorithm.*'CB'.*BC", message_of(error))
 
-    def test_an_environment_that_does_not_exist(self, run: Callable[..., None], walks: Path) -> None:
+    def test_unknown_environment_suggests_id(self, run: Callable[..., None], walks: Path) -> None:
         with pytest.raises(SpecError) as error:
             run(walks, environment="CartPoel-v1")
         assert re.search(
             r"spec\.environment\.id.*there is no Gymnasium environment 'CartPoel-v1'.*'CartPole-v1'",
-            said(error),
+            message_of(error),
         )
 
-    def test_a_recording_that_is_not_there(self, run: Callable[..., None]) -> None:
+    def test_unknown_recording_names_field(self, run: Callable[..., None]) -> None:
         with pytest.raises(SpecError) as error:
             run()
         assert re.search(
-            r"train\.yaml:9: spec\.input\[0\]\.recordingRef.*no OfflineRecording named 'expert'", said(error)
+            r"train\.yaml:9: spec\.input\[0\]\.recordingRef.*no OfflineRecording named 'expert'",
+            message_of(error),
         )
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             load_resources(tmp_path / "nothing.yaml")
-        assert "nothing.yaml" in said(error)
+        assert "nothing.yaml" in message_of(error)
 
 
 class TestData:
-    def test_that_are_not_there(self, run: Callable[..., None], tmp_path: Path) -> None:
+    def test_missing_folder_is_named(self, run: Callable[..., None], tmp_path: Path) -> None:
         with pytest.raises(DataError) as error:
             run(tmp_path / "nowhere")
-        assert f"{tmp_path / 'nowhere'} does not exist" in said(error)
+        assert f"{tmp_path / 'nowhere'} does not exist" in message_of(error)
 
-    def test_of_no_episodes(self, run: Callable[..., None], tmp_path: Path) -> None:
+    def test_empty_folder_is_named(self, run: Callable[..., None], tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         with pytest.raises(DataError) as error:
             run(tmp_path / "empty")
-        assert f"{tmp_path / 'empty'} holds no" in said(error)
+        assert f"{tmp_path / 'empty'} holds no" in message_of(error)
 
-    def test_of_a_recording_that_has_not_begun(self, run: Callable[..., None], tmp_path: Path) -> None:
+    def test_unstarted_recording_has_no_episodes(self, run: Callable[..., None], tmp_path: Path) -> None:
         (tmp_path / "begun/_hindcast").mkdir(parents=True)
         with pytest.raises(DataError) as error:
             run(tmp_path / "begun")
-        assert "no episodes yet" in said(error)
+        assert "no episodes yet" in message_of(error)
 
-    def test_observations_of_another_shape(
+    def test_observations_of_other_shape_name_file_and_row(
         self, run: Callable[..., None], walks: Path, tmp_path: Path
     ) -> None:
-        def narrower(columns: dict[str, np.ndarray]) -> None:
+        def narrow(columns: dict[str, np.ndarray]) -> None:
             columns["obs"] = columns["obs"][:, :3]
 
-        folder = changed(walks, tmp_path / "data", narrower)
+        folder = write_changed(walks, tmp_path / "data", narrow)
         with pytest.raises(DataError) as error:
             run(folder)
-        message = said(error)
+        message = message_of(error)
         assert f"{folder}/000000-a-000.parquet, row 0" in message
         assert re.search(r"'obs' is float32 \[3\], but the space has .*\[4\]", message)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_nan_and_infinity_in_observations(
+    def test_non_finite_observation_names_file_row_and_step(
         self, run: Callable[..., None], walks: Path, tmp_path: Path, value: float
     ) -> None:
         lengths = np.concatenate([unit.lengths for unit in open_dataset(str(walks)).units])
         row = int(lengths[:10].sum()) + 10 + 2  # observation 2 of episode 10, in the second file
 
-        def broken(columns: dict[str, np.ndarray]) -> None:
+        def break_value(columns: dict[str, np.ndarray]) -> None:
             columns["obs"][row, 1] = value
 
-        folder = changed(walks, tmp_path / "data", broken)
+        folder = write_changed(walks, tmp_path / "data", break_value)
         with pytest.raises(DataError) as error:
             run(folder)
-        message = said(error)
+        message = message_of(error)
         assert re.search(rf"{folder}/000000-a-001\.parquet, row 2 \(episode .*\), t = 2: 'obs' has", message)
         assert str(value) in message
         assert "expected a finite number" in message
 
-    def test_actions_outside_the_space(self, run: Callable[..., None], walks: Path, tmp_path: Path) -> None:
-        def beyond(columns: dict[str, np.ndarray]) -> None:
+    def test_action_outside_space_names_file_and_row(
+        self, run: Callable[..., None], walks: Path, tmp_path: Path
+    ) -> None:
+        def set_invalid_action(columns: dict[str, np.ndarray]) -> None:
             columns["actions"][0] = 7
 
-        folder = changed(walks, tmp_path / "data", beyond)
+        folder = write_changed(walks, tmp_path / "data", set_invalid_action)
         with pytest.raises(DataError) as error:
             run(folder)
-        message = said(error)
+        message = message_of(error)
         assert re.search(
             rf"{folder}/000000-a-000\.parquet, row 0 .*t = 0: 'actions' has 7, expected", message
         )
         assert "[0, 2]" in message
 
     @pytest.mark.parametrize(
-        ("how", "recorded"),
+        ("damage", "has_manifest"),
         [
             ("truncated", True),
             ("emptied", True),
@@ -198,58 +203,58 @@ class TestData:
             ("scrambled", False),
         ],
     )
-    def test_a_damaged_file(
-        self, run: Callable[..., None], walks: Path, tmp_path: Path, how: str, recorded: bool
+    def test_damaged_file_is_named(
+        self, run: Callable[..., None], walks: Path, tmp_path: Path, damage: str, has_manifest: bool
     ) -> None:
-        folder = changed(walks, tmp_path / "data", lambda columns: None)
+        folder = write_changed(walks, tmp_path / "data", lambda columns: None)
         file = folder / "000000-a-002.parquet"
         content = file.read_bytes()
         middle = len(content) // 2
-        damaged = {
+        damaged_content = {
             "truncated": content[:middle],
             "emptied": b"",
             "scrambled": content[: middle - 200] + bytes(400) + content[middle + 200 :],
         }
-        if not recorded:
+        if not has_manifest:
             for path in (folder / "_hindcast").rglob("*"):
                 if path.is_file():
                     path.unlink()
             (folder / "_hindcast/commits").rmdir()
             (folder / "_hindcast").rmdir()
-        if how == "removed":
+        if damage == "removed":
             file.unlink()
         else:
-            file.write_bytes(damaged[how])
+            file.write_bytes(damaged_content[damage])
         with pytest.raises(DataError) as error:
             run(folder)
-        assert str(file) in said(error)
+        assert str(file) in message_of(error)
 
-    def test_of_other_action_values_than_numbers(
+    def test_float_actions_in_discrete_space_are_refused(
         self, run: Callable[..., None], walks: Path, tmp_path: Path
     ) -> None:
-        def floats(columns: dict[str, np.ndarray]) -> None:
+        def convert_to_float(columns: dict[str, np.ndarray]) -> None:
             columns["actions"] = columns["actions"].astype(np.float32)
 
-        folder = changed(walks, tmp_path / "data", floats)
+        folder = write_changed(walks, tmp_path / "data", convert_to_float)
         with pytest.raises(DataError) as error:
             run(folder)
-        assert re.search(r"'actions' is float32", said(error))
+        assert re.search(r"'actions' is float32", message_of(error))
 
-    def test_without_actions(self, run: Callable[..., None], walks: Path, tmp_path: Path) -> None:
-        folder = changed(walks, tmp_path / "data", lambda columns: columns.pop("actions"))
+    def test_missing_actions_are_named(self, run: Callable[..., None], walks: Path, tmp_path: Path) -> None:
+        folder = write_changed(walks, tmp_path / "data", lambda columns: columns.pop("actions"))
         with pytest.raises(DataError) as error:
             run(folder)
-        assert "'actions'" in said(error)
+        assert "'actions'" in message_of(error)
 
-    def test_of_several_recordings_that_do_not_agree(
+    def test_incompatible_recordings_are_refused(
         self, run: Callable[..., None], walks: Path, tmp_path: Path
     ) -> None:
         record(recording(tmp_path / "other", environment={"id": "toy_environments:Continuous"}))
         with pytest.raises(DataError) as error:
             run(walks, **{"  stop:": f"    - path: {tmp_path / 'other'}\n  stop:"})
-        assert "cannot be one dataset" in said(error)
+        assert "cannot be one dataset" in message_of(error)
 
-    def test_nothing_is_left_that_keeps_a_mended_run_away(
+    def test_corrected_run_succeeds_after_failure(
         self, run: Callable[..., None], walks: Path, tmp_path: Path
     ) -> None:
         with pytest.raises(DataError):

@@ -1,4 +1,4 @@
-"""A custom piece that misbehaves is one sentence with its file and line, on one machine and in a cluster's status."""
+"""Errors in custom components name file and line, on one machine and in the status of a cluster."""
 
 from __future__ import annotations
 
@@ -88,37 +88,37 @@ PIPELINES = {
     "NoisyCall": (NOISE.format("obs"), "def __call__"),
     "HalfSample": ("returned 'actions' of shape [16]; the batch has 32 items", "def sample"),
 }
-PIECES = {**ALGORITHMS, **CONNECTORS, **PIPELINES}
+COMPONENTS = {**ALGORITHMS, **CONNECTORS, **PIPELINES}
 
 
-def of_algorithm(path: str) -> dict[str, Any]:
+def algorithm_spec(path: str) -> dict[str, Any]:
     return {"algorithm": path, "config": {}, "customConfig": {"trainBatchSizePerLearner": 32}}
 
 
-def spec_of(name: str) -> dict[str, Any]:
+def make_spec(name: str) -> dict[str, Any]:
     path = f"broken_components:{name}"
     if name in ALGORITHMS:
-        return of_algorithm(path)
+        return algorithm_spec(path)
     if name in CONNECTORS:
         return {"pipeline": {"connectors": [path]}}
     return {"pipeline": {"offlineData" if name == "HalfSample" else "preLearner": path}}
 
 
-@pytest.mark.parametrize("name", PIECES)
-def test_is_told_in_a_sentence(name: str, walks: Path, tmp_path: Path) -> None:
-    expected, line = PIECES[name]
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_broken_component_is_reported_with_line(name: str, walks: Path, tmp_path: Path) -> None:
+    expected, line = COMPONENTS[name]
     with pytest.raises(UserError) as error:
-        train(training(tmp_path, walks, stop={"iterations": 1}, **spec_of(name)))
-    said = str(error.value)
-    assert expected in said
-    assert "\n" not in said
-    reported = classify(error.value)  # what the status of a cluster shows
+        train(training(tmp_path, walks, stop={"iterations": 1}, **make_spec(name)))
+    message = str(error.value)
+    assert expected in message
+    assert "\n" not in message
+    outcome = classify(error.value)  # what the status of a cluster shows
     reason = "InvalidData" if name == "NaN" else "UserCodeFailed"  # a NaN may come from the data
-    assert (reported.state, reported.reason, reported.message) == ("Failed", reason, said)
-    place = re.search(re.escape(str(Path(broken_components.__file__))) + r":(\d+)", said)
-    assert place is not None, said
-    assert line in Path(broken_components.__file__).read_text().splitlines()[int(place[1]) - 1]
+    assert (outcome.state, outcome.reason, outcome.message) == ("Failed", reason, message)
+    location = re.search(re.escape(str(Path(broken_components.__file__))) + r":(\d+)", message)
+    assert location is not None, message
+    assert line in Path(broken_components.__file__).read_text().splitlines()[int(location[1]) - 1]
 
 
-def test_an_algorithm_may_let_a_network_rest_and_keep_what_it_makes_once(walks: Path, tmp_path: Path) -> None:
-    train(training(tmp_path, walks, **of_algorithm("broken_components:Behaves")))
+def test_unused_network_and_constant_attribute_are_accepted(walks: Path, tmp_path: Path) -> None:
+    train(training(tmp_path, walks, **algorithm_spec("broken_components:Behaves")))

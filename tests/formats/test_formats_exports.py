@@ -1,4 +1,4 @@
-"""What is written for other tools, prepared: bit for bit what was written."""
+"""Exported layouts, written for other tools, are prepared bit for bit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from layers import examples
 from random_data import recordings
 
 
-def with_told_infos(block: Block) -> Block:
-    """Without infos if none says anything; an empty one is empty text."""
+def drop_empty_infos(block: Block) -> Block:
+    """Return the block without infos if all are empty; single empty ones become ""."""
     columns = dict(block.columns)
     infos = columns.pop("infos", None)
     if infos is not None and info_cells(block) is not None:
@@ -32,7 +32,7 @@ def with_told_infos(block: Block) -> Block:
 @pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
 @examples(20)
 @given(recording=recordings())
-def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
+def test_exported_layout_round_trip(kit, tmp_path_factory, layout, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
     with BlockWriter(resolve(folder / "data"), spec, "000000-a1", layout=layout) as writer:
@@ -43,22 +43,23 @@ def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
     read = Block.concat([dataset.read(unit) for unit in dataset.units])
     order = np.argsort(read.eps_id.astype(str), kind="stable")
     expected = np.argsort(block.eps_id.astype(str), kind="stable")
-    kit.assert_same(with_told_infos(read.take(order)), with_told_infos(block.take(expected)))
+    kit.assert_same(drop_empty_infos(read.take(order)), drop_empty_infos(block.take(expected)))
     assert dataset.spec.observation_space == spec.observation_space
     assert dataset.spec.action_space == spec.action_space
 
 
 @pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
-def test_files_are_read_back_before_anything_lists_them(kit, tmp_path, layout):
-    """As of a range that is shortened: its commit says what they hold."""
+def test_exported_file_is_read_back_by_its_commit(kit, tmp_path, layout):
+    """A shortened range is read so: its commit describes the files."""
     block = kit.block([30, 50, 20, 40])
     block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
     spec = DataSpec.from_block(block)
     with BlockWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
         writer.write(block)
     (file,) = files = writer.close()
-    exported = ExportedFiles(layout=layout, spec=spec.to_json())
+    exported_files = ExportedFiles(layout=layout, spec=spec.to_json())
     write_commit(
-        resolve(tmp_path), Commit(range=0, files=files, episodes=4, timesteps=140, first=0, exported=exported)
+        resolve(tmp_path),
+        Commit(range=0, files=files, episodes=4, timesteps=140, first=0, exported=exported_files),
     )
     kit.assert_same(read_exported_file(resolve(tmp_path / file.path), layout), block)

@@ -1,4 +1,4 @@
-"""Files of no known format that were named: what they are, and what can be read."""
+"""Errors for named files of unknown formats: what they are, and what can be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refusal(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "sentence"),
     [
         ("a.jsonl.zst", pa.Codec("zstd").compress(LINE, asbytes=True), "compressed with zstd: decompress it"),
         ("a.jsonl.bz2", bz2.compress(LINE), "compressed with bzip2: decompress it"),
@@ -41,23 +41,23 @@ def refusal(path: Path) -> str:
         ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', unlike any known format"),
     ],
 )
-def test_what_a_file_is(tmp_path, name, content, said):
+def test_file_of_unknown_format_is_described(tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     message = refusal(tmp_path / name)
-    assert said in message
+    assert sentence in message
     assert "Parquet, JSON and CSV (plain or gzip)" in message
 
 
-def test_the_folder_of_a_run(tmp_path):
+def test_folder_of_a_run_is_refused(tmp_path):
     folder = tmp_path / "runs" / "clone" / "r1"
     folder.mkdir(parents=True)
     write_owner(resolve(folder), {"resource": "OfflineTraining/clone", "specHash": "0", "spec": {}})
     (folder / "results.jsonl").write_text('{"training_iteration": 1}\n')
-    for named in (folder, folder.parent):
-        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in refusal(named)
+    for run_folder in (folder, folder.parent):
+        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in refusal(run_folder)
 
 
-def test_arrow_and_numpy(tmp_path):
+def test_arrow_and_numpy_files_are_described(tmp_path):
     feather.write_feather(pa.table({"obs": [0.5]}), tmp_path / "a.feather", compression="uncompressed")
     np.savez(tmp_path / "a.npz", obs=np.zeros(3))
     assert "an Arrow file (Feather): write it as Parquet" in refusal(tmp_path / "a.feather")
@@ -65,7 +65,7 @@ def test_arrow_and_numpy(tmp_path):
 
 
 @pytest.mark.parametrize("orient", ["columns", "list"])
-def test_json_whose_columns_are_objects(tmp_path, orient):
+def test_json_with_columns_as_objects_is_refused(tmp_path, orient):
     rows = [STEP, {**STEP, "t": 1}]
     columns = {
         name: {str(i): row[name] for i, row in enumerate(rows)}
@@ -78,7 +78,7 @@ def test_json_whose_columns_are_objects(tmp_path, orient):
     assert "holds columns, not rows: write one object for each row (pandas: orient='records')" in message
 
 
-def test_flat_hdf5_with_names_that_begin_as_minaris_is_no_minari(tmp_path):
+def test_flat_hdf5_with_names_like_minari_is_not_minari(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["observations"] = np.zeros((4, 2), np.float32)
         file["actions"] = np.zeros(4, np.int64)
@@ -94,7 +94,7 @@ def test_flat_hdf5_with_names_that_begin_as_minaris_is_no_minari(tmp_path):
     assert (dataset.num_episodes, dataset.num_steps) == (2, 4)
 
 
-def test_a_web_address_that_does_not_answer(tmp_path):
+def test_unreachable_web_address_is_reported(tmp_path):
     pytest.importorskip("aiohttp")
     with pytest.raises(DataError, match=r"https://127.0.0.1:9/a.parquet .*download it, and name the file"):
         open_data("https://127.0.0.1:9/a.parquet", cache=tmp_path / "cache")
