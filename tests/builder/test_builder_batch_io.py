@@ -207,10 +207,10 @@ class Writer(OutputWriter):
 
     def __init__(self, ioctx: Any) -> None:
         assert ioctx.config["evaluation_duration"] == 3
-        self.written.clear()
+        self.written_batches.clear()
 
     def write(self, sample_batch: SampleBatch) -> None:
-        self.written.append(sample_batch)
+        self.written_batches.append(sample_batch)
 
 
 class RaisingWriter(Writer):
@@ -218,7 +218,7 @@ class RaisingWriter(Writer):
         raise KeyError("bucket")
 
 
-def written_by(output: Any) -> PPOConfig:
+def config_with_output(output: Any) -> PPOConfig:
     return (
         PPOConfig()
         .environment(Walk)
@@ -230,30 +230,30 @@ def written_by(output: Any) -> PPOConfig:
 
 @pytest.mark.parametrize("output", [Writer, lambda given: Writer(ioctx=given)])
 def test_custom_writer_receives_each_episode_once(output: Any) -> None:
-    with written_by(output).build_algo() as algo:
+    with config_with_output(output).build_algo() as algo:
         folder = Path(algo.config.output)
         returns = sum(algo.evaluate()["env_runners"]["episode_return_mean"] * 3 for _ in range(2))
         assert folder.exists()
     assert not folder.exists()
-    assert len({batch["eps_id"][0] for batch in Writer.written}) == len(Writer.written) == 6
-    assert sum(batch["rewards"].sum() for batch in Writer.written) == pytest.approx(returns)
+    assert len({batch["eps_id"][0] for batch in Writer.written_batches}) == len(Writer.written_batches) == 6
+    assert sum(batch["rewards"].sum() for batch in Writer.written_batches) == pytest.approx(returns)
     algo.stop()
-    assert len(Writer.written) == 6
+    assert len(Writer.written_batches) == 6
 
 
 def test_custom_writer_without_episodes_receives_nothing() -> None:
-    written_by(Writer).build_algo().stop()
-    assert Writer.written == []
+    config_with_output(Writer).build_algo().stop()
+    assert Writer.written_batches == []
 
 
 def test_invalid_writer_raises() -> None:
     with pytest.raises(
         UserCodeError, match="output made a int, expected an OutputWriter: a class with write"
     ):
-        written_by(lambda ioctx: 3).build_algo()
+        config_with_output(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):
-        written_by(Writer).evaluation(evaluation_duration=4).build_algo()
-    algo = written_by(RaisingWriter).build_algo()
+        config_with_output(Writer).evaluation(evaluation_duration=4).build_algo()
+    algo = config_with_output(RaisingWriter).build_algo()
     folder = Path(algo.config.output)
     algo.evaluate()
     with pytest.raises(UserCodeError, match=r"the writer of output in write\(\) raised KeyError at .*bucket"):

@@ -192,7 +192,10 @@ class TestAnotherRecording:
 
     def test_foreign_files_are_kept(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("mine")
-        with recorder(tmp_path).build_algo() as algo, pytest.raises(OutputConflict, match="no recording of"):
+        with (
+            recorder(tmp_path).build_algo() as algo,
+            pytest.raises(OutputConflict, match="files that Hindcast did not record"),
+        ):
             algo.evaluate()
 
 

@@ -30,7 +30,7 @@ def deliver(order, start, count):
     while len(items) < count:
         where = [(unit, step) for unit in window.units for step in range(order.unit_steps[unit])]
         items += [where[i] for i in order.permutation(window)[offset:]]
-        window, offset = order.following(window), 0
+        window, offset = order.next_window(window), 0
     return items[:count]
 
 

@@ -58,8 +58,8 @@ class Counting(OfflinePreLearner):
     num_calls = 0
 
     def _map_to_episodes(self, batch, **kwargs):
-        self.seen += 1
-        return episodes_of(batch["value"] + self.seen)
+        self.num_calls += 1
+        return episodes_of(batch["value"] + self.num_calls)
 
 
 class Mutating(OfflinePreLearner):
