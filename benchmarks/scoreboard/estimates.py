@@ -42,20 +42,20 @@ def estimates_section(environment: Environment, judged: Sequence[Judged]) -> lis
     return [
         "### Choosing without a simulator",
         "",
-        "Each of our policies was judged after its training by new episodes of the same behaviour, as many as it was "
-        f"trained on. Estimates and truth are of the return discounted by {judged[0]['gamma']:g}, of the policy as it "
-        "samples where its actions have a density and of its mode otherwise; the truth is the mean over 100 played "
-        "episodes of 500 steps, ± its standard error. Behind `dm` is its 90% interval. Other estimators are shown "
-        f"where they were not refused. {formatting.plural(seeds, 'seed')} each; Decision Transformers, whose memory no "
-        "model sees, are not judged.",
+        "Each of Hindcast's policies was evaluated after its training on new episodes of the same recorded policy, as "
+        f"many as it was trained on. Estimates and truth are of the return discounted by {judged[0]['gamma']:g}; the "
+        "policy samples its actions if they have a density, and takes its mode otherwise. The truth is the mean over "
+        "100 played episodes of 500 steps, ± its standard error. `dm` is followed by its 90% interval. Other "
+        f"estimators are shown unless they were refused. {formatting.plural(seeds, 'seed')} each; Decision "
+        "Transformers are not evaluated, since the models do not see their memory.",
         "",
         *_table(_rows_of_policies(environment, judged)),
         "",
         "The rank correlation (Spearman's) of estimate and truth over all policies trained on the same data, and the "
-        "regret: what the policy with the highest estimate earns less than the best one, and how much that is of the "
-        "difference between best and worst. Of `td_error` and `imitation_loss` the lowest is taken. `estimated` counts "
-        "the policies that have the estimate; choosing is among these, and regret is to the best of all. The last row "
-        "of each data is a choice at random, on average.",
+        "regret: how much less the policy with the highest estimate earns than the best one, and its share of the "
+        "difference between best and worst. For `td_error` and `imitation_loss` the lowest estimate is chosen. "
+        "`estimated` counts the policies that have the estimate; one of these is chosen, and the regret is relative to "
+        "the best of all policies. The last row of each data set is the average of a random choice.",
         "",
         *_table(_rows_of_estimators(environment, judged)),
         "",

@@ -139,17 +139,17 @@ def judged(results: Path, name: str) -> list[dict[str, Any]]:
 
 HEAD = f"""# Scoreboard
 
-Every algorithm on data recorded by our own SAC, and d3rlpy 2.8.1 and RLlib 2.60 on the same files, with the same number
-of updates, batches of {BATCH}, the same networks and learning rates. Only RLlib's critics are larger: they have such a
-network for observations and one for actions, and two layers of 256 behind both. Other options are each library's
-defaults, except those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals). RLlib's
-learners are given batches directly, and its CQL no warm-up, which in RLlib's own loop never ends. The penalty of its
-CQL values actions from the next state's policy at the next state. So does ours with `nextStateGap`; without it, the
-penalty is the authors', as d3rlpy's is.
+Every algorithm on data recorded by Hindcast's SAC, and d3rlpy 2.8.1 and RLlib 2.60 on the same files, with the same
+number of updates, batches of {BATCH}, the same networks and learning rates. Only RLlib's critics are larger: they have
+such a network for observations, another one for actions, and two layers of 256 after both. Other options are each
+library's defaults, except those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals).
+RLlib's learners receive batches directly, and its CQL has no warm-up, which never ends in RLlib's own loop. The penalty
+of RLlib's CQL evaluates actions from the next state's policy at the next state. So does Hindcast's with `nextStateGap`;
+without it, the penalty is the authors', as in d3rlpy.
 
 `python benchmarks/scoreboard` makes the data, the results and this page. Raw results, with the return of every episode,
-are in [benchmarks/scoreboard/results](../benchmarks/scoreboard/results). A seed whose results were made on another
-machine has the data that the same SAC played there.
+are in [benchmarks/scoreboard/results](../benchmarks/scoreboard/results). If a seed was run on another machine, its data
+were recorded by the same SAC on that machine.
 
 Scores are normalised: 0 is the return of a random policy, 100 an expert's. In Pendulum these are the means of the
 random and the expert data; in Hopper and HalfCheetah, D4RL's (arXiv 2004.07219). The first number is the last
@@ -237,9 +237,9 @@ def verdict(board: Board, rival: str) -> str:
                 name = f"{algorithm} on {data} ({difference:+.0f})"
                 (above if difference > 0 else below).append(name)
     if not compared:
-        return f"With one seed, differences from {rival} cannot be told from chance."
+        return f"With one seed, differences from {rival} may be chance."
     return (
-        f"In {compared} comparisons with {rival}, ours is significantly better ({LEVEL:.0%}, Welch's test) in "
+        f"In {compared} comparisons with {rival}, Hindcast is significantly better ({LEVEL:.0%}, Welch's test) in "
         f"{len(above)}{listed(above)}, and significantly worse in {len(below)}{listed(below)}."
     )
 

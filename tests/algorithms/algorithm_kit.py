@@ -1,4 +1,4 @@
-"""What tests of the algorithms share: networks for a space, batches and windows of data, losses stage by stage."""
+"""Helpers for tests of algorithms: networks for a space, batches and windows of data, losses by stage."""
 
 import gymnasium as gym
 import numpy as np
@@ -17,20 +17,20 @@ WIDE = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
 LENGTHS = np.array([5, 1, 9], dtype=np.int64)
 
 
-def made(name, config=None, action_space=BOX, seed=0, **model):
-    """The algorithm and its networks. Copies are not equal to what they follow, so that formulas tell them apart."""
+def build_algorithm(name, config=None, action_space=BOX, seed=0, **model):
+    """Build an algorithm and its networks; target networks differ from their sources, to tell them apart."""
     algorithm = build(name, config or {})
     inputs = ModelInputs(OBS, action_space, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     nets = new_networks(algorithm, inputs, seed)
     generator = torch.Generator().manual_seed(seed + 1)
-    for each in nets.parameters():
-        if not each.requires_grad:
-            each.add_(torch.randn(each.shape, generator=generator), alpha=0.3)
+    for parameter in nets.parameters():
+        if not parameter.requires_grad:
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
     return algorithm, nets
 
 
 def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
-    """A batch as the pipeline makes it; a fourth of the transitions are terminal, and no action follows these."""
+    """Return a batch like the pipeline's; a fourth of the transitions are terminal and have no next action."""
     rng = np.random.default_rng(seed)
     action_space.seed(seed)
     terminal = rng.random(size) < 0.25
@@ -47,7 +47,7 @@ def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
 
 
 def window_of(algorithm, rewards):
-    """A terminated episode, a truncated one and a fragment, of `LENGTHS` timesteps."""
+    """Return a window with a terminated episode, a truncated one and a fragment, of `LENGTHS` timesteps."""
     steps = int(LENGTHS.sum())
     rng = np.random.default_rng(0)
     block = Block(
@@ -70,6 +70,6 @@ def step(updates=0, seed=0):
 
 
 def stages(algorithm, nets, batch, at=None):
-    """The losses of an update, stage by stage; nothing moves between them."""
-    found = algorithm.losses(nets, batch, at or step())
-    return [found] if isinstance(found, Losses) else list(found)
+    """Return the losses of an update by stage; no weights change between stages."""
+    losses = algorithm.losses(nets, batch, at or step())
+    return [losses] if isinstance(losses, Losses) else list(losses)

@@ -25,7 +25,7 @@ def observations(size=64, seed=0):
     return torch.rand((size, 3), generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def trained(algorithm, nets, make_batch, updates=300):
+def train(algorithm, nets, make_batch, updates=300):
     learner = Learner(algorithm, nets)
     for number in range(updates):
         learner.update(make_batch(observations(seed=number)))
@@ -34,17 +34,17 @@ def trained(algorithm, nets, make_batch, updates=300):
     return learner.metrics()
 
 
-def test_the_loss_of_a_categorical_policy_is_the_cross_entropy():
+def test_loss_of_categorical_policy_is_the_cross_entropy():
     algorithm, nets = make(gym.spaces.Discrete(4))
     batch = {"obs": observations(), "actions": torch.arange(64) % 4}
-    found = algorithm.losses(nets, batch, STEP)
+    losses = algorithm.losses(nets, batch, STEP)
     logits = nets["policy"].forward_train(batch)["action_dist_inputs"]
     expected = torch.nn.functional.cross_entropy(logits, batch["actions"])
-    torch.testing.assert_close(found.losses["policy"], expected)
-    torch.testing.assert_close(found.metrics["policy_loss"], expected)
+    torch.testing.assert_close(losses.losses["policy"], expected)
+    torch.testing.assert_close(losses.metrics["policy_loss"], expected)
 
 
-def test_the_loss_of_a_gaussian_policy_is_the_negative_log_density():
+def test_loss_of_gaussian_policy_is_the_negative_log_density():
     algorithm, nets = make(BOX)
     batch = {"obs": observations(), "actions": observations(seed=1)[:, :2]}
     mean, log_std = nets["policy"].forward_train(batch)["action_dist_inputs"].chunk(2, -1)
@@ -52,46 +52,44 @@ def test_the_loss_of_a_gaussian_policy_is_the_negative_log_density():
     torch.testing.assert_close(algorithm.losses(nets, batch, STEP).losses["policy"], -log_density.mean())
 
 
-def test_the_loss_of_a_deterministic_policy_is_the_squared_error():
+def test_loss_of_deterministic_policy_is_the_squared_error():
     algorithm, nets = make(BOX, distribution="deterministic")
     batch = {"obs": observations(), "actions": observations(seed=1)[:, :2]}
     outputs = nets["policy"].forward_train(batch)["action_dist_inputs"]
-    found = algorithm.losses(nets, batch, STEP)
+    losses = algorithm.losses(nets, batch, STEP)
     expected = (outputs - batch["actions"]).square().mean()
-    torch.testing.assert_close(found.losses["policy"], expected)
-    assert "entropy" not in found.metrics
+    torch.testing.assert_close(losses.losses["policy"], expected)
+    assert "entropy" not in losses.metrics
 
 
-def test_it_clones_a_rule_exactly():
+def test_bc_clones_a_rule_exactly():
     algorithm, nets = make(gym.spaces.Discrete(2, start=3))
-    metrics = trained(
-        algorithm, nets, lambda obs: {"obs": obs, "actions": (obs[:, 0] > obs[:, 1]).long() + 3}
-    )
+    metrics = train(algorithm, nets, lambda obs: {"obs": obs, "actions": (obs[:, 0] > obs[:, 1]).long() + 3})
     assert metrics["action_accuracy"] > 0.95
     assert metrics["total_loss"] < 0.15
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "squashedGaussian", "deterministic"])
-def test_it_clones_continuous_actions(distribution):
+def test_bc_clones_continuous_actions(distribution):
     algorithm, nets = make(BOX, distribution=distribution)
     rule = lambda obs: torch.stack([0.5 * obs[:, 0], -0.8 * obs[:, 1]], -1)  # noqa: E731
-    trained(algorithm, nets, lambda obs: {"obs": obs, "actions": rule(obs)})
+    train(algorithm, nets, lambda obs: {"obs": obs, "actions": rule(obs)})
     policy, obs = nets["policy"], observations(seed=10_000)
     with torch.no_grad():
-        chosen = policy.distribution(policy.forward_inference({"obs": obs})["action_dist_inputs"]).mode()
-    assert (chosen - rule(obs)).abs().mean() < 0.05
+        mode = policy.distribution(policy.forward_inference({"obs": obs})["action_dist_inputs"]).mode()
+    assert (mode - rule(obs)).abs().mean() < 0.05
 
 
-def test_a_squashed_policy_learns_from_actions_on_the_bounds():
+def test_squashed_policy_learns_from_actions_on_the_bounds():
     algorithm, nets = make(BOX, distribution="squashedGaussian")
-    metrics = trained(algorithm, nets, lambda obs: {"obs": obs, "actions": obs[:, :2].sign()}, updates=100)
+    metrics = train(algorithm, nets, lambda obs: {"obs": obs, "actions": obs[:, :2].sign()}, updates=100)
     assert math.isfinite(metrics["total_loss"]) and math.isfinite(metrics["gradient_norm"])
 
 
-def test_a_composite_action_space_is_cloned_leaf_by_leaf():
+def test_composite_actions_are_cloned_leaf_by_leaf():
     space = gym.spaces.Dict({"go": gym.spaces.Discrete(2), "turn": gym.spaces.Discrete(3)})
     algorithm, nets = make(space)
-    metrics = trained(
+    metrics = train(
         algorithm,
         nets,
         lambda obs: {
@@ -103,19 +101,19 @@ def test_a_composite_action_space_is_cloned_leaf_by_leaf():
     assert metrics["action_accuracy"] > 0.95
 
 
-def test_accuracy_counts_single_decisions():
+def test_action_accuracy_counts_elements_of_actions():
     algorithm, nets = make(gym.spaces.MultiDiscrete([2, 2]))
     batch = {"obs": observations(), "actions": torch.zeros(64, 2, dtype=torch.long)}
     policy = nets["policy"]
-    chosen = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).mode()
-    batch["actions"] = torch.stack([chosen[:, 0], 1 - chosen[:, 1]], -1)
+    mode = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).mode()
+    batch["actions"] = torch.stack([mode[:, 0], 1 - mode[:, 1]], -1)
     assert algorithm.losses(nets, batch, STEP).metrics["action_accuracy"] == 0.5
 
 
-def test_it_has_no_value_network():
+def test_bc_has_no_value_network():
     _, nets = make(gym.spaces.Discrete(2))
     assert list(nets) == ["policy"] and not nets["policy"].value
 
 
-def test_it_reads_observations_and_actions_only():
+def test_bc_needs_observations_and_actions_only():
     assert build("BC", {}).needs().columns == {"obs", "actions"}

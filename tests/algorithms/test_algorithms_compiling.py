@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from algorithm_kit import BOX, WIDE, made, transitions
+from algorithm_kit import BOX, WIDE, build_algorithm, transitions
 from gymnasium.spaces import Discrete
 
 from hindcast.algorithms import REGISTRY
@@ -34,13 +34,13 @@ def _afresh():
 
 
 def learner(name, backend=None):
-    algorithm, nets = made(*CASES[name])
+    algorithm, nets = build_algorithm(*CASES[name])
     if backend is not None:
         compile_losses(algorithm, backend)
     return Learner(algorithm, nets)
 
 
-def updated(learner, updates, space):
+def weights_after(learner, updates, space):
     for number in updates:
         batch = transitions(space, seed=number)
         learner.update(batch)
@@ -57,37 +57,39 @@ def assert_close(left, right, **tolerance):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_it_computes_what_is_computed_without(name):
+def test_compiled_losses_equal_eager_losses(name):
     space = CASES[name][2]
-    eager = updated(learner(name), range(30), space)
-    assert_close(updated(learner(name, "aot_eager"), range(30), space), eager, rtol=1e-4, atol=1e-6)
+    eager = weights_after(learner(name), range(30), space)
+    assert_close(weights_after(learner(name, "aot_eager"), range(30), space), eager, rtol=1e-4, atol=1e-6)
 
 
-def test_all_that_can_be_compiled_are_tried():
+def test_every_compilable_algorithm_is_tested():
     assert {name for name, kind in REGISTRY.items() if kind.compiled_methods} == CASES.keys()
 
 
 @pytest.mark.slow
-def test_it_goes_on_bit_for_bit():
+def test_resume_with_compiled_losses_is_exact():
     first, second = learner("IQL", "aot_eager"), learner("IQL", "aot_eager")
-    updated(first, range(5), BOX)
+    weights_after(first, range(5), BOX)
     second.load(first.state())
-    whole = updated(first, range(5, 8), BOX)
-    assert_close(updated(second, range(5, 8), BOX), whole, rtol=0, atol=0)
+    expected = weights_after(first, range(5, 8), BOX)
+    assert_close(weights_after(second, range(5, 8), BOX), expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_compiled_code_computes_what_is_computed_without():
-    eager = updated(learner("DQN"), range(30), CHOICES)
-    compiled = updated(learner("DQN", "inductor"), range(30), CHOICES)
-    assert_close(compiled, eager, rtol=1e-3, atol=1e-5)
-    assert_close(updated(learner("DQN", "inductor"), range(30), CHOICES), compiled, rtol=0, atol=0)
+def test_inductor_equals_eager():
+    eager_weights = weights_after(learner("DQN"), range(30), CHOICES)
+    compiled_weights = weights_after(learner("DQN", "inductor"), range(30), CHOICES)
+    assert_close(compiled_weights, eager_weights, rtol=1e-3, atol=1e-5)
+    assert_close(
+        weights_after(learner("DQN", "inductor"), range(30), CHOICES), compiled_weights, rtol=0, atol=0
+    )
 
 
-def test_an_algorithm_that_cannot_be_compiled_says_so():
-    algorithm, _ = made("FQL")
+def test_algorithm_without_compiled_methods_is_refused():
+    algorithm, _ = build_algorithm("FQL")
     with pytest.raises(
         SpecError,
         match=r"spec.learners.compile: torch.compile does not support the losses of FQL as one graph",
@@ -95,10 +97,10 @@ def test_an_algorithm_that_cannot_be_compiled_says_so():
         compile_losses(algorithm)
 
 
-def test_without_a_compiler_it_says_so(monkeypatch):
-    algorithm, _ = made("BC")
+def test_missing_compiler_is_reported(monkeypatch):
+    algorithm, _ = build_algorithm("BC")
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(SpecError, match="needs a C\\+\\+ compiler, and there is none here"):
+    with pytest.raises(SpecError, match="needs a C\\+\\+ compiler, and none is installed here"):
         compile_losses(algorithm)
 
 
@@ -117,12 +119,12 @@ class Counting(BC):
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        (Noisy, r"torch.compile does not take Noisy.losses: .+; leave it at false"),
+        (Noisy, r"torch.compile cannot compile Noisy.losses: .+; leave it at false"),
         (Counting, r"Counting.losses changes the buffer 'policy.encoder.seen'"),
     ],
 )
-def test_losses_that_are_no_such_graph_say_so(kind, problem):
-    algorithm, nets = kind(BC.Options()), made("BC")[1]
+def test_losses_that_are_not_one_graph_are_refused(kind, problem):
+    algorithm, nets = kind(BC.Options()), build_algorithm("BC")[1]
     nets["policy"].encoder.register_buffer("seen", torch.zeros(()))
     compile_losses(algorithm, "aot_eager")
     with pytest.raises(SpecError, match=problem):

@@ -1,10 +1,10 @@
-"""The decision transformer: returns to go, its loss, and acting as it has learnt, with what was received taken off."""
+"""Decision Transformer: returns to go, the loss, and acting with the received rewards subtracted."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, LENGTHS, OBS, WIDE, made, stages, window_of
+from algorithm_kit import BOX, LENGTHS, OBS, WIDE, build_algorithm, stages, window_of
 
 from hindcast import PolicyServer
 from hindcast.algorithms import build
@@ -28,34 +28,34 @@ SMALL = {
     "maxTimestep": 6,
 }
 DISCRETE = gym.spaces.Discrete(3, start=2)
-BOTH = gym.spaces.Dict(go=BOX, how=gym.spaces.MultiDiscrete([2, 3]))
+COMPOSITE = gym.spaces.Dict(go=BOX, how=gym.spaces.MultiDiscrete([2, 3]))
 
 
-def test_returns_to_go_are_the_rewards_to_the_end_however_an_episode_ends():
-    algorithm, nets = made("DecisionTransformer", SMALL)
+def test_returns_to_go_sum_the_rewards_to_any_end():
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL)
     rewards = np.random.default_rng(1).normal(size=15).astype(np.float32)
     window = window_of(algorithm, rewards)
-    found = window_targets(algorithm, nets, window)["returns_to_go"]
+    returns_to_go = window_targets(algorithm, nets, window)["returns_to_go"]
     expected = [
         rewards[t:end].sum()
         for end, length in zip(np.cumsum(LENGTHS), LENGTHS, strict=True)
         for t in range(end - length, end)
     ]
-    torch.testing.assert_close(found, torch.tensor(np.array(expected)))
+    torch.testing.assert_close(returns_to_go, torch.tensor(np.array(expected)))
     firsts = [expected[first] for first in np.cumsum(LENGTHS) - LENGTHS]
     assert float(nets["policy"].target_return) == pytest.approx(max(firsts)), "the best of the episodes"
     window_targets(algorithm, nets, window_of(algorithm, rewards - 1))
     assert float(nets["policy"].target_return) == pytest.approx(max(firsts)), "and of windows before"
 
 
-def test_the_return_that_is_given_stays():
-    algorithm, nets = made("DecisionTransformer", {**SMALL, "targetReturn": -5.0})
+def test_given_target_return_does_not_change():
+    algorithm, nets = build_algorithm("DecisionTransformer", {**SMALL, "targetReturn": -5.0})
     window_targets(algorithm, nets, window_of(algorithm, np.ones(15, dtype=np.float32)))
     assert float(nets["policy"].target_return) == -5.0
 
 
-def test_a_batch_is_of_windows_all_along_the_episodes():
-    algorithm, nets = made("DecisionTransformer", SMALL)
+def test_batch_has_a_sequence_from_every_step():
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL)
     window = window_of(algorithm, np.ones(15, dtype=np.float32))
     window = window.with_columns(window_targets(algorithm, nets, window))
     batch = window.gather(torch.arange(15))
@@ -66,12 +66,12 @@ def test_a_batch_is_of_windows_all_along_the_episodes():
 
 
 def sequences(space, size=6, seed=0):
-    """A batch as the pipeline makes it: of K steps each, of which some are padding."""
+    """Return a batch like the pipeline's: sequences of K steps, some of them padding."""
     rng = np.random.default_rng(seed)
     space.seed(seed)
     lengths = rng.integers(1, K + 1, size)
-    known = np.arange(K) < lengths[:, None]
-    sampled = [[space.sample() for _ in range(K)] for _ in range(size)]
+    is_step = np.arange(K) < lengths[:, None]
+    actions = [[space.sample() for _ in range(K)] for _ in range(size)]
     columns = {
         "obs": rng.normal(size=(size, K, 3)).astype(np.float32),
         "rewards": rng.normal(size=(size, K)).astype(np.float32),
@@ -79,53 +79,57 @@ def sequences(space, size=6, seed=0):
         "t": rng.integers(0, 9, (size, 1)) + np.arange(K),
     }
     if isinstance(space, gym.spaces.Dict):
-        columns |= {f"actions/{key}": np.array([[a[key] for a in row] for row in sampled]) for key in space}
+        columns |= {f"actions/{key}": np.array([[a[key] for a in row] for row in actions]) for key in space}
     else:
-        columns["actions"] = np.array(sampled)
+        columns["actions"] = np.array(actions)
     columns = {
-        name: np.where(known.reshape(size, K, *[1] * (each.ndim - 2)), each, 0).astype(each.dtype)
-        for name, each in columns.items()
+        name: np.where(is_step.reshape(size, K, *[1] * (values.ndim - 2)), values, 0).astype(values.dtype)
+        for name, values in columns.items()
     }
-    columns |= {"loss_mask": known, "seq_lens": lengths}
+    columns |= {"loss_mask": is_step, "seq_lens": lengths}
     return {name: torch.from_numpy(column) for name, column in columns.items()}
 
 
-@pytest.mark.parametrize("space", [BOX, DISCRETE, BOTH], ids=["continuous", "discrete", "composite"])
+@pytest.mark.parametrize("space", [BOX, DISCRETE, COMPOSITE], ids=["continuous", "discrete", "composite"])
 @torch.no_grad()
-def test_the_loss_is_the_mean_over_steps_that_are_no_padding(space):
-    algorithm, nets = made("DecisionTransformer", SMALL, space)
+def test_loss_is_the_mean_over_steps_without_padding(space):
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL, space)
     batch, policy = sequences(space), nets["policy"]
     losses = []
     for row in range(6):
         for last in range(int(batch["seq_lens"][row])):
-            until = {name: each[row : row + 1, : last + 1] for name, each in batch.items() if each.dim() > 1}
-            inputs = policy.forward_train(until)["action_dist_inputs"]
-            taken = {name: each for name, each in until.items() if name.startswith("actions")}
-            taken = taken.get("actions", taken)
-            losses.append(float(policy.distribution(inputs).imitation_loss(taken)[0, -1]))
-    found = float(stages(algorithm, nets, batch)[0].losses["policy"])
-    assert found == pytest.approx(np.mean(losses), rel=1e-5)
+            context = {
+                name: column[row : row + 1, : last + 1] for name, column in batch.items() if column.dim() > 1
+            }
+            inputs = policy.forward_train(context)["action_dist_inputs"]
+            actions = {name: column for name, column in context.items() if name.startswith("actions")}
+            actions = actions.get("actions", actions)
+            losses.append(float(policy.distribution(inputs).imitation_loss(actions)[0, -1]))
+    actual = float(stages(algorithm, nets, batch)[0].losses["policy"])
+    assert actual == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 @torch.no_grad()
-def test_continuous_actions_are_regressed_on_within_their_range():
-    algorithm, nets = made("DecisionTransformer", SMALL, WIDE)
+def test_continuous_actions_are_regressed_within_their_range():
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL, WIDE)
     batch, policy = sequences(WIDE), nets["policy"]
-    assert not policy.action_head.stochastic
-    chosen = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).mode()
-    assert all(WIDE.contains(each.numpy()) for each in chosen.flatten(0, 1))
-    errors = (chosen - batch["actions"]).square().mean(-1)[batch["loss_mask"]]
+    assert not policy.action_head.is_stochastic
+    modes = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).mode()
+    assert all(WIDE.contains(mode.numpy()) for mode in modes.flatten(0, 1))
+    errors = (modes - batch["actions"]).square().mean(-1)[batch["loss_mask"]]
     torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["policy"], errors.mean())
 
 
-def played(space=DISCRETE, observations=OBS):
+def build_policy(space=DISCRETE, observations=OBS):
     preprocessing = Preprocessing.from_specs(observations, space, ModelSpec())
     algorithm = build("DecisionTransformer", {**SMALL, "targetReturn": 20.0})
     inputs = ModelInputs(observations, preprocessing.action_space, ModelSpec(fcnet_hiddens=[8]))
     module = new_networks(algorithm, inputs, seed=0)["policy"]
     with torch.no_grad():  # so that outputs depend on all inputs
-        for number, each in enumerate(module.parameters()):
-            each.add_(torch.randn(each.shape, generator=torch.Generator().manual_seed(number)), alpha=0.3)
+        for number, parameter in enumerate(module.parameters()):
+            parameter.add_(
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)), alpha=0.3
+            )
     return Policy(module.eval(), preprocessing, observations, space)
 
 
@@ -135,83 +139,83 @@ BEGINS[:, 0] = BEGINS[1, 4] = BEGINS[2, 1] = True
 
 
 def steps_of(space=DISCRETE):
-    """Outputs `[SLOTS, STEPS, P]` of acting, the observations, the rewards received and the actions taken."""
+    """Act, and return the outputs `[SLOTS, STEPS, P]`, observations, rewards received and actions taken."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(SLOTS, STEPS, 3)).astype(np.float32)
     rewards = rng.normal(size=(SLOTS, STEPS))
-    policy, found, taken = played(space), [], []
+    policy, dist_inputs, action_steps = build_policy(space), [], []
     for t in range(STEPS):
-        received = rewards[:, t - 1] if t else None
+        previous_rewards = rewards[:, t - 1] if t else None
         noise = policy.draw_noise(rng, SLOTS)
-        acted = policy.act({"obs": obs[:, t]}, noise, BEGINS[:, t], received)
-        found.append(acted.dist_inputs)
-        taken.append(acted.actions)
-    actions = {leaf: np.stack([each[leaf] for each in taken], 1) for leaf in taken[0]}
-    return policy, np.stack(found, 1), obs, rewards, actions
+        step_actions = policy.act({"obs": obs[:, t]}, noise, BEGINS[:, t], previous_rewards)
+        dist_inputs.append(step_actions.dist_inputs)
+        action_steps.append(step_actions.actions)
+    actions = {leaf: np.stack([step[leaf] for step in action_steps], 1) for leaf in action_steps[0]}
+    return policy, np.stack(dist_inputs, 1), obs, rewards, actions
 
 
-@pytest.mark.parametrize("space", [BOX, DISCRETE, BOTH], ids=["continuous", "discrete", "composite"])
+@pytest.mark.parametrize("space", [BOX, DISCRETE, COMPOSITE], ids=["continuous", "discrete", "composite"])
 @torch.no_grad()
-def test_acting_is_what_it_has_learnt_on_the_last_steps(space):
-    """Each slot by itself, whose episode begins where it does: K steps of it, and what is left of 20 at each."""
-    policy, found, obs, rewards, actions = steps_of(space)
+def test_acting_equals_the_training_pass_over_the_last_steps(space):
+    """Each slot alone, from the start of its episode: K steps, with the rest of a target return of 20 at each step."""
+    policy, dist_inputs, obs, rewards, actions = steps_of(space)
     for slot in range(SLOTS):
         for now in range(STEPS):
             began = int(np.flatnonzero(BEGINS[slot, : now + 1])[-1])
             first = max(began, now + 1 - K)
-            left = [20.0 - rewards[slot, began:t].sum() for t in range(first, now + 1)]
+            returns_to_go = [20.0 - rewards[slot, began:t].sum() for t in range(first, now + 1)]
             window = {
                 "obs": obs[slot, first : now + 1],
-                "returns_to_go": np.float32(left),
+                "returns_to_go": np.float32(returns_to_go),
                 "t": np.arange(first, now + 1) - began,
-                **{leaf: each[slot, first : now + 1] for leaf, each in actions.items()},
+                **{leaf: column[slot, first : now + 1] for leaf, column in actions.items()},
             }
-            batch = {name: torch.from_numpy(np.asarray(each))[None] for name, each in window.items()}
+            batch = {name: torch.from_numpy(np.asarray(column))[None] for name, column in window.items()}
             expected = policy.module.forward_train(batch)["action_dist_inputs"][0, -1]
-            np.testing.assert_allclose(found[slot, now], expected.numpy(), atol=1e-5, rtol=1e-4)
+            np.testing.assert_allclose(dist_inputs[slot, now], expected.numpy(), atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_an_environments_rewards_reach_it():
-    """Seven episodes in three slots, each as training would have it."""
-    policy = played(Walk.action_space, Walk.observation_space)
+def test_policy_receives_the_rewards_of_the_environment():
+    """Seven episodes in three slots; each equals the training pass."""
+    policy = build_policy(Walk.action_space, Walk.observation_space)
     environment = EnvironmentSpec(id="toy_environments:Walk")
     runner = EnvRunner(environment, policy, width=3, seed=0, explore=True)
     for episode in runner.play(range(7)):
         columns, steps = episode.columns, episode.length
-        received = np.concatenate([[0], np.cumsum(columns["rewards"])[:-1]])
+        total_rewards = np.concatenate([[0], np.cumsum(columns["rewards"])[:-1]])
         batch = {
             "obs": columns["obs"][:-1],
             "actions": columns["actions"],
-            "returns_to_go": (20.0 - received).astype(np.float32),
+            "returns_to_go": (20.0 - total_rewards).astype(np.float32),
             "t": np.arange(steps),
         }
         for now in range(steps):
             last = slice(max(0, now + 1 - K), now + 1)
-            window = {name: torch.from_numpy(each[last])[None] for name, each in batch.items()}
+            window = {name: torch.from_numpy(column[last])[None] for name, column in batch.items()}
             expected = policy.module.forward_train(window)["action_dist_inputs"][0, -1]
             np.testing.assert_allclose(columns["action_dist_inputs"][now], expected, atol=1e-5, rtol=1e-4)
     runner.close()
 
 
-def test_one_observation_at_a_time_and_from_a_file(tmp_path):
+def test_loaded_policy_acts_one_observation_at_a_time(tmp_path):
     policy, _, obs, rewards, _ = steps_of()
     policy.save(tmp_path)
-    loaded = Policy.load(tmp_path)
-    greedy = [loaded(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(STEPS)]
-    state, again = None, []
+    restored = Policy.load(tmp_path)
+    greedy = [restored(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(STEPS)]
+    state, repeated_actions = None, []
     for t in range(STEPS):
-        received = rewards[:1, t - 1] if t else None
-        actions, state = policy.compute_actions({"obs": obs[:1, t]}, state, rewards=received)
-        again.append(actions[0])
-    assert greedy == again
+        reward = rewards[:1, t - 1] if t else None
+        actions, state = policy.compute_actions({"obs": obs[:1, t]}, state, rewards=reward)
+        repeated_actions.append(actions[0])
+    assert greedy == repeated_actions
 
 
-def test_without_the_reward_it_says_so():
-    policy = played()
+def test_missing_reward_is_reported():
+    policy = build_policy()
     policy(np.zeros(3, np.float32))
     with pytest.raises(
-        DataError, match=r"give the reward of the previous step, policy\(obs, reward=reward\)"
+        DataError, match=r"give it the reward of the previous step, policy\(obs, reward=reward\)"
     ):
         policy(np.zeros(3, np.float32))
     policy.reset()
@@ -231,20 +235,20 @@ def test_without_the_reward_it_says_so():
         ({}, {"distribution": "gaussian"}, "'Gaussian' is for continuous actions"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(config, model, sentence):
+def test_invalid_options_are_refused(config, model, sentence):
     with pytest.raises(SpecError, match=sentence):
-        made("DecisionTransformer", config, DISCRETE, **model)
+        build_algorithm("DecisionTransformer", config, DISCRETE, **model)
 
 
-def test_what_it_received_reaches_it_where_it_serves_an_application(tmp_path):
+def test_served_policy_receives_the_logged_rewards(tmp_path):
     policy, _, obs, rewards, _ = steps_of()
     obs = obs.clip(-1, 1)
     alone = [policy(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(STEPS)]
     with PolicyServer(policy, tmp_path / "log", explore=False) as server:
-        episode, served = server.start_episode(), []
+        episode, served_actions = server.start_episode(), []
         for t in range(STEPS):
-            served.append(server.get_action(episode, obs[0, t]))
+            served_actions.append(server.get_action(episode, obs[0, t]))
             server.log_returns(episode, rewards[0, t] - 1)
             server.log_returns(episode, 1.0)
         server.end_episode(episode, obs[0, 0])
-    assert served == alone
+    assert served_actions == alone

@@ -3,7 +3,7 @@
 import gymnasium as gym
 import pytest
 import torch
-from algorithm_kit import BOX, made, stages, transitions
+from algorithm_kit import BOX, build_algorithm, stages, transitions
 
 from hindcast.algorithms import build
 from hindcast.algorithms.dqn import quantile_huber
@@ -14,23 +14,25 @@ CHOICES = gym.spaces.Discrete(3, start=5)
 
 
 def by_hand(nets, batch, double, quantiles=1):
-    """The loss of each row: the quantile Huber loss, of one quantile the Huber loss."""
+    """Compute the loss of each row: the quantile Huber loss, or the Huber loss for one quantile."""
     values, target = nets["policy"].values, nets["target"]
-    following = {"obs": batch["new_obs"]}
+    next_obs = {"obs": batch["new_obs"]}
     losses = []
     for row, action in enumerate((batch["actions"] - 5).tolist()):
-        taken = values.quantiles(batch)[0, row, action].tolist()
-        chooser = values(following)[0, row] if double else target(following)[0, row]
-        after = target.quantiles(following)[0, row, int(chooser.argmax())].tolist()
-        wanted = [float(batch["rewards"][row] + batch["discounts"][row] * each) for each in after]
+        q = values.quantiles(batch)[0, row, action].tolist()
+        chooser = values(next_obs)[0, row] if double else target(next_obs)[0, row]
+        after = target.quantiles(next_obs)[0, row, int(chooser.argmax())].tolist()
+        td_targets = [
+            float(batch["rewards"][row] + batch["discounts"][row] * td_target) for td_target in after
+        ]
         loss = 0.0
-        for number, quantile in enumerate(taken):
+        for number, quantile in enumerate(q):
             level = (number + 0.5) / quantiles
-            for each in wanted:
-                gap = each - quantile
+            for td_target in td_targets:
+                gap = td_target - quantile
                 huber = 0.5 * gap * gap if abs(gap) <= 1 else abs(gap) - 0.5
                 weight = 1.0 if quantiles == 1 else abs(level - (gap < 0))
-                loss += weight * huber / len(wanted)
+                loss += weight * huber / len(td_targets)
         losses.append(loss)
     return losses
 
@@ -38,83 +40,85 @@ def by_hand(nets, batch, double, quantiles=1):
 @pytest.mark.parametrize("quantiles", [1, 4])
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("dueling", [True, False])
-def test_the_loss(double, dueling, quantiles):
-    algorithm, nets = made("DQN", {"doubleQ": double, "dueling": dueling, "numQuantiles": quantiles}, CHOICES)
+def test_dqn_loss_equals_the_formula(double, dueling, quantiles):
+    algorithm, nets = build_algorithm(
+        "DQN", {"doubleQ": double, "dueling": dueling, "numQuantiles": quantiles}, CHOICES
+    )
     batch = transitions(CHOICES, size=12)
     expected = by_hand(nets, batch, double, quantiles)
-    found = stages(algorithm, nets, batch)[0].losses["policy"]
-    assert float(found.detach()) == pytest.approx(sum(expected) / 12, rel=1e-4)
+    loss = stages(algorithm, nets, batch)[0].losses["policy"]
+    assert float(loss.detach()) == pytest.approx(sum(expected) / 12, rel=1e-4)
 
 
-def test_weights_and_priorities_where_draws_are_by_priority():
-    algorithm, nets = made("DQN", {"prioritizedReplay": True}, CHOICES)
+def test_prioritised_loss_has_weights_and_priorities():
+    algorithm, nets = build_algorithm("DQN", {"prioritizedReplay": True}, CHOICES)
     batch = transitions(CHOICES, size=12) | {"weights": torch.linspace(0.1, 1, 12)}
-    found = stages(algorithm, nets, batch)[0]
+    losses = stages(algorithm, nets, batch)[0]
     expected = torch.tensor(by_hand(nets, batch, double=True)) * batch["weights"]
-    assert float(found.losses["policy"].detach()) == pytest.approx(float(expected.mean()), rel=1e-4)
-    assert found.priorities.shape == (12,) and not found.priorities.requires_grad
+    assert float(losses.losses["policy"].detach()) == pytest.approx(float(expected.mean()), rel=1e-4)
+    assert losses.priorities.shape == (12,) and not losses.priorities.requires_grad
     assert build("DQN", {"prioritizedReplay": True, "prioritizedReplayBeta": 0.7}).needs().beta == 0.7
 
 
-def test_the_penalty_of_discrete_cql():
+def test_discrete_cql_penalty_equals_the_formula():
     batch = transitions(CHOICES)
-    plain, nets = made("DQN", {}, CHOICES)
-    conservative, _ = made("DiscreteCQL", {"minQWeight": 3.0}, CHOICES)
+    plain, nets = build_algorithm("DQN", {}, CHOICES)
+    conservative, _ = build_algorithm("DiscreteCQL", {"minQWeight": 3.0}, CHOICES)
     values = nets["policy"].values(batch)[0]
-    chosen = values[torch.arange(32), batch["actions"] - 5]
-    gap = torch.log(values.exp().sum(-1)) - chosen
-    losses = [stages(each, nets, batch)[0].losses["policy"] for each in (plain, conservative)]
+    q = values[torch.arange(32), batch["actions"] - 5]
+    gap = torch.log(values.exp().sum(-1)) - q
+    losses = [stages(algorithm, nets, batch)[0].losses["policy"] for algorithm in (plain, conservative)]
     torch.testing.assert_close(losses[1] - losses[0], 3.0 * gap.mean())
 
 
-def test_the_copy_moves_every_so_many_updates():
-    algorithm, nets = made("DQN", {"tau": 1.0, "targetNetworkUpdateFreq": 3}, CHOICES)
+def test_target_network_moves_every_target_network_update_freq_updates():
+    algorithm, nets = build_algorithm("DQN", {"tau": 1.0, "targetNetworkUpdateFreq": 3}, CHOICES)
     learner = Learner(algorithm, nets)
     equal = []
     for _ in range(3):
         learner.update(transitions(CHOICES))
-        own, copy = (
-            torch.cat([each.flatten() for each in net.parameters()])
+        online_weights, target_weights = (
+            torch.cat([parameter.flatten() for parameter in net.parameters()])
             for net in (nets["policy"].values, nets["target"])
         )
-        equal.append(torch.equal(own, copy))
+        equal.append(torch.equal(online_weights, target_weights))
     assert equal == [False, False, True]
 
 
-def test_it_explores_with_epsilon_and_says_how_likely_it_was():
-    _, nets = made("DQN", {"epsilon": 0.3}, CHOICES)
+def test_exploration_is_epsilon_greedy_with_its_log_probabilities():
+    _, nets = build_algorithm("DQN", {"epsilon": 0.3}, CHOICES)
     policy, batch = nets["policy"], transitions(CHOICES)
     best = policy.distribution(policy.forward_inference(batch)["action_dist_inputs"]).mode()
     exploring = policy.distribution(policy.forward_exploration(batch)["action_dist_inputs"])
     torch.testing.assert_close(exploring.logp(best).exp(), torch.full((32,), 0.8))
-    others = torch.where(best == 5, 6, 5)
-    torch.testing.assert_close(exploring.logp(others).exp(), torch.full((32,), 0.1))
+    other_actions = torch.where(best == 5, 6, 5)
+    torch.testing.assert_close(exploring.logp(other_actions).exp(), torch.full((32,), 0.1))
 
 
-def test_dueling_advantages_have_no_mean():
-    _, nets = made("DQN", {}, CHOICES)
+def test_dueling_advantages_have_zero_mean():
+    _, nets = build_algorithm("DQN", {}, CHOICES)
     values, batch = nets["policy"].values, transitions(CHOICES)
     state_value = values.stack(values.observations(batch))[..., 0]
     torch.testing.assert_close(values(batch).mean(-1), state_value)
 
 
-def test_a_loss_of_one_quantile_is_hubers():
-    taken, wanted = torch.tensor([[0.0], [0.0]]), torch.tensor([[0.5], [3.0]])
-    assert quantile_huber(taken, wanted).tolist() == [0.125, 2.5]
+def test_quantile_huber_loss_of_one_quantile_is_the_huber_loss():
+    quantiles, targets = torch.tensor([[0.0], [0.0]]), torch.tensor([[0.5], [3.0]])
+    assert quantile_huber(quantiles, targets).tolist() == [0.125, 2.5]
 
 
 @pytest.mark.parametrize("name", ["DQN", "DiscreteCQL"])
 @pytest.mark.parametrize("space", [BOX, gym.spaces.MultiDiscrete([2, 3])])
-def test_other_actions_are_refused_with_what_takes_them(name, space):
+def test_unsupported_actions_are_refused_with_alternatives(name, space):
     with pytest.raises(SpecError) as error:
-        made(name, {}, space)
+        build_algorithm(name, {}, space)
     assert str(error.value) == (
-        f"spec.algorithm: {name} needs one discrete action, a Discrete space, not {space}; for continuous actions take "
-        "SAC, CQL or TD3BC, for others IQL, MARWIL or BC."
+        f"spec.algorithm: {name} requires one discrete action, a Discrete space, not {space}; use SAC, CQL or TD3BC "
+        "for continuous actions, and IQL, MARWIL or BC for other actions."
     )
 
 
 @pytest.mark.parametrize("model", [{"recurrent": "lstm"}, {"module_class": "a:B"}])
-def test_a_policy_of_another_kind_is_one_sentence(model):
+def test_custom_policy_is_refused(model):
     with pytest.raises(SpecError, match="DQN builds its policy from action values: leave recurrent"):
-        made("DQN", {}, CHOICES, **model)
+        build_algorithm("DQN", {}, CHOICES, **model)

@@ -1,9 +1,9 @@
-"""FQL's terms against their formulas, row by row; its flow and its policy on behaviour of two kinds."""
+"""FQL's terms against their formulas, row by row; its flow and its policy on recorded actions with two modes."""
 
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, OBS, WIDE, made, stages, transitions
+from algorithm_kit import BOX, OBS, WIDE, build_algorithm, stages, transitions
 
 from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
@@ -21,73 +21,77 @@ LOW, HALF = torch.tensor(WIDE.low), torch.tensor([2.0, 0.5])
 
 
 def draws(size=32):
-    """What an update draws: of the next actions, of the flow (where it starts, and when), of the policy."""
+    """Repeat the draws of an update: noise of the next actions, of the flow (start and time), of the policy."""
     generator = torch.Generator().manual_seed(0)
     later, start = (torch.randn((size, 2), generator=generator) for _ in range(2))
     time = torch.rand((size, 1), generator=generator)
     return later, start, time, torch.randn((size, 2), generator=generator)
 
 
-def mapped(nets, observations, noise):
-    """What the policy makes of noise, bounds at ±1 but not yet within them."""
+def map_noise(nets, observations, noise):
+    """Return the policy's actions for noise, scaled to ±1 but not yet clipped."""
     policy = nets["policy"].map
     return policy.head(policy.stack(torch.cat([observations, noise], -1)))
 
 
-def taken(values):
-    """As actions of `WIDE`."""
+def to_env_actions(values):
+    """Convert values within ±1 to actions of `WIDE`."""
     return LOW + (values.clamp(-1, 1) + 1) * HALF
 
 
 @torch.no_grad()
-def test_the_flows_loss():
-    algorithm, nets = made("FQL", {}, WIDE)
+def test_flow_loss_equals_the_formula():
+    algorithm, nets = build_algorithm("FQL", {}, WIDE)
     batch = transitions(WIDE)
     _, start, time, _ = draws()
     total = 0.0
     for row in range(32):
-        recorded = (batch["actions"][row] - LOW) / HALF - 1
-        assert bool((recorded.abs() <= 1).all())
-        between = (1 - time[row]) * start[row] + time[row] * recorded
-        found = nets["behaviour"](batch["obs"][row], between, time[row])
-        total += float((found - (recorded - start[row])).square().mean()) / 32
-    found = stages(algorithm, nets, batch)[0].losses["behaviour"]
-    assert float(found) == pytest.approx(total, rel=1e-5)
+        x1 = (batch["actions"][row] - LOW) / HALF - 1
+        assert bool((x1.abs() <= 1).all())
+        between = (1 - time[row]) * start[row] + time[row] * x1
+        loss = nets["behaviour"](batch["obs"][row], between, time[row])
+        total += float((loss - (x1 - start[row])).square().mean()) / 32
+    loss = stages(algorithm, nets, batch)[0].losses["behaviour"]
+    assert float(loss) == pytest.approx(total, rel=1e-5)
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "min"])
 @torch.no_grad()
-def test_the_critics_targets(aggregation):
-    algorithm, nets = made("FQL", {"qAggregation": aggregation}, WIDE)
+def test_critic_loss_equals_the_formula(aggregation):
+    algorithm, nets = build_algorithm("FQL", {"qAggregation": aggregation}, WIDE)
     batch = transitions(WIDE)
-    actions = taken(mapped(nets, batch["new_obs"], draws()[0]))
-    both = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
-    values = both.mean(0) if aggregation == "mean" else torch.minimum(both[0], both[1])
-    wanted = batch["rewards"] + batch["discounts"] * values
-    expected = sum((each - wanted).square().mean() for each in nets["critics"](batch))
+    actions = to_env_actions(map_noise(nets, batch["new_obs"], draws()[0]))
+    member_values = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
+    values = (
+        member_values.mean(0) if aggregation == "mean" else torch.minimum(member_values[0], member_values[1])
+    )
+    td_target = batch["rewards"] + batch["discounts"] * values
+    expected = sum((q - td_target).square().mean() for q in nets["critics"](batch))
     torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["critics"], expected)
 
 
 @pytest.mark.parametrize("normalises", [True, False])
 @torch.no_grad()
-def test_the_policys_loss(normalises):
-    algorithm, nets = made("FQL", {"alpha": 3.0, "flowSteps": 4, "normalizeQLoss": normalises}, WIDE)
+def test_policy_loss_equals_the_formula(normalises):
+    algorithm, nets = build_algorithm(
+        "FQL", {"alpha": 3.0, "flowSteps": 4, "normalizeQLoss": normalises}, WIDE
+    )
     batch = transitions(WIDE)
     noise = draws()[3]
-    flowed = noise
+    x_t = noise
     for number in range(4):
         time = torch.full((32, 1), number / 4)
-        flowed = flowed + 0.25 * nets["behaviour"](batch["obs"], flowed, time)
-    own = mapped(nets, batch["obs"], noise)
-    distillation = (own - flowed.clamp(-1, 1)).square().mean()
-    values = nets["critics"](batch, taken(own)).mean(0)
+        x_t = x_t + 0.25 * nets["behaviour"](batch["obs"], x_t, time)
+    policy_actions = map_noise(nets, batch["obs"], noise)
+    distillation = (policy_actions - x_t.clamp(-1, 1)).square().mean()
+    values = nets["critics"](batch, to_env_actions(policy_actions)).mean(0)
     scale = values.abs().mean() if normalises else 1.0
     expected = 3.0 * distillation - values.mean() / scale
     torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["policy"], expected)
 
 
-def test_each_loss_moves_its_own_network_alone():
-    algorithm, nets = made("FQL", {})
+def test_each_loss_has_gradients_of_its_own_network_only():
+    algorithm, nets = build_algorithm("FQL", {})
     losses = stages(algorithm, nets, transitions())[0].losses
     fields = list(nets["behaviour"].parameters())
     policy = torch.autograd.grad(losses["policy"], fields, allow_unused=True, retain_graph=True)
@@ -97,7 +101,7 @@ def test_each_loss_moves_its_own_network_alone():
 
 
 def two_ways(size, seed):
-    """At any state one of two actions was taken, half and half; their second element is any, and counts nothing."""
+    """Return transitions with one of two actions in every state, equally often; their second element is irrelevant."""
     batch = transitions(BOX, size, seed)
     sides = torch.randint(2, (size,), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1.0
     batch["actions"][:, 0] = 0.6 * sides
@@ -107,10 +111,10 @@ def two_ways(size, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "share_right"), [(30.0, 0.5), (1.0, 1.0)])
-def test_it_imitates_both_ways_or_takes_the_better_one(alpha, share_right):
+def test_policy_imitates_both_modes_or_takes_the_better_one(alpha, share_right):
     rates = {"actorLr": 5e-3, "criticLr": 5e-3}
     model = {"fcnet_hiddens": [64, 64], "fcnet_activation": "gelu"}
-    algorithm, nets = made("FQL", {"alpha": alpha, "flowSteps": 5, **rates}, **model)
+    algorithm, nets = build_algorithm("FQL", {"alpha": alpha, "flowSteps": 5, **rates}, **model)
     learner = Learner(algorithm, nets)
     for seed in range(400):
         learner.update(two_ways(128, seed))
@@ -119,49 +123,49 @@ def test_it_imitates_both_ways_or_takes_the_better_one(alpha, share_right):
     with torch.no_grad():
         distribution = policy.distribution(policy.forward_exploration(observations)["action_dist_inputs"])
         actions = distribution.sample(torch.randn((512, 2), generator=torch.Generator().manual_seed(1)))
-        flowed = nets["behaviour"].flow(observations, draws(512)[0], 5)
-    assert float((flowed[:, 0] > 0).float().mean()) == pytest.approx(0.5, abs=0.1)
+        flow_actions = nets["behaviour"].flow(observations, draws(512)[0], 5)
+    assert float((flow_actions[:, 0] > 0).float().mean()) == pytest.approx(0.5, abs=0.1)
     assert float((actions[:, 0] > 0).float().mean()) == pytest.approx(share_right, abs=0.15)
-    for found in (flowed, actions):
-        assert float((found[:, 0].abs() < 0.3).float().mean()) < 0.3, "a Gaussian has 0.38 between the two"
+    for samples in (flow_actions, actions):
+        assert float((samples[:, 0].abs() < 0.3).float().mean()) < 0.3, "a Gaussian has 0.38 between the two"
 
 
 CHUNK = 3
 
 
 def chunks(size=16):
-    """A batch as the pipeline makes it: of each item's steps the first has what follows all of them."""
+    """Return a batch like the pipeline's: the first step of each item has the state after all of its steps."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, CHUNK + 1, size)
-    known = torch.from_numpy(np.arange(CHUNK) < lengths[:, None])
+    is_step = torch.from_numpy(np.arange(CHUNK) < lengths[:, None])
     parts = [transitions(WIDE, size, seed) for seed in range(CHUNK)]
     batch = {name: torch.stack([part[name] for part in parts], 1) for name in parts[0]}
-    batch["actions"] = batch["actions"] * known[..., None]
-    return batch | {"loss_mask": known, "seq_lens": torch.from_numpy(lengths)}
+    batch["actions"] = batch["actions"] * is_step[..., None]
+    return batch | {"loss_mask": is_step, "seq_lens": torch.from_numpy(lengths)}
 
 
 @torch.no_grad()
-def test_the_losses_of_chunks():
-    """Critics learn from whole ones, the flow from all actions that are there."""
-    algorithm, nets = made("FQL", {"actionChunk": CHUNK}, WIDE)
+def test_losses_of_chunks_equal_the_formula():
+    """Critics learn from complete chunks, the flow from all recorded actions."""
+    algorithm, nets = build_algorithm("FQL", {"actionChunk": CHUNK}, WIDE)
     batch, generator = chunks(), torch.Generator().manual_seed(0)
     later, start = (torch.randn((16, 2 * CHUNK), generator=generator) for _ in range(2))
     time = torch.rand((16, 1), generator=generator)
     critic_losses, flow_losses = [], []
     for row, length in enumerate(batch["seq_lens"].tolist()):
         first = {"obs": batch["obs"][row, :1]}
-        recorded = ((batch["actions"][row] - LOW) / HALF - 1)[:length]
+        actions = ((batch["actions"][row] - LOW) / HALF - 1)[:length]
         if length == CHUNK:
-            following = {"obs": batch["new_obs"][row, :1]}
-            chosen = mapped(nets, following["obs"], later[row : row + 1]).reshape(1, CHUNK, 2)
-            value = nets["target_critics"](following, taken(chosen)).mean()
-            wanted = batch["rewards"][row, 0] + batch["discounts"][row, 0] * value
+            next_obs = {"obs": batch["new_obs"][row, :1]}
+            next_actions = map_noise(nets, next_obs["obs"], later[row : row + 1]).reshape(1, CHUNK, 2)
+            value = nets["target_critics"](next_obs, to_env_actions(next_actions)).mean()
+            td_target = batch["rewards"][row, 0] + batch["discounts"][row, 0] * value
             values = nets["critics"](first, batch["actions"][row : row + 1])
-            critic_losses.append(float((values - wanted).square().sum()))
-        padded = torch.cat([recorded, recorded[:1].expand(CHUNK - length, 2)]).flatten()
-        between = (1 - time[row]) * start[row] + time[row] * padded
-        found = nets["behaviour"](batch["obs"][row, 0], between, time[row])
-        errors = (found - (padded - start[row])).square().reshape(CHUNK, 2).mean(-1)
+            critic_losses.append(float((values - td_target).square().sum()))
+        padded_actions = torch.cat([actions, actions[:1].expand(CHUNK - length, 2)]).flatten()
+        between = (1 - time[row]) * start[row] + time[row] * padded_actions
+        velocity = nets["behaviour"](batch["obs"][row, 0], between, time[row])
+        errors = (velocity - (padded_actions - start[row])).square().reshape(CHUNK, 2).mean(-1)
         flow_losses += errors[:length].tolist()
     losses = stages(algorithm, nets, batch)[0].losses
     assert 0 < len(critic_losses) < 16
@@ -169,86 +173,88 @@ def test_the_losses_of_chunks():
     assert float(losses["behaviour"]) == pytest.approx(np.mean(flow_losses), rel=1e-5)
 
 
-def test_a_batch_without_whole_chunks_teaches_the_critics_nothing():
-    algorithm, nets = made("FQL", {"actionChunk": CHUNK}, WIDE)
+def test_critic_loss_without_whole_chunks_is_zero():
+    algorithm, nets = build_algorithm("FQL", {"actionChunk": CHUNK}, WIDE)
     batch = chunks()
     batch["loss_mask"][:, -1], batch["seq_lens"] = False, batch["seq_lens"].clamp(max=CHUNK - 1)
     assert float(stages(algorithm, nets, batch)[0].losses["critics"].detach()) == 0
 
 
-def test_a_chunk_is_chosen_at_once_and_taken_in_turn():
-    """Each slot's by the noise and the observation of the step that it was chosen in."""
-    policy, rng = played(chunk=CHUNK), np.random.default_rng(0)
+def test_chunk_is_chosen_at_once_and_played_in_sequence():
+    """Each slot's chunk follows from the noise and the observation of the step in which it was chosen."""
+    policy, rng = build_policy(chunk=CHUNK), np.random.default_rng(0)
     begins = np.zeros((2, 8), dtype=np.bool_)
     begins[:, 0] = begins[1, 2] = True
     obs = rng.uniform(-1, 1, (2, 8, 3)).astype(np.float32)
     for explores in (True, False):
-        made_at, found, noises = np.zeros(2, dtype=int), [], []
+        made_at, played_actions, noises = np.zeros(2, dtype=int), [], []
         for t in range(8):
             noises.append(policy.draw_noise(rng, 2))
-            acted = policy.act({"obs": obs[:, t]}, noises[-1] if explores else None, begins[:, t])
-            found.append(acted.actions["actions"])
+            step_actions = policy.act({"obs": obs[:, t]}, noises[-1] if explores else None, begins[:, t])
+            played_actions.append(step_actions.actions["actions"])
         for slot in range(2):
             for t in range(8):
                 if begins[slot, t] or t - made_at[slot] == CHUNK:
                     made_at[slot] = t
                 then = made_at[slot]
                 noise = noises[then][slot : slot + 1] if explores else np.zeros((1, 2 * CHUNK), np.float32)
-                seen = torch.from_numpy(obs[slot : slot + 1, then])
+                chunk_obs = torch.from_numpy(obs[slot : slot + 1, then])
                 with torch.no_grad():
-                    chunk = mapped({"policy": policy.module}, seen, torch.from_numpy(noise)).clamp(-1, 1)
+                    chunk = map_noise({"policy": policy.module}, chunk_obs, torch.from_numpy(noise)).clamp(
+                        -1, 1
+                    )
                 expected = chunk.reshape(CHUNK, 2)[t - then].numpy()
-                np.testing.assert_allclose(found[t][slot], expected, atol=1e-6)
+                np.testing.assert_allclose(played_actions[t][slot], expected, atol=1e-6)
 
 
-def played(observations=OBS, actions=WIDE, chunk=1):
+def build_policy(observations=OBS, actions=WIDE, chunk=1):
     preprocessing = Preprocessing.from_specs(observations, actions, ModelSpec())
     inputs = ModelInputs(observations, preprocessing.action_space, ModelSpec(fcnet_hiddens=[16]))
     module = new_networks(build("FQL", {"actionChunk": chunk}), inputs, seed=0)["policy"]
     return Policy(module, preprocessing, observations, actions)
 
 
-def test_its_policy_acts_the_same_once_saved(tmp_path):
-    policy = played()
+def test_loaded_fql_policy_acts_the_same(tmp_path):
+    policy = build_policy()
     policy.save(tmp_path)
-    loaded = Policy.load(tmp_path)
+    restored = Policy.load(tmp_path)
     rows = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
     noise = policy.draw_noise(np.random.default_rng(0), 5)
     assert noise.shape == (5, 2)
-    for given in (noise, None):
-        one, other = policy.act({"obs": rows}, given), loaded.act({"obs": rows}, given)
-        assert np.array_equal(one.actions["actions"], other.actions["actions"])
-        assert one.logp is None
-        assert all(WIDE.contains(action) for action in one.env_actions)
-    greedy, zero = (policy.act({"obs": rows}, given) for given in (None, np.zeros_like(noise)))
+    for row_noise in (noise, None):
+        expected, actual = policy.act({"obs": rows}, row_noise), restored.act({"obs": rows}, row_noise)
+        assert np.array_equal(expected.actions["actions"], actual.actions["actions"])
+        assert expected.logp is None
+        assert all(WIDE.contains(action) for action in expected.env_actions)
+    greedy, zero = (policy.act({"obs": rows}, row_noise) for row_noise in (None, np.zeros_like(noise)))
     assert np.array_equal(greedy.actions["actions"], zero.actions["actions"])
 
 
-def test_exploring_follows_from_the_seed():
-    policy = played()
+def test_fql_exploration_follows_from_the_seed():
+    policy = build_policy()
     observations = np.random.default_rng(0).uniform(-1, 1, (4, 3)).astype(np.float32)
     runs = []
     for seed in (7, 7, 8):
         policy.reset(seed)
-        runs.append(np.stack([policy(each, explore=True) for each in observations]))
+        runs.append(np.stack([policy(observation, explore=True) for observation in observations]))
     assert np.array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
 
 
-def test_evaluations_and_recordings_of_it_follow_from_the_seed(tmp_path):
-    policy = played(Steered.observation_space, Steered.action_space)
-    environment, saved = EnvironmentSpec(id="toy_environments:Steered"), str(tmp_path / "policy")
-    first, same, other = (
+def test_evaluation_and_recording_follow_from_the_seed(tmp_path):
+    policy = build_policy(Steered.observation_space, Steered.action_space)
+    environment, policy_folder = EnvironmentSpec(id="toy_environments:Steered"), str(tmp_path / "policy")
+    first, same, other_seed = (
         evaluate_policy(policy, environment, duration=4, explore=True, seed=seed).returns
         for seed in (1, 1, 2)
     )
-    assert first == same != other
-    policy.save(saved)
-    of_it = {"environment": {"id": environment.id}, "policy": {"checkpoint": {"path": saved}}}
+    assert first == same != other_seed
+    policy.save(policy_folder)
+    of_it = {"environment": {"id": environment.id}, "policy": {"checkpoint": {"path": policy_folder}}}
     for name in "ab":
-        record(recording(tmp_path / name, **of_it, duration={"episodes": 4}), checkpoint=saved)
-    recorded, again = (read_all(tmp_path / name).columns["actions"] for name in "ab")
-    assert len(recorded) and np.array_equal(recorded, again)
+        record(recording(tmp_path / name, **of_it, duration={"episodes": 4}), checkpoint=policy_folder)
+    first_actions, second_actions = (read_all(tmp_path / name).columns["actions"] for name in "ab")
+    assert len(first_actions) and np.array_equal(first_actions, second_actions)
 
 
 @pytest.mark.parametrize(
@@ -258,6 +264,6 @@ def test_evaluations_and_recordings_of_it_follow_from_the_seed(tmp_path):
         ({"recurrent": "lstm"}, "FQL builds its own kind of policy"),
     ],
 )
-def test_a_policy_of_another_kind_is_one_sentence(model, sentence):
+def test_custom_policy_is_refused(model, sentence):
     with pytest.raises(SpecError, match=sentence):
-        made("FQL", {}, **model)
+        build_algorithm("FQL", {}, **model)

@@ -43,11 +43,11 @@ def expert():
     evaluator = EnvEvaluator(CARTPOLE, 20, explore=True)
     for _ in range(25):
         result = iterate_and_evaluate(trainer, evaluator, seed=0)
-        reached = result["evaluation"]["env_runners"]["episode_return_mean"]
-        if reached >= 450:
+        mean_return = result["evaluation"]["env_runners"]["episode_return_mean"]
+        if mean_return >= 450:
             break
     trainer.close()
-    return reached, trainer.policy
+    return mean_return, trainer.policy
 
 
 def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
@@ -87,24 +87,24 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
     ids=lambda run: run[0],
 )
 @seeds
-def test_it_learns_from_what_it_plays(run, seed):
-    """As an expert that is recorded without exploring."""
-    algorithm, environment, train, least, iterations = run
-    policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": least}, **train}}
+def test_algorithm_learns_online_from_its_own_episodes(run, seed):
+    """Trained as an expert and evaluated greedily."""
+    algorithm, environment, train, min_return, iterations = run
+    policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": min_return}, **train}}
     resource = recording("never written", environment={"id": environment.id}, policy=policy, seed=seed)
     trainer = make_online_trainer(resource, resource.spec.policy.train, width=1)
     trainer.begin()
     evaluator = EnvEvaluator(environment, 10, explore=False)
     returns = [-np.inf]
-    while returns[-1] < least and trainer.iteration < iterations:
+    while returns[-1] < min_return and trainer.iteration < iterations:
         result = iterate_and_evaluate(trainer, evaluator, seed=0)
         returns.append(result["evaluation"]["env_runners"]["episode_return_mean"])
     trainer.close()
-    assert returns[-1] >= least, returns
+    assert returns[-1] >= min_return, returns
 
 
 @seeds
-def test_bc_clones_it_from_20_episodes(expert, seed):
+def test_bc_clones_the_expert_from_20_episodes(expert, seed):
     runner = EnvRunner(CARTPOLE, expert[1], width=8, seed=1 + seed, explore=True)
     episodes = list(runner.play(range(20)))
     runner.close()
@@ -126,15 +126,15 @@ def test_bc_clones_it_from_20_episodes(expert, seed):
 
 
 @pytest.fixture(scope="module")
-def mixed(expert, tmp_path_factory):
+def mixed_data(expert, tmp_path_factory):
     """Inputs of equal weight: 40 episodes of the expert, and 100 at random."""
     folder = tmp_path_factory.mktemp("mixed")
-    saved = str(folder / "policy")
-    expert[1].save(saved)
+    policy_folder = str(folder / "policy")
+    expert[1].save(policy_folder)
     environment = {"id": CARTPOLE.id}
     by_expert, at_random = folder / "expert", folder / "random"
-    policy = {"checkpoint": {"path": saved}}
-    record(recording(by_expert, environment=environment, policy=policy), checkpoint=saved)
+    policy = {"checkpoint": {"path": policy_folder}}
+    record(recording(by_expert, environment=environment, policy=policy), checkpoint=policy_folder)
     record(recording(at_random, environment=environment, duration={"episodes": 100}))
     return [{"path": str(path), "weight": 0.5} for path in (by_expert, at_random)]
 
@@ -161,8 +161,8 @@ def mixed(expert, tmp_path_factory):
     ids=lambda run: run[0],
 )
 @seeds
-def test_it_is_as_good_as_the_best_of_mixed_data(run, seed, mixed, tmp_path):
-    """Half of the batches are of an expert, half at random."""
+def test_algorithm_reaches_the_best_policy_of_mixed_data(run, seed, mixed_data, tmp_path):
+    """Half of each batch is from an expert, half from a random policy."""
     algorithm, config, updates = run
     resource = training(
         tmp_path,
@@ -171,7 +171,7 @@ def test_it_is_as_good_as_the_best_of_mixed_data(run, seed, mixed, tmp_path):
         config={"trainBatchSizePerLearner": 256, **config},
         environment={"id": CARTPOLE.id},
         model={"fcnetHiddens": [64, 64]},
-        input=mixed,
+        input=mixed_data,
         pipeline={"datasetNumItersPerLearner": 250},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": updates, "episodeReturnMean": 450},
@@ -181,8 +181,8 @@ def test_it_is_as_good_as_the_best_of_mixed_data(run, seed, mixed, tmp_path):
 
 
 @seeds
-def test_files_and_samples_together(mixed, tmp_path, seed):
-    """As RLlib's page of 2019 mixes them, to a return of 450: half of the batches are of what it plays."""
+def test_sac_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
+    """Mixed as in RLlib's page of 2019, to a return of 450: half of each batch is from its own episodes."""
     resource = training(
         tmp_path,
         "",
@@ -190,7 +190,7 @@ def test_files_and_samples_together(mixed, tmp_path, seed):
         config={**DQN, "numQuantiles": 16},
         environment={"id": CARTPOLE.id},
         model={"fcnetHiddens": [64, 64]},
-        input=[*mixed, {"sampler": {"timestepsPerUpdate": 2}, "weight": 1.0}],
+        input=[*mixed_data, {"sampler": {"timestepsPerUpdate": 2}, "weight": 1.0}],
         pipeline={"datasetNumItersPerLearner": 1000},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": 12_000, "episodeReturnMean": 450},
@@ -200,7 +200,7 @@ def test_files_and_samples_together(mixed, tmp_path, seed):
 
 
 def returns_of(folder, data, algorithm, config, *, environment, updates):
-    """The mean return of a short training's last policy."""
+    """Return the mean return of a short training's last policy."""
     resource = training(
         folder,
         data,
@@ -221,7 +221,7 @@ RATES = {"actorLr": 1e-3, "criticLr": 1e-3}
 
 @pytest.fixture(scope="module")
 def wandering(tmp_path_factory):
-    """Episodes at random, whose mean return is -16.5; the best policy's is about -1."""
+    """Random episodes with a mean return of -16.5; the best policy's is about -1."""
     folder = tmp_path_factory.mktemp("wandering") / "data"
     record(recording(folder, environment=HOMING, duration={"episodes": 300}))
     return folder
@@ -236,17 +236,17 @@ def wandering(tmp_path_factory):
         ("FQL", {**RATES, "alpha": 1.0, "flowSteps": 5, "actionChunk": 3}),
     ],
 )
-def test_it_finds_the_way_that_nobody_went(algorithm, config, wandering, tmp_path):
+def test_algorithm_stitches_an_unrecorded_path(algorithm, config, wandering, tmp_path):
     assert returns_of(tmp_path, wandering, algorithm, config, environment=HOMING, updates=500) >= -4
 
 
 @pytest.mark.parametrize(("config", "asked_for"), [({}, 19), ({"targetReturn": 6.0}, 6)])
-def test_it_gets_the_return_that_it_asks_for(config, asked_for, tmp_path):
-    """Of 12 steps at random, each of which rewards 0, 1 or 2; the best of 300 episodes got 19."""
+def test_decision_transformer_reaches_the_requested_return(config, asked_for, tmp_path):
+    """Random episodes of 12 steps with rewards of 0, 1 or 2; the best of 300 episodes has a return of 19."""
     environment = {"id": "toy_environments:Walk", "kwargs": {"shortest": 12, "longest": 12}}
     record(recording(tmp_path / "data", environment=environment, duration={"episodes": 300}))
     small = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
-    found = returns_of(
+    returns = returns_of(
         tmp_path,
         tmp_path / "data",
         "DecisionTransformer",
@@ -254,11 +254,11 @@ def test_it_gets_the_return_that_it_asks_for(config, asked_for, tmp_path):
         environment=environment,
         updates=100,
     )
-    assert found == pytest.approx(asked_for, abs=1)
+    assert returns == pytest.approx(asked_for, abs=1)
 
 
-def steps_to(least, folder, **spec):
-    """Timesteps that SAC plays until the mean of ten returns is so high."""
+def steps_to(min_return, folder, **spec):
+    """Return the timesteps that SAC plays until the mean of ten returns reaches `min_return`."""
     resource = training(
         folder,
         "",
@@ -270,17 +270,17 @@ def steps_to(least, folder, **spec):
     trainer, evaluator = make_offline_trainer(resource, []), EnvEvaluator(PENDULUM, 10, explore=False)
     trainer.begin()
     for iteration in range(40):
-        played = trainer.iterate()["num_env_steps_sampled_lifetime"]
-        if evaluator(trainer.policy, iteration).summary()["episode_return_mean"] >= least:
+        num_steps = trainer.iterate()["num_env_steps_sampled_lifetime"]
+        if evaluator(trainer.policy, iteration).summary()["episode_return_mean"] >= min_return:
             break
     trainer.close()
-    return played
+    return num_steps
 
 
 @pytest.mark.soak
 @pytest.mark.minutes
-def test_sac_goes_on_from_cql_in_half_the_timesteps(tmp_path):
-    """CQL on 30 episodes of an SAC that is half trained; the timesteps of three seeds together."""
+def test_sac_warm_started_from_cql_needs_half_the_timesteps(tmp_path):
+    """CQL on 30 episodes of a half-trained SAC; timesteps are summed over three seeds."""
     model = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
     half = {"train": {"algorithm": "SAC", "config": SAC, "model": model, "stop": {"iterations": 3}}}
     environment, data = {"id": PENDULUM.id}, tmp_path / "data"
@@ -289,10 +289,12 @@ def test_sac_goes_on_from_cql_in_half_the_timesteps(tmp_path):
     offline = {"algorithm": "CQL", "config": {**config, "trainBatchSizePerLearner": 128}, "model": model}
     train(training(tmp_path / "offline", data, environment=environment, stop={"updates": 2000}, **offline))
     start = str(tmp_path / "offline/test/r1")
-    fresh, again = 0, 0
+    from_scratch, warm_started = 0, 0
     for seed in range(3):
         shared = {"config": SAC, "model": model, "seed": seed}
-        fresh += steps_to(-200, tmp_path, input=[{"sampler": {}}], **shared)
+        from_scratch += steps_to(-200, tmp_path, input=[{"sampler": {}}], **shared)
         sampler = {"warmupTimesteps": 200}
-        again += steps_to(-200, tmp_path, input=[{"sampler": sampler}], initialCheckpoint=start, **shared)
-    assert again <= fresh / 2, (again, fresh)
+        warm_started += steps_to(
+            -200, tmp_path, input=[{"sampler": sampler}], initialCheckpoint=start, **shared
+        )
+    assert warm_started <= from_scratch / 2, (warm_started, from_scratch)

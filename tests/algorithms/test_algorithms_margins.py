@@ -1,4 +1,4 @@
-"""What prefers good episodes beats what imitates all of them, by margins that were stated before."""
+"""Algorithms that prefer good episodes beat cloning all episodes, by margins that were stated in advance."""
 
 from pathlib import Path
 
@@ -25,8 +25,8 @@ BETTER = 100.0
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory):
-    """20 episodes of a PPO that reached 400, and 300 of its beginning: about as many timesteps of each."""
+def mixed_data(tmp_path_factory):
+    """20 episodes of a PPO that reached 400 and 300 of its first policy: about as many timesteps of each."""
     folder = tmp_path_factory.mktemp("mixed")
     for name, episodes, stop in (
         ("good", 20, {"episodeReturnMean": 400, "iterations": 40}),
@@ -46,8 +46,8 @@ def mixed(tmp_path_factory):
 
 
 def mean_return(folder, data, algorithm, config, **of_input):
-    """Of policies that sample their actions, as they were recorded: the mode of half noise is no noise."""
-    found = []
+    """Return the mean return of policies that sample their actions, as the recorded ones did."""
+    returns = []
     for seed in range(repeats(1, soak=3)):
         resource = training(
             folder / f"{algorithm}{seed}",
@@ -62,22 +62,22 @@ def mean_return(folder, data, algorithm, config, **of_input):
             stop={"updates": 1000},
             seed=seed,
         )
-        found.append(train(resource).metrics["episode_return_mean"])
-    return float(np.mean(found))
+        returns.append(train(resource).metrics["episode_return_mean"])
+    return float(np.mean(returns))
 
 
-def test_marwil_and_the_top_fraction_beat_cloning_all(mixed, tmp_path):
-    cloned = mean_return(tmp_path / "all", mixed, "BC", {})
-    top = mean_return(tmp_path / "top", mixed, "BC", {}, top=0.05)
-    preferred = mean_return(tmp_path / "preferred", mixed, "MARWIL", {"beta": 3.0})
-    print(cloned, top, preferred)
-    assert top >= cloned + MARGIN
-    assert preferred >= cloned + MARGIN
+def test_marwil_and_top_fraction_beat_cloning_all_episodes(mixed_data, tmp_path):
+    bc_return = mean_return(tmp_path / "all", mixed_data, "BC", {})
+    top = mean_return(tmp_path / "top", mixed_data, "BC", {}, top=0.05)
+    marwil_return = mean_return(tmp_path / "preferred", mixed_data, "MARWIL", {"beta": 3.0})
+    print(bc_return, top, marwil_return)
+    assert top >= bc_return + MARGIN
+    assert marwil_return >= bc_return + MARGIN
 
 
 @pytest.fixture(scope="module")
 def swings(tmp_path_factory):
-    """50 episodes of a SAC that has learnt to swing the pendulum up, and 50 of its beginning."""
+    """50 episodes of a SAC that learned to swing the pendulum up, and 50 of its first policy."""
     folder = tmp_path_factory.mktemp("swings")
     rates = {**RATES, "alphaLr": 1e-3, "trainBatchSizePerLearner": 128}
     for name, stop in (("good", {"episodeReturnMean": -200, "iterations": 12}), ("bad", {"iterations": 2})):
@@ -98,10 +98,10 @@ def swings(tmp_path_factory):
     ],
     ids=lambda run: run[0],
 )
-def test_it_is_better_than_what_was_recorded_and_than_rllibs_example(run, swings, tmp_path):
-    """The last number is the return at which RLlib's tuned example stops, in whichever evaluation it is reached."""
+def test_algorithm_beats_the_recorded_policy_and_rllibs_example(run, swings, tmp_path):
+    """The last number is the return at which RLlib's tuned example stops; any evaluation may reach it."""
     algorithm, config, model, rllib = run
-    recorded = returns_of(swings)
+    recorded_returns = returns_of(swings)
     last, best = [], []
     for seed in range(2):
         resource = training(
@@ -119,19 +119,19 @@ def test_it_is_better_than_what_was_recorded_and_than_rllibs_example(run, swings
         returns = evaluations(train(resource).folder)
         last.append(returns[-1])
         best.append(max(returns))
-    print(algorithm, recorded, last, best)
-    assert np.mean(last) >= recorded + BETTER
+    print(algorithm, recorded_returns, last, best)
+    assert np.mean(last) >= recorded_returns + BETTER
     assert rllib is None or np.mean(best) >= rllib
 
 
 def evaluations(folder):
-    """The mean return of each evaluation of a run."""
+    """Return the mean return of each evaluation of a run."""
     results = map(orjson.loads, (Path(folder) / "results.jsonl").read_text().splitlines())
     return [result["evaluation"]["env_runners"]["episode_return_mean"] for result in results]
 
 
 def returns_of(path):
-    """The mean return of recorded episodes."""
+    """Return the mean return of recorded episodes."""
     dataset = open_data([path])
     blocks = [dataset.read(unit, ["rewards"]) for unit in dataset.units]
     return sum(float(block.columns["rewards"].sum()) for block in blocks) / dataset.num_episodes

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, LENGTHS, made, stages, transitions, window_of
+from algorithm_kit import BOX, LENGTHS, build_algorithm, stages, transitions, window_of
 
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import window_targets
@@ -21,7 +21,7 @@ def batch_of(action_space=BOX, seed=0):
 
 
 def parts(nets, batch):
-    """Log-likelihoods and advantages, float64."""
+    """Return log-likelihoods and advantages in float64."""
     policy = nets["policy"]
     outputs = policy.forward_train(batch)
     logp = policy.distribution(outputs["action_dist_inputs"]).logp(batch["actions"])
@@ -30,9 +30,9 @@ def parts(nets, batch):
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
 @torch.no_grad()
-def test_the_targets_are_lambda_returns(lambda_):
+def test_value_targets_are_lambda_returns(lambda_):
     """After the last step comes the value of the final observation, or 0 if the episode terminated."""
-    algorithm, nets = made("MARWIL", {"gamma": 0.9, "lambda": lambda_})
+    algorithm, nets = build_algorithm("MARWIL", {"gamma": 0.9, "lambda": lambda_})
     rewards = np.random.default_rng(1).normal(size=LENGTHS.sum()).astype(np.float32)
     window = window_of(algorithm, rewards)
     values = nets["policy"].compute_values({"obs": window.columns["obs"]}).double().numpy()
@@ -43,29 +43,29 @@ def test_the_targets_are_lambda_returns(lambda_):
         strict=True,
     )
     expected = []
-    for r, v, terminated in episodes:
-        v[-1] *= not terminated
+    for r, v, is_terminated in episodes:
+        v[-1] *= not is_terminated
         later, returns = v[-1], []
         for t in reversed(range(len(r))):
             later = r[t] + 0.9 * ((1 - lambda_) * v[t + 1] + lambda_ * later)
             returns.insert(0, later)
         expected += returns
-    found = window_targets(algorithm, nets, window)["value_targets"]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    value_targets = window_targets(algorithm, nets, window)["value_targets"]
+    np.testing.assert_allclose(value_targets, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_loss_with_rllibs_constant():
-    algorithm, nets = made("MARWIL", {"beta": 2.0, "vfCoeff": 0.5, **CONSTANT})
+def test_loss_with_constant_scale_equals_rllib():
+    algorithm, nets = build_algorithm("MARWIL", {"beta": 2.0, "vfCoeff": 0.5, **CONSTANT})
     batch = batch_of()
     logp, advantages = parts(nets, batch)
-    weights = [math.exp(2.0 * each / 10.0) for each in advantages.tolist()]
+    weights = [math.exp(2.0 * advantage / 10.0) for advantage in advantages.tolist()]
     expected = -np.mean(weights * logp.numpy()) + 0.5 * 0.5 * np.mean(advantages.numpy() ** 2)
-    found = stages(algorithm, nets, batch)[0]
-    assert float(found.losses["policy"].detach()) == pytest.approx(expected, rel=1e-5)
+    losses = stages(algorithm, nets, batch)[0]
+    assert float(losses.losses["policy"].detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_scale_follows_the_advantages_without_bias():
-    algorithm, nets = made("MARWIL", {"movingAverageSqdAdvNormUpdateRate": 0.5})
+def test_advantage_scale_follows_without_bias():
+    algorithm, nets = build_algorithm("MARWIL", {"movingAverageSqdAdvNormUpdateRate": 0.5})
     squares = []
     for seed in range(3):
         batch = batch_of(seed=seed)
@@ -76,34 +76,34 @@ def test_the_scale_follows_the_advantages_without_bias():
     assert float(nets["scale"].scale()) == pytest.approx(math.sqrt(mean), rel=1e-5)
 
 
-def test_the_first_update_weighs_all_alike_and_none_has_more_than_the_clip():
-    algorithm, nets = made("MARWIL", {"beta": 50.0, "weightClip": 3.0})
+def test_weights_are_equal_at_first_and_never_exceed_the_clip():
+    algorithm, nets = build_algorithm("MARWIL", {"beta": 50.0, "weightClip": 3.0})
     first, second = (stages(algorithm, nets, batch_of())[0].metrics["mean_weight"] for _ in range(2))
     assert float(first) == 1.0
     assert 1.0 < float(second) < 3.0
 
 
-def test_with_a_beta_of_0_it_clones():
-    algorithm, nets = made("MARWIL", {"beta": 0.0, **CONSTANT})
+def test_beta_0_is_behaviour_cloning():
+    algorithm, nets = build_algorithm("MARWIL", {"beta": 0.0, **CONSTANT})
     batch = batch_of()
-    found = stages(algorithm, nets, batch)[0].metrics["policy_loss"]
-    assert float(found.detach()) == pytest.approx(-float(parts(nets, batch)[0].mean()), rel=1e-6)
+    policy_loss = stages(algorithm, nets, batch)[0].metrics["policy_loss"]
+    assert float(policy_loss.detach()) == pytest.approx(-float(parts(nets, batch)[0].mean()), rel=1e-6)
 
 
-def test_the_log_std_term_is_a_mean_and_weighted_alike():
-    algorithm, nets = made("MARWIL", {"bcLogstdCoeff": 0.5, **CONSTANT}, free_log_std=True)
+def test_log_std_term_is_a_weighted_mean():
+    algorithm, nets = build_algorithm("MARWIL", {"bcLogstdCoeff": 0.5, **CONSTANT}, free_log_std=True)
     with torch.no_grad():
         nets["policy"].log_std.log_std.copy_(torch.tensor([-1.0, 0.5]))
     batch = batch_of()
     logp, advantages = parts(nets, batch)
     expected = -((advantages / 10.0).exp() * (logp + 0.5 * -0.25)).mean()
-    found = stages(algorithm, nets, batch)[0].metrics["policy_loss"]
-    assert float(found.detach()) == pytest.approx(float(expected), rel=1e-5)
+    policy_loss = stages(algorithm, nets, batch)[0].metrics["policy_loss"]
+    assert float(policy_loss.detach()) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_the_log_std_term_keeps_the_policy_wide():
+def test_log_std_term_keeps_the_policy_wide():
     def widths(coefficient):
-        algorithm, nets = made("MARWIL", {"lr": 1e-2, "bcLogstdCoeff": coefficient})
+        algorithm, nets = build_algorithm("MARWIL", {"lr": 1e-2, "bcLogstdCoeff": coefficient})
         learner = Learner(algorithm, nets)
         for seed in range(30):
             learner.update(batch_of(seed=seed))
@@ -113,24 +113,24 @@ def test_the_log_std_term_keeps_the_policy_wide():
     assert widths(0.5) > widths(0.0) + 0.05
 
 
-def test_the_log_std_term_is_of_the_clipped_deviations():
-    algorithm, nets = made("MARWIL", {"bcLogstdCoeff": 0.5}, log_std_max=-3, free_log_std=True)
+def test_log_std_term_uses_clipped_log_stds():
+    algorithm, nets = build_algorithm("MARWIL", {"bcLogstdCoeff": 0.5}, log_std_max=-3, free_log_std=True)
     stages(algorithm, nets, batch_of())[0].losses["policy"].backward()
     assert not nets["policy"].log_std.log_std.grad.any()
 
 
-def test_two_learners_follow_one_scale():
-    """The mean of what two halves of a batch make of the average is what the whole makes."""
-    whole, halves = (made("MARWIL")[1]["scale"] for _ in range(2))
+def test_two_learners_share_one_advantage_scale():
+    """The mean of the averages over two halves of a batch equals the average over the batch."""
+    expected_scale, halves = (build_algorithm("MARWIL")[1]["scale"] for _ in range(2))
     advantages = batch_of()["value_targets"]
-    whole.follow(advantages)
+    expected_scale.update(advantages)
     states = []
     for half in advantages.chunk(2):
-        other = made("MARWIL")[1]["scale"]
-        other.follow(half)
-        states.append(other.state_dict())
+        other_scale = build_algorithm("MARWIL")[1]["scale"]
+        other_scale.update(half)
+        states.append(other_scale.state_dict())
     halves.load_state_dict({name: (states[0][name] + states[1][name]) / 2 for name in states[0]})
-    torch.testing.assert_close(halves.scale(), whole.scale())
+    torch.testing.assert_close(halves.scale(), expected_scale.scale())
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_two_learners_follow_one_scale():
         ({"beta": -1}, BOX, {}, "config.beta is -1, expected at least 0"),
     ],
 )
-def test_mistakes_are_one_sentence(config, space, model, sentence):
+def test_invalid_options_are_refused(config, space, model, sentence):
     with pytest.raises(SpecError, match=sentence):
-        made("MARWIL", config, space, **model)
+        build_algorithm("MARWIL", config, space, **model)
 
 
-def test_a_kept_average_is_part_of_a_checkpoint():
-    algorithm, nets = made("MARWIL")
+def test_advantage_scale_is_part_of_the_checkpoint():
+    algorithm, nets = build_algorithm("MARWIL")
     learner = Learner(algorithm, nets)
     learner.update(batch_of())
-    other = Learner(algorithm, made("MARWIL", seed=1)[1])
-    other.load(learner.state())
-    assert float(other.nets["scale"].scale()) == float(nets["scale"].scale()) > 0
+    restored_learner = Learner(algorithm, build_algorithm("MARWIL", seed=1)[1])
+    restored_learner.load(learner.state())
+    assert float(restored_learner.nets["scale"].scale()) == float(nets["scale"].scale()) > 0

@@ -24,7 +24,7 @@ def make(seed=0, action_space=ACTIONS, **options):
 
 @torch.no_grad()
 def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:, 0]):
-    """Steps of the policy on random observations. The first episode terminated, the second was truncated."""
+    """Return steps of the policy on random observations. The first episode terminated, the second was truncated."""
     source = torch.Generator().manual_seed(seed)
     steps, count = sum(lengths), len(lengths)
     obs = torch.rand((steps + count, 3), generator=source) * 2 - 1
@@ -36,15 +36,15 @@ def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:
         terminated=np.arange(count) == 0,
         truncated=np.arange(count) == 1,
     )
-    seen = obs[block.obs_row]
-    inputs = nets["policy"].forward_exploration({"obs": seen})["action_dist_inputs"]
+    step_obs = obs[block.obs_row]
+    inputs = nets["policy"].forward_exploration({"obs": step_obs})["action_dist_inputs"]
     distribution = nets["policy"].distribution(inputs)
     actions = distribution.sample(torch.rand((steps, 1), generator=source))
     return block.with_columns(
         {
             **block.columns,
             "actions": actions.numpy(),
-            "rewards": reward(seen, actions).double().numpy(),
+            "rewards": reward(step_obs, actions).double().numpy(),
             "action_logp": distribution.logp(actions).numpy(),
             "action_dist_inputs": inputs.numpy(),
         }
@@ -52,7 +52,7 @@ def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:
 
 
 def train_on(learner, rollout, seed, iteration):
-    """An iteration of a `Trainer`."""
+    """Run an iteration like a `Trainer`."""
     algorithm, batch = learner.algorithm, learner.algorithm.prepare(learner.nets, rollout)
     for rows in algorithm.minibatches(rollout.num_steps, seed, iteration):
         learner.update({leaf: values[rows] for leaf, values in batch.items()})
@@ -64,7 +64,7 @@ def step(timesteps=0):
     return Step(0, timesteps, torch.Generator(), torch.tensor(timesteps, dtype=torch.float64))
 
 
-def test_a_batch_has_a_row_per_step_and_standardised_advantages():
+def test_prepare_gives_a_row_per_step_and_standardised_advantages():
     algorithm, nets = make()
     block = rollout(nets)
     batch = algorithm.prepare(nets, block)
@@ -85,7 +85,7 @@ def test_value_targets_bootstrap_at_truncation_and_fragment_ends_but_not_at_term
     np.testing.assert_allclose(targets[last], rewards + 0.99 * final * [0, 1, 1], rtol=1e-5)
 
 
-def test_lambda_matters():
+def test_lambda_changes_the_targets():
     _, nets = make()
     block = rollout(nets)
     targets = [
@@ -94,25 +94,25 @@ def test_lambda_matters():
     assert not torch.allclose(targets[0], targets[1]) and not torch.allclose(targets[1], targets[2])
 
 
-def test_minibatches_pass_over_every_step_as_often_as_there_are_epochs():
+def test_minibatches_contain_every_step_once_per_epoch():
     algorithm, _ = make(numEpochs=3, minibatchSize=48)
-    seen = algorithm.minibatches(128, seed=0, iteration=0).flatten()
-    assert len(seen) == 3 * 128
+    rows = algorithm.minibatches(128, seed=0, iteration=0).flatten()
+    assert len(rows) == 3 * 128
     for epoch in range(3):
-        assert sorted(seen[epoch * 128 : (epoch + 1) * 128].tolist()) == list(range(128))
+        assert sorted(rows[epoch * 128 : (epoch + 1) * 128].tolist()) == list(range(128))
 
 
-def test_no_minibatch_is_short():
+def test_minibatches_are_never_short():
     algorithm, _ = make(numEpochs=2, minibatchSize=50)
     assert algorithm.minibatches(128, seed=0, iteration=0).shape == (5, 50)
 
 
-def test_a_rollout_smaller_than_a_minibatch_is_one_minibatch():
+def test_rollout_smaller_than_a_minibatch_is_one_minibatch():
     algorithm, _ = make(numEpochs=2)
     assert algorithm.minibatches(7, seed=0, iteration=0).shape == (2, 7)
 
 
-def test_the_order_follows_from_seed_and_iteration():
+def test_order_of_minibatches_follows_from_seed_and_iteration():
     algorithm, _ = make()
 
     def order(seed, iteration):
@@ -122,18 +122,18 @@ def test_the_order_follows_from_seed_and_iteration():
     assert order(1, 2) != order(2, 2) and order(1, 2) != order(1, 3)
 
 
-def test_the_first_loss_is_minus_the_mean_advantage():
+def test_first_policy_loss_is_minus_the_mean_advantage():
     """Before any update the ratio is 1: the surrogate is the mean of standardised advantages, 0."""
     algorithm, nets = make()
-    found = algorithm.losses(nets, algorithm.prepare(nets, rollout(nets)), step())
-    assert found.metrics["policy_loss"].item() == pytest.approx(0.0, abs=1e-5)
+    losses = algorithm.losses(nets, algorithm.prepare(nets, rollout(nets)), step())
+    assert losses.metrics["policy_loss"].item() == pytest.approx(0.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "surrogate"),
     [(1.5, 1.0, 1.2), (0.5, 1.0, 0.5), (1.5, -1.0, -1.5), (0.5, -1.0, -0.8), (1.1, 1.0, 1.1)],
 )
-def test_the_surrogate_is_clipped_where_it_would_gain(ratio, advantage, surrogate):
+def test_surrogate_is_clipped_where_it_would_gain(ratio, advantage, surrogate):
     algorithm, nets = make(clipParam=0.2)
     batch = algorithm.prepare(nets, rollout(nets))
     batch["action_logp"] = batch["action_logp"] - float(np.log(ratio))
@@ -143,7 +143,7 @@ def test_the_surrogate_is_clipped_where_it_would_gain(ratio, advantage, surrogat
     )
 
 
-def test_value_errors_are_squared_and_bounded_where_asked():
+def test_value_loss_is_squared_and_clipped_by_vf_clip_param():
     losses = {}
     for bound in (None, 4.0):
         algorithm, nets = make(vfClipParam=bound)
@@ -155,20 +155,20 @@ def test_value_errors_are_squared_and_bounded_where_asked():
     assert losses[4.0] == pytest.approx((1 + 4) / 2, rel=1e-4)
 
 
-def test_the_total_weighs_its_terms():
+def test_total_loss_weights_its_terms():
     algorithm, nets = make(vfLossCoeff=0.5, entropyCoeff=0.1, useKlLoss=True, klCoeff=0.3)
     batch = algorithm.prepare(nets, rollout(nets))
     batch["action_dist_inputs"] = batch["action_dist_inputs"] + torch.tensor([1.0, 0.0])
-    found = algorithm.losses(nets, batch, step())
-    terms = found.metrics
+    losses = algorithm.losses(nets, batch, step())
+    terms = losses.metrics
     expected = (
         terms["policy_loss"] + 0.5 * terms["vf_loss"] - 0.1 * terms["entropy"] + 0.3 * terms["mean_kl_loss"]
     )
-    torch.testing.assert_close(found.losses["policy"], expected)
+    torch.testing.assert_close(losses.losses["policy"], expected)
     assert terms["mean_kl_loss"] > 0.01
 
 
-def test_the_entropy_coefficient_follows_its_schedule():
+def test_entropy_coefficient_follows_its_schedule():
     algorithm, nets = make(entropyCoeff=[[0, 1.0], [100, 0.0]])
     batch = algorithm.prepare(nets, rollout(nets))
     early, late = (algorithm.losses(nets, batch, step(timesteps)) for timesteps in (0, 100))
@@ -177,22 +177,22 @@ def test_the_entropy_coefficient_follows_its_schedule():
 
 
 @pytest.mark.parametrize(("kl", "coefficient"), [(0.03, 0.3), (0.01, 0.2), (0.001, 0.1)])
-def test_the_kl_weight_is_steered_towards_the_target(kl, coefficient):
+def test_kl_coefficient_adapts_towards_the_target(kl, coefficient):
     _, nets = make(useKlLoss=True)
-    nets["kl_penalty"].steer(kl, target=0.01)
+    nets["kl_penalty"].adapt(kl, target=0.01)
     assert nets["kl_penalty"].coefficient.item() == pytest.approx(coefficient)
 
 
-def test_the_kl_weight_is_in_the_learners_state():
+def test_kl_coefficient_is_in_the_learner_state():
     algorithm, nets = make(useKlLoss=True)
     learner = Learner(algorithm, nets)
     learner.nets["kl_penalty"].coefficient.fill_(0.7)
-    twin = Learner(algorithm, make(useKlLoss=True)[1])
-    twin.load(learner.state())
-    assert twin.nets["kl_penalty"].coefficient.item() == pytest.approx(0.7)
+    restored_learner = Learner(algorithm, make(useKlLoss=True)[1])
+    restored_learner.load(learner.state())
+    assert restored_learner.nets["kl_penalty"].coefficient.item() == pytest.approx(0.7)
 
 
-def test_an_iteration_makes_epochs_of_updates_and_reports():
+def test_iteration_runs_all_epochs_and_reports():
     algorithm, nets = make(useKlLoss=True)
     learner = Learner(algorithm, nets)
     metrics = train_on(learner, rollout(nets), seed=0, iteration=0)
@@ -206,21 +206,21 @@ def test_an_iteration_makes_epochs_of_updates_and_reports():
     }
 
 
-def test_an_iteration_is_a_function_of_weights_rollout_seed_and_number():
+def test_iteration_is_a_function_of_weights_rollout_seed_and_number():
     algorithm, nets = make()
     block = rollout(nets)
 
-    def trained(seed, iteration):
+    def train(seed, iteration):
         learner = Learner(algorithm, copy.deepcopy(nets))
         train_on(learner, block, seed, iteration)
         return torch.cat([tensor.flatten() for tensor in learner.nets["policy"].parameters()])
 
-    weights = trained(3, 4)
-    assert torch.equal(weights, trained(3, 4))
-    assert not torch.equal(weights, trained(3, 5)) and not torch.equal(weights, trained(4, 4))
+    weights = train(3, 4)
+    assert torch.equal(weights, train(3, 4))
+    assert not torch.equal(weights, train(3, 5)) and not torch.equal(weights, train(4, 4))
 
 
-def test_rewarded_actions_become_likelier():
+def test_rewarded_actions_become_more_likely():
     algorithm, nets = make(lr=1e-2)
     learner = Learner(algorithm, nets)
     for iteration in range(10):
@@ -229,7 +229,7 @@ def test_rewarded_actions_become_likelier():
     assert (rollout(nets, seed=99).columns["actions"] == 1).mean() > 0.9
 
 
-def test_continuous_actions_train():
+def test_ppo_trains_continuous_actions():
     box = gym.spaces.Box(-1, 1, (2,), np.float32)
     algorithm, nets = make(action_space=box)
     with torch.no_grad():
@@ -259,7 +259,7 @@ def rollout_of_boxes(nets):
     )
 
 
-def test_a_policy_that_cannot_be_sampled_is_refused():
+def test_deterministic_policy_is_refused():
     algorithm = build("PPO", {})
     model = ModelSpec(distribution="deterministic")
     with pytest.raises(SpecError, match="'Deterministic', which PPO cannot train: use Auto, "):

@@ -24,7 +24,7 @@ def user_module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_every_algorithm_is_found_by_name_with_its_defaults(name):
+def test_build_by_name_uses_the_defaults(name):
     assert resolve(name) is REGISTRY[name]
     algorithm = build(name, {})
     assert isinstance(algorithm, Algorithm)
@@ -48,11 +48,11 @@ def test_every_option_has_a_description_a_default_and_a_simple_type(name):
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_the_objective_stands_in_the_options(name):
+def test_options_docstring_states_the_objective(name):
     assert re.search(r"\bL(_\w+)? = ", option_schemas()[name]["description"])
 
 
-def test_schemas_say_which_resources_an_algorithm_can_stand_in():
+def test_option_schemas_name_the_resources_of_an_algorithm():
     kinds = {name: schema["x-kinds"] for name, schema in option_schemas().items()}
     assert kinds == {name: sorted(algorithm.kinds) for name, algorithm in REGISTRY.items()}
     assert (kinds["BC"], kinds["PPO"]) == (["OfflineTraining"], ["OfflineRecording"])
@@ -62,9 +62,9 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
     by_yaml = build("PPO", {"numEpochs": 3, "lambda": 0.5, "gradClipBy": "norm"}).options
     by_python = build("PPO", {"num_epochs": 3, "lambda_": 0.5, "grad_clip_by": "norm"}).options
     assert by_yaml == by_python
-    dumped = by_yaml.model_dump(mode="json", by_alias=True)
-    assert (dumped["numEpochs"], dumped["lambda"]) == (3, 0.5)
-    assert build("PPO", dumped).options == by_yaml
+    yaml_options = by_yaml.model_dump(mode="json", by_alias=True)
+    assert (yaml_options["numEpochs"], yaml_options["lambda"]) == (3, 0.5)
+    assert build("PPO", yaml_options).options == by_yaml
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
         ),
     ],
 )
-def test_a_mistake_is_a_sentence(name, config, sentence):
+def test_invalid_config_is_refused(name, config, sentence):
     with pytest.raises(SpecError, match=sentence):
         build(name, config, at="spec.config")
 
 
-def test_a_users_own_algorithm_is_imported(user_module):
+def test_custom_algorithm_is_imported(user_module):
     user_module(
         "from hindcast.algorithms.bc import BC, BCOptions\n"
         "class MyOptions(BCOptions):\n"
@@ -112,7 +112,7 @@ def test_a_users_own_algorithm_is_imported(user_module):
         build("algorithms_of_a_user:MyBC", {"temperatur": 2.0})
 
 
-def test_a_connector_that_an_own_algorithm_would_build_is_refused(user_module):
+def test_custom_algorithm_that_builds_a_connector_is_refused(user_module):
     user_module(
         "from hindcast.algorithms import BC\n"
         "class Mine(BC):\n"
@@ -123,13 +123,13 @@ def test_a_connector_that_an_own_algorithm_would_build_is_refused(user_module):
         resolve("algorithms_of_a_user:Mine")
 
 
-def test_a_module_that_is_not_there_is_a_sentence():
+def test_missing_algorithm_module_is_reported():
     with pytest.raises(SpecError, match=r"no module 'nowhere'; install it"):
         resolve("nowhere.at.all:Mine")
 
 
 @pytest.mark.parametrize("source", ["1 / 0", "import no_such_package_anywhere", "def f(:"])
-def test_a_users_module_that_raises_is_the_users_error(user_module, source):
+def test_algorithm_module_that_raises_is_a_user_code_error(user_module, source):
     user_module(source)
     with pytest.raises(UserCodeError, match=r"importing 'algorithms_of_a_user'"):
         resolve("algorithms_of_a_user:Mine")

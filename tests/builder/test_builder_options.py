@@ -1317,5 +1317,5 @@ def test_import_does_not_import_torch() -> None:
 def test_algorithm_that_does_not_match_actions_names_no_option(tmp_path: Path) -> None:
     config = CQLConfig().environment("CartPole-v1").offline_data(input_=[str(tmp_path)])
     record(recording(tmp_path, environment=CARTPOLE))
-    with pytest.raises(SpecError, match=r"^CQL needs continuous actions"):
+    with pytest.raises(SpecError, match=r"^CQL requires continuous actions"):
         config.build()

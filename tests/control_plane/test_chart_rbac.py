@@ -245,8 +245,8 @@ def test_operator_may_write_all_objects_of_a_run(installation: Installation, ope
     assert [manifest["kind"] for manifest in objects] == [
         *("ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob")
     ]
-    for found in objects:
-        operator.create(found, namespace)
+    for manifest in objects:
+        operator.create(manifest, namespace)
     role = build_objects(installation, 2, uid)[2]
     operator.apply(role, names.MANAGER)
     operator.create(event_document(namespace), namespace)
@@ -266,9 +266,9 @@ def test_operator_may_write_all_objects_of_a_run(installation: Installation, ope
         ray = {"group": "ray.io", "resource": resource, "namespace": namespace}
         assert not [v for v in VERBS if may(api, account, verb=v, **ray)]
 
-    for found in reversed(objects):
-        if found["kind"] in ("RayJob", "ConfigMap"):
-            operator.delete(f"{operator.path_of(found, namespace)}/{found['metadata']['name']}")
+    for manifest in reversed(objects):
+        if manifest["kind"] in ("RayJob", "ConfigMap"):
+            operator.delete(f"{operator.path_of(manifest, namespace)}/{manifest['metadata']['name']}")
     api.delete(f"{api.path_of(TRAINING, namespace)}/clone")
 
 
@@ -372,9 +372,8 @@ def test_operator_process_is_never_refused(installation: Installation, tmp_path:
         api.merge(training, {"spec": {"suspend": True, "runPolicy": {"suspendGraceSeconds": 0}}})
         wait_for(lambda: not exists(api, job), "its RayJob is gone", 60)
         deletion_count = 'hindcast_writes_total{what="delete-rayjob"} 1.0'
-        wait_for(
-            lambda: deletion_count in metrics(), "the deletion is counted", 60
-        )  # once its answer is there
+        # The deletion is counted once its answer has arrived.
+        wait_for(lambda: deletion_count in metrics(), "the deletion is counted", 60)
         api.delete(f"{api.path_of(training)}/clone")
         metrics_text = metrics()
     assert "hindcast_leader 1.0" in metrics_text

@@ -184,7 +184,7 @@ class Kube:
 
 def find_condition(status: Object, kind: str) -> Object:
     """Return a condition of a status, or {}."""
-    return next((found for found in status.get("conditions", []) if found["type"] == kind), {})
+    return next((entry for entry in status.get("conditions", []) if entry["type"] == kind), {})
 
 
 def parse_documents(text: str) -> list[Object]:

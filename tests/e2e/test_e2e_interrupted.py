@@ -85,9 +85,8 @@ def test_training_resumes_after_suspend_and_deleted_head(
     kube.wait("the second attempt's log", lambda: "resuming at update" in read_file(kube, log))
     for pod in kube.pods("head", "clone"):
         kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
-    kube.apply(
-        code_config_map(slow=slow_environment(0.0), own=USER_MODULE)
-    )  # the third attempt has no reason to take its time
+    # The third attempt has no reason to be slow.
+    kube.apply(code_config_map(slow=slow_environment(0.0), own=USER_MODULE))
     kube.wait_for_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
     status = kube.wait_for_state("OfflineTraining", "clone", "Succeeded")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 MOMENTS = {
-    "before an update": "before hindcast.learn.learner:Learner._moved",
+    "before an update": "before hindcast.learn.learner:Learner._compute_update",
     "between the losses of an update": "after hindcast.learn.learner:Learner._check_loss",
     "between gradients and step": "before hindcast.learn.optimisers:Optimiser.step",
     "between the steps of two optimisers": "after hindcast.learn.optimisers:Optimiser.step",

@@ -1,4 +1,4 @@
-"""RLlib in an environment of its own, where HINDCAST_RLLIB_PYTHON names its interpreter (see CONTRIBUTING.md)."""
+"""RLlib in a separate environment, if HINDCAST_RLLIB_PYTHON names its interpreter (see CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAKE_LONG_TO_IMPORT = (
 
 @pytest.fixture(scope="session")
 def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """`rllib("script.py", *arguments)` runs a script beside this file and answers what it printed last."""
+    """`rllib("script.py", *arguments)` runs a script next to this file and returns the last line that it printed."""
     python = os.environ.get("HINDCAST_RLLIB_PYTHON")
     if not python:
         pytest.skip(
@@ -43,10 +43,12 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
         def run(script: str, *arguments: object) -> str:
             command = [str(warm.folder / "python"), str(HERE / script), *map(str, arguments)]
-            done = subprocess.run(
+            completed = subprocess.run(
                 command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
             )
-            assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-            return done.stdout.strip().splitlines()[-1]
+            assert completed.returncode == 0, (
+                f"{script} failed:\n{completed.stdout[-2000:]}\n{completed.stderr[-4000:]}"
+            )
+            return completed.stdout.strip().splitlines()[-1]
 
         yield run

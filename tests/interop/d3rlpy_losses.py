@@ -1,4 +1,4 @@
-"""What d3rlpy makes of a batch with given weights: losses and gradients. Run by the Python of the rivals.
+"""Compute d3rlpy's losses and gradients for a batch and given weights. Runs in the Python of the rivals.
 
     python d3rlpy_losses.py FOLDER ALGORITHM ...
 
@@ -22,13 +22,17 @@ from d3rlpy.torch_utility import TorchMiniBatch, TorchTrajectoryMiniBatch
 from torch import nn
 
 ENCODER = VectorEncoderFactory([16, 16], activation="tanh")
-BOTH = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER}
+ENCODER_FACTORIES = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER}
 STILL = 1e-30
 """A learning rate with which d3rlpy computes a gradient, and nothing moves."""
 
 
 def iql(given, batch):
-    impl = made(d3rlpy.algos.IQLConfig(**BOTH, value_encoder_factory=ENCODER, expectile=0.8, weight_temp=3.0))
+    impl = build_d3rlpy(
+        d3rlpy.algos.IQLConfig(
+            **ENCODER_FACTORIES, value_encoder_factory=ENCODER, expectile=0.8, weight_temp=3.0
+        )
+    )
     policy, values = impl._modules.policy, impl._modules.value_func
     nets = {
         "policy": [[*linears(policy._encoder), policy._mu]],
@@ -53,16 +57,20 @@ def iql(given, batch):
 
 
 def td3_bc(given, batch):
-    return td3(d3rlpy.algos.TD3PlusBCConfig(**BOTH, alpha=2.5, target_smoothing_sigma=0.0), given, batch)
+    return td3(
+        d3rlpy.algos.TD3PlusBCConfig(**ENCODER_FACTORIES, alpha=2.5, target_smoothing_sigma=0.0), given, batch
+    )
 
 
 def rebrac(given, batch):
-    config = d3rlpy.algos.ReBRACConfig(**BOTH, actor_beta=0.3, critic_beta=0.4, target_smoothing_sigma=0.0)
+    config = d3rlpy.algos.ReBRACConfig(
+        **ENCODER_FACTORIES, actor_beta=0.3, critic_beta=0.4, target_smoothing_sigma=0.0
+    )
     return td3(config, given, batch)
 
 
 def td3(config, given, batch):
-    impl = made(config)
+    impl = build_d3rlpy(config)
     nets = {"policy": members([impl._modules.policy]), "critics": members(impl._modules.q_funcs)}
     load(nets, given)
     targets = {
@@ -72,15 +80,15 @@ def td3(config, given, batch):
     load(targets, given)
     critic = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
     critic.backward()
-    found = gradients({"critics": nets["critics"]})
+    critic_gradients = gradients({"critics": nets["critics"]})
     actor = impl.compute_actor_loss(batch, impl._modules.policy(batch.observations)).actor_loss
     actor.backward()
-    return {"critics": critic, "policy": actor}, found | gradients({"policy": nets["policy"]})
+    return {"critics": critic, "policy": actor}, critic_gradients | gradients({"policy": nets["policy"]})
 
 
 def cql(given, batch, **lagrangian):
     config = d3rlpy.algos.CQLConfig(
-        **BOTH,
+        **ENCODER_FACTORIES,
         conservative_weight=5.0,
         n_action_samples=4,
         soft_q_backup=True,
@@ -95,12 +103,12 @@ def cql_lagrangian(given, batch):
 
 
 def sac(given, batch):
-    return soft(d3rlpy.algos.SACConfig(**BOTH, temp_learning_rate=STILL), given, batch)
+    return soft(d3rlpy.algos.SACConfig(**ENCODER_FACTORIES, temp_learning_rate=STILL), given, batch)
 
 
 def soft(config, given, batch):
-    """On what we drew. The loss of α' is proportional to α', hence equal to its own gradient by log α'."""
-    impl = made(config)
+    """On Hindcast's draws. The loss of α' is proportional to α', hence equal to its own gradient by log α'."""
+    impl = build_d3rlpy(config)
     modules = impl._modules
     policy = modules.policy
     nets = {
@@ -110,7 +118,7 @@ def soft(config, given, batch):
     load(nets, given)
     load({"target_critics": members(modules.targ_q_funcs)}, given)
     log_weights = {"log/alpha": modules.log_temp, "log/gap_weight": getattr(modules, "log_alpha", None)}
-    logs = {name: next(each.parameters()) for name, each in log_weights.items() if name in given}
+    logs = {name: next(log_weight.parameters()) for name, log_weight in log_weights.items() if name in given}
     with torch.no_grad():
         for name, log in logs.items():
             log.fill_(float(given[name]))
@@ -123,18 +131,18 @@ def soft(config, given, batch):
     def uniform(zeros, *_):
         return torch.from_numpy(given["noise/uniform"]).transpose(0, 1).reshape(zeros.shape)
 
-    losses, found = {}, {}
+    losses, gradients_by_name = {}, {}
     with patch.object(Normal, "rsample", rsample), patch.object(torch.Tensor, "uniform_", uniform):
         losses["critics"] = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
         if "log/gap_weight" in logs:
             losses["gap_weight"] = logs["log/gap_weight"].grad.clone().squeeze()
-            found["log/gap_weight"] = losses["gap_weight"].numpy()
+            gradients_by_name["log/gap_weight"] = losses["gap_weight"].numpy()
         losses["critics"].backward()
-        found |= gradients({"critics": nets["critics"]})
+        gradients_by_name |= gradients({"critics": nets["critics"]})
         losses["policy"] = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
-        found["log/alpha"] = logs["log/alpha"].grad.clone().squeeze().numpy()
+        gradients_by_name["log/alpha"] = logs["log/alpha"].grad.clone().squeeze().numpy()
         losses["policy"].backward()
-    return losses, found | gradients({"policy": nets["policy"]})
+    return losses, gradients_by_name | gradients({"policy": nets["policy"]})
 
 
 def dqn(given, batch):
@@ -148,7 +156,7 @@ def discrete_cql(given, batch):
 
 
 def discrete(config, given, batch):
-    impl = made(config, actions=3)
+    impl = build_d3rlpy(config, actions=3)
     nets = {"policy": members(impl._modules.q_funcs)}
     load(nets, given)
     load({"target": members(impl._modules.targ_q_funcs)}, given)
@@ -164,12 +172,12 @@ def decision_transformer(given, batch):
     encoder = VectorEncoderFactory([16], activation="none")
     none = dict.fromkeys(("attn_dropout", "resid_dropout", "embed_dropout"), 0.0)
     sizes = {"context_size": 4, "max_timestep": 10, "num_heads": 2, "num_layers": 2}
-    impl = made(d3rlpy.algos.DecisionTransformerConfig(encoder_factory=encoder, **sizes, **none))
+    impl = build_d3rlpy(d3rlpy.algos.DecisionTransformerConfig(encoder_factory=encoder, **sizes, **none))
     model = impl._modules.transformer.train()
-    for each in model.modules():
-        if isinstance(each, nn.LayerNorm):
-            each.eps = 1e-5
-    own = {
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-5
+    weights = {
         "of_observation": linears(model._encoder),
         "of_action": [model._action_embed],
         "of_return": [model._rtg_embed],
@@ -188,12 +196,12 @@ def decision_transformer(given, batch):
             "dense.0": [dense._l1],
             "dense.2": [dense._l2],
         }
-        own |= {f"transformer.layers.{number}.{name}": found for name, found in layers.items()}
+        weights |= {f"transformer.layers.{number}.{name}": parameter for name, parameter in layers.items()}
     tensors = {
-        f"{name}.{kind}": [getattr(layer, kind) for layer in found]
-        for name, found in own.items()
+        f"{name}.{kind}": [getattr(layer, kind) for layer in parameter]
+        for name, parameter in weights.items()
         for kind in ("weight", "bias")
-        if hasattr(found[0], kind)
+        if hasattr(parameter[0], kind)
     }
     with torch.no_grad():
         for name, parts in tensors.items():
@@ -205,18 +213,18 @@ def decision_transformer(given, batch):
     return {"policy": loss}, slopes
 
 
-def made(config, actions=2):
+def build_d3rlpy(config, actions=2):
     algorithm = config.create(device="cpu")
     algorithm.create_impl((3,), actions)
     return algorithm.impl
 
 
 def linears(module):
-    return [each for each in module.modules() if isinstance(each, nn.Linear)]
+    return [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
 
 
 def members(modules):
-    return [linears(each) for each in modules]
+    return [linears(member) for member in modules]
 
 
 def each_tensor(nets):
@@ -290,10 +298,10 @@ def main():
     torch.set_default_dtype(torch.float64)
     folder = Path(sys.argv[1])
     for algorithm in sys.argv[2:]:
-        given = dict(np.load(folder / f"{algorithm}.npz"))
-        losses, found = CASES[algorithm](given, batch_of(given))
+        inputs = dict(np.load(folder / f"{algorithm}.npz"))
+        losses, gradients = CASES[algorithm](inputs, batch_of(inputs))
         losses = {f"loss/{name}": loss.detach().numpy() for name, loss in losses.items()}
-        np.savez(folder / f"{algorithm}-theirs.npz", **losses, **found)
+        np.savez(folder / f"{algorithm}-theirs.npz", **losses, **gradients)
     print(folder)
 
 

@@ -1,4 +1,4 @@
-"""What RLlib 2.60 reads in SampleBatch files: with its JSON reader, and as episodes of its new stack; two .npz.
+"""Write what RLlib 2.60 reads from SampleBatch files: with its JSON reader, and as episodes of its new stack; two .npz.
 
 Runs in RLlib's environment: `python rllib_batches.py FOLDER READER.npz [EPISODES.npz]`.
 """
@@ -18,14 +18,14 @@ NO_LEAVES = ("eps_id", "t", "obs", "new_obs", "terminateds", "truncateds")
 
 
 def by_the_reader(files):
-    found = {}
+    arrays = {}
     for batch in JsonReader(files).read_all_files():
         eps_id = batch["eps_id"][0]
         leaves = {name: batch[name] for name in batch if name not in NO_LEAVES}
         leaves["obs"] = np.concatenate([batch["obs"], batch["new_obs"][-1:]])
         leaves["flags"] = np.array([batch["terminateds"][-1], batch["truncateds"][-1]])
-        found |= {f"{eps_id}|{name}": leaf for name, leaf in leaves.items()}
-    return found
+        arrays |= {f"{eps_id}|{name}": leaf for name, leaf in leaves.items()}
+    return arrays
 
 
 def as_episodes(files):

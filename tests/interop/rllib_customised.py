@@ -1,4 +1,4 @@
-"""What RLlib 2.60 makes of rows with the pieces of customised_pieces.py.
+"""Write the batch that RLlib 2.60 builds from rows with the classes of customised_components.py.
 
 Runs in RLlib's environment: `python rllib_customised.py ROWS.parquet BATCH.npz`.
 """
@@ -18,37 +18,39 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.offline.offline_prelearner import OfflinePreLearner
 
 sys.path.insert(0, str(Path(__file__).parent))
-import customised_pieces as pieces
+import customised_components as components
 
 SPACES = (gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), gym.spaces.Discrete(2))
 
 
-class Own(BCConfig):
+class CustomConnectorConfig(BCConfig):
     def build_learner_connector(self, *args, **kwargs):
         pipeline = super().build_learner_connector(*args, **kwargs)
-        pipeline.append(pieces.last_piece(ConnectorV2)())
+        pipeline.append(components.last_connector(ConnectorV2)())
         return pipeline
 
 
 def main():
-    scaled = pieces.connector(ConnectorV2)
+    connector_class = components.connector(ConnectorV2)
     config = (
-        Own()
+        CustomConnectorConfig()
         .environment(observation_space=SPACES[0], action_space=SPACES[1])
-        .learners(learner_connector=lambda observations, actions: scaled(observations, actions, scale=3.0))
+        .learners(
+            learner_connector=lambda observations, actions: connector_class(observations, actions, scale=3.0)
+        )
     )
     spec = MultiRLModuleSpec(
         rl_module_specs={
             "default_policy": RLModuleSpec(
-                module_class=pieces.network(TorchRLModule),
+                module_class=components.network(TorchRLModule),
                 observation_space=SPACES[0],
                 action_space=SPACES[1],
                 model_config={},
             )
         }
     )
-    halved = pieces.prelearner(OfflinePreLearner, SingleAgentEpisode)
-    learner = halved(config=config.rl_module(rl_module_spec=spec), spaces=SPACES)
+    prelearner_class = components.prelearner(OfflinePreLearner, SingleAgentEpisode)
+    learner = prelearner_class(config=config.rl_module(rl_module_spec=spec), spaces=SPACES)
     table = pq.read_table(sys.argv[1])
     batch = learner({name: np.array(table[name].to_pylist()) for name in table.column_names})
     np.savez(sys.argv[2], **{name: np.asarray(value) for name, value in batch.items()})

@@ -27,7 +27,7 @@ CUSTOM_DATA = [
 
 
 def episode(number):
-    made = SingleAgentEpisode(
+    result = SingleAgentEpisode(
         id_=f"e{number}",
         observation_space=gym.spaces.Box(-9, 9, (2,), np.float32),
         action_space=gym.spaces.Discrete(3),
@@ -35,18 +35,20 @@ def episode(number):
         module_id=[None, "policy", None][number],
         multi_agent_episode_id=[None, "many", "more"][number],
     )
-    made.add_env_reset(np.full(2, number, np.float32), {})
+    result.add_env_reset(np.full(2, number, np.float32), {})
     for t in range(4 + number):
         info = {"t": t} if number else {}
-        made.add_env_step(np.full(2, t, np.float32), np.int64(t % 3), t / 2, info, terminated=t == 3 + number)
-    made.custom_data.update(CUSTOM_DATA[number])
-    return made
+        result.add_env_step(
+            np.full(2, t, np.float32), np.int64(t % 3), t / 2, info, terminated=t == 3 + number
+        )
+    result.custom_data.update(CUSTOM_DATA[number])
+    return result
 
 
 def main():
-    packed = [msgpack.packb(episode(n).get_state(), default=msgpack_numpy.encode) for n in range(3)]
-    pq.write_table(pa.table({"item": pa.array(packed, pa.binary())}), sys.argv[1])
-    print(len(packed))
+    blobs = [msgpack.packb(episode(n).get_state(), default=msgpack_numpy.encode) for n in range(3)]
+    pq.write_table(pa.table({"item": pa.array(blobs, pa.binary())}), sys.argv[1])
+    print(len(blobs))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Runs in RLlib's environment: `python rllib_options.py`.
 
-`{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "own": [method, …]}}`: what its methods
-take by name, the defaults that have a plain value, and all public methods. Defaults that are no JSON are null.
+`{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "own": [method, …]}}`: the named
+arguments of its methods, the defaults with a plain value, and all public methods. Defaults that are not JSON are null.
 """
 
 import inspect
@@ -41,11 +41,11 @@ SETTERS = (
 
 
 def main():
-    found = {}
+    options = {}
     for name, module in CONFIGS.items():
         kind = getattr(import_module(f"ray.rllib.algorithms.{module}"), name)
         config = AlgorithmConfig() if kind is AlgorithmConfig else kind()
-        found[name] = {
+        options[name] = {
             "methods": {method: options_of(kind, method) for method in SETTERS if hasattr(kind, method)},
             "attributes": {key: plain(value) for key, value in vars(config).items() if key[0] != "_"},
             "own": sorted(
@@ -54,11 +54,11 @@ def main():
                 if key[0] != "_" and callable(getattr(kind, key)) and key not in SETTERS
             ),
         }
-    print(json.dumps(found))
+    print(json.dumps(options))
 
 
 def options_of(kind, method):
-    """Keyword arguments of a method, and of those that it overrides and hands others on to."""
+    """Return the keyword arguments of a method, and of the overridden methods that it passes others on to."""
     names = {}
     for base in kind.__mro__:
         if method not in vars(base):

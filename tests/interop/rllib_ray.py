@@ -1,4 +1,4 @@
-"""Ray as RLlib's side of these tests starts it."""
+"""Start Ray for RLlib's side of these tests."""
 
 import ray
 

@@ -1,4 +1,4 @@
-"""What RLlib 2.60 reads in recordings: one .npz for each folder, of leaves by episode or by row.
+"""Write what RLlib 2.60 reads from recordings: one .npz for each folder, of leaves by episode or by row.
 
 Runs in RLlib's environment: `python rllib_read.py KIND FOLDER OUT.npz [FOLDER OUT.npz …]`; KIND is `episodes` or
 `columns`.
@@ -21,17 +21,19 @@ from ray.rllib.offline.offline_prelearner import OfflinePreLearner
 def leaves(value, name):
     if isinstance(value, dict):
         return {
-            leaf: part for key, own in value.items() for leaf, part in leaves(own, f"{name}/{key}").items()
+            leaf: part
+            for key, child in value.items()
+            for leaf, part in leaves(child, f"{name}/{key}").items()
         }
     if isinstance(value, tuple | list):
         return {
-            leaf: part for i, own in enumerate(value) for leaf, part in leaves(own, f"{name}/{i}").items()
+            leaf: part for i, child in enumerate(value) for leaf, part in leaves(child, f"{name}/{i}").items()
         }
     return {name: np.asarray(value)}
 
 
-def described(episode):
-    """An episode's leaves and flags, as RLlib's own getters answer them.
+def describe_episode(episode):
+    """Return an episode's leaves and flags from RLlib's getters.
 
     Step by step: RLlib cannot make arrays of the tuples that it reads back as lists.
     """
@@ -41,12 +43,12 @@ def described(episode):
         "rewards": episode.get_rewards(),
     }
     columns |= {name: buffer.get() for name, buffer in episode.extra_model_outputs.items()}
-    found = {}
+    arrays = {}
     for name, items in columns.items():
         steps = [leaves(item, name) for item in items]
-        found |= {leaf: np.stack([step[leaf] for step in steps]) for leaf in steps[0]}
-    found["flags"] = np.array([bool(episode.is_terminated), bool(episode.is_truncated)])
-    return found
+        arrays |= {leaf: np.stack([step[leaf] for step in steps]) for leaf in steps[0]}
+    arrays["flags"] = np.array([bool(episode.is_terminated), bool(episode.is_truncated)])
+    return arrays
 
 
 def episodes_of(files):
@@ -56,20 +58,24 @@ def episodes_of(files):
         for cell in cells
     ]
     return {
-        f"{episode.id_}|{name}": leaf for episode in episodes for name, leaf in described(episode).items()
+        f"{episode.id_}|{name}": leaf
+        for episode in episodes
+        for name, leaf in describe_episode(episode).items()
     }
 
 
 def rows_of(files):
     prelearner = object.__new__(OfflinePreLearner)
     prelearner.config = BCConfig().offline_data()
-    found, number = {}, 0
+    rows, number = {}, 0
     for file in files:
         batch = BlockAccessor.for_block(pq.read_table(file)).to_numpy()
         for episode in prelearner._map_to_episodes(batch)["episodes"]:
-            found |= {f"{number}|{episode.id_}|{name}": leaf for name, leaf in described(episode).items()}
+            rows |= {
+                f"{number}|{episode.id_}|{name}": leaf for name, leaf in describe_episode(episode).items()
+            }
             number += 1
-    return found
+    return rows
 
 
 def main():

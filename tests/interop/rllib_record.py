@@ -40,7 +40,7 @@ FORMATS = {
 
 
 class Random(gym.Env):
-    """Random observations; an episode of 5 to 8 steps, terminated or truncated by turns."""
+    """Random observations; an episode of 5 to 8 steps, alternately terminated and truncated."""
 
     def __init__(self, config):
         self.observation_space, self.action_space = config["obs"], config["act"]
@@ -58,7 +58,7 @@ class Random(gym.Env):
 
 
 class Module(RandomRLModule):
-    """Random actions, with the outputs that a policy gives besides."""
+    """Random actions, with the other outputs of a policy."""
 
     framework = "torch"
 

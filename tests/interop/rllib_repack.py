@@ -18,8 +18,8 @@ def main():
         SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
         for cell in cells
     ]
-    packed = [msgpack.packb(episode.get_state(), default=msgpack_numpy.encode) for episode in episodes]
-    pq.write_table(pa.table({"item": pa.array(packed, pa.binary())}), sys.argv[2])
+    blobs = [msgpack.packb(episode.get_state(), default=msgpack_numpy.encode) for episode in episodes]
+    pq.write_table(pa.table({"item": pa.array(blobs, pa.binary())}), sys.argv[2])
     print(sum(len(episode) for episode in episodes))
 
 

@@ -22,7 +22,7 @@ LENGTHS, CHUNK = (5, 9, 7), 4
 
 
 def batch(rng, eps_id, length, start, stop):
-    """A part of an episode, as the old stack's builder makes them."""
+    """Return a fragment of an episode like the old stack's batch builder."""
     steps = stop - start
     obs = rng.random((length + 1, 3), dtype=np.float32)[start : stop + 1]
     over = np.arange(start, stop) == length - 1
@@ -51,23 +51,23 @@ def write(out, case):
     for eps_id, length in enumerate(LENGTHS):
         for start in range(0, length, CHUNK):
             stop = min(start + CHUNK, length)
-            own = [batch(rng, eps_id, length, start, stop) for _ in case.get("policies", ("",))]
+            batches = [batch(rng, eps_id, length, start, stop) for _ in case.get("policies", ("",))]
             if "policies" in case:
-                writer.write(MultiAgentBatch(dict(zip(case["policies"], own, strict=True)), stop - start))
+                writer.write(MultiAgentBatch(dict(zip(case["policies"], batches, strict=True)), stop - start))
             else:
-                writer.write(own[0])
+                writer.write(batches[0])
     writer.cur_file.close()
 
 
 def read(out):
-    """Every column as RLlib's own reader gives it, policy by policy, line after line."""
-    found = {}
+    """Return every column that RLlib's reader returns, by policy and line."""
+    arrays = {}
     for batches in JsonReader([str(path) for path in out.glob("*.json")]).read_all_files():
         policies = batches.policy_batches if isinstance(batches, MultiAgentBatch) else {"": batches}
-        for policy, own in policies.items():
-            for name, values in own.items():
-                found.setdefault(f"{policy}:{name}", []).append(np.asarray(values))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        for policy, policy_batch in policies.items():
+            for name, values in policy_batch.items():
+                arrays.setdefault(f"{policy}:{name}", []).append(np.asarray(values))
+    return {name: np.concatenate(parts) for name, parts in arrays.items()}
 
 
 out = pathlib.Path(sys.argv[1])

@@ -1,4 +1,4 @@
-"""What is converted for RLlib 2.60 is read by it value by value, as what was recorded for it."""
+"""RLlib 2.60 reads converted data value by value, like data recorded for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support import CARTPOLE, record, recording
 pytestmark = pytest.mark.timeout(1200)
 
 
-def test_it_reads_what_was_converted_through_text(rllib: Run, tmp_path: Path) -> None:
+def test_rllib_reads_data_converted_through_text(rllib: Run, tmp_path: Path) -> None:
     record(recording(tmp_path / "arrow", environment=CARTPOLE, duration={"episodes": 10}))
     block, source = read_all(open_dataset(tmp_path / "arrow")), tmp_path / "arrow"
     for form in ("CSV", "MessagePack", "Columns"):
@@ -26,15 +26,15 @@ def test_it_reads_what_was_converted_through_text(rllib: Run, tmp_path: Path) ->
         source = tmp_path / form
 
     rllib("rllib_read.py", "episodes", tmp_path / "MessagePack", tmp_path / "episodes.npz")
-    expected, found = episodes_of(block), dict(np.load(tmp_path / "episodes.npz"))
-    assert found.keys() == expected.keys()
+    expected, actual = episodes_of(block), dict(np.load(tmp_path / "episodes.npz"))
+    assert actual.keys() == expected.keys()
     for name, leaf in expected.items():
-        np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+        np.testing.assert_array_equal(actual[name], leaf, err_msg=name)
 
     rllib("rllib_read.py", "columns", tmp_path / "Columns", tmp_path / "columns.npz")
     rows: dict[str, dict[str, np.ndarray]] = {}
     for key, leaf in np.load(tmp_path / "columns.npz").items():
         number, eps_id, name = key.split("|")
         rows.setdefault(f"{number}|{eps_id}", {})[name] = leaf
-    told = block.with_columns({name: leaf for name, leaf in block.columns.items() if name != "infos"})
-    assert {as_row(key.split("|")[1], values) for key, values in rows.items()} == rows_of(told)
+    text_block = block.with_columns({name: leaf for name, leaf in block.columns.items() if name != "infos"})
+    assert {as_row(key.split("|")[1], values) for key, values in rows.items()} == rows_of(text_block)

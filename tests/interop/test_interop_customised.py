@@ -1,4 +1,4 @@
-"""A connector, a pre-learner and a network, written once, give equal batches of one file in RLlib 2.60 and here."""
+"""A connector, a pre-learner and a network, written once, give equal batches in RLlib 2.60 and in Hindcast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import customised_pieces as pieces
+import customised_components as components
 import gymnasium as gym
 import numpy as np
 import pyarrow as pa
@@ -21,48 +21,50 @@ Run = Callable[..., str]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
-class Own(BCConfig):
+class CustomConnectorConfig(BCConfig):
     def build_learner_connector(self, *args: Any, **kwargs: Any) -> Any:
         pipeline = super().build_learner_connector(*args, **kwargs)
-        pipeline.append(pieces.last_piece(ConnectorV2)())
+        pipeline.append(components.last_connector(ConnectorV2)())
         return pipeline
 
 
 def rows() -> dict[str, Any]:
     rng, lengths = np.random.default_rng(0), (3, 1, 7)
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for number, steps in enumerate(lengths):
-        seen = rng.normal(size=(steps + 1, 4)).astype(np.float32)
-        found.setdefault("eps_id", []).extend([f"e{number}"] * steps)
-        found.setdefault("obs", []).extend(seen[:-1].tolist())
-        found.setdefault("new_obs", []).extend(seen[1:].tolist())
-        found.setdefault("actions", []).extend(rng.integers(0, 2, steps).tolist())
-        found.setdefault("rewards", []).extend(rng.normal(size=steps).tolist())
-        found.setdefault("terminateds", []).extend([False] * (steps - 1) + [True])
-    return found
+        observations = rng.normal(size=(steps + 1, 4)).astype(np.float32)
+        columns.setdefault("eps_id", []).extend([f"e{number}"] * steps)
+        columns.setdefault("obs", []).extend(observations[:-1].tolist())
+        columns.setdefault("new_obs", []).extend(observations[1:].tolist())
+        columns.setdefault("actions", []).extend(rng.integers(0, 2, steps).tolist())
+        columns.setdefault("rewards", []).extend(rng.normal(size=steps).tolist())
+        columns.setdefault("terminateds", []).extend([False] * (steps - 1) + [True])
+    return columns
 
 
-def test_the_same_pieces_give_the_same_batch(rllib: Run, tmp_path: Path) -> None:
+def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None:
     types = {"obs": pa.list_(pa.float32()), "new_obs": pa.list_(pa.float32())}
     table = pa.table({name: pa.array(values, types.get(name)) for name, values in rows().items()})
     pq.write_table(table, tmp_path / "rows.parquet")
     rllib("rllib_customised.py", tmp_path / "rows.parquet", tmp_path / "batch.npz")
-    theirs = {
+    rllib_batch = {
         name.removeprefix("default_policy/"): column
         for name, column in np.load(tmp_path / "batch.npz").items()
     }
 
-    scaled = pieces.connector(ConnectorV2)
-    kind = pieces.prelearner(OfflinePreLearner, SingleAgentEpisode)
+    connector_class = components.connector(ConnectorV2)
+    kind = components.prelearner(OfflinePreLearner, SingleAgentEpisode)
     config = (
-        Own()
+        CustomConnectorConfig()
         .environment(
             observation_space=gym.spaces.Box(-np.inf, np.inf, (4,), np.float32),
             action_space=gym.spaces.Discrete(2),
         )
-        .learners(learner_connector=lambda observations, actions: scaled(observations, actions, scale=3.0))
+        .learners(
+            learner_connector=lambda observations, actions: connector_class(observations, actions, scale=3.0)
+        )
         .offline_data(input_=str(tmp_path / "rows.parquet"), prelearner_class=kind)
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=pieces.network(RLModule)))
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=components.network(RLModule)))
     )
     training = config.plan().training
     assert training is not None
@@ -71,9 +73,9 @@ def test_the_same_pieces_give_the_same_batch(rllib: Run, tmp_path: Path) -> None
         read[name] = read[name].astype(kind_of.value_type.to_pandas_dtype())
     block = prelearn_rows(kind, read, {}, training_options(training, training.spec.input[0]), "rows")
 
-    ours = {**block.columns, "obs": block.columns["obs"][block.obs_row], "terminateds": block.terminated}
-    compared = {"obs", "actions", "rewards", "terminateds", "returns_to_go", "number", "logits"}
-    assert compared <= theirs.keys() & ours.keys()
-    for name in sorted(compared):
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6, atol=0, err_msg=name)
-        assert ours[name].shape == theirs[name].shape
+    batch = {**block.columns, "obs": block.columns["obs"][block.obs_row], "terminateds": block.terminated}
+    column_names = {"obs", "actions", "rewards", "terminateds", "returns_to_go", "number", "logits"}
+    assert column_names <= rllib_batch.keys() & batch.keys()
+    for name in sorted(column_names):
+        np.testing.assert_allclose(batch[name], rllib_batch[name], rtol=1e-6, atol=0, err_msg=name)
+        assert batch[name].shape == rllib_batch[name].shape

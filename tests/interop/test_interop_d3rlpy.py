@@ -1,6 +1,6 @@
-"""One update of ours and of d3rlpy's, from equal weights on an equal batch: equal losses and gradients.
+"""One update from equal weights on an equal batch has the same losses and gradients as in d3rlpy.
 
-Where ours are different by design, the difference is named, and the comparison is of what they share. Both compute in
+Where they differ by design, the difference is named, and the comparison covers the common part. Both compute in
 float64: in float32 rounding alone is more than 1e-5 of a gradient whose summands cancel.
 """
 
@@ -23,17 +23,19 @@ CHOICES = gym.spaces.Discrete(3)
 GAMMA = 0.99
 
 
-def made(name, config, actions=ACTIONS, **model):
+def build_algorithm(name, config, actions=ACTIONS, **model):
     algorithm = build(name, config)
     inputs = ModelInputs(OBS, actions, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     nets = new_networks(algorithm, inputs, seed=0).double()
     with torch.no_grad():  # biases that are not 0, and copies that are not the networks
-        for number, each in enumerate(nets.parameters()):
-            each.add_(torch.randn(each.shape, generator=torch.Generator().manual_seed(number)), alpha=0.1)
+        for number, parameter in enumerate(nets.parameters()):
+            parameter.add_(
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)), alpha=0.1
+            )
     return algorithm, nets
 
 
-def recorded(discrete=False):
+def make_transitions(discrete=False):
     rng = np.random.default_rng(0)
     terminals = (rng.random(64) < 0.3).astype(np.float64)
     return {
@@ -49,7 +51,7 @@ def recorded(discrete=False):
 
 
 def sequences():
-    """16 of 4 steps each, none of them padding."""
+    """Return 16 sequences of 4 steps without padding."""
     rng = np.random.default_rng(1)
     return {
         "obs": rng.uniform(-1, 1, (16, 4, 3)),
@@ -66,48 +68,52 @@ def tensors(batch):
     return {name: torch.from_numpy(column) for name, column in batch.items()}
 
 
-BATCH, CHOSEN, SEQUENCES = recorded(), recorded(discrete=True), sequences()
+BATCH, DISCRETE_BATCH, SEQUENCES = make_transitions(), make_transitions(discrete=True), sequences()
 TENSORS = tensors(BATCH)
 
 
 def layers_of(net, part=lambda parameter: parameter):
-    """`[member][layer]` of (weight, bias), laid out as in torch's Linear; or of a part of each, its gradient."""
-    stacked = [layer for layer in net.modules() if isinstance(layer, MemberLinear)]
-    if not stacked:
+    """Return `[member][layer]` of (weight, bias), or of `part` of each, laid out as in torch's Linear."""
+    member_layers = [layer for layer in net.modules() if isinstance(layer, MemberLinear)]
+    if not member_layers:
         plain = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
         return [[(part(layer.weight), part(layer.bias)) for layer in plain]]
-    members = range(len(stacked[0].weight))
+    members = range(len(member_layers[0].weight))
     return [
-        [(part(each.weight)[member].T, part(each.bias)[member, 0]) for each in stacked] for member in members
+        [
+            (part(member_layer.weight)[member].T, part(member_layer.bias)[member, 0])
+            for member_layer in member_layers
+        ]
+        for member in members
     ]
 
 
-def named(name, layers):
+def name_layers(name, layers):
     return {
         f"{name}/{member}/{number}/{kind}": tensor.detach().numpy()
-        for member, own in enumerate(layers)
-        for number, layer in enumerate(own)
+        for member, member_layers in enumerate(layers)
+        for number, layer in enumerate(member_layers)
         for kind, tensor in zip(("weight", "bias"), layer, strict=True)
     }
 
 
 def weights_of(nets, *names):
-    return {key: value for name in names for key, value in named(name, layers_of(nets[name])).items()}
+    return {key: value for name in names for key, value in name_layers(name, layers_of(nets[name])).items()}
 
 
 def gradients_of(nets, *names):
-    parts = (named(name, layers_of(nets[name], lambda each: each.grad)) for name in names)
+    parts = (name_layers(name, layers_of(nets[name], lambda each: each.grad)) for name in names)
     return {key: value for part in parts for key, value in part.items()}
 
 
 def losses_of(algorithm, nets, batch=TENSORS):
-    """By optimiser, with the gradients left in the networks; nothing moves between the stages."""
+    """Return losses by optimiser and leave the gradients in the networks; no weights change between stages."""
     step = Step(1, 0, torch.Generator().manual_seed(0))
     losses = {}
-    found = algorithm.losses(nets, batch, step)
-    for stage in [found] if isinstance(found, Losses) else found:
+    stages = algorithm.losses(nets, batch, step)
+    for stage in [stages] if isinstance(stages, Losses) else stages:
         for name, loss in stage.losses.items():
-            parameters = [each for each in nets[name].parameters() if each.requires_grad]
+            parameters = [weight for weight in nets[name].parameters() if weight.requires_grad]
             slopes = torch.autograd.grad(loss, parameters, retain_graph=True)
             for parameter, gradient in zip(parameters, slopes, strict=True):
                 parameter.grad = gradient
@@ -116,8 +122,10 @@ def losses_of(algorithm, nets, batch=TENSORS):
 
 
 def iql():
-    """d3rlpy's log deviations are a sigmoid between their bounds: it takes our policy's."""
-    algorithm, nets = made("IQL", {"expectile": 0.8}, free_log_std=True, distribution="boundedGaussian")
+    """d3rlpy's log deviations are a sigmoid between their bounds: it uses Hindcast's policy instead."""
+    algorithm, nets = build_algorithm(
+        "IQL", {"expectile": 0.8}, free_log_std=True, distribution="boundedGaussian"
+    )
     with torch.no_grad():
         nets["policy"].log_std.log_std.zero_()
     weights = weights_of(nets, "policy", "value", "critics", "target_critics")
@@ -127,7 +135,7 @@ def iql():
 
 
 def td3_bc():
-    """Without noise on the target's actions, which each draws for itself."""
+    """Without target noise, which each library draws itself."""
     return td3("TD3BC", {})
 
 
@@ -137,51 +145,57 @@ def rebrac():
 
 
 def td3(name, config):
-    algorithm, nets = made(name, {"targetNoise": 0.0, **config})
+    algorithm, nets = build_algorithm(name, {"targetNoise": 0.0, **config})
     weights = weights_of(nets, "policy", "critics", "target_policy", "target_critics")
     return weights, losses_of(algorithm, nets), gradients_of(nets, "policy", "critics")
 
 
 def cql(**lagrangian):
-    """With the entropy in the targets: without it d3rlpy's next action is the policy's mean, where ours is drawn."""
-    algorithm, nets = made("CQL", {"numActions": 4, "deterministicBackup": False, **lagrangian})
+    """With the entropy in the targets: without it d3rlpy's next action is the mean, but Hindcast's is sampled."""
+    algorithm, nets = build_algorithm("CQL", {"numActions": 4, "deterministicBackup": False, **lagrangian})
     generator = torch.Generator().manual_seed(0)
-    own, later = (torch.randn((count, 64, 2), generator=generator) for count in (4, 5))
+    current_noise, next_noise = (torch.randn((count, 64, 2), generator=generator) for count in (4, 5))
     uniform = nets["range"].uniform(4 * 64, generator).view(4, 64, 2)
     now = torch.randn((1, 64, 2), generator=generator)
-    noise = {"next": later[0], "own": own, "later": later[1:], "now": now[0], "uniform": uniform}
+    noise = {
+        "next": next_noise[0],
+        "own": current_noise,
+        "later": next_noise[1:],
+        "now": now[0],
+        "uniform": uniform,
+    }
     return soft(algorithm, nets, noise)
 
 
 def cql_lagrangian():
-    """d3rlpy's threshold is of the gap, ours of the gap times its weight of 5: 2 times 5."""
+    """d3rlpy's threshold applies to the gap, Hindcast's to the gap times its weight of 5: 2 times 5."""
     return cql(lagrangian=True, lagrangianThresh=10.0)
 
 
 def sac():
-    algorithm, nets = made("SAC", {})
+    algorithm, nets = build_algorithm("SAC", {})
     generator = torch.Generator().manual_seed(0)
-    following, now = (torch.randn((1, 64, 2), generator=generator)[0] for _ in range(2))
-    return soft(algorithm, nets, {"next": following, "now": now})
+    next_noise, noise = (torch.randn((1, 64, 2), generator=generator)[0] for _ in range(2))
+    return soft(algorithm, nets, {"next": next_noise, "now": noise})
 
 
 def soft(algorithm, nets, noise):
-    """On the noise that ours draws. In the loss of α d3rlpy has α where ours has log α: α times our gradient."""
+    """On Hindcast's noise. d3rlpy's loss of α contains α, Hindcast's log α: its gradient is α times Hindcast's."""
     weights = gaussian(nets) | weights_of(nets, "critics", "target_critics")
-    weights |= {f"noise/{name}": each.numpy() for name, each in noise.items()}
+    weights |= {f"noise/{name}": tensor.numpy() for name, tensor in noise.items()}
     logs = {name: nets[name].log for name in ("alpha", "gap_weight") if name in nets}
     weights |= {f"log/{name}": log.detach().numpy() for name, log in logs.items()}
     losses = losses_of(algorithm, nets)
-    gradients = gaussian(nets, lambda each: each.grad) | gradients_of(nets, "critics")
+    gradients = gaussian(nets, lambda tensor: tensor.grad) | gradients_of(nets, "critics")
     gradients |= {f"log/{name}": log.grad.numpy() for name, log in logs.items()}
     gradients["log/alpha"] = gradients["log/alpha"] * nets["alpha"]().detach().numpy()
     return weights, losses, gradients
 
 
 def gaussian(nets, part=lambda parameter: parameter):
-    """The policy's layers, of which d3rlpy has two last ones: of the mean, and of the log deviation."""
+    """Return the policy's layers; d3rlpy has two last layers: for the mean and for the log deviation."""
     *hidden, (weight, bias) = layers_of(nets["policy"], part)[0]
-    return named("policy", [[*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]])
+    return name_layers("policy", [[*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]])
 
 
 def dqn():
@@ -194,21 +208,25 @@ def discrete_cql():
 
 
 def discrete(name, config):
-    algorithm, nets = made(name, {"dueling": False, **config}, CHOICES)
+    algorithm, nets = build_algorithm(name, {"dueling": False, **config}, CHOICES)
     weights = weights_of(nets, "policy", "target")
-    losses = losses_of(algorithm, nets, tensors(CHOSEN))
+    losses = losses_of(algorithm, nets, tensors(DISCRETE_BATCH))
     return weights, losses, gradients_of(nets, "policy")
 
 
 def decision_transformer():
-    """On whole sequences: d3rlpy has padding before them, and ours behind."""
+    """On complete sequences: d3rlpy pads before them, Hindcast after them."""
     config = {"contextLength": 4, "embedSize": 16, "numHeads": 2, "numLayers": 2, "dropout": 0.0}
-    algorithm, nets = made(
+    algorithm, nets = build_algorithm(
         "DecisionTransformer", {**config, "maxTimestep": 12, "returnScale": 1.0}, fcnet_hiddens=[]
     )
-    weights = {name: each.detach().numpy() for name, each in nets["policy"].named_parameters()}
+    weights = {name: parameter.detach().numpy() for name, parameter in nets["policy"].named_parameters()}
     losses = losses_of(algorithm, nets, tensors(SEQUENCES))
-    return weights, losses, {name: each.grad.numpy() for name, each in nets["policy"].named_parameters()}
+    return (
+        weights,
+        losses,
+        {name: parameter.grad.numpy() for name, parameter in nets["policy"].named_parameters()},
+    )
 
 
 CASES = {
@@ -222,28 +240,28 @@ CASES = {
     "DiscreteCQL": discrete_cql,
     "DecisionTransformer": decision_transformer,
 }
-BATCHES = {"DQN": CHOSEN, "DiscreteCQL": CHOSEN, "DecisionTransformer": SEQUENCES}
+BATCHES = {"DQN": DISCRETE_BATCH, "DiscreteCQL": DISCRETE_BATCH, "DecisionTransformer": SEQUENCES}
 
 
 @pytest.fixture(scope="module")
-def both(rllib, tmp_path_factory):
-    """By algorithm: our losses and gradients, and the file with theirs."""
+def case_results(rllib, tmp_path_factory):
+    """Algorithm -> Hindcast's losses and gradients, and the file with d3rlpy's."""
     folder = tmp_path_factory.mktemp("d3rlpy")
-    ours = {}
+    cases = {}
     for name, case in CASES.items():
         with patch.object(torch.Tensor, "float", torch.Tensor.double):  # as losses and encoders read a batch
-            weights, *ours[name] = case()
+            weights, *cases[name] = case()
         np.savez(folder / f"{name}.npz", **BATCHES.get(name, BATCH), **weights)
     rllib("d3rlpy_losses.py", folder, *CASES)
-    return {name: (*found, folder / f"{name}-theirs.npz") for name, found in ours.items()}
+    return {name: (*arrays, folder / f"{name}-theirs.npz") for name, arrays in cases.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_and_gradients_are_equal(name, both):
-    losses, gradients, file = both[name]
-    theirs = dict(np.load(file))
-    assert theirs.keys() == gradients.keys() | {f"loss/{name}" for name in losses if name != "alpha"}
-    for key, value in theirs.items():
+def test_losses_and_gradients_equal_d3rlpy(name, case_results):
+    losses, gradients, file = case_results[name]
+    expected_arrays = dict(np.load(file))
+    assert expected_arrays.keys() == gradients.keys() | {f"loss/{name}" for name in losses if name != "alpha"}
+    for key, value in expected_arrays.items():
         if key.startswith("loss/"):
             assert losses[key.removeprefix("loss/")] == pytest.approx(float(value), rel=1e-5), key
         else:

@@ -20,7 +20,7 @@ Run = Callable[..., str]
 CONTINUOUS = ("CQL", "IQL", "SAC")
 ONLINE = ("PPO", "DQN", "SAC")
 CONFIGS = ("AlgorithmConfig", "BC", "MARWIL", "CQL", "IQL", "DQN", "SAC", "PPO")
-GIVEN = {
+FIXED_VALUES = {
     "callbacks_class": "a.b:C",
     "env": "MountainCarContinuous-v0",
     "framework": "torch",
@@ -43,20 +43,20 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def theirs(rllib: Run) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(rllib("rllib_options.py"))
-    return found
+def rllib_options(rllib: Run) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = json.loads(rllib("rllib_options.py"))
+    return options
 
 
 def config_of(algorithm: str) -> AlgorithmConfig:
-    """One that can be built: from data, but for what learns in its environment."""
+    """Return a config that can be built: with data, unless the algorithm learns in an environment."""
     config = AlgorithmConfig("BC" if algorithm == "AlgorithmConfig" else algorithm)
     config.environment("Pendulum-v1" if algorithm in CONTINUOUS else "CartPole-v1")
     return config if algorithm in ONLINE else config.offline_data(input_="data")
 
 
-def others(default: Any) -> list[Any]:
-    """Values of the default's kind that are not it."""
+def other_values(default: Any) -> list[Any]:
+    """Return values of the default's type that differ from it."""
     if isinstance(default, bool):
         return [not default]
     if isinstance(default, int | float):
@@ -67,17 +67,19 @@ def others(default: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("algorithm", CONFIGS)
-def test_no_option_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
-    known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
+def test_every_changed_option_has_an_effect_or_a_note(
+    rllib_options: Mapping[str, Any], algorithm: str
+) -> None:
+    defaults = rllib_options[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
     silent = []
-    for method, options in known["methods"].items():
+    for method, options in defaults["methods"].items():
         if method in REMOVED_METHODS:
             with pytest.raises(UserError, match=REMOVED_METHODS[method][:9]):
                 getattr(config_of(algorithm), method)
             continue
         for name in options:
-            default = known["attributes"].get(name)
-            values = [GIVEN[name]] if name in GIVEN else others(default)
+            default = defaults["attributes"].get(name)
+            values = [FIXED_VALUES[name]] if name in FIXED_VALUES else other_values(default)
             fates = {
                 str(value): option_effect(config_of(algorithm), method, {name: value}) for value in values
             }
@@ -88,26 +90,29 @@ def test_no_option_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", CONFIGS)
-def test_a_default_requests_nothing(theirs: Mapping[str, Any], algorithm: str) -> None:
-    known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
-    for method, options in known["methods"].items():
+def test_default_options_change_nothing(rllib_options: Mapping[str, Any], algorithm: str) -> None:
+    defaults = rllib_options[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
+    for method, options in defaults["methods"].items():
         for name in () if method in REMOVED_METHODS else options:
-            if name not in known["attributes"]:
+            if name not in defaults["attributes"]:
                 continue
             try:
-                getattr(config_of(algorithm), method)(**{name: known["attributes"][name]}).validate()
+                getattr(config_of(algorithm), method)(**{name: defaults["attributes"][name]}).validate()
             except UserError as error:
                 assert DEFAULTS_WITH_A_SENTENCE.get(name, "accepted") in str(error), (method, name)
 
 
 @pytest.mark.parametrize("algorithm", CONFIGS)
-def test_no_attribute_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
-    """What RLlib's users read, call and assign without a method: a value, or a sentence."""
-    known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
+def test_every_changed_attribute_has_an_effect_or_a_note(
+    rllib_options: Mapping[str, Any], algorithm: str
+) -> None:
+    """Attributes that RLlib's users read, call or assign have a value or a clear error."""
+    defaults = rllib_options[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
     uses = [
-        (name, partial(getattr, config_of(algorithm), name)) for name in (*known["attributes"], *known["own"])
+        (name, partial(getattr, config_of(algorithm), name))
+        for name in (*defaults["attributes"], *defaults["own"])
     ]
-    for name, default in known["attributes"].items():
+    for name, default in defaults["attributes"].items():
         uses.append((name, partial(setattr, config_of(algorithm), name, default)))
     for name, use in uses:
         try:
@@ -116,12 +121,12 @@ def test_no_attribute_is_silent(theirs: Mapping[str, Any], algorithm: str) -> No
             assert name in str(error)
 
 
-def test_every_option_of_its_methods_has_a_row(theirs: Mapping[str, Any]) -> None:
-    """Those that begin with an underscore aside; those of algorithms may be options of ours."""
+def test_every_rllib_option_is_in_the_options_table(rllib_options: Mapping[str, Any]) -> None:
+    """Except options with a leading underscore; those of algorithms may be Hindcast's options."""
     missing = []
-    for config, known in theirs.items():
+    for config, methods in rllib_options.items():
         algorithm = None if config == "AlgorithmConfig" else config.removesuffix("Config")
-        for method, options in known["methods"].items():
+        for method, options in methods["methods"].items():
             for name in options:
                 if name[0] == "_" or method in REMOVED_METHODS or name in OPTIONS.get(method, {}):
                     continue

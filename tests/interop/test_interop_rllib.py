@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def recorded(rllib: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What RLlib recorded: `<case>/<format>/…`, and beside each `<format>.npz`, what RLlib reads in it."""
+def rllib_recordings(rllib: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RLlib's recordings: `<case>/<format>/…`, and beside each `<format>.npz`, what RLlib reads in it."""
     folder = tmp_path_factory.mktemp("recorded")
     rllib("rllib_record.py", folder)
     for kind, formats in (
@@ -54,18 +54,18 @@ def read_all(dataset: Dataset) -> Block:
 
 
 def episodes_of(block: Block) -> dict[str, np.ndarray]:
-    """`<id>|<leaf>` -> array, as `rllib_read.py` writes it."""
-    found = {}
+    """Return `<id>|<leaf>` -> array, as in the files of `rllib_read.py`."""
+    columns = {}
     for i, eps_id in enumerate(block.eps_id):
         for name, column in block.columns.items():
             if name != "infos":
-                found[f"{eps_id}|{name}"] = column[block.rows_of(name, i)]
-        found[f"{eps_id}|flags"] = np.array([block.terminated[i], block.truncated[i]])
-    return found
+                columns[f"{eps_id}|{name}"] = column[block.rows_of(name, i)]
+        columns[f"{eps_id}|flags"] = np.array([block.terminated[i], block.truncated[i]])
+    return columns
 
 
 def rows_of(block: Block) -> set[tuple[object, ...]]:
-    """Each timestep as a tuple of all its bytes."""
+    """Return each timestep as a tuple of all its bytes."""
     terminated, truncated = block.step_flags(block.terminated), block.step_flags(block.truncated)
     rows = set()
     for t, (episode, o) in enumerate(zip(block.episode_of_step, block.obs_row, strict=True)):
@@ -85,13 +85,13 @@ def as_row(eps_id: str, values: dict[str, np.ndarray]) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("form", ["episodes", "episodes-repeated"])
-def test_its_episodes_are_read_as_it_reads_them(recorded: Path, case: str, form: str) -> None:
-    dataset = open_dataset(recorded / case / form)
-    expected, found = dict(np.load(recorded / case / f"{form}.npz")), episodes_of(read_all(dataset))
-    assert found.keys() == expected.keys()
+def test_rllib_episodes_are_read_like_rllib_does(rllib_recordings: Path, case: str, form: str) -> None:
+    dataset = open_dataset(rllib_recordings / case / form)
+    expected, actual = dict(np.load(rllib_recordings / case / f"{form}.npz")), episodes_of(read_all(dataset))
+    assert actual.keys() == expected.keys()
     for name, leaf in expected.items():
-        assert found[name].dtype == leaf.dtype, name
-        np.testing.assert_array_equal(found[name], leaf)
+        assert actual[name].dtype == leaf.dtype, name
+        np.testing.assert_array_equal(actual[name], leaf)
     assert bool(dataset.notes) == (form == "episodes-repeated")
     assert dataset.spec.observation_space is not None
     assert {"action_logp", "vf_preds", "weights_seq_no"} <= dataset.spec.leaves.keys()
@@ -99,11 +99,13 @@ def test_its_episodes_are_read_as_it_reads_them(recorded: Path, case: str, form:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("form", ["columns", "columns-packed"])
-def test_its_columns_are_read_as_it_reads_them(recorded: Path, tmp_path: Path, case: str, form: str) -> None:
-    """RLlib reads each row for itself, and repeated rows again; here they are episodes, each once."""
-    dataset = open_data(recorded / case / form, cache=tmp_path)
+def test_rllib_columns_are_read_like_rllib_does(
+    rllib_recordings: Path, tmp_path: Path, case: str, form: str
+) -> None:
+    """RLlib reads rows one by one, also repeated ones; Hindcast reads episodes, each once."""
+    dataset = open_data(rllib_recordings / case / form, cache=tmp_path)
     rows: dict[str, dict[str, np.ndarray]] = {}
-    for key, leaf in np.load(recorded / case / f"{form}.npz").items():
+    for key, leaf in np.load(rllib_recordings / case / f"{form}.npz").items():
         number, eps_id, name = key.split("|")
         rows.setdefault(f"{number}|{eps_id}", {})[name] = leaf
     expected = {as_row(key.split("|")[1], values) for key, values in rows.items()}
@@ -114,8 +116,8 @@ def test_its_columns_are_read_as_it_reads_them(recorded: Path, tmp_path: Path, c
     assert any(note.startswith("3 stored episodes repeat others") for note in dataset.notes)
 
 
-def test_infos_are_read_too(recorded: Path) -> None:
-    block = read_all(open_dataset(recorded / "float64" / "episodes"))
+def test_rllib_infos_are_read(rllib_recordings: Path) -> None:
+    block = read_all(open_dataset(rllib_recordings / "float64" / "episodes"))
     texts = [json.loads(text) for text in block.columns["infos"]]
     assert texts[0] == {"seed": block.length[0] - 4}
     assert texts[1] == {"t": 1, "x": 2.5, "v": [0, 1]}
@@ -123,51 +125,51 @@ def test_infos_are_read_too(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_our_bytes_are_its_bytes(rllib: Run, recorded: Path, tmp_path: Path, case: str) -> None:
-    """Its recording, written by us; read and packed again by it; and read by us once more."""
-    dataset = open_dataset(recorded / case / "episodes")
+def test_written_bytes_equal_rllibs(rllib: Run, rllib_recordings: Path, tmp_path: Path, case: str) -> None:
+    """RLlib's recording, written by Hindcast, read and packed again by RLlib, and read by Hindcast once more."""
+    dataset = open_dataset(rllib_recordings / case / "episodes")
     block = read_all(dataset)
     with BlockWriter(resolve(tmp_path), dataset.spec, "ours", layout=MESSAGEPACK_EPISODES) as writer:
         writer.write(block)
-    ours = tmp_path / "ours-000.parquet"
-    steps = int(rllib("rllib_repack.py", ours, tmp_path / "theirs.parquet"))
-    cells = [pq.read_table(path)["item"].to_pylist() for path in (ours, tmp_path / "theirs.parquet")]
+    hindcast_file = tmp_path / "ours-000.parquet"
+    steps = int(rllib("rllib_repack.py", hindcast_file, tmp_path / "theirs.parquet"))
+    cells = [pq.read_table(path)["item"].to_pylist() for path in (hindcast_file, tmp_path / "theirs.parquet")]
     assert cells[0] == cells[1]
     assert steps == block.num_steps
-    again = read_all(open_dataset(tmp_path / "theirs.parquet"))
-    assert {name: leaf.tobytes() for name, leaf in episodes_of(again).items()} == {
+    reread = read_all(open_dataset(tmp_path / "theirs.parquet"))
+    assert {name: leaf.tobytes() for name, leaf in episodes_of(reread).items()} == {
         name: leaf.tobytes() for name, leaf in episodes_of(block).items()
     }
 
 
 @pytest.mark.parametrize("between", [(), ("Episodes",), ("Columns", "JSON")])
-def test_what_its_episodes_carry_comes_back_byte_for_byte(
+def test_details_of_rllib_episodes_are_written_back_byte_for_byte(
     rllib: Run, tmp_path: Path, between: tuple[str, ...]
 ) -> None:
-    """Ids, times and custom data: by us, through other formats of ours, and packed again."""
+    """Ids, times and custom data: read by Hindcast, converted through other formats, and packed again."""
     source = tmp_path / "theirs"
     source.mkdir()
     rllib("rllib_details.py", source / "theirs.parquet")
-    theirs = states_of(source)
+    expected = states_of(source)
     for form in (*between, "MessagePack"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / form), form))
         source = tmp_path / form
-    ours = states_of(source)
-    assert ours.keys() == theirs.keys()
-    for name, cell in theirs.items():
-        assert ours[name] == cell, name
+    actual = states_of(source)
+    assert actual.keys() == expected.keys()
+    for name, cell in expected.items():
+        assert actual[name] == cell, name
     rllib("rllib_repack.py", next(source.glob("*.parquet")), tmp_path / "again.parquet")
-    assert set(pq.read_table(tmp_path / "again.parquet")["item"].to_pylist()) == set(theirs.values())
+    assert set(pq.read_table(tmp_path / "again.parquet")["item"].to_pylist()) == set(expected.values())
 
 
 def states_of(folder: Path) -> dict[str, bytes]:
-    """Each episode's id and cell."""
+    """Return each episode's id and cell."""
     cells = [cell for path in folder.glob("*.parquet") for cell in pq.read_table(path)["item"].to_pylist()]
     return {msgpack.unpackb(cell)["id_"]: cell for cell in cells}
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
-def test_it_trains_on_what_we_record(rllib: Run, tmp_path: Path, kind: str) -> None:
+def test_rllib_trains_on_hindcast_recordings(rllib: Run, tmp_path: Path, kind: str) -> None:
     make_policy(CARTPOLE).save(tmp_path / "policy")
     resource = recording(
         tmp_path / "data",
@@ -182,8 +184,8 @@ def test_it_trains_on_what_we_record(rllib: Run, tmp_path: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("packed", [[], ["obs"], ["obs", "new_obs", "actions", "rewards"]])
-def test_it_reads_our_sample_batches(rllib: Run, tmp_path: Path, packed: list[str]) -> None:
-    """With its JSON reader, and as it maps them to episodes: the values that were recorded, plain ones as doubles.
+def test_rllib_reads_hindcast_sample_batches(rllib: Run, tmp_path: Path, packed: list[str]) -> None:
+    """With its JSON reader, and mapped to episodes: the recorded values, plain numbers as doubles.
 
     Its new stack cannot read a packed `new_obs`, whoever wrote it.
     """
@@ -195,11 +197,11 @@ def test_it_reads_our_sample_batches(rllib: Run, tmp_path: Path, packed: list[st
     block = read_all(open_dataset(tmp_path / "arrow"))
     episodes = {name[8:]: leaf for name, leaf in episodes_of(block).items()}
     for form in (place.stem for place in places):
-        found = dict(np.load(tmp_path / f"{form}.npz"))
-        found = {name[8:]: leaf for name, leaf in found.items()}
+        actual = dict(np.load(tmp_path / f"{form}.npz"))
+        actual = {name[8:]: leaf for name, leaf in actual.items()}
         expected = {name: leaf for name, leaf in episodes.items() if "infos" not in name}
-        assert found.keys() == expected.keys(), form
+        assert actual.keys() == expected.keys(), form
         for name, leaf in expected.items():
-            np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+            np.testing.assert_array_equal(actual[name], leaf, err_msg=name)
             if name.endswith("|rewards"):
-                assert found[name].dtype == (leaf.dtype if "rewards" in packed else np.float64)
+                assert actual[name].dtype == (leaf.dtype if "rewards" in packed else np.float64)

@@ -59,17 +59,17 @@ class DQN(Algorithm):
 
     def losses(self, nets, batch, step):
         values = nets["policy"].values
-        following = next_observations(batch)
+        next_obs = next_observations(batch)
         with torch.no_grad():
-            best = values(following).argmax(-1, keepdim=True)
-            after = nets["target"](following).gather(-1, best).squeeze(-1)
-            wanted = batch[Columns.REWARDS] + batch[Columns.DISCOUNTS] * after
-        taken = values.of(values(batch), batch[Columns.ACTIONS])
-        losses = functional.smooth_l1_loss(taken, wanted.expand_as(taken), reduction="none")
+            best = values(next_obs).argmax(-1, keepdim=True)
+            next_q = nets["target"](next_obs).gather(-1, best).squeeze(-1)
+            td_target = batch[Columns.REWARDS] + batch[Columns.DISCOUNTS] * next_q
+        q = values.gather(values(batch), batch[Columns.ACTIONS])
+        losses = functional.smooth_l1_loss(q, td_target.expand_as(q), reduction="none")
         if not self.options.prioritized:
-            return Losses({"policy": losses.mean()}, {"q": taken.mean()})
+            return Losses({"policy": losses.mean()}, {"q": q.mean()})
         loss = (batch[Columns.WEIGHTS] * losses).mean()
-        return Losses({"policy": loss}, {"q": taken.mean()}, priorities=(wanted - taken)[0])
+        return Losses({"policy": loss}, {"q": q.mean()}, priorities=(td_target - q)[0])
 
     def after_update(self, nets, step):
         polyak_update(nets["target"], nets["policy"].values, self.options.tau)

@@ -52,22 +52,22 @@ class IQL(Algorithm):
     def losses(self, nets, batch, step):
         options = self.options
         with torch.no_grad():
-            target = nets["targets"](batch).amin(0)
-            going_on = 1.0 - batch[Columns.TERMINATEDS].float()
-            wanted = batch[Columns.REWARDS] + options.gamma * going_on * nets["value"](
+            target_q = nets["targets"](batch).amin(0)
+            not_terminated = 1.0 - batch[Columns.TERMINATEDS].float()
+            td_target = batch[Columns.REWARDS] + options.gamma * not_terminated * nets["value"](
                 next_observations(batch)
             )
-        gap = target - nets["value"](batch)
-        weight = torch.where(gap > 0, options.expectile, 1 - options.expectile)
+        advantage = target_q - nets["value"](batch)
+        weight = torch.where(advantage > 0, options.expectile, 1 - options.expectile)
         policy = nets["policy"]
         distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
-        advantage = (options.beta * gap.detach()).exp().clamp(max=100.0)
+        policy_weight = (options.beta * advantage.detach()).exp().clamp(max=100.0)
         losses = {
-            "value": (weight * gap.square()).mean(),
-            "critics": (nets["critics"](batch) - wanted).square().mean(-1).sum(),
-            "policy": -(advantage * distribution.logp(batch[Columns.ACTIONS])).mean(),
+            "value": (weight * advantage.square()).mean(),
+            "critics": (nets["critics"](batch) - td_target).square().mean(-1).sum(),
+            "policy": -(policy_weight * distribution.logp(batch[Columns.ACTIONS])).mean(),
         }
-        return Losses(losses, {"advantage": gap.mean()}, joint=options.joint)
+        return Losses(losses, {"advantage": advantage.mean()}, joint=options.joint)
 
     def after_update(self, nets, step):
         polyak_update(nets["targets"], nets["critics"], self.options.tau)

@@ -14,13 +14,13 @@ from hindcast.pipeline.needs import Needs
 
 
 class LSTMBCOptions(AlgorithmOptions):
-    """L = -E[log π(a|s, h)], over the steps of sequences that count."""
+    """L = -E[log π(a|s, h)], over the steps that the loss mask selects."""
 
     lr: Schedule = 1e-2
 
 
 class Remembering(RLModule):
-    """An LSTM over what the encoder sees, dropout, a head."""
+    """An encoder, an LSTM, dropout and a head."""
 
     def setup(self):
         self.encoder = Encoder(self.observation_space, self.model_config)

@@ -1,4 +1,4 @@
-"""Several learners in processes of their own, over gloo; imported by those processes."""
+"""Run several learners in their own processes, connected by gloo; those processes import this module."""
 
 import multiprocessing
 import pickle
@@ -27,7 +27,7 @@ from support import StopAfter, training
 
 
 def in_ranks(size, **jobs):
-    """`jobs` are (function, *args); `function(group, *args)` of each of `size` processes, by rank, by job's name."""
+    """Run jobs, name=(function, *args), as `function(group, *args)` in `size` processes: name -> results by rank."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes = [
@@ -38,8 +38,8 @@ def in_ranks(size, **jobs):
         for process in processes:
             process.join(200)
             assert process.exitcode == 0
-        found = [pickle.loads((Path(folder) / f"{rank}").read_bytes()) for rank in range(size)]
-    return {job: [found[rank][job] for rank in range(size)] for job in jobs}
+        results = [pickle.loads((Path(folder) / f"{rank}").read_bytes()) for rank in range(size)]
+    return {job: [results[rank][job] for rank in range(size)] for job in jobs}
 
 
 def _work(folder, rank, size, jobs):
@@ -60,7 +60,7 @@ class Norm(nn.Module):
 
 
 class TwoStages(Algorithm):
-    """Two optimisers that move one after the other, a frozen target network, a moving norm, clipped gradients."""
+    """Two optimisers that step one after the other, a frozen target network, a moving norm, clipped gradients."""
 
     Options = ToyOptions
     kinds = frozenset({"OfflineTraining"})
@@ -81,12 +81,12 @@ class TwoStages(Algorithm):
         }
 
     def losses(self, nets, batch, step):
-        wanted = 0.9 * nets["target"](batch["obs"]).squeeze(-1) + batch["y"] - nets["norm"].mean
+        value_target = 0.9 * nets["target"](batch["obs"]).squeeze(-1) + batch["y"] - nets["norm"].mean
         nets["norm"].mean.lerp_(batch["y"].mean(), 0.1)
         value = nets["critic"](batch["obs"]).squeeze(-1)
-        yield Losses({"critic": (value - wanted).square().mean()}, {"value": value.mean()})
-        moved = nets["critic"](batch["obs"]).squeeze(-1).detach()
-        yield Losses({"actor": (nets["policy"](batch["obs"]).squeeze(-1) - moved).square().mean()})
+        yield Losses({"critic": (value - value_target).square().mean()}, {"value": value.mean()})
+        new_value = nets["critic"](batch["obs"]).squeeze(-1).detach()
+        yield Losses({"actor": (nets["policy"](batch["obs"]).squeeze(-1) - new_value).square().mean()})
 
     def after_update(self, nets, step):
         polyak_update(nets["target"], nets["critic"], 0.05)
@@ -97,30 +97,30 @@ def new_learner(group=None):
     return Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
 
 
-def trained(group, updates, size):
-    """Weights and metrics after so many updates on parts of batches of `size`."""
+def train_on_shards(group, updates, size):
+    """Return weights, metrics and timesteps after training on shards of batches of `size`."""
     learner = new_learner(group)
     for number in range(updates):
-        whole = batch(number, size)
-        part = group.share.of(size) if group else slice(None)
-        learner.update({leaf: tensor[part] for leaf, tensor in whole.items()}, size)
+        whole_batch = batch(number, size)
+        shard = group.shard.slice_of(size) if group else slice(None)
+        learner.update({leaf: tensor[shard] for leaf, tensor in whole_batch.items()}, size)
     weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
     return weights, learner.metrics(), learner.timesteps
 
 
-def trained_on_sequences(group, updates):
-    """Weights, losses and timesteps after so many updates on parts of 8 sequences of unequal length."""
+def train_on_sequences(group, updates):
+    """Return weights, loss and timesteps after training on shards of 8 sequences of unequal length."""
     algorithm = MaskedRegression(ToyOptions(lr=0.02))
     learner = Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
     for number in range(updates):
-        part = group.share.of(8) if group else slice(None)
-        learner.update({leaf: tensor[part] for leaf, tensor in sequences(number).items()}, 32)
+        shard = group.shard.slice_of(8) if group else slice(None)
+        learner.update({leaf: tensor[shard] for leaf, tensor in sequences(number).items()}, 32)
     weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
     return weights, learner.metrics()["total_loss"], learner.timesteps
 
 
-def fitted(group, toy, folder, data):
-    """Weights and losses of a whole training, which is interrupted in the middle of a window and goes on."""
+def train_and_resume(group, toy, folder, data):
+    """Return weights and losses of a training that is interrupted within a window and resumed."""
     resource = training(
         folder,
         data,
@@ -131,68 +131,68 @@ def fitted(group, toy, folder, data):
     )
     store = CheckpointStore(resolve(folder))
 
-    def together(act):
-        """What the first learner does is sent to the others first."""
-        if group and not group.leads:
+    def run_together(act):
+        """Run an action in all learners; followers wait until the leader has announced it."""
+        if group and not group.is_leader:
             group.receive()
         return act()
 
-    def begun():
-        return together(
+    def make_trainer():
+        return run_together(
             lambda: make_offline_trainer(
                 resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
             )
         )
 
-    trainer = begun()
-    together(trainer.begin)
-    losses = [together(trainer.iterate)["learners"]["default_policy"]["total_loss"]]
-    if group is None or group.leads:
+    trainer = make_trainer()
+    run_together(trainer.begin)
+    losses = [run_together(trainer.iterate)["learners"]["default_policy"]["total_loss"]]
+    if group is None or group.is_leader:
         trainer.save(store)
-    trainer = begun()
+    trainer = make_trainer()
     if group:
         dist.barrier()
-    together(lambda: trainer.load(store.latest()))
-    losses.append(together(trainer.iterate)["learners"]["default_policy"]["total_loss"])
+    run_together(lambda: trainer.load(store.latest()))
+    losses.append(run_together(trainer.iterate)["learners"]["default_policy"]["total_loss"])
     trainer.close()
     return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}, losses
 
 
 def weights_after(group, resource, data, stops):
-    """Weights after two iterations; the first learner is asked to stop at each of `stops`, and all resume."""
+    """Return weights after two iterations; the leader is asked to stop at each of `stops`, and all resume."""
     store = CheckpointStore(resolve(resource.spec.checkpoint.path))
 
-    def together(act, *args):
-        """What the first learner does is sent to the others first."""
-        if not group.leads:
+    def run_together(act, *args):
+        """Run an action in all learners; followers wait until the leader has announced it."""
+        if not group.is_leader:
             group.receive()
         return act(*args)
 
-    def begun():
+    def make_trainer():
         return make_offline_trainer(
             resource, [Source(str(data), open_dataset(data))], group=group, first_learners=2
         )
 
-    trainer = together(begun)
-    together(trainer.begin)
+    trainer = run_together(make_trainer)
+    run_together(trainer.begin)
     for looks in (*stops, None):
-        check = unasked if not group.leads else StopAfter(looks).check if looks else bool
+        check = fail_if_called if not group.is_leader else StopAfter(looks).check if looks else bool
         try:
             while trainer.iteration < 2:
-                together(trainer.iterate, check)
+                run_together(trainer.iterate, check)
         except Interrupted:
-            if group.leads:
+            if group.is_leader:
                 trainer.save(store)
             dist.barrier()
             trainer.close()
-            trainer = together(begun)
-            together(trainer.load, store.latest())
+            trainer = run_together(make_trainer)
+            run_together(trainer.load, store.latest())
     trainer.close()
     return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}
 
 
-def interrupted(group, updates):
-    """Metrics after as many updates, on parts of other shares each, stopped in the middle and once more at once."""
+def metrics_after_interruptions(group, updates):
+    """Return metrics after updates on shards of varying sizes, interrupted twice in a row halfway."""
     learner = new_learner(group)
     for number in range(updates):
         if number == updates // 2:
@@ -201,53 +201,53 @@ def interrupted(group, updates):
                 state, learner = learner.state(), new_learner(group)
                 learner.load(state)
         size = 3 if number % 2 else 32
-        part = group.share.of(size) if group else slice(None)
-        learner.update({leaf: tensor[part] for leaf, tensor in batch(number, size).items()}, size)
+        shard = group.shard.slice_of(size) if group else slice(None)
+        learner.update({leaf: tensor[shard] for leaf, tensor in batch(number, size).items()}, size)
     return learner.metrics()
 
 
-def noise(group):
-    """What the losses of each learner would draw, before and after a checkpoint without its generators is loaded."""
+def draw_noise(group):
+    """Draw loss noise and dropout noise, before and after loading a state without this rank's generators."""
     learner = new_learner(group)
     before = (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
     learner.load(learner.state())
     return before, (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
 
 
-def stopped(group, at):
-    """The update before which each learner stops where the first is asked after `at` of them."""
-    done = 0
+def count_updates_until_stop(group, at):
+    """Return the number of updates before this learner stops, if the leader is asked to stop after `at` updates."""
+    num_updates = 0
 
     def check():
-        if done >= at:
+        if num_updates >= at:
             raise Interrupted("asked")
 
     try:
         while True:
-            group.agree(check if group.leads else unasked)
+            group.agree(check if group.is_leader else fail_if_called)
             group.weighted_sum([torch.ones(3)], 0.5)
-            done += 1
+            num_updates += 1
     except Interrupted:
-        return done
+        return num_updates
 
 
-def unasked():
+def fail_if_called():
     raise AssertionError("only the first learner is asked")
 
 
-def told(group):
-    """What the first learner tells the others."""
-    words = [["open"], ["load", "a/b"], ["end"]]
-    if not group.leads:
-        return [group.receive() for _ in words]
-    for word in words:
-        group.broadcast(word)
-    return words
+def exchange_messages(group):
+    """Return the messages that the leader broadcasts."""
+    messages = [["open"], ["load", "a/b"], ["end"]]
+    if not group.is_leader:
+        return [group.receive() for _ in messages]
+    for message in messages:
+        group.broadcast(message)
+    return messages
 
 
 def in_float64(group, resource, data, updates):
-    """The loss of each update of a training, computed in float64 and without dropout."""
-    if group and not group.leads:
+    """Return the loss of each update of a training, computed in float64 and without dropout."""
+    if group and not group.is_leader:
         group.receive()
     trainer = make_offline_trainer(
         resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1

@@ -1,4 +1,4 @@
-"""Trains in a process of its own: `worker.py FOLDER FIRST LAST`, from the checkpoint there if FIRST is not 0.
+"""Train in a separate process: `worker.py FOLDER FIRST LAST`, from the checkpoint there if FIRST is not 0.
 
 Prints, per algorithm, a digest of everything the next update depends on, and the metrics, exactly.
 """

@@ -43,7 +43,7 @@ class Regression(Algorithm):
 
 
 class MaskedRegression(Regression):
-    """The same over sequences, of which only some steps count."""
+    """`Regression` over masked sequences."""
 
     def needs(self):
         return Needs(columns=frozenset({"obs"}), seq_len=4)
@@ -81,11 +81,12 @@ class ActorCritic(Algorithm):
         action = outputs[:, :1].tanh()
         value = nets["critic"](torch.cat([nets["dropout"](batch["obs"]), action], -1)).squeeze(-1)
         with torch.no_grad():
-            wanted = (
+            value_target = (
                 nets["target"](torch.cat([batch["obs"], action], -1)).squeeze(-1) * 0.9 + batch["y"] + noise
             )
         return Losses(
-            {"actor": -value.mean(), "critic": (value - wanted).square().mean()}, {"value": value.mean()}
+            {"actor": -value.mean(), "critic": (value - value_target).square().mean()},
+            {"value": value.mean()},
         )
 
     def after_update(self, nets, step):
@@ -107,7 +108,7 @@ def batch(number, size=32):
 
 
 def sequences(number, count=8):
-    """So many sequences of 4 timesteps, which are 1 to 4 long."""
+    """Return `count` sequences of 4 timesteps, padded after 1 to 4 steps."""
     steps = batch(number, 4 * count)
     length = 1 + torch.arange(count) % 4
     mask = torch.arange(4) < length[:, None]

@@ -17,7 +17,7 @@ from hindcast.storage.location import resolve
 
 
 class Run:
-    """A training that saves where it is told."""
+    """A training with a checkpoint store."""
 
     def __init__(self, folder, keep=3):
         algorithm = ActorCritic(ToyOptions())
@@ -46,28 +46,28 @@ def run(tmp_path):
 
 
 def names(run):
-    return sorted(entry.relative for entry in run.store.location.list())
+    return sorted(entry.relative_path for entry in run.store.location.list())
 
 
-def test_everything_comes_back(run):
+def test_load_after_save_restores_everything(run):
     run.save(
         iteration=7,
         feed={"cursor": 123, "sources": [1, 2]},
         metrics={"loss": 0.5, "return": float("nan")},
         counters={"episodes": 9},
     )
-    found = run.store.latest()
-    training = found.training
-    assert (found.updates, training.iteration, training.algorithm) == (3, 7, "BC")
+    checkpoint = run.store.latest()
+    training = checkpoint.training
+    assert (checkpoint.updates, training.iteration, training.algorithm) == (3, 7, "BC")
     assert (training.options, training.spec_hash) == ({"lr": 0.1}, "abc")
     assert (training.feed, training.counters) == ({"cursor": 123, "sources": [1, 2]}, {"episodes": 9})
     assert training.metrics == {"loss": 0.5, "return": None}
-    state, saved = found.learner_state(), run.learner.state()
-    assert state.tensors.keys() == saved.tensors.keys()
-    assert all(torch.equal(state.tensors[name], tensor) for name, tensor in saved.tensors.items())
+    state, expected = checkpoint.learner_state(), run.learner.state()
+    assert state.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(state.tensors[name], tensor) for name, tensor in expected.tensors.items())
 
 
-def test_the_policy_in_it_acts_like_the_one_saved(run):
+def test_loaded_policy_acts_like_the_saved_one(run):
     obs = np.array([0.1, 0.2, 0.3], dtype=np.float32)
     checkpoint = run.save()
     action = run.policy(obs)
@@ -75,9 +75,9 @@ def test_the_policy_in_it_acts_like_the_one_saved(run):
     assert Policy.load(checkpoint.module).digest == run.policy.digest
 
 
-def test_it_is_safetensors_and_json_only(run):
+def test_checkpoint_holds_only_safetensors_and_json(run):
     folder = run.save().location
-    files = {entry.relative for entry in folder.files(recursive=True)}
+    files = {entry.relative_path for entry in folder.files(recursive=True)}
     assert files >= {
         "checkpoint.json",
         "learner.safetensors",
@@ -95,30 +95,30 @@ def test_policy_weights_are_stored_once(run):
     assert any(name.startswith("nets/critic.") for name in tensors)
 
 
-def test_a_folder_without_its_record_does_not_exist(run):
+def test_folder_without_record_is_not_a_checkpoint(run):
     first = run.save()
     run.train()
     run.save().location.child("checkpoint.json").delete()
     assert run.store.latest().updates == first.updates
-    with pytest.raises(DataError, match=r"checkpoint\.json is missing \(the folder holds learner"):
+    with pytest.raises(DataError, match=r"checkpoint\.json is missing \(the folder contains learner"):
         find_checkpoint(run.store.location.child("checkpoint-000000004"))
 
 
-def test_the_record_is_written_last(run, monkeypatch):
+def test_save_writes_the_record_last(run, monkeypatch):
     from hindcast.storage import location
 
-    real, written = location.Location.write_bytes, []
+    real, file_names = location.Location.write_bytes, []
     monkeypatch.setattr(
         location.Location,
         "write_bytes",
-        lambda self, data: (written.append(self.name), real(self, data))[1],
+        lambda self, data: (file_names.append(self.name), real(self, data))[1],
     )
     run.save()
-    assert written[-1] == "checkpoint.json"
+    assert file_names[-1] == "checkpoint.json"
 
 
 @pytest.mark.parametrize("failing", range(5))
-def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(run, monkeypatch, failing):
+def test_failed_save_keeps_the_previous_checkpoint(run, monkeypatch, failing):
     from hindcast.storage import location
 
     run.save()
@@ -140,7 +140,7 @@ def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(run, monkeypatc
     assert run.store.latest().updates == 4
 
 
-def test_the_newest_are_kept(run):
+def test_save_keeps_the_newest_checkpoints(run):
     for _ in range(5):
         run.train()
         run.save()
@@ -148,7 +148,7 @@ def test_the_newest_are_kept(run):
     assert names(run) == ["checkpoint-000000006", "checkpoint-000000007", "checkpoint-000000008"]
 
 
-def test_the_best_is_kept_however_old(run):
+def test_save_keeps_the_best_checkpoint_of_any_age(run):
     scores = [10.0, 30.0, 20.0, float("nan"), 5.0]
     for score in scores:
         run.train()
@@ -158,7 +158,7 @@ def test_the_best_is_kept_however_old(run):
     assert run.store.best_score() == 30.0
 
 
-def test_mark_best_says_whether_it_is(run):
+def test_mark_best_returns_whether_the_score_is_best(run):
     checkpoint = run.save()
     assert run.store.best() is None
     assert [run.store.mark_best(checkpoint, score) for score in (1.0, 1.0, 2.0, 0.0)] == [
@@ -169,7 +169,7 @@ def test_mark_best_says_whether_it_is(run):
     ]
 
 
-def test_a_run_that_goes_on_has_the_best_of_before_its_end(tmp_path):
+def test_revert_end_mark_restores_the_best_before_the_end(tmp_path):
     run = Run(str(tmp_path), keep=1)
     run.store.mark_best(run.train().save(), 1.0)
     for score in (2.0, 3.0):  # as after a kill, or with another evaluation
@@ -183,32 +183,32 @@ def test_a_run_that_goes_on_has_the_best_of_before_its_end(tmp_path):
     assert run.store.best_score() == 1.0
 
 
-def test_a_run_that_goes_on_has_no_best_where_only_its_end_was_evaluated(run):
-    run.store.go_on()
+def test_revert_end_mark_without_earlier_mark_leaves_no_best(run):
+    run.store.revert_end_mark()
     run.store.mark_best(run.save(), 1.0, at_end=True)
-    run.store.go_on()
+    run.store.revert_end_mark()
     assert (run.store.best(), run.store.best_score()) == (None, None)
 
 
-def test_scores_measured_in_another_way_are_not_compared(run):
-    run.store.mark_best(run.save(), 90.0, measured="in one episode")
+def test_scores_of_other_methods_are_not_compared(run):
+    run.store.mark_best(run.save(), 90.0, method="in one episode")
     later = run.train().save()
-    assert run.store.best_score(measured="in twenty") is None
-    assert not run.store.mark_best(later, 20.0, measured="in one episode")
-    assert run.store.mark_best(later, 20.0, measured="in twenty")
+    assert run.store.best_score(method="in twenty") is None
+    assert not run.store.mark_best(later, 20.0, method="in one episode")
+    assert run.store.mark_best(later, 20.0, method="in twenty")
     assert run.store.best().updates == 4
 
 
-def test_scores_of_earlier_versions_are_compared_by_name(run):
+def test_scores_without_method_are_compared_by_metric(run):
     run.save()
     run.store.location.child("best.json").write_bytes(b'{"updates": 3, "score": 90.0, "by": "wis"}')
     assert run.store.best_score("wis", "in one way") == 90.0
     assert run.store.best_score("dm", "in one way") is None
-    run.store.go_on()
+    run.store.revert_end_mark()
     assert run.store.best_score("wis") == 90.0
 
 
-def test_a_protected_checkpoint_stays(tmp_path):
+def test_save_keeps_protected_checkpoints(tmp_path):
     run = Run(str(tmp_path), keep=1)
     run.train().save()
     run.train().save(protect=[1])
@@ -217,30 +217,30 @@ def test_a_protected_checkpoint_stays(tmp_path):
     assert [checkpoint.updates for checkpoint in run.store.all()] == [3]
 
 
-def test_leftovers_of_interrupted_saves_are_removed(run):
+def test_remove_incomplete_deletes_interrupted_saves(run):
     run.store.location.child("checkpoint-000000001", "learner.safetensors").write_bytes(b"half")
     run.store.location.child("notes.txt").write_bytes(b"the user's")
     run.save()
     assert names(run) == ["checkpoint-000000003", "notes.txt"]
 
 
-def test_saving_again_at_the_same_update_renews_the_record_alone(run, monkeypatch):
+def test_save_again_at_the_same_update_rewrites_only_the_record(run, monkeypatch):
     run.save(counters={"evaluating": None})
     from hindcast.storage import location
 
-    real, written = location.Location.write_bytes, []
+    real, file_names = location.Location.write_bytes, []
     monkeypatch.setattr(
         location.Location,
         "write_bytes",
-        lambda self, data: (written.append(self.name), real(self, data))[1],
+        lambda self, data: (file_names.append(self.name), real(self, data))[1],
     )
     run.save(counters={"evaluating": 3})
-    assert written == ["checkpoint.json"]
+    assert file_names == ["checkpoint.json"]
     assert run.store.latest().training.counters == {"evaluating": 3}
     run.store.latest().learner_state()
 
 
-def test_saving_other_weights_at_the_same_update_replaces_them(run):
+def test_save_of_other_weights_at_the_same_update_replaces_them(run):
     run.save()
     with torch.no_grad():
         run.learner.nets["critic"].weight.zero_()
@@ -249,7 +249,7 @@ def test_saving_other_weights_at_the_same_update_replaces_them(run):
     assert not state.tensors["nets/critic.weight"].any()
 
 
-def test_a_checkpoint_is_found_by_its_folder_or_its_runs(run):
+def test_find_checkpoint_accepts_its_folder_or_the_run_folder(run):
     first = run.save()
     run.train()
     run.save()
@@ -260,7 +260,7 @@ def test_a_checkpoint_is_found_by_its_folder_or_its_runs(run):
 
 
 @pytest.mark.parametrize("name", ["learner.safetensors", "module/weights.safetensors", "module/module.json"])
-def test_a_changed_file_is_refused_by_name(run, name):
+def test_changed_file_is_refused_by_name(run, name):
     folder = run.save().location
     data = bytearray(folder.child(name).read_bytes())
     data[-1] ^= 1
@@ -270,10 +270,10 @@ def test_a_changed_file_is_refused_by_name(run, name):
 
 
 @pytest.mark.parametrize("name", ["learner.safetensors", "module/weights.safetensors"])
-def test_a_missing_file_is_refused_by_name(run, name):
+def test_missing_file_is_refused_by_name(run, name):
     folder = run.save().location
     folder.child(name).delete()
-    with pytest.raises(DataError, match=f"lacks its file {name}"):
+    with pytest.raises(DataError, match=f"has no file {name}"):
         find_checkpoint(folder).learner_state()
 
 
@@ -284,22 +284,24 @@ def edit_record(folder, change):
     file.write_bytes(json.dumps(content).encode())
 
 
-def test_a_file_that_the_record_does_not_list_is_not_read(run):
+def test_file_that_the_record_does_not_list_is_not_read(run):
     folder = run.save().location
     edit_record(folder, lambda content: content["files"].pop("learner.safetensors"))
-    with pytest.raises(DataError, match=r"lacks its file learner\.safetensors"):
+    with pytest.raises(DataError, match=r"has no file learner\.safetensors"):
         find_checkpoint(folder).learner_state()
 
 
-def test_a_newer_format_is_refused_with_what_to_do(run):
+def test_newer_format_is_refused_with_a_remedy(run):
     folder = run.save().location
     edit_record(folder, lambda content: content.update(formatVersion=99, training="of another shape"))
-    with pytest.raises(DataError, match=r"formatVersion 99, this Hindcast reads up to 1: upgrade Hindcast"):
+    with pytest.raises(
+        DataError, match=r"formatVersion 99, but this Hindcast reads up to 1: upgrade Hindcast"
+    ):
         find_checkpoint(folder)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b"\xff\xfe", b'{"formatVersion": "x"}'])
-def test_a_damaged_record_is_a_sentence(run, content):
+def test_damaged_record_is_reported_as_damaged(run, content):
     folder = run.save().location
     folder.child("checkpoint.json").write_bytes(content)
     with pytest.raises(DataError, match=r"checkpoint\.json is damaged"):
@@ -313,37 +315,37 @@ class Bomb:
         return (exec, ("raise SystemExit('unpickled')",))
 
 
-def test_a_pickle_in_its_place_is_refused_and_never_opened(run):
+def test_pickle_as_weights_is_refused_and_never_opened(run):
     folder = run.save().location
     payload = pickle.dumps(Bomb())
     folder.child("learner.safetensors").write_bytes(payload)
     record = {"sha256": sha256(payload).hexdigest(), "bytes": len(payload)}
     edit_record(folder, lambda content: content["files"].update({"learner.safetensors": record}))
     with pytest.raises(
-        DataError, match=r"learner\.safetensors is not a safetensors file .* and no pickles ever"
+        DataError, match=r"learner\.safetensors is not a safetensors file .* never from pickles"
     ):
         find_checkpoint(folder).learner_state()
 
 
-def test_nothing_there_is_a_sentence(tmp_path):
-    with pytest.raises(DataError, match=r"there is no checkpoint at .*nowhere: nothing is there"):
+def test_missing_path_is_reported(tmp_path):
+    with pytest.raises(DataError, match=r"there is no checkpoint at .*nowhere: the path does not exist"):
         find_checkpoint(str(tmp_path / "nowhere"))
 
 
-def test_a_checkpoint_of_rllib_is_refused_by_name(tmp_path):
+def test_rllib_checkpoint_is_refused_by_name(tmp_path):
     (tmp_path / "rllib_checkpoint.json").write_text("{}")
-    with pytest.raises(DataError, match="is a checkpoint of RLlib, whose parts are pickles"):
+    with pytest.raises(DataError, match="is an RLlib checkpoint"):
         find_checkpoint(tmp_path)
 
 
-def test_weights_that_are_not_finite_are_not_saved(run):
+def test_nan_weights_are_not_saved(run):
     run.learner.update({**batch(3), "y": torch.full((32,), float("nan"))})
     with pytest.raises(DataError, match="became NaN"):
         run.save()
     assert run.store.latest() is None
 
 
-def test_it_works_on_other_file_systems():
+def test_checkpoints_work_on_fsspec_file_systems():
     filesystem = fsspec.filesystem("memory")
     location = resolve("learn-checkpoints/run", filesystem)
     run = Run(location, keep=1).train()
@@ -351,8 +353,8 @@ def test_it_works_on_other_file_systems():
         run.save()
         run.train().save()
         assert [checkpoint.updates for checkpoint in run.store.all()] == [2]
-        twin = Run(location).learner
-        twin.load(run.store.latest().learner_state())
-        assert twin.updates == 2
+        restored_learner = Run(location).learner
+        restored_learner.load(run.store.latest().learner_state())
+        assert restored_learner.updates == 2
     finally:
         location.delete()

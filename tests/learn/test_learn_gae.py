@@ -29,18 +29,18 @@ def values_of(block, seed=1):
 
 
 def by_hand(block, values, gamma, lambda_):
-    """The definition, one timestep at a time, in float64."""
+    """Compute GAE by its definition, one timestep at a time, in float64."""
     advantages = []
     for episode in range(block.num_episodes):
         rewards = block.columns["rewards"][block.rows_of("rewards", episode)]
         v = values.double().numpy()[block.rows_of("obs", episode)].copy()
         if block.terminated[episode]:
             v[-1] = 0.0
-        running, found = 0.0, []
+        advantage, episode_advantages = 0.0, []
         for t in reversed(range(len(rewards))):
-            running = rewards[t] + gamma * v[t + 1] - v[t] + gamma * lambda_ * running
-            found.append(running)
-        advantages += found[::-1]
+            advantage = rewards[t] + gamma * v[t + 1] - v[t] + gamma * lambda_ * advantage
+            episode_advantages.append(advantage)
+        advantages += episode_advantages[::-1]
     return np.array(advantages)
 
 
@@ -54,7 +54,7 @@ def by_hand(block, values, gamma, lambda_):
     lambda_=st.floats(0, 1),
     gamma=st.floats(0, 1),
 )
-def test_equals_the_definition(episodes, lambda_, gamma):
+def test_block_gae_equals_the_definition(episodes, lambda_, gamma):
     lengths = [length for length, _ in episodes]
     block = make_block(
         lengths, [end == "terminated" for _, end in episodes], [end == "truncated" for _, end in episodes]
@@ -65,7 +65,7 @@ def test_equals_the_definition(episodes, lambda_, gamma):
     np.testing.assert_allclose(targets, advantages + values[block.obs_row], rtol=1e-5, atol=1e-5)
 
 
-def test_lambda_1_of_a_terminated_episode_is_the_discounted_return_minus_the_value():
+def test_block_gae_with_lambda_1_is_the_discounted_return_minus_v():
     block = make_block([5], [True], [False])
     rewards, values = block.columns["rewards"], values_of(block)
     returns = [sum(GAMMA**k * reward for k, reward in enumerate(rewards[t:])) for t in range(5)]
@@ -74,7 +74,7 @@ def test_lambda_1_of_a_terminated_episode_is_the_discounted_return_minus_the_val
     np.testing.assert_allclose(targets, returns, rtol=1e-5)
 
 
-def test_lambda_0_is_the_temporal_difference():
+def test_block_gae_with_lambda_0_is_the_td_error():
     block = make_block([4], [True], [False])
     rewards, v = block.columns["rewards"], values_of(block).double().numpy()
     v[-1] = 0.0
@@ -83,7 +83,7 @@ def test_lambda_0_is_the_temporal_difference():
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
-def test_only_termination_does_not_bootstrap(lambda_):
+def test_block_gae_bootstraps_except_at_termination(lambda_):
     def advantages(terminated, truncated):
         block = make_block([3], [terminated], [truncated])
         return block_gae(block, values_of(block), GAMMA, lambda_)[0]
@@ -94,26 +94,30 @@ def test_only_termination_does_not_bootstrap(lambda_):
     np.testing.assert_allclose(truncated[-1] - terminated[-1], GAMMA * final_value, rtol=1e-5)
 
 
-def test_an_episode_both_terminated_and_truncated_does_not_bootstrap():
-    both, only = make_block([3], [True], [True]), make_block([3], [True], [False])
-    values = values_of(both)
-    assert torch.equal(block_gae(both, values, GAMMA, 0.9)[0], block_gae(only, values, GAMMA, 0.9)[0])
+def test_terminated_and_truncated_episode_does_not_bootstrap():
+    block, terminated_block = make_block([3], [True], [True]), make_block([3], [True], [False])
+    values = values_of(block)
+    assert torch.equal(
+        block_gae(block, values, GAMMA, 0.9)[0], block_gae(terminated_block, values, GAMMA, 0.9)[0]
+    )
 
 
-def test_an_empty_fragment_between_episodes_changes_nothing():
-    whole = make_block([3, 2], [True, False], [False, True])
-    gap = make_block([3, 0, 2], [True, False, False], [False, False, True])
-    gap.columns["rewards"][:] = whole.columns["rewards"]
-    values = values_of(whole)
+def test_empty_fragment_between_episodes_changes_nothing():
+    block = make_block([3, 2], [True, False], [False, True])
+    block_with_gap = make_block([3, 0, 2], [True, False, False], [False, False, True])
+    block_with_gap.columns["rewards"][:] = block.columns["rewards"]
+    values = values_of(block)
     with_gap = torch.cat([values[:4], torch.tensor([99.0]), values[4:]])
-    assert torch.equal(block_gae(gap, with_gap, GAMMA, 0.9)[0], block_gae(whole, values, GAMMA, 0.9)[0])
+    assert torch.equal(
+        block_gae(block_with_gap, with_gap, GAMMA, 0.9)[0], block_gae(block, values, GAMMA, 0.9)[0]
+    )
 
 
-def test_sums_reach_over_a_long_episode():
+def test_discounted_sums_cover_a_long_episode():
     assert discounted_sums(torch.ones(10_000), torch.ones(10_000))[0] == 10_000
 
 
-def test_inputs_are_left_alone():
+def test_discounted_sums_do_not_modify_their_inputs():
     values, decay = torch.ones(5), torch.full((5,), 0.5)
     discounted_sums(values, decay)
     assert torch.equal(values, torch.ones(5)) and torch.equal(decay, torch.full((5,), 0.5))

@@ -14,113 +14,113 @@ from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.pipeline.shard import Shard
 
 
-def learner(kind=Regression, seed=0, **options):
+def make_learner(kind=Regression, seed=0, **options):
     algorithm = kind(ToyOptions(**options))
     return Learner(algorithm, networks(algorithm, seed), seed=seed)
 
 
-def test_an_update_is_what_torch_does_by_hand():
-    ours = learner(lr=0.05)
-    nets = copy.deepcopy(ours.nets)
+def test_update_equals_a_torch_step():
+    learner = make_learner(lr=0.05)
+    nets = copy.deepcopy(learner.nets)
     adam = torch.optim.Adam(nets.parameters(), lr=0.05, fused=True)
     for number in range(5):
-        ours.update(batch(number))
+        learner.update(batch(number))
         loss = (nets["policy"](batch(number)["obs"]).squeeze(-1) - batch(number)["y"]).square().mean()
         loss.backward()
         adam.step()
         adam.zero_grad()
-    assert torch.equal(ours.nets["policy"].weight, nets["policy"].weight)
+    assert torch.equal(learner.nets["policy"].weight, nets["policy"].weight)
 
 
-def test_it_learns():
-    ours = learner()
+def test_learner_fits_a_regression():
+    learner = make_learner()
     for number in range(300):
-        ours.update(batch(number))
-    ours.metrics()
-    ours.update(batch(300))
-    assert ours.metrics()["total_loss"] < 1e-3
+        learner.update(batch(number))
+    learner.metrics()
+    learner.update(batch(300))
+    assert learner.metrics()["total_loss"] < 1e-3
 
 
-def test_counters():
-    ours = learner()
-    ours.update(batch(0, size=32))
-    ours.update(batch(1, size=16))
-    assert (ours.updates, ours.timesteps) == (2, 48)
+def test_update_counts_updates_and_timesteps():
+    learner = make_learner()
+    learner.update(batch(0, size=32))
+    learner.update(batch(1, size=16))
+    assert (learner.updates, learner.timesteps) == (2, 48)
 
 
-def test_metrics_are_means_over_the_updates_since_the_last_call():
-    ours, twin = learner(lr=0.0), learner(lr=0.0)
+def test_metrics_are_means_since_the_last_call():
+    learner, single_update_learner = make_learner(lr=0.0), make_learner(lr=0.0)
     losses = []
     for number in range(4):
-        ours.update(batch(number))
-        twin.update(batch(number))
-        losses.append(twin.metrics()["total_loss"])
-    assert ours.metrics()["total_loss"] == pytest.approx(sum(losses) / 4)
-    ours.update(batch(3))
-    assert ours.metrics()["total_loss"] == pytest.approx(losses[3])
-    assert ours.metrics().keys() == {"learning_rate"}
+        learner.update(batch(number))
+        single_update_learner.update(batch(number))
+        losses.append(single_update_learner.metrics()["total_loss"])
+    assert learner.metrics()["total_loss"] == pytest.approx(sum(losses) / 4)
+    learner.update(batch(3))
+    assert learner.metrics()["total_loss"] == pytest.approx(losses[3])
+    assert learner.metrics().keys() == {"learning_rate"}
 
 
-def test_metrics_have_loss_error_norm_and_rate():
-    ours = learner()
-    ours.update(batch(0))
-    assert ours.metrics().keys() == {"total_loss", "error", "gradient_norm", "learning_rate"}
+def test_metrics_include_loss_gradient_norm_and_learning_rate():
+    learner = make_learner()
+    learner.update(batch(0))
+    assert learner.metrics().keys() == {"total_loss", "error", "gradient_norm", "learning_rate"}
 
 
-def test_metrics_that_only_some_updates_have_are_means_over_those():
+def test_metrics_of_some_updates_are_means_over_those_updates():
     class Sometimes(Regression):
         def losses(self, nets, batch, step):
-            found = super().losses(nets, batch, step)
+            losses = super().losses(nets, batch, step)
             return (
-                found
+                losses
                 if step.updates % 2
-                else Losses(found.losses, {"rare": torch.tensor(4.0 + step.updates)})
+                else Losses(losses.losses, {"rare": torch.tensor(4.0 + step.updates)})
             )
 
-    ours = learner(Sometimes)
+    learner = make_learner(Sometimes)
     for number in range(4):
-        ours.update(batch(number))
-    assert ours.metrics()["rare"] == 5.0
+        learner.update(batch(number))
+    assert learner.metrics()["rare"] == 5.0
 
 
-def test_the_schedule_follows_trained_timesteps():
-    ours = learner(lr=[[0, 0.1], [64, 0.0]])
+def test_learning_rate_follows_trained_timesteps():
+    learner = make_learner(lr=[[0, 0.1], [64, 0.0]])
     rates = []
     for number in range(3):
-        ours.update(batch(number, size=32))
-        rates.append(ours.metrics()["learning_rate"])
+        learner.update(batch(number, size=32))
+        rates.append(learner.metrics()["learning_rate"])
     assert rates == pytest.approx([0.1, 0.05, 0.0])
 
 
-def test_each_optimiser_gets_the_gradients_of_its_own_loss():
+def test_each_optimiser_gets_gradients_of_its_own_loss_only():
     """Both losses share a graph; the norms are those of separate backward passes."""
-    ours = learner(ActorCritic)
-    before = copy.deepcopy(ours.nets)
-    step = Step(0, 0, ours.generator.clone_state())
+    learner = make_learner(ActorCritic)
+    before = copy.deepcopy(learner.nets)
+    step = Step(0, 0, learner.generator.clone_state())
     state = torch.get_rng_state()
-    ours.update(batch(0))
+    learner.update(batch(0))
     torch.set_rng_state(state)
-    losses = ours.algorithm.losses(before, batch(0), step).losses
-    metrics = ours.metrics()
+    losses = learner.algorithm.losses(before, batch(0), step).losses
+    metrics = learner.metrics()
     for name, net in (("actor", "policy"), ("critic", "critic")):
         gradients = torch.autograd.grad(losses[name], list(before[net].parameters()), retain_graph=True)
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         assert metrics[f"gradient_norm/{name}"] == pytest.approx(float(norm), rel=1e-5)
 
 
-def test_targets_move_after_every_update():
-    ours = learner(ActorCritic)
-    target = ours.nets["target"].weight.clone()
+def test_target_network_moves_after_every_update():
+    learner = make_learner(ActorCritic)
+    target = learner.nets["target"].weight.clone()
     for number in range(3):
-        before = ours.nets["target"].weight.clone()
-        ours.update(batch(number))
-        expected = before + 0.005 * (ours.nets["critic"].weight - before)
-        torch.testing.assert_close(ours.nets["target"].weight, expected)
-    assert not torch.equal(target, ours.nets["target"].weight)
+        before = learner.nets["target"].weight.clone()
+        learner.update(batch(number))
+        expected = before + 0.005 * (learner.nets["critic"].weight - before)
+        torch.testing.assert_close(learner.nets["target"].weight, expected)
+    assert not torch.equal(target, learner.nets["target"].weight)
 
 
-def test_a_generator_of_losses_sees_the_weights_that_its_earlier_stage_moved():
-    class Staged(Regression):
+def test_later_loss_stage_sees_the_weights_moved_by_the_earlier_stage():
+    class TwoStages(Regression):
         def optimisers(self, nets):
             return {
                 "weight": OptimiserSpec([nets["policy"].weight], 0.1),
@@ -128,34 +128,36 @@ def test_a_generator_of_losses_sees_the_weights_that_its_earlier_stage_moved():
             }
 
         def losses(self, nets, batch, step):
-            seen.append(nets["policy"].weight.detach().clone())
+            weights.append(nets["policy"].weight.detach().clone())
             yield Losses({"weight": super().losses(nets, batch, step).losses["policy"]})
-            seen.append(nets["policy"].weight.detach().clone())
+            weights.append(nets["policy"].weight.detach().clone())
             yield Losses({"bias": super().losses(nets, batch, step).losses["policy"]})
 
-    seen = []
-    learner(Staged).update(batch(0))
-    assert len(seen) == 2 and not torch.equal(seen[0], seen[1])
+    weights = []
+    make_learner(TwoStages).update(batch(0))
+    assert len(weights) == 2 and not torch.equal(weights[0], weights[1])
 
 
-def test_an_optimiser_that_is_not_named_rests():
-    class Delayed(ActorCritic):
+def test_optimiser_without_loss_does_not_step():
+    class DelayedActor(ActorCritic):
         def losses(self, nets, batch, step):
-            found = super().losses(nets, batch, step)
-            return found if step.updates % 2 else Losses({"critic": found.losses["critic"]})
+            losses = super().losses(nets, batch, step)
+            return losses if step.updates % 2 else Losses({"critic": losses.losses["critic"]})
 
-    ours = learner(Delayed)
-    before = copy.deepcopy(ours.nets["policy"].state_dict())
-    ours.update(batch(0))
-    assert all(torch.equal(before[name], value) for name, value in ours.nets["policy"].state_dict().items())
-    ours.update(batch(1))
+    learner = make_learner(DelayedActor)
+    before = copy.deepcopy(learner.nets["policy"].state_dict())
+    learner.update(batch(0))
+    assert all(
+        torch.equal(before[name], value) for name, value in learner.nets["policy"].state_dict().items()
+    )
+    learner.update(batch(1))
     assert any(
-        not torch.equal(before[name], value) for name, value in ours.nets["policy"].state_dict().items()
+        not torch.equal(before[name], value) for name, value in learner.nets["policy"].state_dict().items()
     )
 
 
 class Peer(Group):
-    """The first of two learners; the other one's part of every sum makes it 7."""
+    """The leader of two learners; every sum over both is 7."""
 
     shard = Shard(0, 2)
 
@@ -165,7 +167,7 @@ class Peer(Group):
 
 
 @pytest.mark.parametrize("assigned", [True, False])
-def test_a_buffer_that_an_update_changed_is_averaged(assigned):
+def test_changed_buffers_are_averaged_over_learners(assigned):
     class Moving(Regression):
         def networks(self, inputs):
             nets = super().networks(inputs)
@@ -180,74 +182,74 @@ def test_a_buffer_that_an_update_changed_is_averaged(assigned):
                 nets["policy"].moved.lerp_(batch["y"].mean(), 0.1)
             return super().losses(nets, batch, step)
 
-    ours = Learner(Moving(ToyOptions()), networks(Moving(ToyOptions())), group=Peer())
-    ours.update(batch(0), 64)
-    policy = ours.nets["policy"]
+    learner = Learner(Moving(ToyOptions()), networks(Moving(ToyOptions())), group=Peer())
+    learner.update(batch(0), 64)
+    policy = learner.nets["policy"]
     assert (policy.moved, policy.rested) == (7.0, 0.0)
 
 
-def test_targets_stay_in_evaluation_mode():
+def test_target_networks_stay_in_evaluation_mode():
     """Dropout in a target would make it noise."""
-    ours = learner(ActorCritic)
-    modes = {name: {module.training for module in net.modules()} for name, net in ours.nets.items()}
+    learner = make_learner(ActorCritic)
+    modes = {name: {module.training for module in net.modules()} for name, net in learner.nets.items()}
     assert modes == {"policy": {True}, "critic": {True}, "target": {False}, "dropout": {True}}
 
 
-def test_two_optimisers_may_not_share_parameters():
+def test_optimisers_that_share_parameters_are_refused():
     class Shared(Regression):
         def optimisers(self, nets):
             return {name: OptimiserSpec(list(nets.parameters()), 0.1) for name in ("one", "two")}
 
-    with pytest.raises(UserCodeError, match=r"'one' and 'two' a parameter that they share"):
-        learner(Shared)
+    with pytest.raises(UserCodeError, match=r"'one' and 'two' the same parameter"):
+        make_learner(Shared)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("collect", ["metrics", "state"])
-def test_a_loss_that_is_not_finite_is_found_with_the_update(value, collect):
-    ours = learner()
+def test_non_finite_loss_is_reported_with_its_update(value, collect):
+    learner = make_learner()
     for number in range(3):
-        ours.update(batch(number))
-    ours.metrics()
-    ours.update(batch(3))
-    ours.update({**batch(4), "y": torch.full((32,), value)})
+        learner.update(batch(number))
+    learner.metrics()
+    learner.update(batch(3))
+    learner.update({**batch(4), "y": torch.full((32,), value)})
     with pytest.raises(DataError, match=r"became .* in update 5 in algorithm Regression at .*: lower lr"):
-        getattr(ours, collect)()
+        getattr(learner, collect)()
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
-    def trained(seed):
-        ours = learner(ActorCritic, seed=seed)
+def test_weights_after_training_follow_from_the_seed():
+    def train(seed):
+        learner = make_learner(ActorCritic, seed=seed)
         for number in range(3):
-            ours.update(batch(number))
-        return ours.nets["critic"].weight
+            learner.update(batch(number))
+        return learner.nets["critic"].weight
 
-    assert torch.equal(trained(3), trained(3))
-    assert not torch.equal(trained(3), trained(4))
+    assert torch.equal(train(3), train(3))
+    assert not torch.equal(train(3), train(4))
 
 
-def test_the_noise_of_losses_is_not_the_numbers_that_the_weights_were_drawn_from():
-    class Drawn(Regression):
+def test_loss_noise_differs_from_the_draws_of_the_initial_weights():
+    class RandomWeights(Regression):
         def networks(self, inputs):
             weight, policy = torch.rand(1, 3), nn.Linear(3, 1)
             policy.weight = nn.Parameter(weight)
             return nn.ModuleDict({"policy": policy})
 
-    ours = learner(Drawn, seed=3)
-    assert not torch.equal(torch.rand(1, 3, generator=ours.generator), ours.nets["policy"].weight)
+    learner = make_learner(RandomWeights, seed=3)
+    assert not torch.equal(torch.rand(1, 3, generator=learner.generator), learner.nets["policy"].weight)
 
 
-def test_a_state_is_a_copy():
-    ours = learner()
-    ours.update(batch(0))
-    state = ours.state()
+def test_learner_state_is_a_copy():
+    learner = make_learner()
+    learner.update(batch(0))
+    state = learner.state()
     before = {name: tensor.clone() for name, tensor in state.tensors.items()}
-    ours.update(batch(1))
+    learner.update(batch(1))
     assert all(torch.equal(before[name], tensor) for name, tensor in state.tensors.items())
 
 
-def test_loading_does_not_tie_the_learner_to_the_state():
-    first, second = learner(), learner(seed=1)
+def test_load_copies_the_state():
+    first, second = make_learner(), make_learner(seed=1)
     first.update(batch(0))
     state = first.state()
     second.load(state)
@@ -257,51 +259,55 @@ def test_loading_does_not_tie_the_learner_to_the_state():
     assert torch.equal(first.nets["policy"].weight, second.nets["policy"].weight)
 
 
-def test_a_state_of_other_networks_is_refused_by_name():
-    ours, other = learner(), learner(ActorCritic)
+def test_state_of_other_networks_is_refused_by_name():
+    learner, other_learner = make_learner(), make_learner(ActorCritic)
     with pytest.raises(DataError, match=r"no weights 'policy\.weight'"):
-        ours.load(other.state())
+        learner.load(other_learner.state())
 
     class Wide(Regression):
         def networks(self, inputs):
             return nn.ModuleDict({"policy": nn.Linear(3, 2)})
 
-    with pytest.raises(DataError, match=r"'policy.weight' are \[2, 3\], this model's are \[1, 3\]"):
-        ours.load(learner(Wide).state())
+    with pytest.raises(
+        DataError, match=r"'policy.weight' have shape \[2, 3\], but this model's have shape \[1, 3\]"
+    ):
+        learner.load(make_learner(Wide).state())
 
     class More(Regression):
         def networks(self, inputs):
             return nn.ModuleDict({"policy": nn.Linear(3, 1), "extra": nn.Linear(1, 1)})
 
-    with pytest.raises(DataError, match="which this model does not have"):
-        ours.load(learner(More).state())
+    with pytest.raises(DataError, match="but this model does not have"):
+        learner.load(make_learner(More).state())
 
 
-def test_a_state_of_other_optimisers_is_refused():
-    ours = learner()
-    state = ours.state()
+def test_state_of_other_optimisers_is_refused():
+    learner = make_learner()
+    state = learner.state()
     groups = {"renamed": state.meta["paramGroups"]["policy"]}
-    with pytest.raises(DataError, match=r"optimisers \['renamed'\], this algorithm has \['policy'\]"):
-        ours.load(LearnerState(state.tensors, {**state.meta, "paramGroups": groups}))
+    with pytest.raises(DataError, match=r"optimisers \['renamed'\], but this algorithm has \['policy'\]"):
+        learner.load(LearnerState(state.tensors, {**state.meta, "paramGroups": groups}))
 
 
 def test_new_networks_follow_from_the_seed():
     algorithm = Regression(ToyOptions())
-    first, again, other = (new_networks(algorithm, INPUTS, seed)["policy"].weight for seed in (5, 5, 6))
-    assert torch.equal(first, again) and not torch.equal(first, other)
+    first, repeated, other_seed = (
+        new_networks(algorithm, INPUTS, seed)["policy"].weight for seed in (5, 5, 6)
+    )
+    assert torch.equal(first, repeated) and not torch.equal(first, other_seed)
 
 
-def test_a_state_taken_within_an_iteration_brings_its_metrics_so_far():
-    first, second = learner(), learner(seed=1)
+def test_state_within_an_iteration_keeps_its_metrics():
+    first, second = make_learner(), make_learner(seed=1)
     first.update(batch(0))
     second.load(first.state())
-    for ours in (first, second):
-        ours.update(batch(1))
+    for learner in (first, second):
+        learner.update(batch(1))
     assert first.metrics() == second.metrics()
 
 
 class Separate(Regression):
-    """Two networks, whose losses share nothing but the batch."""
+    """Two networks with losses that share only the batch."""
 
     joint = False
 
@@ -323,28 +329,28 @@ class Joint(Separate):
     joint = True
 
 
-def test_a_joint_pass_gives_the_gradients_of_separate_ones():
-    ours, theirs = learner(Joint), learner(Separate)
+def test_joint_pass_equals_separate_passes():
+    joint_learner, separate_learner = make_learner(Joint), make_learner(Separate)
     for number in range(5):
-        ours.update(batch(number))
-        theirs.update(batch(number))
-    assert same(ours.state().tensors, theirs.state().tensors)
+        joint_learner.update(batch(number))
+        separate_learner.update(batch(number))
+    assert is_same_state(joint_learner.state().tensors, separate_learner.state().tensors)
 
 
-def test_losses_that_share_parameters_have_no_joint_pass():
-    class Mixed(Joint):
+def test_joint_losses_that_share_parameters_are_refused():
+    class OverlappingLosses(Joint):
         def losses(self, nets, batch, step):
-            found = super().losses(nets, batch, step).losses
-            return Losses({**found, "other": found["other"] + found["policy"]}, joint=True)
+            losses = super().losses(nets, batch, step).losses
+            return Losses({**losses, "other": losses["other"] + losses["policy"]}, joint=True)
 
     with pytest.raises(
         UserCodeError, match=r"'other' that reaches parameters of 'policy', so that .* drop joint"
     ):
-        learner(Mixed).update(batch(0))
+        make_learner(OverlappingLosses).update(batch(0))
 
 
-class Seen(TorchDispatchMode):
-    """Operations with their numbers; asking a tensor for its value is none that a GPU could run ahead of."""
+class OperationRecorder(TorchDispatchMode):
+    """Records operations with their Python numbers; fails on reads of tensor values, for which a GPU would wait."""
 
     def __init__(self):
         super().__init__()
@@ -352,44 +358,46 @@ class Seen(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         assert "local_scalar" not in str(function), "an update waits for the device"
-        numbers = [each for each in (*args, *(kwargs or {}).values()) if isinstance(each, int | float)]
+        numbers = [
+            argument for argument in (*args, *(kwargs or {}).values()) if isinstance(argument, int | float)
+        ]
         self.operations.append((str(function), numbers))
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("kind", [Regression, ActorCritic, Joint])
-def test_updates_are_the_same_operations_with_the_same_numbers_and_wait_for_nothing(kind):
-    """So that they can be captured in a graph: what changes from one to the next are tensors."""
-    ours = learner(kind, lr=[[0, 0.1], [64, 0.05, "cosine"], [640, 0.0]], grad_clip=0.5)
-    move, recorded = ours._moved, []
+def test_updates_repeat_the_same_operations_without_waiting_for_the_device(kind):
+    """CUDA graphs can capture such updates: only tensors change between them."""
+    learner = make_learner(kind, lr=[[0, 0.1], [64, 0.05, "cosine"], [640, 0.0]], grad_clip=0.5)
+    compute_update, recordings = learner._compute_update, []
 
-    def moved(*arguments):
-        with Seen() as seen:
-            found = move(*arguments)
-        recorded.append(seen.operations)
-        return found
+    def record_update(*arguments):
+        with OperationRecorder() as operations:
+            result = compute_update(*arguments)
+        recordings.append(operations.operations)
+        return result
 
-    ours._moved = moved
+    learner._compute_update = record_update
     for number in range(4):
-        ours.update(batch(number))
-    assert recorded[1] == recorded[2] == recorded[3] != []
+        learner.update(batch(number))
+    assert recordings[1] == recordings[2] == recordings[3] != []
 
 
-def test_the_clock_of_losses_is_the_timesteps_trained_also_after_loading():
-    class Clocked(Regression):
+def test_clock_equals_trained_timesteps_after_load():
+    class ClockedLoss(Regression):
         def losses(self, nets, batch, step):
             assert step.clock == step.timesteps
             clocks.append(float(step.clock))
             return super().losses(nets, batch, step)
 
     clocks = []
-    ours, other = learner(Clocked), learner(Clocked)
-    ours.update(batch(0, size=32))
-    ours.update(batch(1, size=16))
-    other.load(ours.state())
-    other.update(batch(2))
+    learner, restored_learner = make_learner(ClockedLoss), make_learner(ClockedLoss)
+    learner.update(batch(0, size=32))
+    learner.update(batch(1, size=16))
+    restored_learner.load(learner.state())
+    restored_learner.update(batch(2))
     assert clocks == [0.0, 32.0, 48.0]
 
 
-def same(first, second):
+def is_same_state(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

@@ -11,7 +11,7 @@ from hindcast.learn.target_networks import frozen_copy, polyak_update
 
 
 def gradients_after_clipping(bound, by):
-    """Of two parameters with gradients of norms 3 and 4; and the norm before."""
+    """Clip gradients of norms 3 and 4; return them and the norm before clipping."""
     parameters = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(2))]
     optimiser = Optimiser(OptimiserSpec(parameters, lr=1.0), bound, by)
     backward([3 * parameters[0].sum() + 4 * parameters[1][0]], [optimiser])
@@ -20,35 +20,35 @@ def gradients_after_clipping(bound, by):
     return [parameter.grad for parameter in parameters], float(norm)
 
 
-def test_without_a_bound_gradients_are_untouched_and_their_norm_is_reported():
+def test_clip_without_bound_keeps_gradients():
     (first, second), norm = gradients_after_clipping(None, "global_norm")
     assert norm == pytest.approx(5.0)
     assert first.tolist() == [3.0] and second.tolist() == [4.0, 0.0]
 
 
-def test_global_norm_scales_all_together_and_reports_the_norm_before():
+def test_clip_by_global_norm_scales_all_gradients_together():
     (first, second), norm = gradients_after_clipping(1.0, "global_norm")
     assert norm == pytest.approx(5.0)
     assert first.tolist() == pytest.approx([0.6]) and second.tolist() == pytest.approx([0.8, 0.0])
 
 
-def test_norm_bounds_each_parameter():
+def test_clip_by_norm_bounds_each_parameter():
     (first, second), _ = gradients_after_clipping(3.5, "norm")
     assert first.tolist() == [3.0] and second.tolist() == pytest.approx([3.5, 0.0])
 
 
-def test_value_bounds_each_value():
+def test_clip_by_value_bounds_each_value():
     (first, second), _ = gradients_after_clipping(3.5, "value")
     assert first.tolist() == [3.0] and second.tolist() == [3.5, 0.0]
 
 
-def test_a_bound_that_is_not_reached_changes_nothing():
+def test_clip_below_the_bound_changes_nothing():
     for by in ("global_norm", "norm", "value"):
         (first, second), _ = gradients_after_clipping(100.0, by)
         assert first.tolist() == [3.0] and second.tolist() == [4.0, 0.0]
 
 
-def test_the_learning_rate_follows_its_schedule():
+def test_learning_rate_follows_its_schedule():
     parameter = nn.Parameter(torch.zeros(1))
     optimiser = Optimiser(OptimiserSpec([parameter], lr=[[0, 1.0], [100, 0.0]]), None, "global_norm")
     rates = []
@@ -61,7 +61,7 @@ def test_the_learning_rate_follows_its_schedule():
     assert rates == [1.0, 0.5, 0.0, 0.0]
 
 
-def trained(spec, parameters, steps, first=0):
+def train(spec, parameters, steps, first=0):
     optimiser = Optimiser(spec, None, "global_norm")
     for number in range(first, first + steps):
         move(optimiser, parameters, number)
@@ -70,11 +70,13 @@ def trained(spec, parameters, steps, first=0):
 
 def move(optimiser, parameters, number):
     source = torch.Generator().manual_seed(number)
-    loss = sum(((each - torch.randn(each.shape, generator=source)) ** 2).sum() for each in parameters)
+    loss = sum(
+        ((parameter - torch.randn(parameter.shape, generator=source)) ** 2).sum() for parameter in parameters
+    )
     backward([loss], [optimiser])
-    optimiser.set_rates(number)
+    optimiser.set_learning_rates(number)
     optimiser.step()
-    optimiser.drop_gradients()
+    optimiser.zero_grad()
 
 
 def weights():
@@ -90,45 +92,50 @@ def weights():
 )  # torch's own, in ASGD
 @pytest.mark.parametrize("lr", [0.01, [[0, 0.02], [10, 0.01]]], ids=["constant", "scheduled"])
 @pytest.mark.parametrize("kind", sorted(_KINDS))
-def test_each_kind_moves_and_goes_on_from_its_state(kind, lr):
-    straight, parted = weights(), weights()
-    trained(OptimiserSpec(straight, lr, kind), straight, 6)
-    state = trained(OptimiserSpec(parted, lr, kind), parted, 3).state()
-    goes_on = Optimiser(OptimiserSpec(parted, lr, kind), None, "global_norm")
+def test_every_optimiser_steps_and_resumes_from_its_state(kind, lr):
+    uninterrupted, resumed = weights(), weights()
+    train(OptimiserSpec(uninterrupted, lr, kind), uninterrupted, 6)
+    state = train(OptimiserSpec(resumed, lr, kind), resumed, 3).state()
+    goes_on = Optimiser(OptimiserSpec(resumed, lr, kind), None, "global_norm")
     goes_on.load(*state)
     for number in range(3, 6):
-        move(goes_on, parted, number)
-    assert not torch.equal(straight[0], weights()[0])
-    assert all(torch.equal(one, other) for one, other in zip(straight, parted, strict=True))
+        move(goes_on, resumed, number)
+    assert not torch.equal(uninterrupted[0], weights()[0])
+    assert all(torch.equal(expected, actual) for expected, actual in zip(uninterrupted, resumed, strict=True))
 
 
-def test_no_optimiser_imports_the_compiler(monkeypatch):
-    """That takes longer than a short training."""
+def test_optimisers_do_not_import_the_compiler(monkeypatch):
+    """The import takes longer than a short training."""
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # what imports it fails
     for kind in ("adam", "sgd", "adagrad"):
         parameters = weights()
-        optimiser = trained(OptimiserSpec(parameters, 0.01, kind), parameters, 1)
+        optimiser = train(OptimiserSpec(parameters, 0.01, kind), parameters, 1)
         optimiser.load(*optimiser.state())
 
 
-def test_options_are_those_of_torch():
-    ours, theirs = weights(), weights()
+def test_optimiser_options_reach_torch():
+    parameters, torch_parameters = weights(), weights()
     options = {"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}
-    trained(OptimiserSpec(ours, 0.01, "AdamW", options), ours, 5)
-    adam = torch.optim.AdamW(theirs, lr=0.01, fused=True, **options)
+    train(OptimiserSpec(parameters, 0.01, "AdamW", options), parameters, 5)
+    adam = torch.optim.AdamW(torch_parameters, lr=0.01, fused=True, **options)
     for number in range(5):
         source = torch.Generator().manual_seed(number)
-        sum(((each - torch.randn(each.shape, generator=source)) ** 2).sum() for each in theirs).backward()
+        sum(
+            ((parameter - torch.randn(parameter.shape, generator=source)) ** 2).sum()
+            for parameter in torch_parameters
+        ).backward()
         adam.step()
         adam.zero_grad()
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert all(
+        torch.equal(actual, expected) for actual, expected in zip(parameters, torch_parameters, strict=True)
+    )
 
 
-def test_groups_have_rates_and_options_of_their_own():
+def test_parameter_groups_have_their_own_rates_and_options():
     first, second = weights()
     group = ParameterGroup([second], lr=[[0, 0.5], [2, 0.0, "step"]], options={"momentum": 0.0})
     spec = OptimiserSpec([first], 0.1, "sgd", {"momentum": 0.9}, [group])
-    optimiser = trained(spec, [first, second], 2)
+    optimiser = train(spec, [first, second], 2)
     groups = optimiser.state()[1]
     assert [(group["lr"], group["momentum"]) for group in groups] == [(0.1, 0.9), (0.25, 0.0)]
     before = second.detach().clone()
@@ -139,8 +146,8 @@ def test_groups_have_rates_and_options_of_their_own():
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ({"kind": "adamm"}, r"optimiser 'policy' is of kind 'adamm'; torch\.optim has adadelta, "),
-        ({"kind": "lbfgs"}, "of kind 'lbfgs'"),
+        ({"kind": "adamm"}, r"optimiser 'policy' has kind 'adamm', but torch\.optim has only adadelta, "),
+        ({"kind": "lbfgs"}, "has kind 'lbfgs'"),
         (
             {"options": {"momentum": 0.9}},
             r"torch\.optim\.Adam has no option 'momentum'; it has amsgrad, betas",
@@ -157,18 +164,18 @@ def test_groups_have_rates_and_options_of_their_own():
         ({"parameters": []}, "'policy' has no parameters"),
     ],
 )
-def test_what_torch_does_not_have_is_refused_in_a_sentence(spec, reason):
+def test_invalid_optimiser_is_refused_with_its_reason(spec, reason):
     with pytest.raises(SpecError, match=reason):
         Optimiser(OptimiserSpec(**{"parameters": weights(), "lr": 0.1, **spec}), None, "global_norm")
 
 
-def test_a_state_of_other_parameters_is_refused():
+def test_state_of_other_parameters_is_refused():
     state = Optimiser(OptimiserSpec(weights(), 0.1), None, "global_norm").state()
-    with pytest.raises(DataError, match=r"groups of \[2\] parameters, this one's are of \[1\]"):
+    with pytest.raises(DataError, match=r"groups of \[2\] parameters, but this one has groups of \[1\]"):
         Optimiser(OptimiserSpec(weights()[:1], 0.1), None, "global_norm").load(*state)
 
 
-def test_polyak_moves_a_part_of_the_way_and_copies_buffers():
+def test_polyak_update_moves_by_tau_and_copies_buffers():
     source = nn.BatchNorm1d(1)
     target = frozen_copy(source)
     with torch.no_grad():
@@ -180,22 +187,24 @@ def test_polyak_moves_a_part_of_the_way_and_copies_buffers():
     assert not any(parameter.requires_grad for parameter in target.parameters())
 
 
-def test_a_tau_of_1_copies():
+def test_polyak_update_with_tau_1_copies():
     source, target = nn.Linear(2, 2), nn.Linear(2, 2)
     polyak_update(target, source, 1.0)
     assert torch.equal(source.weight, target.weight)
 
 
-def test_a_target_is_never_in_training_mode():
+def test_frozen_copy_is_never_in_training_mode():
     nets = nn.ModuleDict({"net": nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))})
     nets["target"] = frozen_copy(nets["net"])
-    twin = copy.deepcopy(nets)
-    for each in (nets.train(), twin.train(), copy.deepcopy(nets).train()):
-        assert each["net"][1].training and not any(module.training for module in each["target"].modules())
+    copied_nets = copy.deepcopy(nets)
+    for modules in (nets.train(), copied_nets.train(), copy.deepcopy(nets).train()):
+        assert modules["net"][1].training and not any(
+            module.training for module in modules["target"].modules()
+        )
     assert isinstance(nets["target"], nn.Sequential)
     assert nets["target"].state_dict().keys() == nets["net"].state_dict().keys()
 
 
-def test_a_copy_of_a_copy_is_frozen_too():
+def test_frozen_copy_of_a_frozen_copy_is_frozen():
     twice = frozen_copy(frozen_copy(nn.Dropout(0.5)))
     assert not twice.train().training and type(twice).__name__ == "Dropout"

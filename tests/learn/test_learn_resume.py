@@ -17,14 +17,14 @@ def run(folder, first, last):
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    straight, parted = tmp_path_factory.mktemp("straight"), tmp_path_factory.mktemp("parted")
-    run(parted, 0, 50)
-    return run(straight, 0, 100), run(parted, 50, 100)
+    uninterrupted, resumed = tmp_path_factory.mktemp("straight"), tmp_path_factory.mktemp("parted")
+    run(resumed, 0, 50)
+    return run(uninterrupted, 0, 100), run(resumed, 50, 100)
 
 
 @pytest.mark.parametrize("algorithm", ["BC", "ActorCritic"])
 @pytest.mark.parametrize("part", ["digest", "meta", "metrics"])
-def test_100_updates_are_50_a_checkpoint_a_new_process_and_50(outcomes, algorithm, part):
+def test_resume_in_a_new_process_equals_an_uninterrupted_training(outcomes, algorithm, part):
     """Bit for bit: weights, targets, optimisers, generators; the metrics span the checkpoint."""
-    straight, parted = outcomes
-    assert straight[algorithm][part] == parted[algorithm][part]
+    uninterrupted, resumed = outcomes
+    assert uninterrupted[algorithm][part] == resumed[algorithm][part]

@@ -8,18 +8,18 @@ from hindcast.learn.schedules import Schedule, ScheduledValue, value_at
 ADAPTER = TypeAdapter(Schedule)
 
 
-def test_a_number_is_constant():
+def test_number_as_schedule_is_constant():
     assert value_at(0.5, 0) == value_at(0.5, 10**9) == 0.5
 
 
 @pytest.mark.parametrize(
     ("timesteps", "value"), [(0, 1.0), (50, 0.75), (100, 0.5), (150, 0.25), (200, 0.0), (10**9, 0.0)]
 )
-def test_points_are_joined_by_lines_and_the_last_value_stays(timesteps, value):
+def test_schedule_interpolates_and_keeps_the_last_value(timesteps, value):
     assert value_at([[0, 1.0], [100, 0.5], [200, 0.0]], timesteps) == pytest.approx(value)
 
 
-def test_one_point_is_a_constant():
+def test_schedule_of_one_point_is_constant():
     assert value_at([[0, 0.3]], 1000) == 0.3
 
 
@@ -39,12 +39,12 @@ def test_one_point_is_a_constant():
         ("fast", "number"),
     ],
 )
-def test_what_is_no_schedule_is_refused(schedule, reason):
+def test_invalid_schedule_is_refused(schedule, reason):
     with pytest.raises(ValidationError, match=reason):
         ADAPTER.validate_python(schedule)
 
 
-def test_both_forms_are_accepted():
+def test_number_and_points_are_accepted():
     assert ADAPTER.validate_python(3e-4) == 3e-4
     assert ADAPTER.validate_python([[0, 1e-3], [1000, 0]]) == [[0, 1e-3], [1000, 0]]
 
@@ -56,12 +56,12 @@ WARM_UP = [[0, 0.0], [100, 3e-4, "cosine"], [1100, 1e-4, "step"], [2000, 7e-5]]
     ("timesteps", "value"),
     [(50, 1.5e-4), (100, 3e-4), (350, 3e-4 - 1e-4 * (1 - 0.5**0.5)), (600, 2e-4), (1100, 1e-4), (1999, 1e-4)],
 )
-def test_a_point_says_how_the_value_goes_on_from_it(timesteps, value):
+def test_point_selects_the_shape_of_its_segment(timesteps, value):
     assert value_at(ADAPTER.validate_python(WARM_UP), timesteps) == pytest.approx(value)
     assert value_at(WARM_UP, 2000) == value_at(WARM_UP, 10**9) == 7e-5
 
 
-def test_lines_and_steps_on_the_device_are_the_numbers_of_python_to_the_bit():
+def test_scheduled_value_of_lines_and_steps_equals_value_at():
     source = np.random.default_rng(0)
     for _ in range(100):
         times = [0, *np.cumsum(source.integers(1, 10**6, source.integers(0, 6))).tolist()]
@@ -71,7 +71,7 @@ def test_lines_and_steps_on_the_device_are_the_numbers_of_python_to_the_bit():
             assert float(value.precise(clock(timesteps))) == value_at(points, timesteps)
 
 
-def test_cosines_on_the_device_are_the_numbers_of_python_nearly():
+def test_scheduled_value_of_cosines_is_close_to_value_at():
     value = ScheduledValue(WARM_UP)
     for timesteps in range(0, 3000, 7):
         assert float(value.precise(clock(timesteps))) == pytest.approx(
@@ -79,7 +79,7 @@ def test_cosines_on_the_device_are_the_numbers_of_python_nearly():
         )
 
 
-def test_a_scheduled_value_is_a_float32_factor_that_checkpoints_do_not_hold():
+def test_scheduled_value_is_float32_and_not_in_checkpoints():
     value = ScheduledValue(0.3)
     assert value(clock(7)).dtype == torch.float32 and value(clock(7)).shape == ()
     assert float(value(clock(7))) == pytest.approx(0.3) and not value.state_dict()

@@ -1,4 +1,4 @@
-"""Parts of an update side by side: the same numbers as one after the other."""
+"""Parts of an update give the same numbers in parallel as in sequence."""
 
 import pytest
 import torch
@@ -10,16 +10,16 @@ from hindcast.learn.update_graphs import CudaGraph
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def test_without_streams_parts_follow_each_other():
-    done = []
-    assert run_parallel(*(lambda number=number: done.append(number) or number for number in range(9))) == [
+def test_run_parallel_without_streams_runs_in_order():
+    calls = []
+    assert run_parallel(*(lambda number=number: calls.append(number) or number for number in range(9))) == [
         *range(9)
     ]
-    assert done == [*range(9)]
+    assert calls == [*range(9)]
 
 
 @pytest.mark.gpu
-def test_more_parts_than_streams_and_parts_within_parts_give_what_they_give_alone():
+def test_run_parallel_with_nested_and_many_parts_equals_sequential_results():
     torch.manual_seed(0)
     nets = [
         nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE)
@@ -31,22 +31,22 @@ def test_more_parts_than_streams_and_parts_within_parts_give_what_they_give_alon
         return lambda: net(rows).square().mean(), lambda: net(-rows).mean()
 
     def gradients(found):
-        loss = torch.stack([each for pair in found for each in pair]).sum()
-        return torch.autograd.grad(loss, [each for net in nets for each in net.parameters()])
+        loss = torch.stack([tensor for pair in found for tensor in pair]).sum()
+        return torch.autograd.grad(loss, [tensor for net in nets for tensor in net.parameters()])
 
     def in_parts():
         return gradients(run_parallel(*(lambda net=net: run_parallel(*losses(net)) for net in nets)))
 
     alone = gradients([[loss() for loss in losses(net)] for net in nets])
     if DEVICE == "cpu":
-        assert all(torch.equal(one, other) for one, other in zip(in_parts(), alone, strict=True))
+        assert all(torch.equal(actual, expected) for actual, expected in zip(in_parts(), alone, strict=True))
         return
     graph = CudaGraph(torch.Generator(DEVICE))
     for _ in range(3):
         graph.warm_up(in_parts)
-    recorded = graph.record(in_parts)
+    results = graph.record(in_parts)
     for _ in range(50):
-        for each in recorded:
-            each.zero_()
+        for tensor in results:
+            tensor.zero_()
         graph.launch()
-        assert all(torch.equal(one, other) for one, other in zip(recorded, alone, strict=True))
+        assert all(torch.equal(actual, expected) for actual, expected in zip(results, alone, strict=True))

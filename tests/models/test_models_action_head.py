@@ -62,13 +62,15 @@ def _cast(value, space: Space):  # type: ignore[no-untyped-def]
     ],
     ids=str,
 )
-def test_sizes_and_noise(space: Space, inputs_size: int, noise_size: int, noise: str, discrete: bool) -> None:
+def test_action_head_has_the_sizes_and_noise_of_the_space(
+    space: Space, inputs_size: int, noise_size: int, noise: str, discrete: bool
+) -> None:
     head = distribution_for(space, AUTO)
     assert (head.inputs_size, head.noise_size, head.noise_kind) == (inputs_size, noise_size, noise)
     assert (head.is_discrete, head.is_stochastic) == (discrete, True)
 
 
-def test_deterministic_needs_no_noise_and_has_no_log_probability() -> None:
+def test_deterministic_head_needs_no_noise_and_is_not_stochastic() -> None:
     head = distribution_for(Box(-1.0, 1.0, (3,)), ModelSpec(distribution="deterministic"))
     assert (head.inputs_size, head.noise_size, head.is_stochastic) == (3, 0, False)
 
@@ -84,14 +86,14 @@ def test_log_std_columns_of_a_composite_space() -> None:
         (Discrete(2), "gaussian", "'Gaussian' is for continuous actions"),
         (Discrete(2), "deterministic", "'Deterministic' is for continuous actions"),
         (Box(-1.0, 1.0, (2,)), "categorical", "'Categorical' is for discrete actions"),
-        (Box(-np.inf, 1.0, (2,)), "squashedGaussian", "'SquashedGaussian' needs bounds"),
-        (Box(-np.inf, 1.0, (2,)), "boundedGaussian", "'BoundedGaussian' needs bounds.* use 'Gaussian'"),
+        (Box(-np.inf, 1.0, (2,)), "squashedGaussian", "'SquashedGaussian' requires bounds"),
+        (Box(-np.inf, 1.0, (2,)), "boundedGaussian", "'BoundedGaussian' requires bounds.* use 'Gaussian'"),
         (Text(5), "auto", "is a Text space"),
         (Dict(a=Text(5)), "auto", "'actions/a' is a Text space"),
         (Box(0, 10**6, (2,), dtype=np.int64), "auto", "1000001 values"),
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(space: Space, distribution: str, message: str) -> None:
+def test_unsuitable_space_or_distribution_is_refused(space: Space, distribution: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         distribution_for(space, ModelSpec(distribution=distribution))

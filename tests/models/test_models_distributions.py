@@ -24,7 +24,7 @@ INF = float("inf")
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seed_torch() -> None:
     torch.manual_seed(0)
 
 
@@ -32,7 +32,7 @@ def _multi(inputs: Tensor, sizes: tuple[int, ...], starts: tuple[int, ...] | Non
     return MultiCategorical(inputs, sizes, torch.tensor(starts or [0] * len(sizes)), (len(sizes),))
 
 
-def _squashed(inputs: Tensor, low: float = -1.0, high: float = 1.0) -> SquashedGaussian:
+def _squashed_gaussian(inputs: Tensor, low: float = -1.0, high: float = 1.0) -> SquashedGaussian:
     size = inputs.shape[-1] // 2
     return SquashedGaussian(inputs, (size,), torch.full((size,), low), torch.full((size,), high))
 
@@ -40,33 +40,33 @@ def _squashed(inputs: Tensor, low: float = -1.0, high: float = 1.0) -> SquashedG
 class TestCategorical:
     def test_agrees_with_torch(self) -> None:
         logits, actions = torch.randn(50, 7), torch.randint(7, (50,))
-        ours, theirs = Categorical(logits), distributions.Categorical(logits=logits)
-        torch.testing.assert_close(ours.logp(actions), theirs.log_prob(actions))
-        torch.testing.assert_close(ours.entropy(), theirs.entropy())
-        other = torch.randn(50, 7)
+        distribution, reference = Categorical(logits), distributions.Categorical(logits=logits)
+        torch.testing.assert_close(distribution.logp(actions), reference.log_prob(actions))
+        torch.testing.assert_close(distribution.entropy(), reference.entropy())
+        other_logits = torch.randn(50, 7)
         torch.testing.assert_close(
-            ours.kl(Categorical(other)),
-            distributions.kl_divergence(theirs, distributions.Categorical(logits=other)),
+            distribution.kl(Categorical(other_logits)),
+            distributions.kl_divergence(reference, distributions.Categorical(logits=other_logits)),
         )
 
-    def test_inverse_cdf_takes_each_action_for_its_share_of_the_noise(self) -> None:
+    def test_sample_takes_each_action_in_proportion_to_its_probability(self) -> None:
         probabilities = torch.tensor([0.1, 0.0, 0.6, 0.3])
         noise = ((torch.arange(10_000) + 0.5) / 10_000).unsqueeze(-1)
-        sampled = Categorical(probabilities.log().expand(10_000, 4)).sample(noise)
-        torch.testing.assert_close(sampled.bincount(minlength=4) / 10_000, probabilities, atol=2e-4, rtol=0)
+        actions = Categorical(probabilities.log().expand(10_000, 4)).sample(noise)
+        torch.testing.assert_close(actions.bincount(minlength=4) / 10_000, probabilities, atol=2e-4, rtol=0)
 
     @pytest.mark.parametrize("noise", [0.0, BELOW_ONE, 1.0])
-    def test_an_impossible_action_is_never_taken(self, noise: float) -> None:
+    def test_impossible_action_is_never_sampled(self, noise: float) -> None:
         logits = torch.randn(500, 6)
         logits[:, 0] = logits[:, -1] = -INF
         distribution = Categorical(logits)
-        sampled = distribution.sample(torch.full((500, 1), noise))
-        assert sampled.min() >= 1
-        assert sampled.max() <= 4
-        assert torch.isfinite(distribution.logp(sampled)).all()
+        actions = distribution.sample(torch.full((500, 1), noise))
+        assert actions.min() >= 1
+        assert actions.max() <= 4
+        assert torch.isfinite(distribution.logp(actions)).all()
         assert torch.isfinite(distribution.entropy()).all()
 
-    def test_actions_are_the_environments_integers(self) -> None:
+    def test_actions_include_the_start_of_the_space(self) -> None:
         distribution = Categorical(torch.tensor([[0.0, 9.0, 0.0]]), start=-4)
         assert distribution.mode().tolist() == [-3]
         assert distribution.sample(torch.tensor([[0.5]])).tolist() == [-3]
@@ -84,15 +84,17 @@ class TestCategorical:
 
 
 class TestMultiCategorical:
-    def test_is_the_sum_of_its_categoricals(self) -> None:
+    def test_logp_is_the_sum_of_its_categoricals(self) -> None:
         sizes, inputs = (2, 5, 3), torch.randn(20, 10)
-        ours = _multi(inputs, sizes)
+        distribution = _multi(inputs, sizes)
         parts = [distributions.Categorical(logits=part) for part in inputs.split(sizes, -1)]
         actions = torch.stack([torch.randint(size, (20,)) for size in sizes], -1)
         expected = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
-        torch.testing.assert_close(ours.logp(actions), expected)
-        torch.testing.assert_close(ours.entropy(), sum(part.entropy() for part in parts))
-        torch.testing.assert_close(ours.kl(_multi(inputs.flip(0), sizes)).min() >= 0, torch.tensor(True))
+        torch.testing.assert_close(distribution.logp(actions), expected)
+        torch.testing.assert_close(distribution.entropy(), sum(part.entropy() for part in parts))
+        torch.testing.assert_close(
+            distribution.kl(_multi(inputs.flip(0), sizes)).min() >= 0, torch.tensor(True)
+        )
 
     def test_samples_lie_in_the_space_and_follow_the_noise(self) -> None:
         sizes, starts = (2, 5, 3), (0, 10, -1)
@@ -100,7 +102,7 @@ class TestMultiCategorical:
         assert distribution.sample(torch.full((1, 3), 0.0)).tolist() == [[0, 10, -1]]
         assert distribution.sample(torch.full((1, 3), BELOW_ONE)).tolist() == [[1, 14, 1]]
 
-    def test_actions_of_any_shape(self) -> None:
+    def test_actions_of_any_shape_are_accepted(self) -> None:
         distribution = MultiCategorical(torch.randn(4, 12), (3, 3, 3, 3), torch.zeros(4).long(), (2, 2))
         assert distribution.mode().shape == (4, 2, 2)
         assert distribution.logp(distribution.mode()).shape == (4,)
@@ -109,18 +111,20 @@ class TestMultiCategorical:
 class TestBernoulli:
     def test_agrees_with_torch(self) -> None:
         logits = torch.randn(30, 4)
-        ours = Bernoulli(logits, (4,))
-        theirs = distributions.Independent(distributions.Bernoulli(logits=logits), 1)
-        bits = theirs.sample()
-        torch.testing.assert_close(ours.logp(bits.to(torch.int8)), theirs.log_prob(bits))
-        torch.testing.assert_close(ours.entropy(), theirs.entropy())
-        other = torch.randn(30, 4)
+        distribution = Bernoulli(logits, (4,))
+        reference = distributions.Independent(distributions.Bernoulli(logits=logits), 1)
+        bits = reference.sample()
+        torch.testing.assert_close(distribution.logp(bits.to(torch.int8)), reference.log_prob(bits))
+        torch.testing.assert_close(distribution.entropy(), reference.entropy())
+        other_logits = torch.randn(30, 4)
         expected = distributions.kl_divergence(
-            theirs, distributions.Independent(distributions.Bernoulli(logits=other), 1)
+            reference, distributions.Independent(distributions.Bernoulli(logits=other_logits), 1)
         )
-        torch.testing.assert_close(ours.kl(Bernoulli(other, (4,))), expected, atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(
+            distribution.kl(Bernoulli(other_logits, (4,))), expected, atol=1e-6, rtol=1e-4
+        )
 
-    def test_a_bit_is_set_for_its_share_of_the_noise(self) -> None:
+    def test_sample_sets_a_bit_in_proportion_to_its_probability(self) -> None:
         noise = ((torch.arange(1000) + 0.5) / 1000).unsqueeze(-1)
         bits = Bernoulli(torch.full((1000, 1), math.log(0.2 / 0.8)), (1,)).sample(noise)
         assert bits.dtype == torch.int8
@@ -131,16 +135,23 @@ class TestDiagGaussian:
     def test_agrees_with_torch(self) -> None:
         inputs = torch.randn(30, 6)
         mean, log_std = inputs.chunk(2, -1)
-        ours = DiagGaussian(inputs, (3,))
-        theirs = distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)
+        distribution = DiagGaussian(inputs, (3,))
+        reference = distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)
         actions = torch.randn(30, 3)
-        torch.testing.assert_close(ours.logp(actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(ours.entropy(), theirs.entropy())
-        other = torch.randn(30, 6)
-        expected = distributions.kl_divergence(
-            theirs, distributions.Independent(distributions.Normal(other[:, :3], other[:, 3:].exp()), 1)
+        torch.testing.assert_close(
+            distribution.logp(actions), reference.log_prob(actions), rtol=1e-4, atol=1e-5
         )
-        torch.testing.assert_close(ours.kl(DiagGaussian(other, (3,))), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(distribution.entropy(), reference.entropy())
+        other_inputs = torch.randn(30, 6)
+        expected = distributions.kl_divergence(
+            reference,
+            distributions.Independent(
+                distributions.Normal(other_inputs[:, :3], other_inputs[:, 3:].exp()), 1
+            ),
+        )
+        torch.testing.assert_close(
+            distribution.kl(DiagGaussian(other_inputs, (3,))), expected, rtol=1e-4, atol=1e-5
+        )
 
     def test_sample_is_reparameterised(self) -> None:
         inputs = torch.tensor([[1.0, 2.0, 0.5, -0.5]], requires_grad=True)
@@ -155,12 +166,12 @@ class TestDiagGaussian:
         distribution = DiagGaussian(torch.tensor([[0.0, 50.0]]), (1,), log_std_range=(-2.0, 2.0))
         assert distribution.entropy().item() == pytest.approx(2.0 + 0.5 * math.log(2 * math.pi * math.e))
 
-    def test_a_scalar_box(self) -> None:
+    def test_scalar_box_has_scalar_actions(self) -> None:
         distribution = DiagGaussian(torch.zeros(5, 2), ())
         assert distribution.mode().shape == (5,)
         assert distribution.logp(torch.zeros(5)).shape == (5,)
 
-    def test_float64_actions_of_any_shape(self) -> None:
+    def test_float64_actions_of_any_shape_are_accepted(self) -> None:
         distribution = DiagGaussian(torch.zeros(5, 12), (2, 3))
         assert distribution.logp(torch.zeros(5, 2, 3, dtype=torch.float64)).dtype == torch.float32
         assert distribution.sample(torch.randn(5, 6)).shape == (5, 2, 3)
@@ -170,22 +181,24 @@ class TestBoundedGaussian:
     def test_is_a_gaussian_around_a_mean_within_the_bounds(self) -> None:
         inputs = torch.randn(30, 4) * 3
         low, high = torch.tensor([-2.0, 0.0]), torch.tensor([4.0, 1.0])
-        ours = BoundedGaussian(inputs, (2,), low, high, log_std_range=(-5.0, 2.0))
+        distribution = BoundedGaussian(inputs, (2,), low, high, log_std_range=(-5.0, 2.0))
         mean = torch.tensor([1.0, 0.5]) + torch.tensor([3.0, 0.5]) * torch.tanh(inputs[:, :2])
-        theirs = distributions.Independent(
+        reference = distributions.Independent(
             distributions.Normal(mean, inputs[:, 2:].clamp(-5.0, 2.0).exp()), 1
         )
-        torch.testing.assert_close(ours.mode(), mean)
+        torch.testing.assert_close(distribution.mode(), mean)
         actions = mean + torch.randn(30, 2)
-        torch.testing.assert_close(ours.logp(actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            distribution.logp(actions), reference.log_prob(actions), rtol=1e-4, atol=1e-4
+        )
         noise = torch.randn(30, 2)
-        torch.testing.assert_close(ours.sample(noise), mean + theirs.base_dist.stddev * noise)
+        torch.testing.assert_close(distribution.sample(noise), mean + reference.base_dist.stddev * noise)
 
 
 class TestSquashedGaussian:
     def test_agrees_with_torch_within_the_bounds(self) -> None:
         mean, log_std = torch.randn(40, 2), torch.randn(40, 2) * 0.3
-        theirs = distributions.Independent(
+        reference = distributions.Independent(
             distributions.TransformedDistribution(
                 distributions.Normal(mean, log_std.exp()),
                 [distributions.TanhTransform(), distributions.AffineTransform(1.0, 3.0)],
@@ -193,41 +206,43 @@ class TestSquashedGaussian:
             1,
         )
         actions = 1.0 + 3.0 * torch.tanh(torch.randn(40, 2))
-        ours = _squashed(torch.cat([mean, log_std], -1), low=-2.0, high=4.0)
-        torch.testing.assert_close(ours.logp(actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4)
+        distribution = _squashed_gaussian(torch.cat([mean, log_std], -1), low=-2.0, high=4.0)
+        torch.testing.assert_close(
+            distribution.logp(actions), reference.log_prob(actions), rtol=1e-4, atol=1e-4
+        )
 
     def test_the_density_integrates_to_one(self) -> None:
         grid = torch.linspace(-1.9999, 1.9999, 200_001)
-        distribution = _squashed(torch.tensor([0.4, -0.5]).expand(len(grid), 2), low=-2.0, high=2.0)
+        distribution = _squashed_gaussian(torch.tensor([0.4, -0.5]).expand(len(grid), 2), low=-2.0, high=2.0)
         assert torch.trapezoid(distribution.logp(grid.unsqueeze(-1)).exp(), grid).item() == pytest.approx(
             1, abs=1e-3
         )
 
     @pytest.mark.parametrize("action", [-1.0, 1.0, 1.0 - 1e-9, 1.5])
-    def test_at_and_beyond_a_bound_likelihood_and_gradient_are_finite(self, action: float) -> None:
+    def test_logp_at_and_beyond_a_bound_has_finite_gradients(self, action: float) -> None:
         inputs = torch.tensor([[0.3, -1.0]], requires_grad=True)
-        logp = _squashed(inputs).logp(torch.tensor([[action]]))
+        logp = _squashed_gaussian(inputs).logp(torch.tensor([[action]]))
         logp.sum().backward()
         assert torch.isfinite(logp).all()
         assert inputs.grad is not None
         assert torch.isfinite(inputs.grad).all()
 
     def test_samples_stay_within_the_bounds(self) -> None:
-        sample = _squashed(torch.tensor([[0.0, 3.0]]).expand(1000, 2), low=-0.4, high=0.4).sample(
+        sample = _squashed_gaussian(torch.tensor([[0.0, 3.0]]).expand(1000, 2), low=-0.4, high=0.4).sample(
             torch.randn(1000, 1)
         )
         assert sample.abs().max() <= 0.4
 
     @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -2.0), (-0.7, 0.7)])
     def test_entropy_is_the_mean_of_minus_logp(self, mean: float, log_std: float) -> None:
-        distribution = _squashed(
+        distribution = _squashed_gaussian(
             torch.tensor([[mean, log_std]], dtype=torch.float64).expand(400_000, 2), high=3.0
         )
         logp = distribution.logp(distribution.sample(torch.randn(400_000, 1, dtype=torch.float64)))
         assert distribution.entropy()[0].item() == pytest.approx(-logp.mean().item(), abs=0.01)
 
     def test_mode_is_the_squashed_mean(self) -> None:
-        assert _squashed(torch.tensor([[0.5, 0.0]])).mode().item() == pytest.approx(math.tanh(0.5))
+        assert _squashed_gaussian(torch.tensor([[0.5, 0.0]])).mode().item() == pytest.approx(math.tanh(0.5))
 
 
 class TestDeterministic:
@@ -255,7 +270,7 @@ class TestProduct:
         columns = {"actions/a": slice(0, 1), "actions/b": slice(1, 3)}
         return Product(parts, columns, frozenset({"actions/b"}))
 
-    def test_is_the_sum_of_its_leaves(self) -> None:
+    def test_product_is_the_sum_of_its_leaves(self) -> None:
         inputs = torch.randn(6, 7)
         product = self._product(inputs)
         actions = {"actions/a": torch.randint(2, 5, (6,)), "actions/b": torch.randn(6, 2)}
@@ -264,20 +279,21 @@ class TestProduct:
         torch.testing.assert_close(product.logp(actions), expected)
         torch.testing.assert_close(product.imitation_loss(actions), -expected)
         torch.testing.assert_close(product.entropy(), discrete.entropy() + continuous.entropy())
-        other = torch.randn(6, 7)
+        other_inputs = torch.randn(6, 7)
         torch.testing.assert_close(
-            product.kl(self._product(other)),
-            discrete.kl(Categorical(other[:, :3])) + continuous.kl(DiagGaussian(other[:, 3:], (2,))),
+            product.kl(self._product(other_inputs)),
+            discrete.kl(Categorical(other_inputs[:, :3]))
+            + continuous.kl(DiagGaussian(other_inputs[:, 3:], (2,))),
         )
 
-    def test_uniform_noise_becomes_normal_where_it_must(self) -> None:
+    def test_uniform_noise_becomes_normal_for_gaussian_leaves(self) -> None:
         inputs = torch.zeros(20_000, 7)
         noise = torch.from_numpy(np.random.default_rng(0).random((20_000, 3), dtype=np.float32))
         sample = self._product(inputs).sample(noise)["actions/b"]
         assert sample.mean().abs() < 0.02
         assert sample.std().item() == pytest.approx(1.0, abs=0.02)
 
-    def test_the_ends_of_the_noise_are_finite(self) -> None:
+    def test_samples_at_the_ends_of_the_noise_are_finite(self) -> None:
         noise = torch.tensor([[0.0, 0.0, 1.0]])
         assert torch.isfinite(self._product(torch.zeros(1, 7)).sample(noise)["actions/b"]).all()
 
@@ -289,18 +305,18 @@ class TestProduct:
         (lambda x: _multi(x, (2, 3)), 5, 2),
         (lambda x: Bernoulli(x, (4,)), 4, 4),
         (lambda x: DiagGaussian(x, (3,)), 6, 3),
-        (_squashed, 6, 3),
+        (_squashed_gaussian, 6, 3),
     ],
 )
-def test_a_rows_sample_depends_on_that_rows_noise_only(make, inputs_size: int, noise_size: int) -> None:  # type: ignore[no-untyped-def]
+def test_sample_of_a_row_depends_only_on_its_own_noise(make, inputs_size: int, noise_size: int) -> None:  # type: ignore[no-untyped-def]
     inputs, noise = torch.randn(8, inputs_size), torch.rand(8, noise_size)
-    other = torch.rand(8, noise_size)
-    other[3] = noise[3]
-    assert torch.equal(make(inputs).sample(noise)[3], make(inputs).sample(other)[3])
+    other_noise = torch.rand(8, noise_size)
+    other_noise[3] = noise[3]
+    assert torch.equal(make(inputs).sample(noise)[3], make(inputs).sample(other_noise)[3])
 
 
 @pytest.mark.parametrize("make", [Categorical, lambda x: DiagGaussian(x, (3,)), lambda x: _multi(x, (2, 4))])
-def test_leading_dimensions_are_free(make) -> None:  # type: ignore[no-untyped-def]
+def test_any_leading_dimensions_are_accepted(make) -> None:  # type: ignore[no-untyped-def]
     inputs = torch.randn(4, 5, 6)
     distribution, flat = make(inputs), make(inputs.reshape(20, 6))
     assert distribution.entropy().shape == (4, 5)

@@ -20,7 +20,7 @@ def _batch(space: Space, count: int = 3) -> dict[str, torch.Tensor]:
     return {leaf: torch.from_numpy(np.stack([sample[leaf] for sample in samples])) for leaf in samples[0]}
 
 
-def test_the_stack_stands_on_the_concatenated_leaves() -> None:
+def test_encoder_stack_follows_the_concatenated_leaves() -> None:
     space = Dict(a=Box(-1.0, 1.0, (2, 2)), b=Discrete(3, start=5), c=MultiDiscrete([2, 4]), d=MultiBinary(2))
     batch = {
         "obs/a": torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]),
@@ -37,7 +37,7 @@ def test_float64_observations_are_computed_in_float32() -> None:
     assert encoder(_batch(Box(-1.0, 1.0, (4,), dtype=np.float64))).dtype == torch.float32
 
 
-def test_uint8_is_divided_by_its_bound() -> None:
+def test_uint8_observations_are_divided_by_their_bound() -> None:
     encoder = Encoder(Box(0, 255, (3,), dtype=np.uint8), BARE)
     torch.testing.assert_close(
         encoder({"obs": torch.tensor([[0, 51, 255]], dtype=torch.uint8)}), torch.tensor([[0.0, 0.2, 1.0]])
@@ -46,7 +46,7 @@ def test_uint8_is_divided_by_its_bound() -> None:
 
 @pytest.mark.parametrize("side", [4, 7, 10, 15, 36, 42, 64, 84, 96])
 @pytest.mark.parametrize("channels", [1, 4])
-def test_images_of_usual_sizes_have_default_filters(side: int, channels: int) -> None:
+def test_images_of_common_sizes_have_default_filters(side: int, channels: int) -> None:
     space = Box(0, 255, (side, side, channels), dtype=np.uint8)
     encoder = Encoder(space, SMALL)
     assert any(isinstance(layer, torch.nn.Conv2d) for layer in encoder.modules())
@@ -69,7 +69,7 @@ def test_filters_too_large_for_the_image_are_refused() -> None:
         Encoder(Box(0, 255, (8, 8, 1), dtype=np.uint8), ModelSpec(conv_filters=[[8, 5, 2], [8, 5, 2]]))
 
 
-def test_text_is_refused() -> None:
+def test_text_observation_is_refused() -> None:
     space = Dict(image=Box(0, 255, (7, 7, 3), dtype=np.uint8), mission=Text(20))
     with pytest.raises(SpecError, match="'obs/mission' is a Text space"):
         Encoder(space, SMALL)
@@ -87,7 +87,7 @@ def test_text_is_refused() -> None:
     ],
     ids=str,
 )
-def test_leading_dimensions_are_free(space: Space) -> None:
+def test_any_leading_dimensions_are_accepted(space: Space) -> None:
     torch.manual_seed(0)
     encoder = Encoder(space, SMALL)
     batch = _batch(space, 6)

@@ -42,53 +42,53 @@ def rows(space, column):
     }
 
 
-def batch_of(given):
-    found = rows(given.observation_space, "obs") | rows(given.action_space, "actions")
-    return found | {
-        name.replace("obs", "new_obs", 1): value for name, value in found.items() if "obs" in name
+def batch_of(model_inputs):
+    batch = rows(model_inputs.observation_space, "obs") | rows(model_inputs.action_space, "actions")
+    return batch | {
+        name.replace("obs", "new_obs", 1): value for name, value in batch.items() if "obs" in name
     }
 
 
 @pytest.mark.parametrize("observations", OBSERVATIONS)
 @pytest.mark.parametrize("actions", ACTIONS)
-def test_critics_take_every_space(observations, actions):
-    given = inputs(observations, actions)
-    batch = batch_of(given)
-    critics = given.critics(members=3)
+def test_critics_accept_every_space(observations, actions):
+    model_inputs = inputs(observations, actions)
+    batch = batch_of(model_inputs)
+    critics = model_inputs.critics(members=3)
     values = critics(batch)
     assert values.shape == (3, ROWS)
     values.sum().backward()
     assert all(weight.grad is not None for weight in critics.parameters())
-    own = {name: value for name, value in batch.items() if name.startswith("actions")}
-    assert torch.equal(critics(batch, own.get("actions", own)), values)
+    action_columns = {name: value for name, value in batch.items() if name.startswith("actions")}
+    assert torch.equal(critics(batch, action_columns.get("actions", action_columns)), values)
 
 
 @pytest.mark.parametrize("observations", OBSERVATIONS)
-def test_the_next_observations_are_given_as_observations(observations):
-    given = inputs(observations)
-    batch = batch_of(given)
-    value = given.state_value()
+def test_next_observations_are_named_like_observations(observations):
+    model_inputs = inputs(observations)
+    batch = batch_of(model_inputs)
+    value = model_inputs.state_value()
     assert value(batch).shape == (ROWS,)
     assert torch.equal(value(next_observations(batch)), value(batch))
     assert next_observations(batch).keys() == {name for name in batch if name.startswith("obs")}
 
 
-def test_a_batch_without_next_observations_says_what_is_needed():
-    with pytest.raises(KeyError, match="no 'new_obs': name it among the columns"):
+def test_batch_without_next_observations_names_the_missing_column():
+    with pytest.raises(KeyError, match="no 'new_obs': add it to the columns"):
         next_observations({"obs": torch.zeros(1)})
 
 
 @pytest.mark.parametrize("options", [{}, {"layer_norm": True}], ids=["plain", "norm"])
-def test_members_at_once_are_members_one_by_one(options):
+def test_critics_computed_together_equal_critics_computed_alone(options):
     """Values and gradients: each member is a critic of its own."""
-    given = inputs("vector", "box")
-    batch = batch_of(given)
-    critics = given.critics(members=4, **options)
+    model_inputs = inputs("vector", "box")
+    batch = batch_of(model_inputs)
+    critics = model_inputs.critics(members=4, **options)
     together = critics(batch)
     torch.testing.assert_close(critics.first(batch, batch["actions"]), together[0], rtol=0, atol=1e-6)
     together.square().mean(-1).sum().backward()
     for member in range(4):
-        alone = given.critics(members=1, **options)
+        alone = model_inputs.critics(members=1, **options)
         alone.load_state_dict(
             {name: tensor[member : member + 1] for name, tensor in critics.state_dict().items()}
         )
@@ -99,7 +99,7 @@ def test_members_at_once_are_members_one_by_one(options):
             torch.testing.assert_close(one.grad[0], all_of_them.grad[member], rtol=0, atol=1e-6)
 
 
-def test_a_layer_of_members_is_a_linear_layer_of_each():
+def test_member_linear_equals_one_linear_per_member():
     torch.manual_seed(0)
     layer = MemberLinear(3, 5, 7, 2.0)
     features = torch.randn(3, 4, 5)
@@ -110,65 +110,67 @@ def test_a_layer_of_members_is_a_linear_layer_of_each():
     assert not torch.equal(layer.weight[0], layer.weight[1])
 
 
-def test_dropout_is_in_training_only():
-    given = inputs()
-    batch = batch_of(given)
-    critics = given.critics(members=2, dropout=0.5)
+def test_critic_dropout_applies_in_training_only():
+    model_inputs = inputs()
+    batch = batch_of(model_inputs)
+    critics = model_inputs.critics(members=2, dropout=0.5)
     assert not torch.equal(critics(batch), critics(batch))
     critics.eval()
     assert torch.equal(critics(batch), critics(batch))
 
 
-def test_values_of_all_actions_and_of_those_taken():
-    given = inputs("dict", "discrete")
-    batch = batch_of(given)
-    critics = given.action_values(members=2)
+def test_gather_selects_the_values_of_the_actions():
+    model_inputs = inputs("dict", "discrete")
+    batch = batch_of(model_inputs)
+    critics = model_inputs.action_values(members=2)
     values = critics(batch).detach()
     assert values.shape == (2, ROWS, 3)
-    taken = critics.gather(values, batch["actions"])
+    action_values = critics.gather(values, batch["actions"])
     expected = [
         [values[member, row, batch["actions"][row] - 2] for row in range(ROWS)] for member in range(2)
     ]
-    assert taken.tolist() == [[float(value) for value in row] for row in expected]
+    assert action_values.tolist() == [[float(value) for value in row] for row in expected]
 
 
-def test_values_of_all_actions_need_discrete_actions():
+def test_action_values_of_continuous_actions_are_refused():
     with pytest.raises(SpecError, match="needs a Discrete action space, not Box"):
         inputs("vector", "box").action_values()
 
 
-def test_an_algorithm_chooses_the_distribution_where_the_user_does_not():
+def test_auto_distribution_is_chosen_by_the_algorithm():
     batch = batch_of(inputs())
     deterministic = inputs().policy(value=False, auto="deterministic")
     assert deterministic.model_config.distribution == "deterministic"
     assert deterministic.forward_train(batch)["action_dist_inputs"].shape == (ROWS, 2)
-    chosen = inputs(distribution="squashedGaussian").policy(value=False, auto="deterministic")
-    assert chosen.model_config.distribution == "squashedGaussian"
+    policy = inputs(distribution="squashedGaussian").policy(value=False, auto="deterministic")
+    assert policy.model_config.distribution == "squashedGaussian"
 
 
-def test_weights_follow_from_the_seed():
-    def drawn(seed):
+def test_initial_weights_follow_from_the_seed():
+    def build_weights(seed):
         torch.manual_seed(seed)
         return copy.deepcopy(inputs().critics(members=2).state_dict())
 
     assert all(
-        torch.equal(one, other) for one, other in zip(drawn(1).values(), drawn(1).values(), strict=True)
+        torch.equal(first, second)
+        for first, second in zip(build_weights(1).values(), build_weights(1).values(), strict=True)
     )
     assert any(
-        not torch.equal(one, other) for one, other in zip(drawn(1).values(), drawn(2).values(), strict=True)
+        not torch.equal(first, second)
+        for first, second in zip(build_weights(1).values(), build_weights(2).values(), strict=True)
     )
 
 
-def test_many_rows_have_the_values_and_gradients_that_few_have():
-    """On the CPU they are computed some at a time."""
+def test_critics_in_chunks_equal_critics_over_all_rows():
+    """On the CPU rows are computed chunk by chunk."""
     critics = inputs().critics(members=2)
     batch = {"obs": torch.randn(50, 5)}
     actions = torch.randn(40, 50, 2)
-    several = critics(batch, actions)
-    singly = torch.stack([critics(batch, each) for each in actions], 1)
-    torch.testing.assert_close(several, singly)
+    values = critics(batch, actions)
+    expected = torch.stack([critics(batch, action) for action in actions], 1)
+    torch.testing.assert_close(values, expected)
     gradients = (
-        torch.autograd.grad(found.square().sum(), [*critics.parameters()]) for found in (several, singly)
+        torch.autograd.grad(result.square().sum(), [*critics.parameters()]) for result in (values, expected)
     )
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""What the options of the default networks change in them."""
+"""Options of the default networks."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def networks(**options: Any) -> dict[str, nn.Module]:
 def output(net: nn.Module) -> torch.Tensor:
     if isinstance(net, PolicyModule):
         return net.forward_train(BATCH)["action_dist_inputs"]
-    found: torch.Tensor = net({**BATCH, "actions": torch.zeros(10, dtype=torch.int64)})
-    return found
+    result: torch.Tensor = net({**BATCH, "actions": torch.zeros(10, dtype=torch.int64)})
+    return result
 
 
 class TestDropout:
     @pytest.mark.parametrize("name", ["policy", "state_value", "critics", "action_values"])
-    def test_it_is_of_training_alone(self, name: str) -> None:
+    def test_dropout_applies_in_training_only(self, name: str) -> None:
         plain, dropping = networks()[name], networks(dropout=0.5)[name]
         dropping.train()
         assert not torch.equal(output(dropping), output(dropping))
@@ -67,29 +67,29 @@ class TestDropout:
         target = frozen_copy(dropping).train()
         assert torch.equal(output(target), output(target))
 
-    def test_weights_have_the_same_names_with_it_and_without(self) -> None:
+    def test_weight_names_do_not_depend_on_dropout(self) -> None:
         build(dropout=0.5).set_state(build().get_state())
 
-    def test_heads_have_it_too(self) -> None:
+    def test_option_applies_to_heads(self) -> None:
         heads = build(dropout=0.5, fcnet_hiddens=[]).pi
         assert sum(isinstance(layer, nn.Dropout) for layer in heads.modules()) == 1
 
 
 class TestLayerNorm:
     @pytest.mark.parametrize("name", ["policy", "state_value", "critics", "action_values"])
-    def test_what_reaches_an_activation_is_normalised(self, name: str) -> None:
+    def test_inputs_of_activations_are_normalised(self, name: str) -> None:
         net = networks(layer_norm=True, fcnet_activation="relu")[name]
-        seen: list[torch.Tensor] = []
+        activation_inputs: list[torch.Tensor] = []
         for layer in net.modules():
             if isinstance(layer, nn.ReLU):
-                layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+                layer.register_forward_pre_hook(lambda _, inputs: activation_inputs.append(inputs[0].clone()))
         output(net)
-        assert len(seen) >= 2
-        for features in seen:
+        assert len(activation_inputs) >= 2
+        for features in activation_inputs:
             torch.testing.assert_close(features.mean(-1), torch.zeros(features.shape[:-1]), atol=1e-5, rtol=0)
             assert (features.var(-1, correction=0) > 0.9).all()
 
-    def test_heads_have_it_too(self) -> None:
+    def test_option_applies_to_heads(self) -> None:
         heads = build(layer_norm=True, fcnet_hiddens=[]).pi
         assert sum(isinstance(layer, nn.LayerNorm) for layer in heads.modules()) == 1
 
@@ -105,17 +105,19 @@ PARTS = {
 class TestInitialisers:
     @pytest.mark.parametrize("part", PARTS)
     @pytest.mark.parametrize("kind", ["kernel", "bias"])
-    def test_it_is_of_its_part_alone(self, part: str, kind: str) -> None:
-        given = {f"{part}_{kind}_initializer": {"name": "constant_", "kwargs": {"val": 0.25}}}
-        module = build(IMAGE, conv_filters=[[4, 3, 1], [5, 3, 2]], **given)
-        filled = {name for name, weights in module.named_parameters() if (weights == 0.25).all()}
-        own = {name for name, _ in module.named_parameters() if name.startswith(PARTS[part])}
-        assert filled == {name for name in own if ("weight" in name) == (kind == "kernel")} != set()
+    def test_initialiser_applies_to_its_layers_only(self, part: str, kind: str) -> None:
+        options = {f"{part}_{kind}_initializer": {"name": "constant_", "kwargs": {"val": 0.25}}}
+        module = build(IMAGE, conv_filters=[[4, 3, 1], [5, 3, 2]], **options)
+        filled_names = {name for name, weights in module.named_parameters() if (weights == 0.25).all()}
+        part_names = {name for name, _ in module.named_parameters() if name.startswith(PARTS[part])}
+        assert (
+            filled_names == {name for name in part_names if ("weight" in name) == (kind == "kernel")} != set()
+        )
 
     @pytest.mark.parametrize(
         "name", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal"]
     )
-    def test_names_of_torch(self, name: str) -> None:
+    def test_every_torch_initialiser_is_accepted(self, name: str) -> None:
         torch.manual_seed(3)
         weights = (
             Encoder(VECTOR, ModelSpec(fcnet_hiddens=[40], fcnet_kernel_initializer=name))._stack[0].weight
@@ -125,28 +127,30 @@ class TestInitialisers:
         getattr(nn.init, f"{name}_")(expected)
         assert torch.equal(weights, expected)
 
-    def test_the_gain(self) -> None:
-        given = {"name": "orthogonal", "kwargs": {"gain": 3.0}}
-        model = ModelSpec.model_validate({"fcnetHiddens": [6], "fcnetKernelInitializer": given})
+    def test_default_gain_is_sqrt_2(self) -> None:
+        initialiser = {"name": "orthogonal", "kwargs": {"gain": 3.0}}
+        model = ModelSpec.model_validate({"fcnetHiddens": [6], "fcnetKernelInitializer": initialiser})
         weights = Encoder(VECTOR, model)._stack[0].weight
         torch.testing.assert_close(weights @ weights.T, 9.0 * torch.eye(6))
 
     @pytest.mark.parametrize("name", ["critics", "action_values"])
-    def test_members_have_their_own(self, name: str) -> None:
-        given = {"fcnet_kernel_initializer": "xavier_uniform", "head_fcnet_bias_initializer": "ones"}
-        *hidden, last = [each for each in networks(**given)[name].modules() if isinstance(each, MemberLinear)]
+    def test_members_are_initialised_independently(self, name: str) -> None:
+        options = {"fcnet_kernel_initializer": "xavier_uniform", "head_fcnet_bias_initializer": "ones"}
+        *hidden, last = [
+            module for module in networks(**options)[name].modules() if isinstance(module, MemberLinear)
+        ]
         for layer in hidden:
             bound = (6 / sum(layer.weight.shape[1:])) ** 0.5
             assert 0.9 * bound < layer.weight.abs().max() <= bound
             assert not torch.equal(layer.weight[0], layer.weight[1])
         assert (last.bias == 1).all()
 
-    def test_what_torch_does_not_take_is_a_sentence(self) -> None:
-        given = {"name": "kaiming_uniform", "kwargs": {"nonlinearity": "cubic"}}
+    def test_invalid_initialiser_arguments_are_refused(self) -> None:
+        initialiser = {"name": "kaiming_uniform", "kwargs": {"nonlinearity": "cubic"}}
         with pytest.raises(
             SpecError, match=r"the initialiser kaiming_uniform with .* raised ValueError: Unsupported"
         ):
-            build(fcnet_kernel_initializer=given)
+            build(fcnet_kernel_initializer=initialiser)
 
 
 class TestConvPadding:
@@ -159,52 +163,52 @@ class TestConvPadding:
         assert encoder.output_size == 3 * sides[0] * sides[1]
         assert encoder({"obs": torch.zeros(2, *IMAGE.shape)}).shape == (2, encoder.output_size)
 
-    def test_it_is_torchs_own_at_a_stride_of_one(self) -> None:
+    def test_same_padding_at_stride_one_equals_torch(self) -> None:
         model = ModelSpec(
             fcnet_hiddens=[], conv_filters=[[3, 3, 1]], conv_padding="same", conv_activation="linear"
         )
         encoder = Encoder(IMAGE, model)
-        (layer,) = [each for each in encoder.modules() if isinstance(each, nn.Conv2d)]
+        (layer,) = [module for module in encoder.modules() if isinstance(module, nn.Conv2d)]
         images = torch.rand(2, *IMAGE.shape) * 255
         expected = functional.conv2d(images.movedim(-1, 1) / 255, layer.weight, layer.bias, padding="same")
         torch.testing.assert_close(encoder({"obs": images}), expected.flatten(1))
 
-    def test_filters_too_large_say_so(self) -> None:
+    def test_filters_too_large_suggest_same_padding(self) -> None:
         with pytest.raises(SpecError, match="use smaller kernels or strides, or convPadding: same"):
             Encoder(IMAGE, ModelSpec(conv_filters=[[4, 10, 1]]))
 
 
-def test_a_part_of_an_observation_may_be_an_image() -> None:
+def test_leaf_of_an_observation_may_be_an_image() -> None:
     assert not sees_images(VECTOR, ModelSpec())
     assert sees_images(gym.spaces.Dict(a=VECTOR, b=IMAGE), ModelSpec())
     assert not sees_images(gym.spaces.Box(-1, 1, (3, 3, 3)), ModelSpec())
     assert sees_images(gym.spaces.Box(-1, 1, (3, 3, 3)), ModelSpec(conv_filters=[]))
 
 
-def test_a_map_of_noise_begins_its_heads_as_heads() -> None:
+def test_noise_map_uses_the_head_initialisers() -> None:
     model = ModelSpec(fcnet_hiddens=[16], head_fcnet_hiddens=[8], head_fcnet_bias_initializer="ones")
-    layers = [each for each in NoiseMap(VECTOR, 2, model).modules() if isinstance(each, nn.Linear)]
+    layers = [module for module in NoiseMap(VECTOR, 2, model).modules() if isinstance(module, nn.Linear)]
     assert [layer.bias.mean().item() for layer in layers] == [0, 1, 1]
 
 
-def test_layers_of_heads_are_of_action_values_too() -> None:
+def test_action_values_have_head_layers() -> None:
     inputs = ModelInputs(
         VECTOR,
         ACTIONS,
         ModelSpec(fcnet_hiddens=[16], head_fcnet_hiddens=[8, 4], head_fcnet_bias_initializer="ones"),
     )
-    layers = [each for each in inputs.action_values().modules() if isinstance(each, MemberLinear)]
+    layers = [module for module in inputs.action_values().modules() if isinstance(module, MemberLinear)]
     assert [tuple(layer.weight.shape[1:]) for layer in layers] == [(6, 16), (16, 8), (8, 4), (4, 3)]
     assert [layer.bias.mean().item() for layer in layers] == [0, 1, 1, 1]
 
 
-def test_deviations_of_a_decision_transformer_may_be_parameters() -> None:
+def test_decision_transformer_supports_free_log_std() -> None:
     actions = gym.spaces.Box(-1, 1, (2,))
     model = ModelSpec(
         fcnet_hiddens=[4], distribution="gaussian", free_log_std=True, module_options={"size": 4}
     )
     policy = ReturnPolicy(VECTOR, actions, model)
-    given = policy(BATCH)["action_dist_inputs"]
-    assert given.shape == (10, 4)
-    assert (given[:, 2:] == 0).all()
-    assert not (given[:, :2] == 0).any()
+    dist_inputs = policy(BATCH)["action_dist_inputs"]
+    assert dist_inputs.shape == (10, 4)
+    assert (dist_inputs[:, 2:] == 0).all()
+    assert not (dist_inputs[:, :2] == 0).any()

@@ -71,42 +71,42 @@ class TestAct:
         self, space: Space, distribution: str, explore: bool
     ) -> None:
         policy = _policy(action_space=space, distribution=distribution)
-        acted = policy.act(_rows(), _noise(policy) if explore else None)
-        assert all(space.contains(acted.env_actions[slot]) for slot in range(8))
-        assert (acted.logp is not None) == policy.has_logp(explore)
-        assert acted.dist_inputs is not None
-        assert acted.dist_inputs.shape == (8, policy.module.action_head.inputs_size)
+        actions = policy.act(_rows(), _noise(policy) if explore else None)
+        assert all(space.contains(actions.env_actions[slot]) for slot in range(8))
+        assert (actions.logp is not None) == policy.has_logp(explore)
+        assert actions.dist_inputs is not None
+        assert actions.dist_inputs.shape == (8, policy.module.action_head.inputs_size)
 
     @pytest.mark.parametrize("space", [Discrete(3, start=7), Box(-2.0, 3.0, (2,)), COMPOSITE_ACTION], ids=str)
-    def test_logp_is_what_the_recorded_columns_give_again(self, space: Space) -> None:
+    def test_logp_can_be_recomputed_from_recorded_columns(self, space: Space) -> None:
         policy = _policy(action_space=space)
-        acted = policy.act(_rows(), _noise(policy))
-        actions = {leaf: torch.from_numpy(rows) for leaf, rows in acted.actions.items()}
-        distribution = policy.module.distribution(torch.from_numpy(acted.dist_inputs))
-        again = distribution.logp(actions.get("actions", actions))
-        assert acted.logp is not None
-        assert acted.logp.dtype == np.float32
-        assert np.array_equal(acted.logp, again.numpy())
+        result = policy.act(_rows(), _noise(policy))
+        actions = {leaf: torch.from_numpy(rows) for leaf, rows in result.actions.items()}
+        distribution = policy.module.distribution(torch.from_numpy(result.dist_inputs))
+        logp = distribution.logp(actions.get("actions", actions))
+        assert result.logp is not None
+        assert result.logp.dtype == np.float32
+        assert np.array_equal(result.logp, logp.numpy())
 
     def test_greedy_discrete_actions_have_probability_one(self) -> None:
-        acted = _policy().act(_rows())
-        assert acted.logp is not None
-        assert (acted.logp == 0).all()
-        assert acted.dist_inputs is not None
-        assert np.array_equal(acted.actions["actions"], acted.dist_inputs.argmax(-1))
+        actions = _policy().act(_rows())
+        assert actions.logp is not None
+        assert (actions.logp == 0).all()
+        assert actions.dist_inputs is not None
+        assert np.array_equal(actions.actions["actions"], actions.dist_inputs.argmax(-1))
 
-    def test_a_row_depends_on_its_own_observation_and_noise(self) -> None:
+    def test_row_depends_only_on_its_own_observation_and_noise(self) -> None:
         policy = _policy()
         obs, noise = _rows(), _noise(policy)
         other_obs, other_noise = _rows(seed=1), _noise(policy, seed=1)
         other_obs[5], other_noise[5] = obs[5], noise[5]
-        one, other = policy.act(obs, noise), policy.act(other_obs, other_noise)
-        assert one.actions["actions"][5] == other.actions["actions"][5]
-        assert one.logp is not None
-        assert other.logp is not None
-        assert one.logp[5] == other.logp[5]
+        first, second = policy.act(obs, noise), policy.act(other_obs, other_noise)
+        assert first.actions["actions"][5] == second.actions["actions"][5]
+        assert first.logp is not None
+        assert second.logp is not None
+        assert first.logp[5] == second.logp[5]
 
-    def test_read_only_and_float64_observations(self) -> None:
+    def test_read_only_and_float64_observations_are_accepted(self) -> None:
         policy = _policy()
         frozen = _rows()
         frozen.flags.writeable = False
@@ -115,35 +115,35 @@ class TestAct:
             policy.act(frozen.astype(np.float64)).dist_inputs, policy.act(_rows()).dist_inputs
         )
 
-    def test_module_actions_are_recorded_and_scaled_ones_played(self) -> None:
+    def test_act_returns_module_actions_and_scaled_environment_actions(self) -> None:
         policy = _policy(action_space=Box(-2.0, 6.0, (1,)))
-        acted = policy.act(_rows(), _noise(policy))
-        expected = np.clip(2.0 + 4.0 * acted.actions["actions"], -2.0, 6.0)
-        np.testing.assert_allclose(acted.env_actions, expected, rtol=1e-6)
+        actions = policy.act(_rows(), _noise(policy))
+        expected = np.clip(2.0 + 4.0 * actions.actions["actions"], -2.0, 6.0)
+        np.testing.assert_allclose(actions.env_actions, expected, rtol=1e-6)
 
 
 class TestCall:
-    def test_one_observation_gives_what_act_gives(self) -> None:
+    def test_call_equals_act_on_one_row(self) -> None:
         policy = _policy(action_space=Box(-2.0, 6.0, (2,)))
         np.testing.assert_array_equal(policy(_rows()[0]), policy.act(_rows()[:1]).env_actions[0])
 
-    def test_it_keeps_its_own_frames_until_reset(self) -> None:
+    def test_call_keeps_its_frames_until_reset(self) -> None:
         policy = _policy(action_space=Box(-2.0, 6.0, (2,)), frame_stack=2, observation_filter="meanStd")
         first, second = _rows(2)
-        begun = policy(first)
+        first_action = policy(first)
         went_on = policy(second)
         policy.act(_rows(8))
         assert not np.array_equal(policy(second), went_on)
         policy.reset()
-        np.testing.assert_array_equal(policy(first), begun)
+        np.testing.assert_array_equal(policy(first), first_action)
         np.testing.assert_array_equal(policy(second), went_on)
 
-    def test_composite_spaces(self) -> None:
+    def test_call_accepts_composite_spaces(self) -> None:
         policy = _policy(COMPOSITE_OBS, COMPOSITE_ACTION)
         COMPOSITE_OBS.seed(0)
         assert COMPOSITE_ACTION.contains(policy(COMPOSITE_OBS.sample(), explore=True))
 
-    def test_a_seed_fixes_exploration(self) -> None:
+    def test_exploration_follows_from_the_seed(self) -> None:
         policy = _policy(action_space=Box(-2.0, 6.0, (2,)))
         policy.reset(seed=3)
         first = [policy(_rows()[0], explore=True).tolist() for _ in range(3)]
@@ -152,7 +152,7 @@ class TestCall:
         assert first[0] != first[1]
 
     @pytest.mark.parametrize("obs", [np.zeros(5), np.zeros((1, 4)), 3.0, {"a": np.zeros(4)}], ids=str)
-    def test_an_observation_of_another_shape_is_refused(self, obs: object) -> None:
+    def test_observation_of_another_shape_is_refused(self, obs: object) -> None:
         with pytest.raises(DataError, match=r"expected Box\(-inf, inf, \(4,\)"):
             _policy()(obs)
 
@@ -165,37 +165,35 @@ class TestCall:
         ],
         ids=["dict", "tuple", "array"],
     )
-    def test_an_observation_of_another_structure_is_refused(
-        self, space: Space, obs: object, said: str
-    ) -> None:
+    def test_observation_of_another_structure_is_refused(self, space: Space, obs: object, said: str) -> None:
         with pytest.raises(DataError, match=rf"{said}.*: give one raw observation of the environment"):
             _policy(space)(obs)
 
 
 class TestFiles:
     @pytest.mark.parametrize("below", ["", "module"])
-    def test_a_loaded_policy_acts_the_same(self, tmp_path: Path, below: str) -> None:
+    def test_loaded_policy_acts_the_same(self, tmp_path: Path, below: str) -> None:
         policy = _policy(action_space=Box(-2.0, 6.0, (2,)), observation_filter="meanStd", frame_stack=2)
         policy.preprocessing.update({"obs": _rows(100) * 3})
         policy.save(tmp_path / below)
-        loaded = Policy.load(tmp_path)
-        assert loaded.observation_space == OBS
-        assert loaded.action_space == policy.action_space
+        restored = Policy.load(tmp_path)
+        assert restored.observation_space == OBS
+        assert restored.action_space == policy.action_space
         noise = _noise(policy)
         for step in range(3):
-            one, other = policy.act(_rows(seed=step), noise), loaded.act(_rows(seed=step), noise)
-            assert np.array_equal(one.env_actions, other.env_actions)
-            assert np.array_equal(one.dist_inputs, other.dist_inputs)
+            expected, actual = policy.act(_rows(seed=step), noise), restored.act(_rows(seed=step), noise)
+            assert np.array_equal(expected.env_actions, actual.env_actions)
+            assert np.array_equal(expected.dist_inputs, actual.dist_inputs)
 
-    def test_composite_spaces_and_options_come_back(self, tmp_path: Path) -> None:
+    def test_load_restores_composite_spaces_and_options(self, tmp_path: Path) -> None:
         policy = _policy(COMPOSITE_OBS, COMPOSITE_ACTION, free_log_std=True, vf_share_layers=True)
         policy.save(tmp_path)
-        loaded = Policy.load(tmp_path)
-        assert loaded.module.model_config == policy.module.model_config
-        assert loaded.module.value
-        assert loaded.digest == policy.digest
+        restored = Policy.load(tmp_path)
+        assert restored.module.model_config == policy.module.model_config
+        assert restored.module.value
+        assert restored.digest == policy.digest
 
-    def test_the_digest_follows_weights_and_filter(self) -> None:
+    def test_digest_depends_on_weights_and_filters(self) -> None:
         policy, same = _policy(observation_filter="meanStd"), _policy(observation_filter="meanStd")
         assert policy.digest == same.digest
         same.preprocessing.update({"obs": _rows()})
@@ -204,7 +202,7 @@ class TestFiles:
             next(policy.module.parameters()).add_(1.0)
         assert policy.digest != _policy(observation_filter="meanStd").digest
 
-    def test_loading_leaves_torchs_random_stream_alone(self, tmp_path: Path) -> None:
+    def test_load_does_not_advance_torchs_generator(self, tmp_path: Path) -> None:
         _policy().save(tmp_path)
         torch.manual_seed(5)
         expected = torch.rand(3)
@@ -213,19 +211,19 @@ class TestFiles:
         assert torch.equal(torch.rand(3), expected)
 
     @pytest.mark.parametrize("space", [Discrete(3), Box(-2.0, 3.0, (2,)), COMPOSITE_ACTION], ids=str)
-    def test_copies_are_the_same_policy(self, space: Space) -> None:
+    def test_from_files_copies_the_policy(self, space: Space) -> None:
         policy = _policy(COMPOSITE_OBS, space, observation_filter="meanStd", frame_stack=2)
         assert copy.deepcopy(policy).digest == policy.digest
         assert pickle.loads(pickle.dumps(policy)).digest == policy.digest
         assert Policy.from_files(policy.to_files()).digest == policy.digest
 
-    def test_through_an_fsspec_file_system(self) -> None:
+    def test_save_and_load_work_on_fsspec_file_systems(self) -> None:
         policy = _policy()
         policy.save("memory://models-test/checkpoint/module")
         assert Policy.load("memory://models-test/checkpoint").digest == policy.digest
 
     @pytest.mark.slow
-    def test_ray_is_not_needed(self, tmp_path: Path) -> None:
+    def test_load_and_act_do_not_import_ray(self, tmp_path: Path) -> None:
         _policy().save(tmp_path)
         code = (
             "import sys, numpy; from hindcast.models.policy import Policy\n"
@@ -236,32 +234,34 @@ class TestFiles:
 
 class TestDamage:
     @pytest.fixture
-    def saved(self, tmp_path: Path) -> Path:
+    def saved_policy(self, tmp_path: Path) -> Path:
         _policy(observation_filter="meanStd").save(tmp_path / "module")
         return tmp_path
 
-    def test_a_folder_without_a_policy(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"holds no policy: neither module\.json nor module/module\.json"):
+    def test_folder_without_policy_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            DataError, match=r"contains no policy: it has neither module\.json nor module/module\.json"
+        ):
             Policy.load(tmp_path)
 
-    def test_a_path_with_nothing_there(self, tmp_path: Path) -> None:
+    def test_missing_path_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"^{tmp_path}/zzz does not exist: check the path"):
             Policy.load(tmp_path / "zzz")
 
     @pytest.mark.parametrize("name", ["weights.safetensors", "preprocessing.safetensors"])
-    def test_a_missing_file_is_named(self, saved: Path, name: str) -> None:
-        (saved / "module" / name).unlink()
+    def test_missing_file_is_named(self, saved_policy: Path, name: str) -> None:
+        (saved_policy / "module" / name).unlink()
         with pytest.raises(DataError, match=name):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize("name", ["weights.safetensors", "preprocessing.safetensors"])
-    def test_a_truncated_file_is_named(self, saved: Path, name: str) -> None:
-        file = saved / "module" / name
+    def test_truncated_file_is_named(self, saved_policy: Path, name: str) -> None:
+        file = saved_policy / "module" / name
         file.write_bytes(file.read_bytes()[:-1])
         with pytest.raises(DataError, match=rf"{name} is damaged: its sha256"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
-    def test_a_pickle_is_never_opened(self, saved: Path, tmp_path: Path) -> None:
+    def test_pickle_is_never_opened(self, saved_policy: Path, tmp_path: Path) -> None:
         mark = tmp_path / "executed"
 
         class Bomb:
@@ -269,24 +269,24 @@ class TestDamage:
                 return Path.touch, (mark,)
 
         for name in ("weights.safetensors", "preprocessing.safetensors"):
-            (saved / "module" / name).write_bytes(pickle.dumps(Bomb()))
+            (saved_policy / "module" / name).write_bytes(pickle.dumps(Bomb()))
         with pytest.raises(DataError, match="is damaged"):
-            Policy.load(saved)
-        self._edit(saved, "checksums", None)
-        with pytest.raises(DataError, match="wrong or missing are checksums"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
+        self._edit(saved_policy, "checksums", None)
+        with pytest.raises(DataError, match="invalid or missing fields: checksums"):
+            Policy.load(saved_policy)
         assert not mark.exists()
 
-    def test_a_newer_format_is_refused(self, saved: Path) -> None:
-        self._edit(saved, "formatVersion", 2)
-        with pytest.raises(DataError, match="formatVersion 2, and this Hindcast reads up to 1"):
-            Policy.load(saved)
+    def test_newer_format_is_refused(self, saved_policy: Path) -> None:
+        self._edit(saved_policy, "formatVersion", 2)
+        with pytest.raises(DataError, match="formatVersion 2, but this Hindcast reads up to 1"):
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\x80\x04", b'{"a": 1}'])
-    def test_a_broken_description_is_named(self, saved: Path, content: bytes) -> None:
-        (saved / "module" / "module.json").write_bytes(content)
+    def test_damaged_description_is_named(self, saved_policy: Path, content: bytes) -> None:
+        (saved_policy / "module" / "module.json").write_bytes(content)
         with pytest.raises(DataError, match=r"module\.json is damaged"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -297,10 +297,12 @@ class TestDamage:
             ("value", None),
         ],
     )
-    def test_a_wrong_field_of_the_description_is_named(self, saved: Path, key: str, value: object) -> None:
-        self._edit(saved, key, value)
-        with pytest.raises(DataError, match=rf"module\.json is damaged: wrong or missing are {key}"):
-            Policy.load(saved)
+    def test_invalid_field_of_the_description_is_named(
+        self, saved_policy: Path, key: str, value: object
+    ) -> None:
+        self._edit(saved_policy, key, value)
+        with pytest.raises(DataError, match=rf"module\.json is damaged: invalid or missing fields: {key}"):
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -310,20 +312,22 @@ class TestDamage:
             ("preprocessing", {}),
         ],
     )
-    def test_a_description_of_another_policy(self, saved: Path, key: str, value: object) -> None:
-        self._edit(saved, key, value)
+    def test_description_of_another_policy_is_refused(
+        self, saved_policy: Path, key: str, value: object
+    ) -> None:
+        self._edit(saved_policy, key, value)
         with pytest.raises(
-            DataError, match=r"module/module\.json and the tensors next to it do not make a policy"
+            DataError, match=r"module/module\.json and the tensor files next to it do not match"
         ):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @staticmethod
-    def _edit(saved: Path, key: str, value: object) -> None:
-        file = saved / "module" / "module.json"
+    def _edit(saved_policy: Path, key: str, value: object) -> None:
+        file = saved_policy / "module" / "module.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
 
 
-class _Own(RLModule):
+class _CustomModule(RLModule):
     def setup(self) -> None:
         self.net = nn.Linear(4, self.action_head.inputs_size)
 
@@ -332,14 +336,14 @@ class _Own(RLModule):
 
 
 class TestClasses:
-    def test_a_users_class_is_used_when_passed(self, tmp_path: Path) -> None:
-        policy = _policy(module_class=_Own)
+    def test_allowed_class_is_used(self, tmp_path: Path) -> None:
+        policy = _policy(module_class=_CustomModule)
         policy.save(tmp_path)
-        loaded = Policy.load(tmp_path, allow_classes=[_Own])
-        assert isinstance(loaded.module, _Own)
-        np.testing.assert_array_equal(loaded.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
+        restored = Policy.load(tmp_path, allow_classes=[_CustomModule])
+        assert isinstance(restored.module, _CustomModule)
+        np.testing.assert_array_equal(restored.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
 
-    def test_it_is_not_imported_because_a_file_names_it(
+    def test_class_named_only_by_a_file_is_not_imported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "never_imported.py").write_text("from module_toys import Net\nclass Other(Net): pass\n")
@@ -347,30 +351,30 @@ class TestClasses:
         policy = _policy(module_class=Net)
         policy.save(tmp_path)
         self._name(tmp_path, "never_imported:Other")
-        with pytest.raises(DataError, match=r":Other', and no class is imported because a file says so"):
+        with pytest.raises(DataError, match=r":Other', which is not imported only because a file names it"):
             Policy.load(tmp_path)
         assert "never_imported" not in sys.modules
-        loaded = Policy.load(tmp_path, allow_classes=["never_imported:Other"])
-        np.testing.assert_array_equal(loaded.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
+        restored = Policy.load(tmp_path, allow_classes=["never_imported:Other"])
+        np.testing.assert_array_equal(restored.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
 
-    def test_one_that_is_imported_already_need_not_be_given(self, tmp_path: Path) -> None:
+    def test_imported_class_need_not_be_allowed(self, tmp_path: Path) -> None:
         _policy(module_class=Net).save(tmp_path)
         assert type(Policy.load(tmp_path).module) is Net
 
-    def test_an_allowed_class_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_allowed_class_is_refused(self, tmp_path: Path) -> None:
         _policy().save(tmp_path)
         self._name(tmp_path, "no_such_module:Net")
         with pytest.raises(SpecError, match="moduleClass is 'no_such_module:Net': there is no module"):
             Policy.load(tmp_path, allow_classes=["no_such_module:Net"])
 
     @pytest.mark.parametrize("path", ["os:system", "hindcast.models.policy:Policy", "hindcast.nothing:X"])
-    def test_nor_is_anything_that_is_no_module_of_hindcasts(self, tmp_path: Path, path: str) -> None:
+    def test_object_that_is_not_a_module_class_is_refused(self, tmp_path: Path, path: str) -> None:
         _policy().save(tmp_path)
         self._name(tmp_path, path)
         with pytest.raises(DataError, match=path):
             Policy.load(tmp_path)
 
     @staticmethod
-    def _name(saved: Path, path: str) -> None:
-        file = saved / "module.json"
+    def _name(saved_policy: Path, path: str) -> None:
+        file = saved_policy / "module.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "moduleClass": path}))

@@ -1,4 +1,4 @@
-"""Recurrent layers and states: sequences, single steps, slots, and what callers keep themselves."""
+"""Recurrent layers and states: sequences, single steps, slots, and states that callers keep."""
 
 from __future__ import annotations
 
@@ -32,48 +32,52 @@ def observations(rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> np.ndar
 
 
 def by_the_book(layer: RecurrentLayer, inputs: np.ndarray) -> np.ndarray:
-    """`[T, F]` -> `[T, H]`, in float64, gate by gate as torch's documentation writes them."""
+    """Compute `[T, F]` -> `[T, H]` in float64, gate by gate, by the equations in torch's documentation."""
     (wx, wh, bx, bh), units = (
-        [each.detach().double().numpy() for each in layer._layer.all_weights[0]],
+        [weight.detach().double().numpy() for weight in layer._layer.all_weights[0]],
         layer.output_size,
     )
     sigmoid = lambda values: 1 / (1 + np.exp(-values))  # noqa: E731
     h, c, outputs = np.zeros(units), np.zeros(units), []
     for x in inputs.astype(np.float64):
-        given, kept = (wx @ x + bx).reshape(-1, units), (wh @ h + bh).reshape(-1, units)
-        if len(given) == 4:
-            i, f, g, o = given + kept
+        from_input, from_state = (wx @ x + bx).reshape(-1, units), (wh @ h + bh).reshape(-1, units)
+        if len(from_input) == 4:
+            i, f, g, o = from_input + from_state
             c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
             h = sigmoid(o) * np.tanh(c)
         else:
-            reset, update = sigmoid(given[:2] + kept[:2])
-            h = (1 - update) * np.tanh(given[2] + reset * kept[2]) + update * h
+            reset, update = sigmoid(from_input[:2] + from_state[:2])
+            h = (1 - update) * np.tanh(from_input[2] + reset * from_state[2]) + update * h
         outputs.append(h)
     return np.stack(outputs)
 
 
 @KINDS
 class TestLayer:
-    def test_computes_what_the_book_says(self, kind: str) -> None:
+    def test_layer_equals_the_textbook_equations(self, kind: str) -> None:
         torch.manual_seed(0)
         layer = RecurrentLayer(kind, 4, UNITS)
         inputs = observations()
         outputs, _ = layer(torch.from_numpy(inputs), {})
-        expected = np.stack([by_the_book(layer, each) for each in inputs])
+        expected = np.stack([by_the_book(layer, sequence) for sequence in inputs])
         np.testing.assert_allclose(outputs.detach().numpy(), expected, atol=1e-6)
 
-    def test_begins_with_orthogonal_gates_and_keeps_its_state(self, kind: str) -> None:
+    def test_initial_gates_are_orthogonal_and_keep_the_state(self, kind: str) -> None:
         torch.manual_seed(0)
-        wx, wh, bx, bh = (each.detach() for each in RecurrentLayer(kind, UNITS, UNITS)._layer.all_weights[0])
+        wx, wh, bx, bh = (
+            weight.detach() for weight in RecurrentLayer(kind, UNITS, UNITS)._layer.all_weights[0]
+        )
         for gate in (*wx.split(UNITS), *wh.split(UNITS)):
             torch.testing.assert_close(gate @ gate.T, torch.eye(UNITS), atol=1e-5, rtol=0)
         assert bx.split(UNITS)[1].eq(1).all()
         assert bx.sum() == UNITS
         assert not bh.any()
 
-    def test_refuses_the_state_of_another(self, kind: str) -> None:
+    def test_state_of_another_layer_is_refused(self, kind: str) -> None:
         layer, features = RecurrentLayer(kind, 4, UNITS), torch.zeros(ROWS, 4)
-        with pytest.raises(DataError, match=r"state 'h' has shape \[5, 8\], where the policy has \[5, 6\]"):
+        with pytest.raises(
+            DataError, match=r"state 'h' has shape \[5, 8\], but the policy needs shape \[5, 6\]"
+        ):
             layer(features, {"h": torch.zeros(ROWS, 8), "c": torch.zeros(ROWS, 8)})
         layer(features, {"h": torch.zeros(ROWS, UNITS).double(), "c": torch.zeros(ROWS, UNITS).double()})
         with pytest.raises(DataError, match="state 'h' is missing"):
@@ -81,19 +85,19 @@ class TestLayer:
 
 
 def stepwise(module: RLModule, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """`[B, T, P]` outputs and the last state of a module that is given `[B, T, …]` one step at a time."""
+    """Return `[B, T, P]` outputs and the last state of a module that gets `[B, T, …]` one step at a time."""
     state: dict[str, Tensor] = {}
-    found = []
+    outputs_by_step = []
     for t in range(obs.shape[1]):
         outputs = module.forward_inference({"obs": obs[:, t], **state})
         state = {f"state_in/{name}": outputs[f"state_out/{name}"] for name in module.get_initial_state()}
-        found.append(outputs["action_dist_inputs"])
-    return torch.stack(found, 1), state
+        outputs_by_step.append(outputs["action_dist_inputs"])
+    return torch.stack(outputs_by_step, 1), state
 
 
 @KINDS
 class TestModule:
-    def test_a_sequence_is_its_steps(self, kind: str) -> None:
+    def test_sequence_equals_its_steps(self, kind: str) -> None:
         module, obs = recurrent_policy(kind).module, torch.from_numpy(observations())
         expected, state = stepwise(module, obs)
         outputs = module.forward_train({"obs": obs})
@@ -102,15 +106,15 @@ class TestModule:
         for name, last in state.items():
             torch.testing.assert_close(outputs[name.replace("in", "out", 1)], last, atol=1e-5, rtol=1e-5)
 
-    def test_a_sequence_goes_on_from_the_state_given(self, kind: str) -> None:
+    def test_sequence_continues_from_the_given_state(self, kind: str) -> None:
         module, obs = recurrent_policy(kind).module, torch.from_numpy(observations())
-        whole = module.forward_train({"obs": obs})["action_dist_inputs"]
+        expected = module.forward_train({"obs": obs})["action_dist_inputs"]
         _, state = stepwise(module, obs[:, :3])
         rest = module.forward_train({"obs": obs[:, 3:], **state})["action_dist_inputs"]
-        torch.testing.assert_close(rest, whole[:, 3:], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(rest, expected[:, 3:], atol=1e-5, rtol=1e-5)
 
     @pytest.mark.parametrize("shared", [True, False])
-    def test_values_are_of_sequences(self, kind: str, shared: bool) -> None:
+    def test_values_are_computed_over_sequences(self, kind: str, shared: bool) -> None:
         module = recurrent_policy(kind, vfShareLayers=shared).module
         batch = {"obs": torch.from_numpy(observations())}
         values = module.compute_values(batch)
@@ -121,64 +125,66 @@ class TestModule:
 
 @KINDS
 class TestPolicy:
-    def test_each_slot_has_a_state_of_its_own(self, kind: str) -> None:
+    def test_each_slot_has_its_own_state(self, kind: str) -> None:
         """Slots begin their episodes at different times, as those of a runner."""
         policy, obs = recurrent_policy(kind), observations()
         begins = np.zeros((ROWS, STEPS), dtype=np.bool_)
         begins[:, 0] = begins[1, 2] = begins[4, 5] = True
-        found = np.stack([policy.act(obs[:, t], is_first=begins[:, t]).dist_inputs for t in range(STEPS)], 1)
+        dist_inputs = np.stack(
+            [policy.act(obs[:, t], is_first=begins[:, t]).dist_inputs for t in range(STEPS)], 1
+        )
         for slot in range(ROWS):
             for first, last in zip(starts := np.flatnonzero(begins[slot]), [*starts[1:], STEPS], strict=True):
                 part = torch.from_numpy(obs[slot : slot + 1, first:last])
                 expected, _ = stepwise(policy.module, part)
-                np.testing.assert_allclose(found[slot, first:last], expected[0].detach(), atol=1e-5)
+                np.testing.assert_allclose(dist_inputs[slot, first:last], expected[0].detach(), atol=1e-5)
 
-    def test_another_number_of_slots_is_another_set_of_episodes(self, kind: str) -> None:
+    def test_other_number_of_slots_starts_new_episodes(self, kind: str) -> None:
         policy, obs = recurrent_policy(kind), observations()[:, 0]
         policy.act(obs)
-        with pytest.raises(ValueError, match="3 slots, where the recurrent states are of 5"):
+        with pytest.raises(ValueError, match="3 slots, but there are recurrent states of 5"):
             policy.act(obs[:3])
         fresh = policy.act(obs[:3], is_first=np.ones(3, dtype=np.bool_))
         np.testing.assert_array_equal(fresh.dist_inputs, recurrent_policy(kind).act(obs[:3]).dist_inputs)
 
-    def test_three_ways_to_act_agree(self, kind: str) -> None:
+    def test_call_act_and_compute_actions_agree(self, kind: str) -> None:
         """By slots, alone, and with states that the caller keeps."""
         policy, obs = recurrent_policy(kind), observations(rows=1)
-        for again in range(2):
+        for _ in range(2):
             policy.reset()
             state = None
             is_first = np.ones(1, dtype=np.bool_)
             for t in range(STEPS):
                 by_slots = policy.act(obs[:, t], is_first=is_first if t == 0 else None).env_actions[0]
                 actions, state = policy.compute_actions(obs[:, t], state)
-                assert by_slots == actions[0] == policy(obs[0, t]), again
+                assert by_slots == actions[0] == policy(obs[0, t]), _
         assert state is not None
         assert {name: rows.shape for name, rows in state.items()} == dict.fromkeys(
             policy.module.get_initial_state(), (1, UNITS)
         )
 
-    def test_is_saved_and_loaded_whole(self, kind: str) -> None:
+    def test_loaded_recurrent_policy_acts_the_same(self, kind: str) -> None:
         policy, obs = recurrent_policy(kind), observations()
-        loaded = Policy.from_files(policy.to_files())
-        assert loaded.digest == policy.digest
+        restored = Policy.from_files(policy.to_files())
+        assert restored.digest == policy.digest
         for t in range(STEPS):
-            one, other = policy.act(obs[:, t]), loaded.act(obs[:, t])
-            np.testing.assert_array_equal(one.dist_inputs, other.dist_inputs)
+            expected, actual = policy.act(obs[:, t]), restored.act(obs[:, t])
+            np.testing.assert_array_equal(expected.dist_inputs, actual.dist_inputs)
         assert json.loads(policy.to_files()["module.json"])["model"]["recurrent"] == kind
 
-    def test_copies_in_mid_episode_go_on_alike(self, kind: str) -> None:
+    def test_copy_in_mid_episode_continues_alike(self, kind: str) -> None:
         policy, obs = recurrent_policy(kind), observations()
         policy.act(obs[:, 0])
-        twin = copy.deepcopy(policy)
-        np.testing.assert_array_equal(policy.act(obs[:, 1]).dist_inputs, twin.act(obs[:, 1]).dist_inputs)
+        copied = copy.deepcopy(policy)
+        np.testing.assert_array_equal(policy.act(obs[:, 1]).dist_inputs, copied.act(obs[:, 1]).dist_inputs)
 
 
-def test_callers_do_not_keep_frames() -> None:
-    with pytest.raises(DataError, match="stacks frames, which it keeps itself"):
+def test_compute_actions_with_frame_stack_is_refused() -> None:
+    with pytest.raises(DataError, match="does not support policies that stack frames"):
         make_policy(WALK, frameStack=2).compute_actions(observations()[:, 0])
 
 
-def test_without_a_recurrent_layer_there_is_no_state() -> None:
+def test_policy_without_recurrent_layer_has_no_state() -> None:
     policy = make_policy(WALK)
     assert not policy.module.is_stateful()
     assert not policy.act(observations()[:, 0]).state_out
@@ -187,7 +193,7 @@ def test_without_a_recurrent_layer_there_is_no_state() -> None:
     assert state == {}
 
 
-def test_a_policy_without_later_options_has_the_file_it_had() -> None:
+def test_saved_policy_omits_later_options_at_their_defaults() -> None:
     model = json.loads(make_policy(WALK).to_files()["module.json"])["model"]
     assert sorted(model) == [
         "convActivation",
@@ -205,7 +211,7 @@ def test_a_policy_without_later_options_has_the_file_it_had() -> None:
 
 
 class Counter(RLModule):
-    """A user's own: acts by the number of steps so far."""
+    """A custom module that acts by the number of steps so far."""
 
     def setup(self) -> None:
         self.scale = torch.nn.Parameter(torch.ones(()))
@@ -219,7 +225,7 @@ class Counter(RLModule):
         return {"action_dist_inputs": inputs, "state_out/steps": steps}
 
 
-def test_a_users_module_has_a_state_of_any_kind() -> None:
+def test_custom_module_may_have_any_state() -> None:
     space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     example = make_policy(WALK)
     module = build_module(space, gym.spaces.Discrete(3), ModelSpec(), module_class=Counter)

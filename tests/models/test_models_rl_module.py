@@ -19,7 +19,7 @@ def _build(action_space: Space = DISCRETE, value: bool = True, **options: object
     return build_module(OBS, action_space, ModelSpec(fcnet_hiddens=[16, 16], **options), value)
 
 
-def test_outputs_have_the_references_names_and_shapes() -> None:
+def test_outputs_have_rllibs_names_and_shapes() -> None:
     module = _build()
     assert {name: tuple(out.shape) for name, out in module.forward_train(BATCH).items()} == {
         "action_dist_inputs": (5, 3),
@@ -30,41 +30,41 @@ def test_outputs_have_the_references_names_and_shapes() -> None:
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_values_are_the_same_by_either_way(share: bool) -> None:
+def test_compute_values_equals_forward_train(share: bool) -> None:
     module = _build(vf_share_layers=share)
     torch.testing.assert_close(module.compute_values(BATCH), module.forward_train(BATCH)["vf_preds"])
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_the_value_loss_reaches_the_policys_encoder_only_when_shared(share: bool) -> None:
+def test_value_loss_reaches_the_policy_encoder_only_if_shared(share: bool) -> None:
     module = _build(vf_share_layers=share)
     module.compute_values(BATCH).sum().backward()
     gradients = [parameter.grad for parameter in module.encoder.parameters()]
     assert all(gradient is not None for gradient in gradients) == share
 
 
-def test_without_a_value_head_there_are_no_values() -> None:
+def test_module_without_value_head_has_no_values() -> None:
     module = _build(value=False)
     assert set(module.forward_train(BATCH)) == {"action_dist_inputs"}
     with pytest.raises(NotImplementedError, match="no value head"):
         module.compute_values(BATCH)
 
 
-def test_the_seed_fixes_the_weights() -> None:
+def test_weights_follow_from_the_global_seed() -> None:
     one, same = _build(), _build()
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     torch.manual_seed(1)
-    other = build_module(OBS, Discrete(3), ModelSpec(fcnet_hiddens=[16, 16]), True)
-    assert not torch.equal(next(one.parameters()), next(other.parameters()))
+    second = build_module(OBS, Discrete(3), ModelSpec(fcnet_hiddens=[16, 16]), True)
+    assert not torch.equal(next(one.parameters()), next(second.parameters()))
 
 
-def test_the_first_policy_is_nearly_uniform() -> None:
+def test_initial_policy_is_nearly_uniform() -> None:
     module = _build()
     entropy = module.distribution(module.forward_train(BATCH)["action_dist_inputs"]).entropy()
     torch.testing.assert_close(entropy, torch.full((5,), np.log(3.0), dtype=torch.float32), atol=1e-3, rtol=0)
 
 
-def test_free_log_std_does_not_depend_on_the_observation_and_is_trained() -> None:
+def test_free_log_std_is_trained_and_independent_of_the_observation() -> None:
     space = Tuple((Box(-1.0, 1.0, (2,)), Discrete(2)))
     module = _build(space, value=False, free_log_std=True)
     inputs = module.forward_train(BATCH)["action_dist_inputs"]
@@ -78,15 +78,15 @@ def test_free_log_std_does_not_depend_on_the_observation_and_is_trained() -> Non
     assert (module.log_std.log_std.grad != 0).all()
 
 
-def test_state_round_trip() -> None:
-    one, other = _build(), _build()
+def test_set_state_restores_get_state() -> None:
+    source, target = _build(), _build()
     with torch.no_grad():
-        next(other.parameters()).add_(1.0)
-    other.set_state(one.get_state())
-    torch.testing.assert_close(other.forward_train(BATCH), one.forward_train(BATCH), rtol=0, atol=0)
+        next(target.parameters()).add_(1.0)
+    target.set_state(source.get_state())
+    torch.testing.assert_close(target.forward_train(BATCH), source.forward_train(BATCH), rtol=0, atol=0)
 
 
-def test_the_state_is_a_copy() -> None:
+def test_get_state_is_a_copy() -> None:
     module = _build()
     state = module.get_state()
     before = {name: tensor.clone() for name, tensor in state.items()}
@@ -96,7 +96,7 @@ def test_the_state_is_a_copy() -> None:
     assert all(torch.equal(state[name], before[name]) for name in before)
 
 
-def test_head_hiddens_stand_between_encoder_and_head() -> None:
+def test_head_layers_stand_between_encoder_and_output() -> None:
     assert sum(isinstance(layer, nn.Linear) for layer in _build(value=False).modules()) == 3
     assert (
         sum(isinstance(layer, nn.Linear) for layer in _build(value=False, head_fcnet_hiddens=[8]).modules())
@@ -104,14 +104,14 @@ def test_head_hiddens_stand_between_encoder_and_head() -> None:
     )
 
 
-def test_composite_observations_and_images() -> None:
+def test_composite_observations_and_images_are_accepted() -> None:
     space = Dict(camera=Box(0, 255, (36, 36, 1), dtype=np.uint8), speed=Box(-1.0, 1.0, (2,)))
     module = build_module(space, Discrete(2), ModelSpec(), True)
     batch = {"obs/camera": torch.zeros(2, 36, 36, 1, dtype=torch.uint8), "obs/speed": torch.zeros(2, 2)}
     assert module.forward_train(batch)["action_dist_inputs"].shape == (2, 2)
 
 
-class _Own(RLModule):
+class _CustomModule(RLModule):
     def setup(self) -> None:
         self.net = nn.Linear(4, self.action_head.inputs_size)
 
@@ -122,8 +122,8 @@ class _Own(RLModule):
         return {"action_dist_inputs": self.net(batch["obs"]) * 0.0}
 
 
-def test_a_users_module_overrides_what_it_needs() -> None:
-    module = build_module(OBS, Discrete(3), ModelSpec(), module_class=_Own)
+def test_custom_module_may_override_single_passes() -> None:
+    module = build_module(OBS, Discrete(3), ModelSpec(), module_class=_CustomModule)
     assert torch.equal(
         module.forward_train(BATCH)["action_dist_inputs"],
         module.forward_inference(BATCH)["action_dist_inputs"],

@@ -1,4 +1,4 @@
-"""The causal transformer against torch's own layers, and what its positions see."""
+"""The causal transformer against torch's own layers, and the tokens that its positions attend to."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def tokens(length=6, seed=0):
     return torch.randn(3, length, SIZE, generator=torch.Generator().manual_seed(seed))
 
 
-def made(layers=2, dropout=0.0):
+def build_transformer(layers=2, dropout=0.0):
     torch.manual_seed(0)
     model = CausalTransformer(SIZE, layers, HEADS, dropout)
     for parameter in model.parameters():
@@ -21,47 +21,47 @@ def made(layers=2, dropout=0.0):
     return model
 
 
-def test_its_layers_are_torchs():
-    model, found = made(), tokens()
-    expected = found
-    for own in model.layers:
+def test_transformer_equals_torch_layers():
+    model, embeddings = build_transformer(), tokens()
+    expected = embeddings
+    for block in model.layers:
         layer = nn.TransformerEncoderLayer(SIZE, HEADS, 4 * SIZE, 0.0, batch_first=True, norm_first=True)
         with torch.no_grad():
-            layer.self_attn.in_proj_weight.copy_(own.projections.weight)
-            layer.self_attn.in_proj_bias.copy_(own.projections.bias)
+            layer.self_attn.in_proj_weight.copy_(block.projections.weight)
+            layer.self_attn.in_proj_bias.copy_(block.projections.bias)
         pairs = (
-            (layer.self_attn.out_proj, own.merge),
-            (layer.linear1, own.dense[0]),
-            (layer.linear2, own.dense[2]),
-            (layer.norm1, own.before_attention),
-            (layer.norm2, own.before_dense),
+            (layer.self_attn.out_proj, block.merge),
+            (layer.linear1, block.dense[0]),
+            (layer.linear2, block.dense[2]),
+            (layer.norm1, block.before_attention),
+            (layer.norm2, block.before_dense),
         )
-        for theirs, ours in pairs:
-            theirs.load_state_dict(ours.state_dict())
+        for torch_parameter, parameter in pairs:
+            torch_parameter.load_state_dict(parameter.state_dict())
         expected = layer(expected, nn.Transformer.generate_square_subsequent_mask(6), is_causal=True)
-    torch.testing.assert_close(model(found), model.norm(expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(embeddings), model.norm(expected), atol=1e-5, rtol=1e-5)
 
 
-def test_a_position_sees_no_later_token():
-    model, one, other = made(), tokens(), tokens(seed=1)
-    mixed = torch.cat([one[:, :4], other[:, 4:]], 1)
-    torch.testing.assert_close(model(mixed)[:, :4], model(one)[:, :4])
-    assert not torch.allclose(model(mixed)[:, 4:], model(one)[:, 4:])
+def test_position_does_not_depend_on_later_tokens():
+    model, embeddings, other_embeddings = build_transformer(), tokens(), tokens(seed=1)
+    changed_embeddings = torch.cat([embeddings[:, :4], other_embeddings[:, 4:]], 1)
+    torch.testing.assert_close(model(changed_embeddings)[:, :4], model(embeddings)[:, :4])
+    assert not torch.allclose(model(changed_embeddings)[:, 4:], model(embeddings)[:, 4:])
 
 
 @pytest.mark.parametrize("unknown", [0, 1, 4])
-def test_unknown_tokens_before_count_as_absent(unknown):
-    model, found = made(), tokens()
-    known = (torch.arange(6) >= unknown).expand(3, 6)
+def test_masked_leading_tokens_count_as_absent(unknown):
+    model, embeddings = build_transformer(), tokens()
+    is_recorded = (torch.arange(6) >= unknown).expand(3, 6)
     torch.testing.assert_close(
-        model(found, known)[:, unknown:], model(found[:, unknown:]), atol=1e-5, rtol=1e-5
+        model(embeddings, is_recorded)[:, unknown:], model(embeddings[:, unknown:]), atol=1e-5, rtol=1e-5
     )
 
 
-def test_dropout_is_of_training_alone():
-    model, found = made(dropout=0.5), tokens()
-    assert not torch.equal(model(found), model(found))
+def test_transformer_dropout_applies_in_training_only():
+    model, embeddings = build_transformer(dropout=0.5), tokens()
+    assert not torch.equal(model(embeddings), model(embeddings))
     with torch.no_grad():
-        assert torch.equal(model(found), model(found)), "targets have none, in training mode too"
+        assert torch.equal(model(embeddings), model(embeddings)), "targets have none, in training mode too"
     model.eval()
-    assert torch.equal(model(found), model(found))
+    assert torch.equal(model(embeddings), model(embeddings))

@@ -53,9 +53,8 @@ def test_rule_missing_in_released_crd_becomes_problem(
     """Admission lets such a resource through; its problems become the condition Stalled, InvalidSpec."""
     body, cache = recording(**output), Cache()
     cache.put(kinds.RECORDING, body)
-    facts = asyncio.run(
-        Observer(None, cache, new_startups()).observe(Key("OfflineRecording", "team", "lines"))
-    )  # type: ignore[arg-type]
+    observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
+    facts = asyncio.run(observer.observe(Key("OfflineRecording", "team", "lines")))
     assert facts is not None
     assert facts.problems == problems
     assert (facts.resource is None) == bool(problems)
@@ -65,9 +64,8 @@ def test_invalid_spec_still_provides_suspend_and_run_policy() -> None:
     body, cache = recording(format="JSON", compression="zstd"), Cache()
     body["spec"] |= {"suspend": True, "runPolicy": {"stallTimeoutSeconds": 7200}}
     cache.put(kinds.RECORDING, body)
-    facts = asyncio.run(
-        Observer(None, cache, new_startups()).observe(Key("OfflineRecording", "team", "lines"))
-    )  # type: ignore[arg-type]
+    observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
+    facts = asyncio.run(observer.observe(Key("OfflineRecording", "team", "lines")))
     assert facts is not None and facts.resource is None
     assert (facts.suspend, facts.run_policy.stall_timeout_seconds) == (True, 7200)
     assert facts.run_policy.model_fields_set == {"stall_timeout_seconds"}, "the platform's count for the rest"

@@ -226,13 +226,13 @@ def test_update_reads_nothing_from_device(
     name: str, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device must not wait for Python, and an update must be capturable."""
-    compute_update = Learner._moved
+    compute_update = Learner._compute_update
 
     def compute_without_reads(*arguments: Any) -> Any:
         with NoDeviceReads():
             return compute_update(*arguments)
 
-    monkeypatch.setattr(Learner, "_moved", compute_without_reads)
+    monkeypatch.setattr(Learner, "_compute_update", compute_without_reads)
     fit(name, tmp_path, data, datasetNumItersPerLearner=2)
 
 

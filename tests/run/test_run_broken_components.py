@@ -14,26 +14,29 @@ from hindcast.errors import UserError
 from support import train, training
 
 NOISE = "returned two different columns '{}' for the same data: draw random numbers only from context.rng"
-LOSS = "gave a loss of optimiser 'critic' that "
-KEEPS = "changes self.{} from update to update, which no checkpoint holds: make it a buffer"
+LOSS = "returned a loss of optimiser 'critic' that "
+KEEPS = "changes self.{} from update to update, and checkpoints do not save it: make it a buffer"
 
 ALGORITHMS = {
     "NaN": ("the loss of optimiser 'critic' became NaN in update 5 in algorithm NaN at", "def losses"),
     "WrongShape": (LOSS + "has shape [32]: a loss is a scalar", "def losses"),
     "OfNothing": (LOSS + "depends on no parameter", "def losses"),
     "OfAnother": (LOSS + "depends on none of its parameters", "def losses"),
-    "Misnamed": ("gave a loss of optimiser 'critics'; there are ['critic', 'policy']", "def losses"),
-    "Bare": ("gave dict where its losses belong: return Losses", "def losses"),
+    "Misnamed": (
+        "returned a loss of optimiser 'critics'; its optimisers are ['critic', 'policy']",
+        "def losses",
+    ),
+    "Bare": ("returned dict instead of Losses: return Losses", "def losses"),
     "NumberAsLoss": (LOSS + "is a float", "def losses"),
-    "WideMetric": ("gave a metric 'value' of shape [32]: a metric is a scalar tensor", "def losses"),
-    "WidePriorities": ("gave priorities of shape [32, 4] for a batch of 32 items", "def losses"),
-    "NumberAsPriority": ("gave priorities as a float", "def losses"),
+    "WideMetric": ("returned a metric 'value' of shape [32]: a metric is a scalar tensor", "def losses"),
+    "WidePriorities": ("returned priorities of shape [32, 4] for a batch of 32 items", "def losses"),
+    "NumberAsPriority": ("returned priorities as a float", "def losses"),
     "Unused": (
-        "trains the network 'critic' with optimiser 'policy', whose losses have not used it",
+        "trains the network 'critic' with optimiser 'policy', but no loss of that optimiser has used it",
         "class Unused",
     ),
-    "Shared": ("gives optimisers 'policy' and 'critic' a parameter that they share", "def optimisers"),
-    "NoPolicy": ('gave networks that are not an nn.ModuleDict with a "policy"', "def networks"),
+    "Shared": ("gives optimisers 'policy' and 'critic' the same parameter", "def optimisers"),
+    "NoPolicy": ('returned networks that are not an nn.ModuleDict with a "policy"', "def networks"),
     "RaisesInLosses": ("algorithm RaisesInLosses raised KeyError at", 'return batch["rewards"]'),
     "RaisesInStages": ("between stages", "raise ArithmeticError"),
     "RaisesAfterwards": ("algorithm RaisesAfterwards raised KeyError at", 'nets["target"]'),
@@ -43,16 +46,16 @@ ALGORITHMS = {
     "OwnNoise": (KEEPS.format("rng"), "class OwnNoise"),
     "MovingMean": (KEEPS.format("mean"), "class MovingMean"),
     "RaisesInTheLoss": ("RaisesInTheLoss.compute_loss_for_module raised KeyError at", 'batch["rewards"]'),
-    "WideLoss": ("gave a loss of shape [32]: a loss is a scalar tensor", "def compute_loss_for_module"),
+    "WideLoss": ("returned a loss of shape [32]: a loss is a scalar tensor", "def compute_loss_for_module"),
     "NumpyNoiseInTheLoss": (
-        "draws from NumPy's global generator, which no checkpoint holds",
+        "draws from NumPy's global generator, which checkpoints do not save",
         "class NumpyNoiseInTheLoss",
     ),
     "ChangesTheBatch": ("changes the batch's 'obs' in place", "class ChangesTheBatch"),
     "CountsLosses": (KEEPS.format("calls"), "class CountsLosses"),
-    "Targets": ("gave 'values' of shape", "def targets"),
-    "NumpyTargets": ("gave 'values' as a ndarray for a window of", "def targets"),
-    "BareTargets": ("gave a Tensor; it must return a dictionary", "def targets"),
+    "Targets": ("returned 'values' of shape", "def targets"),
+    "NumpyTargets": ("returned 'values' as a ndarray for a window of", "def targets"),
+    "BareTargets": ("returned a Tensor; it must return a dictionary", "def targets"),
     "RaisingTargets": ("RaisingTargets.targets raised KeyError at", 'window.columns["values"]'),
 }
 CONNECTORS = {

@@ -101,7 +101,7 @@ def test_new_process_loads_module_only_if_class_is_allowed(trained_run: Path) ->
     assert completed.stdout.split()[-1] == "Net", completed.stderr
     refused_process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (
-        "no class is imported because a file says so; if it is yours, import it first"
+        "is not imported only because a file names it. If it is yours, import it first"
         in refused_process.stderr
     )
 
@@ -133,7 +133,7 @@ def test_expert_with_custom_module_is_checked_and_trained(tmp_path: Path) -> Non
         "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
         "stop": {"iterations": 1},
     }
-    with pytest.raises(UserError, match=r"Idle\._forward .* and no 'vf_preds'"):
+    with pytest.raises(UserError, match=r"Idle\._forward .* but no 'vf_preds'"):
         record(recording(tmp_path / "a", policy={"train": train_policy}), reporter=reporter)
     train_policy["model"] = {"moduleClass": "module_toys:Net"}
     record(

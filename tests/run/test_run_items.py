@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "Shortened": (
         {},
-        r"Shortened\.targets at .*algorithm_toys.py:\d+ gave 'value_targets' of shape \[\d+\] for a window of",
+        r"Shortened\.targets at .*algorithm_toys.py:\d+ returned 'value_targets' of shape \[\d+\] for a window of",
     ),
     "Raising": ({}, r"Raising\.targets raised KeyError at .*algorithm_toys.py:\d+: 'no_such_column'"),
 }

@@ -164,7 +164,9 @@ def test_invalid_model_options_are_reported(mistake: str, recall_data: Path, tmp
 
 def test_recorded_states_of_other_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     record_block(tmp_path / "data", checkpoint)
-    with pytest.raises(UserError, match=r"state 'h' has shape \[40, 16\], where the policy has \[40, 8\]"):
+    with pytest.raises(
+        UserError, match=r"state 'h' has shape \[40, 16\], but the policy needs shape \[40, 8\]"
+    ):
         fit(tmp_path, tmp_path / "data", recurrent="LSTM", cellSize=8, initialState="Recorded")
 
 

@@ -86,9 +86,8 @@ class Observer:
         entry = self._validations.pop(snapshot.key, None)
         if entry is None or entry[0] != version:
             entry = version, _validate_body(snapshot.body)
-        self._validations[snapshot.key] = (
-            entry  # re-inserted as the last one: the first one is the least recently used
-        )
+        # Re-inserted as the last entry, so that the first one is the least recently used.
+        self._validations[snapshot.key] = entry
         if len(self._validations) > _MAX_VALIDATIONS:
             del self._validations[next(iter(self._validations))]
         return entry[1]

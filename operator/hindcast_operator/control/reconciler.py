@@ -53,11 +53,9 @@ class Reconciler:
         """Reconcile a resource, and schedule a retry if that fails. Return the result in one word."""
         try:
             await self._reconcile(key)
-        except RetryLater as not_yet:
+        except RetryLater as reason:
             seconds = self._queue.retry(key)
-            log.info(
-                "not yet possible; will retry", resource=key, why=str(not_yet), seconds=round(seconds, 1)
-            )
+            log.info("not yet possible; will retry", resource=key, why=str(reason), seconds=round(seconds, 1))
             return "waits"
         except ApiError as error:
             seconds = self._queue.retry(key, min_seconds=error.retry_after or 0.0)

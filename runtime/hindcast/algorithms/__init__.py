@@ -1,4 +1,4 @@
-"""The algorithms by name, each one file; `resolve` finds them and a user's own."""
+"""The registry of algorithms, one file each; `resolve` also imports custom ones."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "SAC": SAC,
     "TD3BC": TD3BC,
 }
-"""Name -> class. A line here, and `make crds`, is all that an algorithm's file needs: resources, builder, Tune and the
-reference page follow."""
-_UNCALLED: Final = {
+"""Name -> class. An algorithm's file needs only a line here and `make crds`: resources, builder, Tune and the reference
+page are derived from it."""
+_UNSUPPORTED_HOOKS: Final = {
     "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
     "training_step": "its networks, optimisers and losses define the training step",
 }
-"""RLlib's algorithm methods that are not supported, and what to do instead of overriding them."""
+"""Methods of RLlib's algorithms that are not supported -> what to do instead of overriding them."""
 
 __all__ = ["REGISTRY", "build", "option_schemas", "resolve"]
 
 
 def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm:
-    """An algorithm with its options.
+    """Build an algorithm with its options.
 
     Args:
         name: see `resolve`.
-        config: options, camelCase or snake_case; the rest have their defaults.
-        at: where the config is in the resource, for messages.
+        config: options, camelCase or snake_case; others have their defaults.
+        at: field of the config in the resource, for messages.
 
     Raises:
-        SpecError: no such algorithm, or a wrong option.
-        UserCodeError: making the user's raised.
+        SpecError: the algorithm does not exist, or an option is invalid.
+        UserCodeError: the constructor of a custom algorithm raised.
     """
     algorithm = resolve(name)
     try:
@@ -73,14 +73,15 @@ def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm
 
 
 def resolve(name: str) -> type[Algorithm]:
-    """The class of an algorithm.
+    """Return the class of an algorithm.
 
     Args:
-        name: one of `REGISTRY`, or "package.module:Class" of the user's own.
+        name: one of `REGISTRY`, or "package.module:Class" of a custom algorithm.
 
     Raises:
-        SpecError: there is no such algorithm, the class is not one, or it overrides a method that is never called.
-        UserCodeError: the user's module raised while it was imported.
+        SpecError: the algorithm does not exist, the class is not an algorithm, or it overrides a method that is never
+            called.
+        UserCodeError: importing the user's module raised.
     """
     if name in REGISTRY:
         return REGISTRY[name]
@@ -89,18 +90,19 @@ def resolve(name: str) -> type[Algorithm]:
             f'algorithm is {name!r}, which is neither an algorithm nor a "package.module:Class"'
             f"{nearest(name, REGISTRY)}"
         )
-    found = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]
-    refuse_unused_overrides(found, Algorithm, _UNCALLED)
-    if issubclass(found, CustomLoss):
-        refuse_unused_overrides(found, CustomLoss, NOT_OF_LEARNERS)
-    return found
+    algorithm = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]
+    refuse_unused_overrides(algorithm, Algorithm, _UNSUPPORTED_HOOKS)
+    if issubclass(algorithm, CustomLoss):
+        refuse_unused_overrides(algorithm, CustomLoss, NOT_OF_LEARNERS)
+    return algorithm
 
 
 def option_schemas() -> dict[str, dict[str, Any]]:
-    """Algorithm name -> JSON schema of its options, and what else a resource is checked by: `x-kinds` names the
-    resources that it can be used in, `x-distributions` the distributions that it trains, where not all; it trains
-    recurrent policies (`x-recurrent`), learns from episodes that its policy plays (`x-live`), can be compiled
-    (`x-compiled`), or builds a policy of its own kind (`x-own-policy`).
+    """Return algorithm name -> JSON schema of its options, with properties that resources are checked against.
+
+    `x-kinds` are the resources in which it can be used, and `x-distributions` the distributions that it can train, if
+    not all. The booleans say whether it can train recurrent policies (`x-recurrent`), learn from episodes that its
+    policy plays (`x-live`), be compiled (`x-compiled`), and whether it builds its own class of policy (`x-own-policy`).
     """
     return {
         name: algorithm.Options.model_json_schema() | _traits(algorithm)

@@ -1,4 +1,4 @@
-"""What algorithms share that train a policy and critics on transitions, with target networks."""
+"""Base of algorithms that train a policy and critics on transitions, with target networks."""
 
 from __future__ import annotations
 

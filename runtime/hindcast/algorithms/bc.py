@@ -58,18 +58,19 @@ class BC(Algorithm):
         losses = distribution.imitation_loss(actions)
         loss = batch_mean(losses, batch)
         metrics = {"policy_loss": loss}
+        # Metrics need no gradients.
         with torch.no_grad():
             if policy.action_head.is_stochastic:
                 metrics["entropy"] = batch_mean(distribution.entropy(), batch)
             if policy.action_head.is_discrete:
-                agreement = _agreement(distribution.mode(), actions, losses.shape)
-                metrics["action_accuracy"] = batch_mean(agreement, batch)
+                accuracy = _agreement(distribution.mode(), actions, losses.shape)
+                metrics["action_accuracy"] = batch_mean(accuracy, batch)
         return Losses({"policy": loss}, metrics)
 
 
-def _agreement(chosen: Actions, recorded: Actions, steps: torch.Size) -> Tensor:
-    """`[*steps]` share of the elements of an action on which both agree."""
-    if isinstance(chosen, Tensor) and isinstance(recorded, Tensor):
-        return (chosen == recorded).float().reshape(*steps, -1).mean(-1)
-    assert not isinstance(chosen, Tensor) and not isinstance(recorded, Tensor)
-    return torch.stack([_agreement(chosen[leaf], recorded[leaf], steps) for leaf in chosen]).mean(0)
+def _agreement(modes: Actions, recorded: Actions, shape: torch.Size) -> Tensor:
+    """Return the fraction `[*shape]` of an action's elements that are equal."""
+    if isinstance(modes, Tensor) and isinstance(recorded, Tensor):
+        return (modes == recorded).float().reshape(*shape, -1).mean(-1)
+    assert not isinstance(modes, Tensor) and not isinstance(recorded, Tensor)
+    return torch.stack([_agreement(modes[leaf], recorded[leaf], shape) for leaf in modes]).mean(0)

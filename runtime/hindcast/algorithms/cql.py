@@ -21,7 +21,7 @@ from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
-_MOST_WEIGHT = 1e6
+_MAX_GAP_WEIGHT = 1e6
 
 
 class CQLOptions(SACOptions):
@@ -81,79 +81,90 @@ class CQL(SAC):
         return nets
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
-        found = super().optimisers(nets)
+        optimisers = super().optimisers(nets)
         if self.options.lagrangian:
-            found["gap_weight"] = OptimiserSpec(list(nets["gap_weight"].parameters()), self.options.critic_lr)
-        return found
+            optimisers["gap_weight"] = OptimiserSpec(
+                list(nets["gap_weight"].parameters()), self.options.critic_lr
+            )
+        return optimisers
 
     def update_kind(self, updates: int) -> bool:
-        """Whether the policy is trained by the critics."""
+        """Return whether the critics train the policy; before `bcIters` updates it clones."""
         return updates >= self.options.bc_iters
 
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """Noise of the actions from π(s) and from π(s'), and the uniform actions."""
-        count, policy = self.options.num_actions, cast(RLModule, nets["policy"])
-        own, later = (action_noise(policy, batch, step, each) for each in (count, count + 1))
-        within = cast(ActionRange, nets["range"])
-        uniform = within.uniform(count * own.shape[1], step.generator)
-        return own, later, uniform.unflatten(0, own.shape[:2])
+        """Draw the noise of the actions from π(s) and π(s'), and the uniform actions."""
+        num_actions, policy = self.options.num_actions, cast(RLModule, nets["policy"])
+        # One more from π(s'): the first is a' of the TD target, the others are sampled actions of the gap.
+        noise, next_noise = (
+            action_noise(policy, batch, step, count) for count in (num_actions, num_actions + 1)
+        )
+        action_range = cast(ActionRange, nets["range"])
+        uniform = action_range.uniform(num_actions * noise.shape[1], step.generator)
+        return noise, next_noise, uniform.unflatten(0, noise.shape[:2])
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *draws: Tensor) -> Losses:
         if not self.options.lagrangian:
             loss, _, metrics = self._critic_loss(nets, batch, 1.0, *draws)
             return Losses({"critics": loss}, metrics)
-        weight = cast(LogWeight, nets["gap_weight"])().clamp(max=_MOST_WEIGHT)
-        loss, excess, metrics = self._critic_loss(nets, batch, weight.detach(), *draws)
-        losses = {"critics": loss, "gap_weight": -0.5 * (weight * excess).sum()}
-        return Losses(losses, {**metrics, "gap_weight": weight}, joint=True)
+        gap_weight = cast(LogWeight, nets["gap_weight"])().clamp(max=_MAX_GAP_WEIGHT)
+        loss, excess, metrics = self._critic_loss(nets, batch, gap_weight.detach(), *draws)
+        # Half the sum over both critics, as in the authors' code.
+        losses = {"critics": loss, "gap_weight": -0.5 * (gap_weight * excess).sum()}
+        return Losses(losses, {**metrics, "gap_weight": gap_weight}, joint=True)
 
     def _critic_loss(
         self, nets: nn.ModuleDict, batch: Tensors, weight: Tensor | float, *draws: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The critics' loss, with the weight of the penalty; by how much the gaps exceed their target; metrics."""
+        """Return the critics' loss with the penalty weighted, the gaps' excess over their target, and metrics."""
         options = self.options
         with torch.no_grad():
-            actions, log_densities, wanted = self._samples(nets, batch, *draws)
-        others, taken = self._values(cast(Critics, nets["critics"]), batch, actions)
-        td_loss = (taken - wanted).square().mean(-1).sum()
-        soft = torch.logsumexp((others - log_densities) / options.temperature, 1) * options.temperature
-        gaps = (soft - taken).mean(-1)
+            actions, log_densities, td_target = self._samples(nets, batch, *draws)
+        sampled_q, q = self._q_values(cast(Critics, nets["critics"]), batch, actions)
+        td_loss = (q - td_target).square().mean(-1).sum()
+        # log Σ exp with importance weights: the actions are samples with different log-densities.
+        soft_maximum = (
+            torch.logsumexp((sampled_q - log_densities) / options.temperature, 1) * options.temperature
+        )
+        gaps = (soft_maximum - q).mean(-1)
         penalties = options.min_q_weight * gaps - (options.lagrangian_thresh if options.lagrangian else 0.0)
-        metrics = {"td_loss": td_loss, "mean_q": taken.mean(), "conservative_gap": gaps.mean()}
+        metrics = {"td_loss": td_loss, "mean_q": q.mean(), "conservative_gap": gaps.mean()}
         return td_loss + (weight * penalties).sum(), penalties.detach(), metrics
 
-    def _values(self, critics: Critics, batch: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """`[E, 3 N, B]` values of the sampled actions, the last N of them from π(s'); `[E, B]` of the recorded ones."""
-        recorded = batch[Columns.ACTIONS].unsqueeze(0)
+    def _q_values(self, critics: Critics, batch: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Q of the sampled actions `[E, 3 N, B]`, the last N from π(s'), and of recorded actions `[E, B]`."""
+        recorded_actions = batch[Columns.ACTIONS].unsqueeze(0)
         if not self.options.next_state_gap:
-            values = critics(batch, torch.cat([actions, recorded]))
+            values = critics(batch, torch.cat([actions, recorded_actions]))
             return values[:, :-1], values[:, -1]
-        here, later = actions.split([2 * self.options.num_actions, self.options.num_actions])
-        values = critics(batch, torch.cat([here, recorded]))
-        return torch.cat([values[:, :-1], critics(next_observations(batch), later)], 1), values[:, -1]
+        current_actions, next_actions = actions.split(
+            [2 * self.options.num_actions, self.options.num_actions]
+        )
+        values = critics(batch, torch.cat([current_actions, recorded_actions]))
+        return torch.cat([values[:, :-1], critics(next_observations(batch), next_actions)], 1), values[:, -1]
 
     def _samples(
-        self, nets: nn.ModuleDict, batch: Tensors, own_noise: Tensor, later_noise: Tensor, uniform: Tensor
+        self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, next_noise: Tensor, uniform: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`[3 N, B, *shape]` actions, `[3 N, B]` their log-densities; and `[B]` the critics' targets."""
-        policy, following = cast(RLModule, nets["policy"]), next_observations(batch)
-        (own, own_logp), (later, later_logp) = run_parallel(
-            lambda: sample_actions(policy, batch, own_noise),
-            lambda: sample_actions(policy, following, later_noise),
+        """Return sampled actions `[3 N, B, *shape]`, their log-densities `[3 N, B]`, and the critics' targets `[B]`."""
+        policy, next_obs = cast(RLModule, nets["policy"]), next_observations(batch)
+        (policy_actions, logp), (next_actions, next_logp) = run_parallel(
+            lambda: sample_actions(policy, batch, noise),
+            lambda: sample_actions(policy, next_obs, next_noise),
         )
-        within = cast(ActionRange, nets["range"])
-        actions = torch.cat([uniform, own, later[1:]])
-        log_densities = torch.cat([within.log_density().expand_as(own_logp), own_logp, later_logp[1:]])
-        values: Tensor = nets["target_critics"](following, later[0]).amin(0)
+        action_range = cast(ActionRange, nets["range"])
+        actions = torch.cat([uniform, policy_actions, next_actions[1:]])
+        log_densities = torch.cat([action_range.log_density().expand_as(logp), logp, next_logp[1:]])
+        target_q: Tensor = nets["target_critics"](next_obs, next_actions[0]).amin(0)
         if not self.options.deterministic_backup:
-            values = values - cast(LogWeight, nets["alpha"])() * later_logp[0]
-        return actions, log_densities, td_target(batch, values)
+            target_q = target_q - cast(LogWeight, nets["alpha"])() * next_logp[0]
+        return actions, log_densities, td_target(batch, target_q)
 
     def _policy_objective(
-        self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, kind: Hashable
+        self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, update_kind: Hashable
     ) -> Tensor:
-        if kind:
-            return super()._policy_objective(nets, batch, actions, kind)
+        if update_kind:
+            return super()._policy_objective(nets, batch, actions, update_kind)
         policy = cast(RLModule, nets["policy"])
-        inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
-        return policy.distribution(inputs).logp(batch[Columns.ACTIONS])
+        dist_inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
+        return policy.distribution(dist_inputs).logp(batch[Columns.ACTIONS])

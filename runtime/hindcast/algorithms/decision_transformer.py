@@ -110,11 +110,13 @@ class DecisionTransformer(Algorithm):
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr, "AdamW", decay)}
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-        no_values = window.columns[Columns.REWARDS].new_zeros(window.num_steps + len(window.length))
-        _, returns = window_gae(window, no_values, gamma=1.0, lambda_=1.0)
+        # With V = 0 and λ = 1 the value targets are the sums of rewards to the episode's end.
+        zeros = window.columns[Columns.REWARDS].new_zeros(window.num_steps + len(window.length))
+        _, returns = window_gae(window, zeros, gamma=1.0, lambda_=1.0)
         if self.options.target_return is None:
-            first = window.length.cumsum(0) - window.length
-            cast(ReturnPolicy, nets["policy"]).raise_target_return(returns[first].max())
+            # The best return in the data so far is the default target.
+            first_rows = window.length.cumsum(0) - window.length
+            cast(ReturnPolicy, nets["policy"]).raise_target_return(returns[first_rows].max())
         return {Columns.RETURNS_TO_GO: returns}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
@@ -125,9 +127,9 @@ class DecisionTransformer(Algorithm):
 
 
 def _distribution(action_space: gym.Space) -> str:
-    """The kind of distribution for `model.distribution: Auto`: continuous actions are the paper's, without noise."""
+    """Return the distribution for `model.distribution: Auto`: without noise for continuous actions, as in the paper."""
     leaves = flatten_space(action_space, Columns.ACTIONS).values()
-    floats = [each for each in leaves if is_float_box(each)]
-    if not floats:
+    float_spaces = [space for space in leaves if is_float_box(space)]
+    if not float_spaces:
         return "auto"
-    return "squashedDeterministic" if all(each.is_bounded() for each in floats) else "deterministic"
+    return "squashedDeterministic" if all(space.is_bounded() for space in float_spaces) else "deterministic"

@@ -113,17 +113,20 @@ class DQN(Algorithm):
         options, model, name = self.options, inputs.model, type(self).__name__
         if not isinstance(inputs.action_space, gym.spaces.Discrete):
             raise SpecError(
-                f"spec.algorithm: {name} needs one discrete action, a Discrete space, not {inputs.action_space}; for "
-                "continuous actions take SAC, CQL or TD3BC, for others IQL, MARWIL or BC."
+                f"spec.algorithm: {name} requires one discrete action, a Discrete space, not {inputs.action_space}; "
+                "use SAC, CQL or TD3BC for continuous actions, and IQL, MARWIL or BC for other actions."
             )
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
                 f"spec.model: {name} builds its policy from action values: leave recurrent and moduleClass out."
             )
-        own = {"dueling": options.dueling, "quantiles": options.num_quantiles}
+        module_options = {"dueling": options.dueling, "quantiles": options.num_quantiles}
         policy = GreedyPolicy(
-            inputs.observation_space, inputs.action_space, model.model_copy(update={"module_options": own})
+            inputs.observation_space,
+            inputs.action_space,
+            model.model_copy(update={"module_options": module_options}),
         )
+        # The end of the schedule: without a sampler, `before_play` never sets it.
         policy.epsilon.fill_(value_at(options.epsilon, _FOREVER))
         return nn.ModuleDict({"policy": policy})
 
@@ -133,22 +136,22 @@ class DQN(Algorithm):
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
         values = cast(GreedyPolicy, nets["policy"]).values
         quantiles = values.quantiles(batch)
-        taken = values.gather(quantiles, batch[Columns.ACTIONS])[0]
-        wanted = self._wanted(values, cast(ActionValues, nets["target"]), batch)
-        errors = quantile_huber(taken, wanted)
-        weighted = errors * batch[Columns.WEIGHTS] if self.options.prioritized_replay else errors
-        td_loss = weighted.mean()
-        metrics = {"td_loss": td_loss, "mean_q": taken.mean()}
+        q = values.gather(quantiles, batch[Columns.ACTIONS])[0]
+        td_target = self._td_target(values, cast(ActionValues, nets["target"]), batch)
+        errors = quantile_huber(q, td_target)
+        weighted_errors = errors * batch[Columns.WEIGHTS] if self.options.prioritized_replay else errors
+        td_loss = weighted_errors.mean()
+        metrics = {"td_loss": td_loss, "mean_q": q.mean()}
         priorities = (
-            (quantile_mean(wanted) - quantile_mean(taken)).detach()
+            (quantile_mean(td_target) - quantile_mean(q)).detach()
             if self.options.prioritized_replay
             else None
         )
-        loss = td_loss + self._penalty(quantile_mean(quantiles)[0], quantile_mean(taken), metrics)
+        loss = td_loss + self._penalty(quantile_mean(quantiles)[0], quantile_mean(q), metrics)
         return Losses({"policy": loss}, metrics, priorities=priorities)
 
     def update_kind(self, updates: int) -> bool:
-        """Whether the target network moves."""
+        """Return whether this update moves the target network."""
         return (updates + 1) % self.options.target_network_update_freq == 0
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
@@ -158,32 +161,33 @@ class DQN(Algorithm):
     def critic(self, nets: nn.ModuleDict) -> Critic:
         values = cast(GreedyPolicy, nets["policy"]).values
 
-        def value_of(batch: Tensors, actions: Actions | None = None) -> Tensor:
+        def q_of(batch: Tensors, actions: Actions | None = None) -> Tensor:
             if actions is None:
                 return values.gather(values(batch), batch[Columns.ACTIONS])[0]
-            listed = cast(Tensor, actions)
-            return values.gather(values(batch).expand(len(listed), -1, -1), listed)
+            action_rows = cast(Tensor, actions)
+            return values.gather(values(batch).expand(len(action_rows), -1, -1), action_rows)
 
-        return value_of
+        return q_of
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:
         cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))
 
     @torch.no_grad()
-    def _wanted(self, values: ActionValues, target: ActionValues, batch: Tensors) -> Tensor:
-        """`[B, Q]` targets of the quantiles."""
-        following = next_observations(batch)
-        after = target.quantiles(following)[0]
-        chooser = values(following)[0] if self.options.double_q else quantile_mean(after)
-        best = gather_values(after, chooser.argmax(-1))
-        return td_target(batch, best.T).T
+    def _td_target(self, values: ActionValues, target: ActionValues, batch: Tensors) -> Tensor:
+        """Return the TD targets `[B, Q]` of the quantiles."""
+        next_obs = next_observations(batch)
+        next_quantiles = target.quantiles(next_obs)[0]
+        # Double Q-learning: Q selects the action, Q̄ evaluates it.
+        selection_q = values(next_obs)[0] if self.options.double_q else quantile_mean(next_quantiles)
+        best_quantiles = gather_values(next_quantiles, selection_q.argmax(-1))
+        return td_target(batch, best_quantiles.T).T
 
-    def _penalty(self, values: Tensor, taken: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
-        """A term added to the loss.
+    def _penalty(self, values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
+        """Return a term that is added to the loss.
 
         Args:
-            values: `[B, n]` of all actions.
-            taken: `[B]` of the recorded actions.
+            values: `[B, n]` Q of all actions.
+            q: `[B]` Q of the recorded actions.
             metrics: of the update; may be extended.
         """
         return 0.0
@@ -208,19 +212,22 @@ class DiscreteCQL(DQN):
     kinds = frozenset({"OfflineTraining"})
     options: DiscreteCQLOptions
 
-    def _penalty(self, values: Tensor, taken: Tensor, metrics: dict[str, Tensor]) -> Tensor:
-        gap = (values.logsumexp(-1) - taken).mean()
+    def _penalty(self, values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor:
+        gap = (values.logsumexp(-1) - q).mean()
         metrics["conservative_gap"] = gap
         return self.options.min_q_weight * gap
 
 
-def quantile_huber(taken: Tensor, wanted: Tensor) -> Tensor:
-    """`[B]` the quantile Huber loss of `taken` against `wanted`, `[B, Q]` both; with Q = 1 the Huber loss."""
-    count = taken.shape[-1]
-    if count == 1:
-        return functional.huber_loss(taken, wanted, reduction="none").squeeze(-1)
-    gaps = wanted.unsqueeze(-2) - taken.unsqueeze(-1)
-    losses = functional.huber_loss(gaps, torch.zeros_like(gaps), reduction="none")
-    levels = (torch.arange(count, device=taken.device) + 0.5).unsqueeze(-1) / count
-    weights = (levels - (gaps.detach() < 0).to(gaps.dtype)).abs()
+def quantile_huber(quantiles: Tensor, target_quantiles: Tensor) -> Tensor:
+    """Return the quantile Huber loss `[B]` of quantiles against their targets, both `[B, Q]`; the Huber loss if Q = 1.
+
+    It is the loss of arXiv 1710.10044 with κ = 1.
+    """
+    num_quantiles = quantiles.shape[-1]
+    if num_quantiles == 1:
+        return functional.huber_loss(quantiles, target_quantiles, reduction="none").squeeze(-1)
+    td_errors = target_quantiles.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    losses = functional.huber_loss(td_errors, torch.zeros_like(td_errors), reduction="none")
+    levels = (torch.arange(num_quantiles, device=quantiles.device) + 0.5).unsqueeze(-1) / num_quantiles
+    weights = (levels - (td_errors.detach() < 0).to(td_errors.dtype)).abs()
     return (weights * losses).mean(-1).sum(-1)

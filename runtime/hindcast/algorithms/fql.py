@@ -83,8 +83,8 @@ class FQL(ActorCritic):
         chunk = self.options.action_chunk
         policy = inputs.own_policy(OneStepPolicy, "FQL", chunk=chunk)
         behaviour = VectorField(inputs.observation_space, policy.action_head.noise_size, inputs.model)
-        of_chunks = replace(inputs, action_space=chunk_space(inputs.action_space, chunk))
-        critics = of_chunks.critics(members=2, layer_norm=self.options.critic_layer_norm)
+        chunk_inputs = replace(inputs, action_space=chunk_space(inputs.action_space, chunk))
+        critics = chunk_inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
         return nn.ModuleDict({"policy": policy, "behaviour": behaviour, "critics": critics})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -93,77 +93,85 @@ class FQL(ActorCritic):
         return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        policy, known = cast(OneStepPolicy, nets["policy"]), known_actions(batch)
+        # The order of the draws is part of the results: TD target, flow, distillation.
+        policy, is_recorded = cast(OneStepPolicy, nets["policy"]), recorded_mask(batch)
         batch = from_first_steps(batch)
-        recorded = policy.range.to_unit(batch[Columns.ACTIONS])
-        taken = nets["critics"](batch)
-        wanted = self._wanted(nets, batch, normal_like(recorded, step))
-        critic_loss = mean_where(known.all(-1), (taken - wanted).square().sum(0))
-        flow_loss = mean_where(known, self._flow_errors(nets, batch, recorded, step))
-        far, values = self._distilled(nets, batch, normal_like(recorded, step))
-        scale = values.detach().abs().mean() if self.options.normalize_q_loss else 1.0
-        policy_loss = self.options.alpha * far - values.mean() / scale
+        actions = policy.range.to_unit(batch[Columns.ACTIONS])
+        q = nets["critics"](batch)
+        td_target = self._td_target(nets, batch, normal_like(actions, step))
+        # Chunks that an episode's end cuts short have no n-step return over h steps.
+        critic_loss = mean_where(is_recorded.all(-1), (q - td_target).square().sum(0))
+        flow_loss = mean_where(is_recorded, self._flow_errors(nets, batch, actions, step))
+        distillation_loss, policy_q = self._distil(nets, batch, normal_like(actions, step))
+        scale = policy_q.detach().abs().mean() if self.options.normalize_q_loss else 1.0
+        policy_loss = self.options.alpha * distillation_loss - policy_q.mean() / scale
         metrics = {
             "critic_loss": critic_loss,
             "flow_loss": flow_loss,
             "policy_loss": policy_loss,
-            "distillation_loss": far,
-            "mean_q": taken.mean(),
+            "distillation_loss": distillation_loss,
+            "mean_q": q.mean(),
         }
         return Losses({"critics": critic_loss, "behaviour": flow_loss, "policy": policy_loss}, metrics)
 
     @torch.no_grad()
-    def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
-        """`[B]` the critics' targets."""
-        policy, following = cast(OneStepPolicy, nets["policy"]), next_observations(batch)
-        actions = policy.range.from_unit(policy.unclipped_actions(following, noise))
-        values = nets["target_critics"](following, actions)
-        return td_target(batch, values.amin(0) if self.options.q_aggregation == "min" else values.mean(0))
+    def _td_target(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
+        """Return the critics' TD targets `[B]`."""
+        policy, next_obs = cast(OneStepPolicy, nets["policy"]), next_observations(batch)
+        actions = policy.range.from_unit(policy.unclipped_actions(next_obs, noise))
+        target_q = nets["target_critics"](next_obs, actions)
+        return td_target(batch, target_q.amin(0) if self.options.q_aggregation == "min" else target_q.mean(0))
 
-    def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, recorded: Tensor, step: Step) -> Tensor:
-        """`[B, h]` squared error, averaged over an action's elements."""
-        field, noise = cast(VectorField, nets["behaviour"]), normal_like(recorded, step)
-        time = torch.rand((len(recorded), 1), generator=step.generator, device=recorded.device)
-        between = (1.0 - time) * noise + time * recorded
-        found = field(field.features(batch), between, time)
-        errors = (found - (recorded - noise)).square()
+    def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, step: Step) -> Tensor:
+        """Return the flow-matching error `[B, h]`, averaged over an action's elements."""
+        vector_field, noise = cast(VectorField, nets["behaviour"]), normal_like(actions, step)
+        t = torch.rand((len(actions), 1), generator=step.generator, device=actions.device)
+        # Flow matching (arXiv 2210.02747): a straight path from noise to action has velocity action - noise.
+        x_t = (1.0 - t) * noise + t * actions
+        velocity = vector_field(vector_field.features(batch), x_t, t)
+        errors = (velocity - (actions - noise)).square()
         return errors.unflatten(-1, (self.options.action_chunk, -1)).mean(-1)
 
-    def _distilled(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The distillation loss, a scalar; and `[B]` the values of the policy's actions."""
+    def _distil(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distillation loss, a scalar, and Q of the policy's actions `[B]`."""
         policy, critics = cast(OneStepPolicy, nets["policy"]), cast(Critics, nets["critics"])
         with torch.no_grad():
-            flowed = cast(VectorField, nets["behaviour"]).flow(batch, noise, self.options.flow_steps)
+            flow_actions = cast(VectorField, nets["behaviour"]).flow(batch, noise, self.options.flow_steps)
         actions = policy.unclipped_actions(batch, noise)
-        values = critics(batch, policy.range.from_unit(actions)).mean(0)
-        return (actions - flowed).square().mean(), values
+        q = critics(batch, policy.range.from_unit(actions)).mean(0)
+        return (actions - flow_actions).square().mean(), q
 
 
-def known_actions(batch: Tensors) -> Tensor:
-    """`[B, h]` which actions of the chunks were recorded; without chunks `[B, 1]`, all."""
-    known = batch.get(Columns.LOSS_MASK)
+def recorded_mask(batch: Tensors) -> Tensor:
+    """Return the mask `[B, h]` of actions that were recorded; without chunks `[B, 1]`, all true."""
+    loss_mask = batch.get(Columns.LOSS_MASK)
     return (
-        torch.ones_like(batch[Columns.DISCOUNTS], dtype=torch.bool).unsqueeze(-1) if known is None else known
+        torch.ones_like(batch[Columns.DISCOUNTS], dtype=torch.bool).unsqueeze(-1)
+        if loss_mask is None
+        else loss_mask
     )
 
 
 def from_first_steps(batch: Tensors) -> Tensors:
-    """For sequences, all actions and the other columns of the first step, whose n-step return is the sequence's."""
+    """Keep all actions of each sequence, but other columns of its first step only; timesteps stay unchanged.
+
+    The n-step return of the first step is that of the whole chunk.
+    """
     if Columns.LOSS_MASK not in batch:
         return batch
-    filled = fill_padding(batch)
+    filled_batch = fill_padding(batch)
     return {
-        leaf: each if leaf == Columns.ACTIONS else each[:, 0]
-        for leaf, each in filled.items()
-        if each.dim() > 1
+        leaf: column if leaf == Columns.ACTIONS else column[:, 0]
+        for leaf, column in filled_batch.items()
+        if column.dim() > 1
     }
 
 
-def mean_where(known: Tensor, values: Tensor) -> Tensor:
-    """The mean of `values` where `known`, of the same shape; 0 where nothing is."""
-    return torch.where(known, values, 0.0).sum() / known.sum().clamp(min=1)
+def mean_where(mask: Tensor, values: Tensor) -> Tensor:
+    """Return the mean of `values` where `mask`, of the same shape, is true; 0 if it is nowhere true."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def normal_like(actions: Tensor, step: Step) -> Tensor:
-    """Standard normal noise of the same shape."""
+    """Draw standard normal noise of the same shape as `actions`."""
     return torch.randn(actions.shape, generator=step.generator, device=actions.device)

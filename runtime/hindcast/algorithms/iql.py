@@ -57,10 +57,10 @@ class IQL(ActorCritic):
     can_train_online = True
     distributions = STOCHASTIC_DISTRIBUTIONS
     compiled_methods = (
-        "_target_values",
-        "_values",
-        "_chosen",
-        "_taken",
+        "_target_q",
+        "_v",
+        "_dist_inputs",
+        "_q",
         "_value_loss",
         "_policy_loss",
         "_critic_loss",
@@ -78,61 +78,60 @@ class IQL(ActorCritic):
         return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:  # noqa: ARG002
-        worth, values, chosen, taken = run_parallel(
-            lambda: self._target_values(nets, batch),
-            lambda: self._values(nets, batch),
-            lambda: self._chosen(nets, batch),
-            lambda: self._taken(nets, batch),
+        target_q, v, dist_inputs, q = run_parallel(
+            lambda: self._target_q(nets, batch),
+            lambda: self._v(nets, batch),
+            lambda: self._dist_inputs(nets, batch),
+            lambda: self._q(nets, batch),
         )
-        vf_loss, mean_v = self._value_loss(worth, values)
+        vf_loss, mean_v = self._value_loss(target_q, v)
         yield Losses({"value": vf_loss}, {"vf_loss": vf_loss, "mean_v": mean_v})
+        # V has been stepped: policy and critics use the new V, but Q̄ from before.
         with torch.no_grad():
-            values, following = run_parallel(
-                lambda: self._values(nets, batch), lambda: self._values(nets, next_observations(batch))
+            v, next_v = run_parallel(
+                lambda: self._v(nets, batch), lambda: self._v(nets, next_observations(batch))
             )
-        (policy_loss, of_policy), (critic_loss, of_critics) = run_parallel(
-            lambda: self._policy_loss(nets, batch, chosen, worth - values),
-            lambda: self._critic_loss(batch, taken, following),
+        (policy_loss, policy_metrics), (critic_loss, critic_metrics) = run_parallel(
+            lambda: self._policy_loss(nets, batch, dist_inputs, target_q - v),
+            lambda: self._critic_loss(batch, q, next_v),
         )
-        metrics = {"policy_loss": policy_loss, "critic_loss": critic_loss, **of_policy, **of_critics}
+        metrics = {"policy_loss": policy_loss, "critic_loss": critic_loss, **policy_metrics, **critic_metrics}
         yield Losses({"policy": policy_loss, "critics": critic_loss}, metrics, joint=True)
 
     @torch.no_grad()
-    def _target_values(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
-        """`[B]` min Q̄ of the recorded actions."""
+    def _target_q(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+        """Return min Q̄(s, a) `[B]` of the recorded actions."""
         return cast(Tensor, nets["target_critics"](batch).amin(0))
 
-    def _values(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+    def _v(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
         return cast(Tensor, nets["value"](batch))
 
-    def _chosen(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
-        """What the policy's distribution is made from."""
+    def _dist_inputs(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+        """Return the inputs of the policy's action distribution."""
         return cast(RLModule, nets["policy"]).forward_train(batch)[Columns.ACTION_DIST_INPUTS]
 
-    def _taken(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
-        """`[E, B]` Q of the recorded actions."""
+    def _q(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+        """Return Q(s, a) `[E, B]` of the recorded actions."""
         return cast(Tensor, nets["critics"](batch))
 
-    def _value_loss(self, worth: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and the mean of V."""
-        return expectile_loss(worth - values, self.options.expectile), values.mean()
+    def _value_loss(self, target_q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the mean of V."""
+        return expectile_loss(target_q - v, self.options.expectile), v.mean()
 
     def _policy_loss(
-        self, nets: nn.ModuleDict, batch: Tensors, chosen: Tensor, advantages: Tensor
+        self, nets: nn.ModuleDict, batch: Tensors, dist_inputs: Tensor, advantages: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         weights = (self.options.beta * advantages).exp().clamp(max=self.options.weight_clip)
-        likelihoods = cast(RLModule, nets["policy"]).distribution(chosen).logp(actions_of(batch))
+        logp = cast(RLModule, nets["policy"]).distribution(dist_inputs).logp(actions_of(batch))
         metrics = {"mean_advantage": advantages.mean(), "mean_weight": weights.mean()}
-        return -(weights * likelihoods).mean(), metrics
+        return -(weights * logp).mean(), metrics
 
-    def _critic_loss(
-        self, batch: Tensors, taken: Tensor, following: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        wanted = td_target(batch, following)
-        return (taken - wanted).square().mean(-1).sum(), {"mean_q": taken.mean()}
+    def _critic_loss(self, batch: Tensors, q: Tensor, next_v: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        q_target = td_target(batch, next_v)
+        return (q - q_target).square().mean(-1).sum(), {"mean_q": q.mean()}
 
 
-def expectile_loss(gap: Tensor, expectile: float) -> Tensor:
-    """The mean of |expectile - 1(gap < 0)|·gap²."""
-    weights = torch.where(gap < 0, 1.0 - expectile, expectile)
-    return (weights * gap.square()).mean()
+def expectile_loss(u: Tensor, expectile: float) -> Tensor:
+    """Return the mean of |expectile - 1(u < 0)|·u²."""
+    weights = torch.where(u < 0, 1.0 - expectile, expectile)
+    return (weights * u.square()).mean()

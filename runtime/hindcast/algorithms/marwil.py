@@ -71,8 +71,8 @@ class MARWILOptions(AlgorithmOptions):
     )
     """Moving-average rate: c² ← (1 - rate)·c² + rate·mean(A²) with each batch."""
     targets_every: Positive | None = 1000
-    """Recompute the returns, which depend on V, every so many updates; null recomputes them only when a new window of
-    the data is entered."""
+    """Updates between two recomputations of the returns, which depend on V; null recomputes them only when a new window
+    of the data is entered."""
 
 
 class MARWIL(Algorithm):
@@ -94,7 +94,7 @@ class MARWIL(Algorithm):
         policy, options = inputs.policy(value=True), self.options
         if options.bc_logstd_coeff and not policy.action_head.log_std_columns:
             raise SpecError(
-                "config.bcLogstdCoeff applies to Gaussian policies only, and the actions are discrete: leave it at 0."
+                "config.bcLogstdCoeff applies to Gaussian policies only, but the actions are discrete: leave it at 0."
             )
         start = options.moving_average_sqd_adv_norm_start
         rate = options.moving_average_sqd_adv_norm_update_rate
@@ -112,16 +112,19 @@ class MARWIL(Algorithm):
         options = self.options
         policy, scale = cast(RLModule, nets["policy"]), cast(AdvantageScale, nets["scale"])
         outputs = policy.forward_train(batch)
-        inputs = outputs[Columns.ACTION_DIST_INPUTS]
-        likelihood = policy.distribution(inputs).logp(actions_of(batch))
+        dist_inputs = outputs[Columns.ACTION_DIST_INPUTS]
+        logp = policy.distribution(dist_inputs).logp(actions_of(batch))
         if options.bc_logstd_coeff:
-            log_stds = inputs[..., list(policy.action_head.log_std_columns)]
+            log_stds = dist_inputs[..., list(policy.action_head.log_std_columns)]
             log_stds = log_stds.clamp(*policy.model_config.log_std_range)
-            likelihood = likelihood + options.bc_logstd_coeff * log_stds.mean(-1)
+            logp = logp + options.bc_logstd_coeff * log_stds.mean(-1)
         advantages = batch[Columns.VALUE_TARGETS] - outputs[Columns.VF_PREDS]
-        seen = advantages.detach()
-        weights = torch.exp(options.beta * scale(seen)).clamp(max=options.weight_clip or math.inf)
-        policy_loss = -(weights * likelihood).mean()
+        detached_advantages = advantages.detach()
+        # The scale of the previous updates; this update's advantages enter it below.
+        weights = torch.exp(options.beta * scale(detached_advantages)).clamp(
+            max=options.weight_clip or math.inf
+        )
+        policy_loss = -(weights * logp).mean()
         vf_loss = 0.5 * advantages.square().mean()
         metrics = {
             "policy_loss": policy_loss,
@@ -129,12 +132,12 @@ class MARWIL(Algorithm):
             "mean_weight": weights.mean(),
             "advantage_scale": scale.scale(),
         }
-        scale.follow(seen)
+        scale.update(detached_advantages)
         return Losses({"policy": policy_loss + options.vf_coeff * vf_loss}, metrics)
 
 
 class AdvantageScale(nn.Module):
-    """The square root of a moving average of squared advantages.
+    """The scale c of advantages: the square root of a moving average of their squares.
 
     Args:
         start: initial value of the average; None corrects the bias of the first updates, as Adam does.
@@ -151,14 +154,14 @@ class AdvantageScale(nn.Module):
         self.register_buffer("_weight", torch.tensor(1.0 if start else 0.0))
 
     def forward(self, advantages: Tensor) -> Tensor:
-        """Advantages divided by their scale; 0 before the first update."""
+        """Return advantages divided by their scale; 0 before the first update."""
         return torch.where(self._weight > 0, advantages / (self.scale() + 1e-8), 0.0)
 
     def scale(self) -> Tensor:
-        """c, a scalar."""
+        """Return c, a scalar."""
         return (self._mean_square / self._weight.clamp(min=1e-8)).sqrt()
 
-    def follow(self, advantages: Tensor) -> None:
-        """Add an update's advantages to the average. The learner averages it over several learners."""
+    def update(self, advantages: Tensor) -> None:
+        """Add an update's advantages to the average. The learner averages the buffers over the learners of a group."""
         self._mean_square.lerp_(advantages.square().mean(), self._rate)
         self._weight.lerp_(torch.ones_like(self._weight), self._rate)

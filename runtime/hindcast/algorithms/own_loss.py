@@ -1,4 +1,4 @@
-"""A user's loss for a built-in algorithm, in RLlib's form: a learner class with `compute_loss_for_module`."""
+"""Custom losses for built-in algorithms, as in RLlib: learner classes with `compute_loss_for_module`."""
 
 from __future__ import annotations
 
@@ -31,35 +31,38 @@ UNSUPPORTED_HOOKS: Final = {
     "postprocess_gradients_for_module": "the options grad_clip and grad_clip_by clip gradients",
     "build": "override networks(self, inputs)",
 }
-"""RLlib's learner methods that are not supported, and what to do instead of overriding them."""
+"""Methods of RLlib's learners that are not supported -> what to do instead of overriding them."""
 
 
 class CustomLoss(Algorithm):
     """Base of learner classes: `compute_loss_for_module` is the loss of the algorithm's one optimiser.
 
-    A subclass overrides it, and may call `super().compute_loss_for_module(...)`, which is the algorithm's own loss. In
-    it `self.module["default_policy"]` is the network, `self.config` the algorithm's options,
-    `self.metrics.log_value(name, value)` a metric of the update. Nothing else may be kept on `self`: what changes in
-    training is a buffer of the network.
+    A subclass overrides it, and may call `super().compute_loss_for_module(...)` for the algorithm's own loss. There,
+    `self.module["default_policy"]` is the network, `self.config` the algorithm's options, and
+    `self.metrics.log_value(name, value)` logs a metric of the update. Do not keep anything else on `self`: state that
+    training changes belongs into buffers of the network.
     """
 
     compiled_methods: ClassVar[tuple[str, ...]] = ()
-    _now: _Update
+    _current_update: _Update
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        """The user's loss."""
-        own = copy.copy(self)  # so that what belongs to one update is not kept
-        own._now = now = _Update(nets, step)
+        """Compute the custom loss."""
+        algorithm = copy.copy(self)  # the state of one update must not stay on the algorithm
+        algorithm._current_update = update = _Update(nets, step)
         outputs = _Outputs(nets[_OPTIMISER], batch)
         with calling(self._name, self.compute_loss_for_module):
-            loss = own.compute_loss_for_module(
+            loss = algorithm.compute_loss_for_module(
                 module_id=DEFAULT_MODULE_ID, config=self.options, batch=dict(batch), fwd_out=outputs
             )
             if not isinstance(loss, Tensor) or loss.dim():
-                found = f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-                raise Misuse(f"gave a loss of {found}: a loss is a scalar tensor.")
-        metrics = {**(now.found.metrics if now.found else {}), **now.metrics.logged}
-        return Losses({_OPTIMISER: loss}, metrics, priorities=now.found.priorities if now.found else None)
+                description = (
+                    f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+                )
+                raise Misuse(f"returned a loss of {description}: a loss is a scalar tensor.")
+        built_in = update.losses  # None if the subclass does not call the algorithm's own loss
+        metrics = {**(built_in.metrics if built_in else {}), **update.metrics.logged}
+        return Losses({_OPTIMISER: loss}, metrics, priorities=built_in.priorities if built_in else None)
 
     def compute_loss_for_module(
         self,
@@ -69,18 +72,19 @@ class CustomLoss(Algorithm):
         batch: dict[str, Tensor],
         fwd_out: Mapping[str, Tensor],  # noqa: ARG002
     ) -> Tensor:
-        """Hook: the loss, a scalar.
+        """Hook: return the loss, a scalar.
 
         Args:
             module_id: "default_policy".
-            config: the algorithm's options, `config.lr` and the like.
+            config: the algorithm's options, such as `config.lr`.
             batch: leaf -> `[batch, ...]`.
-            fwd_out: what `forward_train(batch)` of the network puts out; computed when it is first looked into.
+            fwd_out: outputs of the network's `forward_train(batch)`; computed when first accessed.
         """
-        found = super().losses(self._now.nets, batch, self._now.step)  # type: ignore[safe-super]
-        assert isinstance(found, Losses)
-        self._now.found = found
-        return found.losses[_OPTIMISER]
+        update = self._current_update
+        losses = super().losses(update.nets, batch, update.step)  # type: ignore[safe-super]
+        assert isinstance(losses, Losses)
+        update.losses = losses
+        return losses.losses[_OPTIMISER]
 
     @property
     def _name(self) -> str:
@@ -89,7 +93,7 @@ class CustomLoss(Algorithm):
     @property
     def module(self) -> MultiRLModule:
         """The network, by its id."""
-        return MultiRLModule(self._now.nets[_OPTIMISER])  # type: ignore[arg-type]
+        return MultiRLModule(self._current_update.nets[_OPTIMISER])  # type: ignore[arg-type]
 
     @property
     def config(self) -> Any:
@@ -98,24 +102,24 @@ class CustomLoss(Algorithm):
 
     @property
     def metrics(self) -> _Metrics:
-        """Logs metrics of the update."""
-        return self._now.metrics
+        """Logger of the update's metrics."""
+        return self._current_update.metrics
 
 
 class BCTorchLearner(CustomLoss, BC):
-    """Behaviour cloning with the user's loss."""
+    """Behaviour cloning with a custom loss."""
 
 
 class MARWILTorchLearner(CustomLoss, MARWIL):
-    """MARWIL with the user's loss."""
+    """MARWIL with a custom loss."""
 
 
 class DQNTorchLearner(CustomLoss, DQN):
-    """DQN with the user's loss."""
+    """DQN with a custom loss."""
 
 
 class _Metrics:
-    """Scalar tensors by name: averaged over the updates of an iteration, on the device, whatever window is given."""
+    """Scalar metrics by name, averaged on the device over the updates of an iteration; windows are ignored."""
 
     def __init__(self) -> None:
         self.logged: dict[str, Tensor] = {}
@@ -123,7 +127,7 @@ class _Metrics:
     def log_value(
         self, key: str | tuple[str, ...], value: Any, *, reduce: str | None = None, **_: Any
     ) -> None:
-        """A number or a scalar tensor. Of a tuple the last name counts: there is one module.
+        """Log a number or a scalar tensor. The name is the last element of a tuple, since there is one module.
 
         Raises:
             ValueError: `reduce` is not a mean.
@@ -136,37 +140,37 @@ class _Metrics:
         self.logged[name] = value if isinstance(value, Tensor) else torch.as_tensor(float(value))
 
     def log_dict(self, values: Mapping[str, Any], *, key: Any = None, **options: Any) -> None:  # noqa: ARG002
-        """All of them, under their own names."""
+        """Log all values under their own names."""
         for name, value in values.items():
             self.log_value(name, value, **options)
 
 
 @dataclass
 class _Update:
-    """One update."""
+    """State of one update."""
 
     nets: nn.ModuleDict
     step: Step
-    found: Losses | None = None
+    losses: Losses | None = None
     metrics: _Metrics = field(default_factory=_Metrics)
 
 
 class _Outputs(Mapping[str, Tensor]):
-    """What the network puts out, once somebody asks."""
+    """The network's outputs, computed when first accessed."""
 
     def __init__(self, module: Any, batch: Tensors) -> None:
         self._module: RLModule = module
         self._batch = batch
 
     @cached_property
-    def _all(self) -> Mapping[str, Tensor]:
+    def _outputs(self) -> Mapping[str, Tensor]:
         return self._module.forward_train(self._batch)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._all[name]
+        return self._outputs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
+        return iter(self._outputs)
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._outputs)

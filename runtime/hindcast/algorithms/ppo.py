@@ -1,4 +1,4 @@
-"""PPO: proximal policy optimisation, which trains the experts that are recorded."""
+"""PPO: proximal policy optimisation, which trains the experts of recordings."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class PPO(OnlineAlgorithm):
         return self.options.minibatch_size
 
     def needs(self) -> Needs:
-        made = {Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS}
-        return Needs(columns=frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS} | made))
+        policy_columns = {Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS}
+        return Needs(columns=frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS} | policy_columns))
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=True)
@@ -102,30 +102,32 @@ class PPO(OnlineAlgorithm):
 
     @torch.no_grad()
     def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
-        """The module's inputs, actions and what the policy gave with them; and what it learns from them.
+        """Return observations, actions and the policy's columns, with `value_targets`, `vf_preds` and `advantages`.
 
-        That is `value_targets`, `vf_preds` (the values they rest on) and standardised `advantages`.
+        `vf_preds` are the values under the sampling weights, and the advantages are standardised over the rollout.
         """
         policy = cast(RLModule, nets["policy"])
         device = next(policy.parameters()).device
-        seen = _columns(rollout, (Columns.OBS,), device)
-        made = _columns(rollout, (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS), device)
-        values_O = policy.compute_values(seen)
-        advantages, targets = block_gae(rollout, values_O, self.options.gamma, self.options.lambda_)
-        spread = advantages.std(correction=0).clamp(min=1e-4)
+        observations = _columns(rollout, (Columns.OBS,), device)
+        columns = _columns(
+            rollout, (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS), device
+        )
+        values_O = policy.compute_values(observations)
+        advantages, value_targets = block_gae(rollout, values_O, self.options.gamma, self.options.lambda_)
+        std = advantages.std(correction=0).clamp(min=1e-4)
         obs_row = torch.from_numpy(rollout.obs_row).to(device)
         return {
-            **made,
-            **{leaf: values[obs_row] for leaf, values in seen.items()},
-            Columns.VALUE_TARGETS: targets,
-            Columns.VF_PREDS: targets - advantages,
-            Columns.ADVANTAGES: (advantages - advantages.mean()) / spread,
+            **columns,
+            **{leaf: values[obs_row] for leaf, values in observations.items()},
+            Columns.VALUE_TARGETS: value_targets,
+            Columns.VF_PREDS: value_targets - advantages,  # V, since value targets are advantages + V
+            Columns.ADVANTAGES: (advantages - advantages.mean()) / std,
         }
 
     def minibatches(self, steps: int, seed: int, iteration: int) -> Tensor:
-        """`numEpochs` passes in an order that depends on (seed, iteration, epoch); no mini-batch is short.
+        """Return the rows of `numEpochs` passes, each in an order that depends on (seed, iteration, epoch).
 
-        A mini-batch may span two epochs; the remainder after the last one is dropped.
+        All mini-batches have the same size: one may span two epochs, and the remainder after the last epoch is dropped.
         """
         epochs = range(self.options.num_epochs)
         order = np.concatenate(
@@ -143,9 +145,10 @@ class PPO(OnlineAlgorithm):
         distribution = policy.distribution(outputs[Columns.ACTION_DIST_INPUTS])
         advantages = batch[Columns.ADVANTAGES]
 
+        # L^CLIP, equation 7 of arXiv 1707.06347.
         ratio = (distribution.logp(actions_of(batch)) - batch[Columns.ACTION_LOGP]).exp()
-        clipped = ratio.clamp(1 - options.clip_param, 1 + options.clip_param)
-        policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+        clipped_ratio = ratio.clamp(1 - options.clip_param, 1 + options.clip_param)
+        policy_loss = -torch.minimum(ratio * advantages, clipped_ratio * advantages).mean()
         errors = (outputs[Columns.VF_PREDS] - batch[Columns.VALUE_TARGETS]).square()
         if options.vf_clip_param is not None:
             errors = errors.clamp(max=options.vf_clip_param)
@@ -155,8 +158,8 @@ class PPO(OnlineAlgorithm):
         total = total - entropy_coeff(step.clock) * entropy
         metrics = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy}
         if options.use_kl_loss:
-            old = policy.distribution(batch[Columns.ACTION_DIST_INPUTS])
-            kl = old.kl(distribution).mean()
+            old_distribution = policy.distribution(batch[Columns.ACTION_DIST_INPUTS])
+            kl = old_distribution.kl(distribution).mean()
             total = total + penalty.coefficient * kl
             metrics["mean_kl_loss"] = kl
         return Losses({"policy": total}, metrics)
@@ -164,17 +167,17 @@ class PPO(OnlineAlgorithm):
     def after_iteration(
         self, nets: nn.ModuleDict, rows: Tensors, metrics: dict[str, float]
     ) -> dict[str, float]:
-        """Adapt the KL weight; `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`."""
-        found = {"vf_explained_var": _explained_variance(rows)}
+        """Adapt the KL coefficient; return `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`."""
+        extra_metrics = {"vf_explained_var": _explained_variance(rows)}
         if self.options.use_kl_loss:
             penalty = cast(KLPenalty, nets["kl_penalty"])
-            penalty.steer(metrics["mean_kl_loss"], self.options.kl_target)
-            found["curr_kl_coeff"] = float(penalty.coefficient)
-        return found
+            penalty.adapt(metrics["mean_kl_loss"], self.options.kl_target)
+            extra_metrics["curr_kl_coeff"] = float(penalty.coefficient)
+        return extra_metrics
 
 
 class KLPenalty(nn.Module):
-    """The weight of the KL term, a buffer so that checkpoints hold it."""
+    """The coefficient of the KL penalty, a buffer, so that checkpoints contain it."""
 
     coefficient: Tensor
 
@@ -182,8 +185,8 @@ class KLPenalty(nn.Module):
         super().__init__()
         self.register_buffer("coefficient", torch.tensor(coefficient))
 
-    def steer(self, kl: float, target: float) -> None:
-        """Raise or lower the weight where the divergence is off its target by more than a factor of 2."""
+    def adapt(self, kl: float, target: float) -> None:
+        """Raise or lower the coefficient if the divergence differs from its target by more than a factor of 2."""
         if kl > 2.0 * target:
             self.coefficient *= 1.5
         elif kl < 0.5 * target:
@@ -191,12 +194,12 @@ class KLPenalty(nn.Module):
 
 
 def _explained_variance(batch: Mapping[str, Tensor]) -> float:
-    """Share of the variance of the value targets that the predicted values explain."""
+    """Return the fraction of the variance of the value targets that the predicted values explain."""
     targets, values = batch[Columns.VALUE_TARGETS], batch[Columns.VF_PREDS]
-    spread = targets.var(correction=0).clamp(min=1e-8)
-    return float(1 - (targets - values).var(correction=0) / spread)
+    variance = targets.var(correction=0).clamp(min=1e-8)
+    return float(1 - (targets - values).var(correction=0) / variance)
 
 
-def _columns(block: Block, wanted: Sequence[str], device: torch.device) -> dict[str, Tensor]:
-    leaves = [leaf for column in wanted for leaf in leaves_of(column, block.columns)]
+def _columns(block: Block, columns: Sequence[str], device: torch.device) -> dict[str, Tensor]:
+    leaves = [leaf for column in columns for leaf in leaves_of(column, block.columns)]
     return {leaf: torch.from_numpy(block.columns[leaf]).to(device) for leaf in leaves}

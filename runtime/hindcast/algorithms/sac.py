@@ -54,11 +54,11 @@ class SAC(ActorCritic):
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         name = type(self).__name__
-        within = ActionRange(inputs.action_space, name)
+        action_range = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedGaussian")
         alpha = LogWeight(self.options.initial_alpha)
         return nn.ModuleDict(
-            {"policy": policy, "critics": inputs.critics(members=2), "alpha": alpha, "range": within}
+            {"policy": policy, "critics": inputs.critics(members=2), "alpha": alpha, "range": action_range}
         )
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -67,41 +67,44 @@ class SAC(ActorCritic):
         return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
+        # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.
         yield self._critic_losses(nets, batch, *self._draw_noise(nets, batch, step))
+        # From here on the critics are the updated ones.
         noise = action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
-        alpha, kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
+        alpha, update_kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
         with no_weight_grad(nets["critics"]):
-            policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), kind)
+            policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), update_kind)
+        # log α rather than α, with which the gradient would be α times this.
         alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
         yield Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
 
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, ...]:
-        """What is random in the critics' losses."""
+        """Draw the random numbers of the critics' losses."""
         return (action_noise(cast(RLModule, nets["policy"]), batch, step, 1),)
 
-    def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *draws: Tensor) -> Losses:
-        wanted, taken = run_parallel(
-            lambda: self._wanted(nets, batch, draws[0]), lambda: cast(Critics, nets["critics"])(batch)
+    def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *noise: Tensor) -> Losses:
+        td_target, q = run_parallel(
+            lambda: self._td_target(nets, batch, noise[0]), lambda: cast(Critics, nets["critics"])(batch)
         )
-        td_loss = (taken - wanted).square().mean(-1).sum()
-        return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": taken.mean()})
+        td_loss = (q - td_target).square().mean(-1).sum()
+        return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": q.mean()})
 
     @torch.no_grad()
-    def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
-        """`[B]` the critics' targets."""
-        following = next_observations(batch)
-        actions, logp = sample_actions(cast(RLModule, nets["policy"]), following, noise)
-        values = nets["target_critics"](following, actions[0]).amin(0)
-        return td_target(batch, values - cast(LogWeight, nets["alpha"])() * logp[0])
+    def _td_target(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
+        """Return the critics' TD targets `[B]`."""
+        next_obs = next_observations(batch)
+        next_actions, next_logp = sample_actions(cast(RLModule, nets["policy"]), next_obs, noise)
+        target_q = nets["target_critics"](next_obs, next_actions[0]).amin(0)
+        return td_target(batch, target_q - cast(LogWeight, nets["alpha"])() * next_logp[0])
 
     def _policy_loss(
-        self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, alpha: Tensor, kind: Hashable
+        self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, alpha: Tensor, update_kind: Hashable
     ) -> tuple[Tensor, Tensor]:
-        """The policy's loss, and its entropy."""
+        """Return the policy's loss, and its entropy."""
         actions, logp = sample_actions(cast(RLModule, nets["policy"]), batch, noise)
-        worth = self._policy_objective(nets, batch, actions[0], kind)
-        return (alpha * logp[0] - worth).mean(), -logp.detach().mean()
+        objective = self._policy_objective(nets, batch, actions[0], update_kind)
+        return (alpha * logp[0] - objective).mean(), -logp.detach().mean()
 
     def _policy_objective(
         self,
@@ -110,20 +113,21 @@ class SAC(ActorCritic):
         actions: Tensor,
         update_kind: Hashable,  # noqa: ARG002
     ) -> Tensor:
-        """`[B]` what the policy maximises in this `update_kind`: the values of its actions, `[B, *shape]`."""
+        """Return what the policy maximises in updates of this kind, `[B]`: min Q of its actions, `[B, *shape]`."""
         return cast(Critics, nets["critics"])(batch, actions).amin(0)
 
-    def _target_entropy(self, within: ActionRange) -> Tensor | float:
+    def _target_entropy(self, action_range: ActionRange) -> Tensor | float:
         if self.options.target_entropy is not None:
             return self.options.target_entropy
-        return (within.half_range.log() - 1.0).sum()
+        # Minus the number of elements, for actions scaled to ±1; the logarithms convert it to the action's own units.
+        return (action_range.half_range.log() - 1.0).sum()
 
 
 class LogWeight(nn.Module):
     """A positive number, trained through its logarithm.
 
     Args:
-        start: its initial value.
+        start: the initial value.
 
     Attributes:
         log: the parameter.
@@ -134,22 +138,24 @@ class LogWeight(nn.Module):
         self.log = nn.Parameter(torch.tensor(math.log(start)))
 
     def forward(self) -> Tensor:
-        """The number, a scalar."""
+        """Return the number, a scalar."""
         return self.log.exp()
 
 
 def action_noise(policy: RLModule, batch: Tensors, step: Step, count: int) -> Tensor:
-    """`[count, B, K]` normal noise of so many actions in each state."""
+    """Draw the noise of `count` actions in each state: `[count, B, K]`, standard normal."""
     shape = (count, num_timesteps(batch), policy.action_head.noise_size)
     return torch.randn(shape, generator=step.generator, device=step.generator.device)
 
 
 def sample_actions(policy: RLModule, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The policy's actions with `noise`, see `action_noise`; gradients go through them and their log-densities.
+    """Sample the policy's actions from `noise`, see `action_noise`; gradients flow through them.
 
     Returns:
-        `[count, B, *shape]` and `[count, B]`.
+        Actions `[count, B, *shape]` and their log-densities `[count, B]`.
     """
-    inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
-    actions, logp = policy.distribution(inputs.expand(len(noise), *inputs.shape)).sample_with_logp(noise)
+    dist_inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
+    actions, logp = policy.distribution(dist_inputs.expand(len(noise), *dist_inputs.shape)).sample_with_logp(
+        noise
+    )
     return cast(Tensor, actions), logp

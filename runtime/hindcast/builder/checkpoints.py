@@ -60,7 +60,7 @@ class SingleCheckpointStore(CheckpointStore):
     def _folder(self, updates: int) -> Location:  # noqa: ARG002
         return self.location
 
-    def _numbers(self) -> list[int]:
+    def _saved_updates(self) -> list[int]:
         return []  # no checkpoint is marked as best or removed
 
 

@@ -62,7 +62,7 @@ class EpisodeDataset(Dataset):
         self.notes = notes
         self._footers = FooterCache()
         # The dataset is sent to workers, which do not need the files' episode parts.
-        self._files = {str(file.location): file._replace(runs=()) for file in files}
+        self._files = {str(file.location): file._replace(episode_parts=()) for file in files}
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""

@@ -35,7 +35,7 @@ class IndexedFile(NamedTuple):
         entry: rows, timesteps and row groups.
         spec: leaves, spaces and environment.
         layout: name of its layout.
-        runs: part of an episode in each stored row, if another tool wrote the file.
+        episode_parts: part of an episode in each stored row, if another tool wrote the file.
         unfinished_note: note on the recording that it belongs to, if that is not complete.
         is_listed: whether a recording describes the file, so that it was not opened.
         origin: name of the data that it was prepared from, for messages; empty for the user's own files.
@@ -45,7 +45,7 @@ class IndexedFile(NamedTuple):
     entry: FileEntry
     spec: DataSpec
     layout: str = DEFAULT_LAYOUT
-    runs: tuple[EpisodePart, ...] = ()
+    episode_parts: tuple[EpisodePart, ...] = ()
     unfinished_note: str = ""
     is_listed: bool = False
     origin: str = ""
@@ -157,14 +157,14 @@ class IndexCache:
             return IndexedFile(entry.location, cached_file.entry, spec, cached_file.layout, cached_file.runs)
         indexed_file = index_file(entry.location, entry.relative_path)
         # Other files are indexed from their footers alone, which is fast.
-        if indexed_file.runs and entry.modified_ns is not None:
+        if indexed_file.episode_parts and entry.modified_ns is not None:
             self._files[entry.relative_path] = _CachedFile(
                 size=entry.size,
                 modified=entry.modified_ns,
                 layout=indexed_file.layout,
                 spec=indexed_file.spec.to_json(),
                 entry=indexed_file.entry,
-                runs=indexed_file.runs,
+                runs=indexed_file.episode_parts,
             )
             self._has_new = True
         return indexed_file

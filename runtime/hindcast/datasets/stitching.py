@@ -15,14 +15,14 @@ StoredRow = tuple[int, int, int]  # file, row group, stored row
 
 def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
     """Mark the stored rows that continue the episode of the previous row, across row groups and files."""
-    if not any(file.runs for file in files):
+    if not any(file.episode_parts for file in files):
         return list(files)
     continued_rows: set[StoredRow] = set()
     previous: tuple[EpisodePart, int] | None = None
-    for row, run, steps, _ in _stored_rows(files):
-        if run is not None and previous is not None and _follows(run, *previous):
+    for row, part, steps, _ in _stored_rows(files):
+        if part is not None and previous is not None and _follows(part, *previous):
             continued_rows.add(row)
-        previous = None if run is None else (run, steps)
+        previous = None if part is None else (part, steps)
     return _mark_rows(files, continued_rows, "continued")
 
 
@@ -38,20 +38,20 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
     """
     # Within one folder that Hindcast wrote, no episode repeats another. Otherwise only episodes whose id occurs again
     # are read.
-    hindcast_folders = {str(file.location.parent()) for file in files if not file.runs}
-    if len(hindcast_folders) < 2 and not any(file.runs for file in files):
+    hindcast_folders = {str(file.location.parent()) for file in files if not file.episode_parts}
+    if len(hindcast_folders) < 2 and not any(file.episode_parts for file in files):
         return files, 0
     dataset = EpisodeDataset(spec, files)
     episodes: list[tuple[EpisodePart | None, list[StoredRow]]] = []
-    for row, run, _, continues in _stored_rows(files):
+    for row, part, _, continues in _stored_rows(files):
         if not episodes or not continues:
-            episodes.append((run, []))
+            episodes.append((part, []))
         episodes[-1][1].append(row)
     if hindcast_folders:
         ids = dict(enumerate(dataset.episode_table().eps_id.tolist()))
     else:
-        ids = {number: run.eps_id for number, (run, _) in enumerate(episodes) if run is not None}
-    repeats = find_repeats(ids, lambda several: contents_of(dataset, several))
+        ids = {number: part.eps_id for number, (part, _) in enumerate(episodes) if part is not None}
+    repeats = find_repeats(ids, lambda numbers: contents_of(dataset, numbers))
     dropped_rows = {row for number in repeats.duplicates for row in episodes[number][1]}
     return _mark_rows(files, dropped_rows, "dropped"), len(repeats.duplicates)
 
@@ -62,11 +62,11 @@ def _stored_rows(files: Sequence[IndexedFile]) -> Iterator[tuple[StoredRow, Epis
     The episode part is None in files that Hindcast wrote, whose rows have not been read.
     """
     for number, file in enumerate(files):
-        runs = iter(file.runs)
+        parts = iter(file.episode_parts)
         for i, group in enumerate(file.entry.row_groups):
             continued_rows = set(group.continued)
             for row, steps in enumerate(group.lengths):
-                yield (number, i, row), next(runs, None), steps, row in continued_rows
+                yield (number, i, row), next(parts, None), steps, row in continued_rows
 
 
 def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field: str) -> list[IndexedFile]:
@@ -86,7 +86,7 @@ def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field:
     return marked_files
 
 
-def _follows(run: EpisodePart, previous: EpisodePart, steps: int) -> bool:
-    if run.eps_id != previous.eps_id or previous.ended:
+def _follows(part: EpisodePart, previous: EpisodePart, steps: int) -> bool:
+    if part.eps_id != previous.eps_id or previous.ended:
         return False
-    return run.t_started == previous.t_started + steps
+    return part.t_started == previous.t_started + steps

@@ -1,8 +1,7 @@
-"""What an algorithm is: options, networks, optimisers, losses. Each algorithm is one short file over this.
+"""`Algorithm`: the interface of all algorithms: options, networks, optimisers, losses. Each one is one short file.
 
-An algorithm object holds its options and nothing that changes. All that training changes (weights, target
-networks, moving norms, multipliers) are parameters and buffers of its networks, so that a checkpoint of those
-is complete.
+An algorithm object holds its options and no state. Everything that training changes (weights, target networks,
+moving norms, multipliers) is a parameter or buffer of its networks, so that a checkpoint of the networks is complete.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ AboveZero = Annotated[float, Field(gt=0)]
 
 
 class Critic(Protocol):
-    """Values of actions in states, by networks."""
+    """Q(s, a), computed by networks."""
 
     def __call__(self, batch: Tensors, actions: Actions | None = None) -> Tensor:
-        """`[B]` values of the batch's own actions, or `[K, B]` those of `actions` `[K, B, *shape]`."""
+        """Return `[B]` values of the batch's actions, or `[K, B]` values of `actions` `[K, B, *shape]`."""
         ...
 
 
 class AlgorithmOptions(RelatedOptions, Model):
-    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown; defaults are checked too.
+    """Options of every algorithm: camelCase in YAML, snake_case in Python; unknown options are refused.
 
-    An option's schema may name another option: `x-only-with` the one without which it has no effect (a note says so),
-    `x-at-most` the one that it must not exceed, `x-multiple-of` the one that it must be a multiple of.
+    Defaults are validated too. An option's schema may name another option: without `x-only-with` it has no effect (a
+    note says so), it must not exceed `x-at-most`, and it must be a multiple of `x-multiple-of`.
     """
 
     model_config = ConfigDict(validate_default=True)
@@ -67,12 +66,12 @@ class AlgorithmOptions(RelatedOptions, Model):
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What networks are built from.
+    """The spaces and model options that networks are built from.
 
     Attributes:
         observation_space: of the module's input, after preprocessing.
         action_space: of the module's actions.
-        model: sizes, activations, distribution; the policy's class.
+        model: sizes, activations, distribution, class of the policy.
     """
 
     observation_space: gym.Space[Any]
@@ -80,15 +79,15 @@ class ModelInputs:
     model: ModelSpec
 
     def policy(self, value: bool, auto: str = "auto") -> RLModule:
-        """A new policy module, with a value head or without.
+        """Build a policy module.
 
         Args:
-            value: whether a value head is wanted.
-            auto: the algorithm's own choice of `model.distribution`, where the user leaves it at "auto".
+            value: whether it has a value head.
+            auto: the algorithm's choice of `model.distribution` if the user leaves it at "auto".
 
         Raises:
             SpecError: the model's options do not fit the spaces.
-            UserCodeError: the user's own class (`model.moduleClass`) raised.
+            UserCodeError: the user's class (`model.moduleClass`) raised.
         """
         model = self.model
         if model.distribution == "auto":
@@ -98,16 +97,16 @@ class ModelInputs:
     def own_policy(
         self, kind: type[RLModule], algorithm: str, auto: str | None = None, **options: Any
     ) -> RLModule:
-        """A new policy of the algorithm's own kind.
+        """Build a policy of a class that only this algorithm uses.
 
         Args:
-            kind: its class.
-            algorithm: for the message.
-            auto: as of `policy`; None where the kind has a distribution of its own.
-            options: of its `setup()`.
+            kind: the class.
+            algorithm: name of the algorithm, for messages.
+            auto: see `policy`; None if the class has its own distribution.
+            options: arguments of its `setup()`.
 
         Raises:
-            SpecError: the user names another one; or the model's options do not fit the spaces.
+            SpecError: the user requests another policy class, or the model's options do not fit the spaces.
         """
         model = self.model
         if model.recurrent != "none" or model.module_class is not None:
@@ -126,7 +125,7 @@ class ModelInputs:
         return kind(self.observation_space, self.action_space, model)
 
     def state_value(self) -> StateValue:
-        """A new V(s): batch -> `[B]`. `at_next(batch)` gives it the next observations.
+        """Build V(s): batch -> `[B]`. Call it with `next_observations(batch)` for V(s').
 
         Raises:
             SpecError: the model's options do not fit the observations.
@@ -134,7 +133,7 @@ class ModelInputs:
         return StateValue(self.observation_space, self.model)
 
     def critics(self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0) -> Critics:
-        """New critics Q(s, a) of any action space, all members in one call: batch -> `[members, B]`.
+        """Build critics Q(s, a) for any action space, all members computed in one call: batch -> `[members, B]`.
 
         Raises:
             SpecError: the model's options do not fit the spaces.
@@ -151,7 +150,7 @@ class ModelInputs:
     def action_values(
         self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0
     ) -> ActionValues:
-        """New critics Q(s, ·) of n discrete actions, all members in one call: batch -> `[members, B, n]`.
+        """Build critics Q(s, ·) for n discrete actions, all members computed in one call: batch -> `[members, B, n]`.
 
         Raises:
             SpecError: the action space is not Discrete, or the model's options do not fit the observations.
@@ -167,13 +166,13 @@ class ModelInputs:
 
 
 class Step(NamedTuple):
-    """Where training stands when a loss is computed.
+    """The position in the training at which a loss is computed.
 
     Attributes:
         updates: updates made before this one.
         timesteps: timesteps trained before this update; schedules follow them.
-        generator: the learner's source of randomness, checkpointed with it. On the learner's device.
-        clock: `timesteps` as a float64 scalar there, for `ScheduledValue`; not to be changed.
+        generator: the learner's source of randomness, on its device; checkpoints save its state.
+        clock: `timesteps` as a float64 scalar on the device, for `ScheduledValue`; must not be changed.
     """
 
     updates: int
@@ -187,13 +186,13 @@ class Losses:
     """Losses of one update, or of one stage of it.
 
     Attributes:
-        losses: optimiser name -> scalar. Each optimiser gets the gradients of its own loss only. All
-            gradients are computed before any of these optimisers moves; one that is not named rests.
+        losses: optimiser name -> scalar. Each optimiser gets the gradients of its own loss only. All gradients are
+            computed before any of these optimisers steps; optimisers without a loss do not step.
         metrics: name -> scalar, averaged over updates. Detached by the learner.
-        joint: the losses' graphs are disjoint (each reaches its own optimiser's parameters alone), so that one
-            backward pass serves all. Where they are not, the learner raises UserCodeError.
-        priorities: of each item of the batch, `[B]`, where the algorithm's needs draw by priority: mostly its errors,
-            whose signs do not count. Detached by the learner.
+        joint: the losses' graphs are disjoint (each reaches only its own optimiser's parameters), so that one backward
+            pass computes all gradients. If they overlap, the learner raises UserCodeError.
+        priorities: `[B]`, one for each item of the batch, if the algorithm's needs draw by priority: usually the TD
+            errors; the sign is ignored. Detached by the learner.
     """
 
     losses: Tensors
@@ -203,23 +202,24 @@ class Losses:
 
 
 class Algorithm(ABC):
-    """One algorithm. The docstring of its `Options` has the objective and its source.
+    """Base class of all algorithms. The docstring of its `Options` states the objective and its source.
 
     Attributes:
-        Options: its options.
-        compiled: names of methods that torch.compile takes as one graph each (`spec.learners.compile`): those that
-            compute losses, and neither draw noise from `Step.generator`, look at a number of `Step` nor change a
-            buffer. The networks, where they take them, come first.
-        captured: whether a GPU may record its updates as CUDA graphs: of one `update_kind`, all do the same operations.
-        kinds: the resources that it can be used in.
-        recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it
-            trains policies with a recurrent state.
-        live: whether it learns from what its own policy plays while it is trained (an input's `sampler`): its losses
-            are valid for actions of any earlier policy, and its policy explores.
-        own_policy: whether it builds its own kind of policy, so that `model.moduleClass` does not apply.
-        distributions: those of `model.distribution` that it trains; None for all.
-        target_networks: name of each target network -> the network of `networks()`, or the part of one, that it is a
-            frozen copy of at first.
+        Options: class of its options.
+        compiled_methods: methods that torch.compile can make one graph of (`spec.learners.compile`). They compute
+            losses, draw no noise from `Step.generator`, read no number of `Step` and change no buffer. If a method
+            takes the networks, they are its first argument.
+        is_capturable: whether a GPU may record its updates as CUDA graphs: all updates of one `update_kind` run the
+            same operations.
+        kinds: the resources in which it can be used.
+        can_train_recurrent: whether its losses accept sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps,
+            so that it can train recurrent policies.
+        can_train_online: whether it can learn from episodes that its own policy plays during the training (an input's
+            `sampler`): its losses are valid for actions of any earlier policy, and its policy explores.
+        has_own_policy: whether it builds its own class of policy, so that `model.moduleClass` does not apply.
+        distributions: the values of `model.distribution` that it can train; None for all.
+        target_networks: target network -> the network of `networks()`, or submodule of one, that it starts as a frozen
+            copy of.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
@@ -237,40 +237,40 @@ class Algorithm(ABC):
 
     @abstractmethod
     def needs(self) -> Needs:
-        """What it takes of the data; may follow from the options (n-step returns, the length of sequences)."""
+        """Return what it needs of the data; may depend on the options (n-step returns, length of sequences)."""
 
     @abstractmethod
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        """New networks without `target_networks`. "policy" is the `RLModule` that acts; others are named freely."""
+        """Build the networks, except `target_networks`. "policy" is the `RLModule` that acts; other names are free."""
 
     @abstractmethod
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
-        """Optimiser name -> what it trains. Parameters of no optimiser stay fixed."""
+        """Return optimiser name -> its parameters and options. Parameters without an optimiser stay fixed."""
 
     @abstractmethod
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses | Iterator[Losses]:
-        """The losses of a batch.
+        """Compute the losses of a batch.
 
-        An algorithm whose later loss needs weights that an earlier one has just moved is a generator: each
-        `Losses` is stepped before the next is computed.
+        If a later loss needs the weights after an earlier step, this is a generator: the learner steps the optimisers
+        of each `Losses` before the next one is computed.
         """
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:  # noqa: ARG002
-        """Columns over the whole episodes of a window, `[S, ...]` each, where `needs().targets` says so.
+        """Compute columns over the whole episodes of a window, `[S, ...]` each, if `needs().targets` is set.
 
-        Batches hold them in addition to the other columns. Called without gradients, with the networks in evaluation
+        Batches contain them in addition to the other columns. Called without gradients, with the networks in evaluation
         mode, when a window is entered and every `needs().targets_every` updates while it is in use.
 
         Args:
-            nets: as they are at that moment.
+            nets: with their current weights.
             window: its tensors are on the learner's device; `rewards` are those of single steps.
         """
         return {}
 
     def critic(self, nets: nn.ModuleDict) -> Critic | None:
-        """Q(s, a) by its own critics, the least of them: those named "critics". None where it has none.
+        """Return Q(s, a) as the minimum over the networks named "critics", or None if it has none.
 
-        To be overridden where Q is kept elsewhere.
+        Override it if Q is computed by other networks.
         """
         critics = dict(nets).get("critics")
         if not isinstance(critics, Critics):
@@ -278,29 +278,41 @@ class Algorithm(ABC):
         return lambda batch, actions=None: critics(batch, actions).amin(0)
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:  # noqa: B027
-        """Runs before the policy plays while it is trained (see `live`), `timesteps` after the first it played.
+        """Run before the policy plays during the training (see `can_train_online`).
 
-        To be overridden where exploring changes with them; what changes must be buffers of the networks.
+        Override it if exploration depends on the timesteps; the state must live in buffers of the networks.
+
+        Args:
+            nets: the networks.
+            timesteps: timesteps that the policy has played so far.
         """
 
     def update_target_networks(self, nets: nn.ModuleDict, tau: float) -> None:
-        """Move each of `target_networks` towards what it is a copy of, see `polyak`; to be called in `after_update`."""
+        """Move each of `target_networks` towards its source, see `polyak_update`. Call it in `after_update`."""
         for target, source in self.target_networks.items():
             polyak_update(nets[target], nets.get_submodule(source), tau)
 
     def update_kind(self, updates: int) -> Hashable:  # noqa: ARG002
-        """Which operations the update after so many does: to be overridden where `Step.updates` decides."""
+        """Return which operations the update after `updates` updates runs.
+
+        Override it if the operations depend on `Step.updates`.
+        """
         return 0
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
-        """Runs after every update, on the moved weights (target networks). `step` is the update's."""
+        """Run after every update, with the updated weights, for example to move target networks.
+
+        `step` is that of the update.
+        """
 
 
 def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
-    """What the algorithm takes of the data to train this policy: of one with a state sequences, as its model says.
+    """Return what the algorithm needs of the data to train this policy.
+
+    A policy with a state needs sequences, of the length in its model's options.
 
     Raises:
-        SpecError: the policy has a state, and the algorithm learns from single timesteps.
+        SpecError: the policy has a state, but the algorithm learns from single timesteps.
     """
     needs = algorithm.needs()
     if needs.seq_len is not None or not policy.is_stateful():
@@ -308,30 +320,30 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
     if not algorithm.can_train_recurrent:
         raise SpecError(
             f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy; leave "
-            "model.recurrent at none"
+            "model.recurrent at None"
         )
     model = policy.model_config
     return replace(needs, seq_len=model.max_seq_len, burn_in=model.burn_in, initial_state=model.initial_state)
 
 
 def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.ModuleDict:
-    """The algorithm's networks with weights that follow from `seed`.
+    """Build the algorithm's networks, target networks included, with weights that follow from `seed`.
 
     Seeds torch's global generator, which also drives dropout; the learner checkpoints it.
 
     Raises:
-        SpecError: the algorithm does not train the model's distribution.
-        UserCodeError: making them raised, or they are not what they must be.
+        SpecError: the algorithm cannot train the model's distribution.
+        UserCodeError: `networks()` raised, or its result is not an nn.ModuleDict with a "policy".
     """
-    distribution, trained = inputs.model.distribution, algorithm.distributions
-    if trained is not None and distribution not in trained:
-        problem = untrainable_problem(distribution, type(algorithm).__name__, trained)
+    distribution, distributions = inputs.model.distribution, algorithm.distributions
+    if distributions is not None and distribution not in distributions:
+        problem = untrainable_problem(distribution, type(algorithm).__name__, distributions)
         raise SpecError(f"spec.model.distribution {problem}.")
     torch.manual_seed(seed)
     with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):
         nets = algorithm.networks(inputs)
         if not isinstance(nets, nn.ModuleDict) or "policy" not in nets:
-            raise Misuse('gave networks that are not an nn.ModuleDict with a "policy"')
+            raise Misuse('returned networks that are not an nn.ModuleDict with a "policy"')
         for target, source in algorithm.target_networks.items():
             nets[target] = frozen_copy(nets.get_submodule(source))
         return nets
@@ -339,25 +351,25 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
 
 @torch.no_grad()
 def window_targets(algorithm: Algorithm, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-    """The algorithm's targets for a window, computed with the networks in evaluation mode.
+    """Compute the algorithm's targets for a window, with the networks in evaluation mode.
 
     Raises:
-        UserCodeError: computing them raised, or they are not one for each timestep.
+        UserCodeError: `targets()` raised, or a target does not have one row for each timestep.
     """
     with evaluation_mode(nets), calling(f"{type(algorithm).__name__}.targets", algorithm.targets):
         targets = algorithm.targets(nets, window)
-        _refuse_others(targets, window)
+        _check_targets(targets, window)
         return targets
 
 
-def _refuse_others(targets: Tensors, window: WindowData) -> None:
+def _check_targets(targets: Tensors, window: WindowData) -> None:
     if not isinstance(targets, Mapping):
-        raise Misuse(f"gave a {type(targets).__name__}; it must return a dictionary of columns.")
+        raise Misuse(f"returned a {type(targets).__name__}; it must return a dictionary of columns.")
     for name, column in targets.items():
         if not isinstance(column, Tensor) or column.shape[:1] != (window.num_steps,):
             is_tensor = isinstance(column, Tensor)
-            found = f"of shape {[*column.shape]}" if is_tensor else f"as a {type(column).__name__}"
+            description = f"of shape {[*column.shape]}" if is_tensor else f"as a {type(column).__name__}"
             raise Misuse(
-                f"gave {name!r} {found} for a window of {window.num_steps:,} timesteps; it must be a tensor with one "
-                "row for each."
+                f"returned {name!r} {description} for a window of {window.num_steps:,} timesteps; it must be a tensor "
+                "with one row for each timestep."
             )

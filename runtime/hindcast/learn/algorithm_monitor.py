@@ -1,4 +1,7 @@
-"""`GradientWatch`: mistakes in a user's algorithm that no single update shows; costs only the first updates."""
+"""`AlgorithmMonitor`: detect mistakes in a custom algorithm that no single update shows.
+
+Only the first updates pay for it.
+"""
 
 from __future__ import annotations
 
@@ -15,94 +18,99 @@ from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.optimisers import Optimiser
 from hindcast.user_code import Misuse, is_user_code
 
-_WATCHED = 3
-"""Updates whose losses are looked at."""
+_NUM_INSPECTED_UPDATES = 3
+"""Number of first updates whose losses are inspected."""
 _Pair = tuple[str, str]
-"""An optimiser and a network that it trains, by their names."""
+"""Names of an optimiser and of a network that it trains."""
 
 
 class AlgorithmMonitor:
-    """Collects in the first updates what `refuse` reports later.
+    """Collects in the first updates what `check` reports later.
 
     Args:
-        algorithm: the user's, or one of the library.
+        algorithm: custom or built-in; the losses and attributes of custom algorithms only are inspected.
         nets: its networks.
-        optimisers: what trains them.
+        optimisers: its optimisers, by name.
     """
 
     def __init__(
         self, algorithm: Algorithm, nets: nn.ModuleDict, optimisers: Mapping[str, Optimiser]
     ) -> None:
         self._algorithm = algorithm
-        self._unreached = _trained_parameters(nets, optimisers)
-        self._missed: set[_Pair] = set()
-        self._kept: dict[str, str] | None = None
+        self._unreached_parameters = _trained_parameters(nets, optimisers)
+        self._missed_pairs: set[_Pair] = set()
+        self._first_attributes: dict[str, str] | None = None
         self._is_settled = False
-        self._left = _WATCHED if is_user_code(type(algorithm)) else 0
-        self._before: tuple[dict[str, str], dict[str, int]] = ({}, {})
-        self._found: str | None = None
+        self._num_remaining = _NUM_INSPECTED_UPDATES if is_user_code(type(algorithm)) else 0
+        self._before_state: tuple[dict[str, str], dict[str, int]] = ({}, {})
+        self._problem: str | None = None
 
     def before_losses(self, batch: Mapping[str, Tensor]) -> None:
-        """Called before the losses of a batch are computed."""
-        if self._left:
-            self._before = (_global_generators(), _versions(batch))
+        """Prepare the checks of a batch whose losses are about to be computed."""
+        if self._num_remaining:
+            self._before_state = (_global_generators(), _versions(batch))
 
     def after_losses(self, batch: Mapping[str, Tensor]) -> None:
-        """Called with the same batch when its losses were computed."""
-        if not self._left:
+        """Check the random numbers and the batch after its losses were computed."""
+        if not self._num_remaining:
             return
-        self._left -= 1
-        generators, versions = self._before
+        self._num_remaining -= 1
+        generators, versions = self._before_state
         for name, state in _global_generators().items():
             if state != generators[name]:
-                self._found = (
-                    f"draws from {name} global generator, which no checkpoint holds: draw with "
+                self._problem = (
+                    f"draws from {name} global generator, which checkpoints do not save: draw with "
                     "step.generator, or from torch's global generator"
                 )
         for leaf, version in _versions(batch).items():
             if version != versions.get(leaf, version):
-                self._found = f"changes the batch's {leaf!r} in place: leave what is given as it is"
+                self._problem = f"changes the batch's {leaf!r} in place: do not modify the batch"
 
     def after_backward(self, losses: Mapping[str, Tensor]) -> None:
-        """Called with the losses whose gradients were just computed."""
-        if not self._unreached:
+        """Note which networks the gradients of these losses reached."""
+        if not self._unreached_parameters:
             return
-        for pair in [pair for pair in self._unreached if pair[0] in losses]:
-            if any(parameter.grad is not None for parameter in self._unreached[pair]):
-                del self._unreached[pair]
+        for pair in [pair for pair in self._unreached_parameters if pair[0] in losses]:
+            if any(parameter.grad is not None for parameter in self._unreached_parameters[pair]):
+                del self._unreached_parameters[pair]
             else:
-                self._missed.add(pair)
+                self._missed_pairs.add(pair)
 
     def after_update(self) -> None:
-        """Called after each update. What the first one puts on the algorithm may be a cache; what later ones change is
-        none.
+        """Remember the algorithm's attributes after its first update.
+
+        Attributes that the first update sets may be a cache; attributes that later updates change are not.
         """
-        if self._kept is None:
-            self._kept = _attributes(self._algorithm)
-            # So that no new value gets the identity of one of these.
-            self._alive = [*vars(self._algorithm).values()]
+        if self._first_attributes is None:
+            self._first_attributes = _attributes(self._algorithm)
+            # Fingerprints contain id(): a freed value's id could be reused, so the values are kept alive.
+            self._references = [*vars(self._algorithm).values()]
 
     def check(self, updates: int) -> None:
-        """Called now and then, after so many updates in all.
+        """Refuse what the updates so far have shown.
+
+        Args:
+            updates: number of updates made.
 
         Raises:
-            Misuse: no gradient has reached a network whose optimiser has moved, the losses drew from generators that
-                no checkpoint holds or changed the batch, or the algorithm object changes.
+            Misuse: no gradient has reached a network whose optimiser has stepped; or the losses drew from generators
+                that checkpoints do not save, or changed the batch; or the algorithm object changes.
         """
-        for optimiser, network in sorted(self._unreached.keys() & self._missed):
+        for optimiser, network in sorted(self._unreached_parameters.keys() & self._missed_pairs):
             raise Misuse(
-                f"trains the network {network!r} with optimiser {optimiser!r}, whose losses have not used it in "
-                f"{plural(updates, 'update')}: let a loss depend on it, or leave its parameters out of the optimiser"
+                f"trains the network {network!r} with optimiser {optimiser!r}, but no loss of that optimiser has used "
+                f"it in {plural(updates, 'update')}: let a loss depend on it, or leave its parameters out of the "
+                "optimiser"
             )
-        if self._found is not None:
-            raise Misuse(f"{self._found}.")
-        if self._is_settled or self._kept is None:
+        if self._problem is not None:
+            raise Misuse(f"{self._problem}.")
+        if self._is_settled or self._first_attributes is None:
             return
         now = _attributes(self._algorithm)
-        for name in sorted(now.keys() | self._kept.keys()):
-            if now.get(name) != self._kept.get(name):
+        for name in sorted(now.keys() | self._first_attributes.keys()):
+            if now.get(name) != self._first_attributes.get(name):
                 raise Misuse(
-                    f"changes self.{name} from update to update, which no checkpoint holds: make it a buffer of a "
+                    f"changes self.{name} from update to update, and checkpoints do not save it: make it a buffer of a "
                     "network (register_buffer), or compute it from step.updates or step.clock"
                 )
         self._is_settled = updates > 1
@@ -111,13 +119,15 @@ class AlgorithmMonitor:
 def _trained_parameters(
     nets: nn.ModuleDict, optimisers: Mapping[str, Optimiser]
 ) -> dict[_Pair, list[nn.Parameter]]:
-    found = {}
+    parameters = {}
     for network, module in nets.items():
-        own = set(module.parameters())
+        module_parameters = set(module.parameters())
         for name, optimiser in optimisers.items():
-            if trained := [parameter for parameter in optimiser.parameters if parameter in own]:
-                found[name, network] = trained
-    return found
+            if trainable := [
+                parameter for parameter in optimiser.parameters if parameter in module_parameters
+            ]:
+                parameters[name, network] = trainable
+    return parameters
 
 
 def _global_generators() -> dict[str, str]:
@@ -133,7 +143,7 @@ def _attributes(algorithm: Algorithm) -> dict[str, str]:
 
 
 def _fingerprint(value: Any) -> str:
-    """A text that changes with a value, without waiting for a device."""
+    """Return a text that changes whenever the value does, without waiting for a device."""
     if isinstance(value, Tensor):
         return f"{id(value)} {value._version}"
     if isinstance(value, np.random.Generator):

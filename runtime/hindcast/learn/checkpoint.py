@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON in a folder, complete or not there.
+"""Checkpoints: a folder of safetensors and JSON, which is complete or does not count.
 
 ```
 checkpoint-000000100/
@@ -7,8 +7,7 @@ checkpoint-000000100/
     checkpoint.json       everything else, and the checksum of each file; written last
 ```
 
-A folder without `checkpoint.json` is what an interrupted save left behind: it does not exist for any reader
-here.
+A folder without `checkpoint.json` is the rest of an interrupted save; no reader here treats it as a checkpoint.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ class Checkpoint:
 
     @property
     def updates(self) -> int:
-        """Updates made when it was saved."""
+        """Number of updates made when it was saved."""
         return self.record.updates
 
     @property
     def training(self) -> TrainingState:
-        """Iteration, options, feed position, metrics."""
+        """State of the training besides the learner: iteration, options, feed position, metrics."""
         return self.record.training
 
     @property
@@ -73,7 +72,7 @@ class Checkpoint:
         return self.location.child(MODULE)
 
     def learner_state(self) -> LearnerState:
-        """The learner as it was saved, for `Learner.load`.
+        """Read the learner's state, for `Learner.load`.
 
         Raises:
             DataError: a file is missing, damaged, or not safetensors.
@@ -89,18 +88,18 @@ class Checkpoint:
             return safetensors.torch.load(data)
         except SafetensorError as error:
             raise DataError(
-                f"{self.location.child(name)} is not a safetensors file ({error}); nothing else is read from "
-                "a checkpoint, and no pickles ever"
+                f"{self.location.child(name)} is not a safetensors file ({error}). Checkpoints are read from "
+                "safetensors only, never from pickles; use another checkpoint"
             ) from error
 
     def _read(self, name: str) -> bytes:
         file, expected = self.location.child(name), self.record.files.get(name)
         if expected is None or not file.exists():
-            raise DataError(f"the checkpoint {self.location} lacks its file {name}: use another checkpoint")
+            raise DataError(f"the checkpoint {self.location} has no file {name}: use another checkpoint")
         data = file.read_bytes()
         if _sha256(data) != expected.sha256:
             raise DataError(
-                f"{file} is damaged: its checksum is not the one written in {RECORD_FILE} "
+                f"{file} is damaged: its checksum differs from the one in {RECORD_FILE} "
                 f"({len(data)} bytes, {expected.bytes} expected); use another checkpoint"
             )
         return data
@@ -110,8 +109,8 @@ class CheckpointStore:
     """The checkpoints of one run.
 
     Args:
-        location: folder that holds them; made on the first save.
-        keep: how many of the newest are kept, in addition to the best.
+        location: folder of the checkpoints; created by the first save.
+        keep: number of newest checkpoints to keep, in addition to the best.
     """
 
     def __init__(self, location: Location, keep: int = 3) -> None:
@@ -125,31 +124,32 @@ class CheckpointStore:
         training: TrainingState,
         protect: Collection[int] = (),
     ) -> Checkpoint:
-        """Write a checkpoint, then remove those no longer kept.
+        """Write a checkpoint, then delete the checkpoints that are no longer kept.
 
-        Where the same weights are there already, only `checkpoint.json` is rewritten.
+        If a checkpoint with the same files exists, only `checkpoint.json` is rewritten.
 
         Args:
-            policy: with the learner's policy weights at this moment.
+            policy: with the learner's current policy weights.
             learner: from `Learner.state`.
-            training: the rest.
-            protect: updates of checkpoints to keep whatever their age (an evaluation of them is under way).
+            training: everything else.
+            protect: updates of checkpoints to keep regardless of their age, because they are being evaluated.
 
         Raises:
-            StorageError: the store refused; no checkpoint of these updates exists then.
+            StorageError: the store refused; then no checkpoint of these updates exists.
         """
-        files = _contents(policy, learner)
+        files = _checkpoint_files(policy, learner)
         record = CheckpointRecord(
             format_version=FORMAT_VERSION,
             updates=learner.meta["updates"],
             timesteps=learner.meta["timesteps"],
-            training=training.model_copy(update={"metrics": _finite(training.metrics)}),
+            training=training.model_copy(update={"metrics": _replace_non_finite(training.metrics)}),
             learner=learner.meta,
             files={name: FileRecord(sha256=_sha256(data), bytes=len(data)) for name, data in files.items()},
         )
         folder = self._folder(record.updates)
         existing = _open(folder)
         if existing is None or existing.record.files != record.files:
+            # Rest of an interrupted save, or of other weights; the record is written last, as a commit.
             folder.delete()
             for name, data in files.items():
                 folder.child(name).write_bytes(data)
@@ -158,27 +158,36 @@ class CheckpointStore:
         return Checkpoint(folder, record)
 
     def remove_incomplete(self) -> None:
-        """Delete what interrupted saves left behind; only while nobody saves here."""
-        for updates in self._numbers():
-            if self._at(updates) is None:
+        """Delete the rests of interrupted saves. Call it only while no process saves here."""
+        for updates in self._saved_updates():
+            if self._checkpoint_at(updates) is None:
                 self.location.child(folder_name(updates)).delete()
 
     def all(self) -> list[Checkpoint]:
-        """The complete checkpoints, oldest first."""
-        return [found for updates in self._numbers() if (found := self._at(updates))]
+        """Return the complete checkpoints, oldest first."""
+        return [
+            checkpoint for updates in self._saved_updates() if (checkpoint := self._checkpoint_at(updates))
+        ]
 
     def latest(self) -> Checkpoint | None:
-        """The complete checkpoint with the most updates."""
-        return next((found for updates in reversed(self._numbers()) if (found := self._at(updates))), None)
+        """Return the complete checkpoint with the most updates, or None."""
+        return next(
+            (
+                checkpoint
+                for updates in reversed(self._saved_updates())
+                if (checkpoint := self._checkpoint_at(updates))
+            ),
+            None,
+        )
 
     def best(self) -> Checkpoint | None:
-        """The checkpoint that is marked as the best, while it is there."""
-        best = self._best()
-        return self._at(best.updates) if best else None
+        """Return the checkpoint that is marked as the best, or None if it was deleted or none is marked."""
+        best = self._read_mark()
+        return self._checkpoint_at(best.updates) if best else None
 
     def best_score(self, metric: str = EPISODE_RETURN_MEAN, method: str | None = None) -> float | None:
-        """Its score; None where it is another figure's than `by`, or was measured in another way."""
-        best = self._best()
+        """Return the score of the best checkpoint; None if it is of another metric or was measured in another way."""
+        best = self._read_mark()
         if best is None or best.by != metric:
             return None
         return best.score if None in (method, best.measured) or best.measured == method else None
@@ -192,20 +201,23 @@ class CheckpointStore:
         *,
         at_end: bool = False,
     ) -> bool:
-        """Note an evaluation's score; True if it beats the best so far, which this checkpoint then is.
+        """Mark a checkpoint as the best if its score beats the best so far.
 
         Args:
-            checkpoint: that was evaluated.
-            score: more is better.
-            by: name of the figure; scores of another figure are not compared.
-            measured: a word for how it was measured; scores measured in another way are not compared either.
-            at_end: it would not have been evaluated if the run had not ended here, see `go_on`.
+            checkpoint: the checkpoint that was evaluated.
+            score: higher is better.
+            metric: name of the metric; scores of different metrics are not compared.
+            method: identifies how the score was measured; scores of different methods are not compared.
+            at_end: it was evaluated only because the run ended here, see `revert_end_mark`.
+
+        Returns:
+            Whether it is the best now.
         """
         best = self.best_score(metric, method)
         if not math.isfinite(score) or (best is not None and score <= best):
             return False
-        before = self._before_end() if at_end else None
-        self._mark(
+        before = self._mark_before_end() if at_end else None
+        self._write_mark(
             Best(
                 updates=checkpoint.updates,
                 score=score,
@@ -218,45 +230,45 @@ class CheckpointStore:
         return True
 
     def revert_end_mark(self) -> None:
-        """Forget what was marked at the end of the run, which now goes on: the best is what it was before."""
-        best = self._best()
+        """Restore the best mark from before the run's end, when the run continues."""
+        best = self._read_mark()
         if best is None or not best.at_end:
             return
         if best.before is None:
             self.location.child(BEST_FILE).delete()
         else:
-            self._mark(best.before)
+            self._write_mark(best.before)
 
-    def _before_end(self) -> Best | None:
-        best = self._best()
+    def _mark_before_end(self) -> Best | None:
+        best = self._read_mark()
         return best.before if best is not None and best.at_end else best
 
-    def _mark(self, best: Best) -> None:
+    def _write_mark(self, best: Best) -> None:
         self.location.child(BEST_FILE).write_bytes(dump(best))
 
-    def _best(self) -> Best | None:
+    def _read_mark(self) -> Best | None:
         file = self.location.child(BEST_FILE)
         return parse(file, Best) if file.exists() else None
 
-    def _at(self, updates: int) -> Checkpoint | None:
+    def _checkpoint_at(self, updates: int) -> Checkpoint | None:
         return _open(self._folder(updates))
 
     def _folder(self, updates: int) -> Location:
         return self.location.child(folder_name(updates))
 
-    def _numbers(self) -> list[int]:
+    def _saved_updates(self) -> list[int]:
         names = (
             FOLDER_NAME.match(entry.relative_path) for entry in self.location.list() if not entry.is_file
         )
         return sorted(int(name[1]) for name in names if name)
 
     def _prune(self, protected: Collection[int]) -> None:
-        best, numbers = self._best(), self._numbers()
-        complete = [updates for updates in numbers if self._folder(updates).child(RECORD_FILE).exists()]
-        marked = {mark.updates for mark in (best, best and best.before) if mark is not None}
-        kept = {*complete[-self._keep :], *protected, *marked}
-        for updates in numbers:
-            if updates not in kept:
+        best, saved_updates = self._read_mark(), self._saved_updates()
+        complete = [updates for updates in saved_updates if self._folder(updates).child(RECORD_FILE).exists()]
+        marked_updates = {mark.updates for mark in (best, best and best.before) if mark is not None}
+        kept_updates = {*complete[-self._keep :], *protected, *marked_updates}
+        for updates in saved_updates:
+            if updates not in kept_updates:
                 folder = self._folder(updates)
                 folder.child(RECORD_FILE).delete()
                 folder.delete()
@@ -266,35 +278,35 @@ def find_checkpoint(path: str | Path | Location) -> Checkpoint:
     """Open a checkpoint.
 
     Args:
-        path: a checkpoint's folder, or a folder of checkpoints: its best, else its latest.
+        path: a checkpoint's folder, or a folder of checkpoints, which opens its best, or its latest if none is marked.
 
     Raises:
-        DataError: there is none, it is of a newer format, or it is damaged.
+        DataError: no checkpoint is there, or it has a newer format or is damaged.
     """
     location = resolve(path)
-    if found := _open(location):
-        return found
+    if checkpoint := _open(location):
+        return checkpoint
     store = CheckpointStore(location)
-    if found := store.best() or store.latest():
-        return found
+    if checkpoint := store.best() or store.latest():
+        return checkpoint
     if not location.exists():
-        raise DataError(f"there is no checkpoint at {location}: nothing is there")
+        raise DataError(f"there is no checkpoint at {location}: the path does not exist")
     if location.child("rllib_checkpoint.json").exists():
         raise DataError(
-            f"{location} is a checkpoint of RLlib, whose parts are pickles; these are never opened. "
+            f"{location} is an RLlib checkpoint. RLlib stores pickles, which Hindcast never opens. "
             "Record with its policy in RLlib and train on the recording"
         )
     names = ", ".join(entry.relative_path for entry in location.list()[:5]) or "nothing"
     raise DataError(
-        f"there is no complete checkpoint at {location}: {RECORD_FILE} is missing (the folder holds {names})"
+        f"there is no complete checkpoint at {location}: {RECORD_FILE} is missing (the folder contains {names})"
     )
 
 
-def _contents(policy: Policy, learner: LearnerState) -> dict[str, bytes]:
-    """The files of a checkpoint; the policy's weights are stored once, by the policy."""
-    own = {name: tensor for name, tensor in learner.tensors.items() if not name.startswith(_POLICY)}
+def _checkpoint_files(policy: Policy, learner: LearnerState) -> dict[str, bytes]:
+    """Return the files of a checkpoint by name; the policy's weights are stored once, in the policy's files."""
+    tensors = {name: tensor for name, tensor in learner.tensors.items() if not name.startswith(_POLICY)}
     files = {f"{MODULE}/{name}": data for name, data in policy.to_files().items()}
-    return {**files, LEARNER: safetensors.torch.save(own)}
+    return {**files, LEARNER: safetensors.torch.save(tensors)}
 
 
 def _open(folder: Location) -> Checkpoint | None:
@@ -302,7 +314,7 @@ def _open(folder: Location) -> Checkpoint | None:
     return Checkpoint(folder, parse(file, CheckpointRecord)) if file.exists() else None
 
 
-def _finite(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+def _replace_non_finite(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
     return {
         name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()
     }

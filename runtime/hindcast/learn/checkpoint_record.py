@@ -1,4 +1,4 @@
-"""The JSON of a checkpoint."""
+"""Schemas of the JSON files of checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER_NAME = re.compile(r"^checkpoint-(\d{9,})$")
 
 
 def folder_name(updates: int) -> str:
-    """Of a checkpoint."""
+    """Return the name of a checkpoint's folder."""
     return f"checkpoint-{updates:09d}"
 
 
@@ -28,16 +28,16 @@ class _Json(BaseModel):
 
 
 class TrainingState(_Json):
-    """What resuming needs in addition to the learner.
+    """State of a training that resuming needs in addition to the learner.
 
     Attributes:
         iteration: iterations finished.
         algorithm: its name, as in the resource.
         options: the algorithm's options, camelCase.
         spec_hash: of the resource.
-        feed: the feed's state: which timestep comes next.
+        feed: state of the feed: which timestep comes next.
         metrics: latest results, for people; NaN becomes null.
-        counters: whatever else the run counts (episodes, environment steps, seconds), JSON.
+        counters: other counts of the run (episodes, environment steps, seconds), JSON.
     """
 
     iteration: int
@@ -68,15 +68,15 @@ class CheckpointRecord(_Json):
 
 
 class Best(_Json):
-    """The content of `best.json`: the checkpoint whose evaluation was the best so far.
+    """The content of `best.json`: the mark of the checkpoint with the best evaluation so far.
 
     Attributes:
         updates: of the checkpoint.
-        score: its figure.
-        by: name of the figure.
-        measured: a word for how it was measured; None of earlier versions, which did not say.
-        at_end: it was marked where the run ended, which a run that goes on from there would not have done.
-        before: the mark that this one replaced at the end, and that holds again when the run goes on.
+        score: its score.
+        by: name of the metric.
+        measured: identifies how the score was measured; None in files of earlier versions, which did not record it.
+        at_end: it was marked only because the run ended there.
+        before: the mark that this one replaced at the end; restored when the run continues.
     """
 
     updates: int
@@ -94,22 +94,22 @@ def parse(file: Location, kind: type[Record]) -> Record:
     """Read a record.
 
     Raises:
-        DataError: the file is damaged, or of a newer format than this version reads.
+        DataError: the file is damaged, or has a newer format than this version reads.
     """
     try:
         content = json.loads(file.read_bytes())
         version = content.get("formatVersion", FORMAT_VERSION)
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise DataError(
-                f"{file} has formatVersion {version}, this Hindcast reads up to {FORMAT_VERSION}: "
+                f"{file} has formatVersion {version}, but this Hindcast reads up to {FORMAT_VERSION}: "
                 "upgrade Hindcast to open it"
             )
         return kind.model_validate(content)
     except (ValueError, AttributeError) as error:
-        reason = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else str(error)
+        reason = f"{error.error_count()} invalid fields" if isinstance(error, ValidationError) else str(error)
         raise DataError(f"{file} is damaged ({reason}): use another checkpoint") from error
 
 
 def dump(record: _Json) -> bytes:
-    """The inverse of `parse`."""
+    """Encode a record; the inverse of `parse`."""
     return json.dumps(record.model_dump(by_alias=True), indent=1, allow_nan=False).encode()

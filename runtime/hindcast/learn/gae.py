@@ -17,7 +17,7 @@ from hindcast.pipeline.window import WindowData
 
 
 def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
-    """`y[t] = values[t] + decay[t] * y[t + 1]` along the first axis; a decay of 0 ends a segment.
+    """Compute `y[t] = values[t] + decay[t] * y[t + 1]` along the first axis; a decay of 0 ends a segment.
 
     Args:
         values_S: `[S, ...]` float.
@@ -28,24 +28,25 @@ def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
     """
     total, decay = values_S.clone(), decay_S.clone()
     decay[-1:] = 0
-    reach = 1
-    while reach < len(total) and bool(decay.any()):
-        total[:-reach] += decay[:-reach] * total[reach:].clone()
-        decay[:-reach] *= decay[reach:].clone()
-        decay[-reach:] = 0
-        reach *= 2
+    span = 1
+    # Each pass doubles the steps that `total` sums over; `decay` is the product over the same steps.
+    while span < len(total) and bool(decay.any()):
+        total[:-span] += decay[:-span] * total[span:].clone()
+        decay[:-span] *= decay[span:].clone()
+        decay[-span:] = 0
+        span *= 2
     return total
 
 
 def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimates, and value targets, of a block's episodes or fragments.
+    """Estimate advantages (GAE) and value targets of a block's episodes or fragments.
 
-    Termination does not bootstrap. Truncation, and the end of a fragment, bootstrap with the value of the
-    observation that follows.
+    Termination does not bootstrap. Truncation and the end of a fragment bootstrap with the value of the observation
+    that follows.
 
     Args:
         block: has `rewards`.
-        values_O: `[O]` V of every observation, final ones included.
+        values_O: `[O]` V of every observation, final observations included.
         gamma: discount.
         lambda_: 0 gives one-step temporal differences, 1 the (bootstrapped) Monte-Carlo return minus V.
 
@@ -53,12 +54,15 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
         `[S]` advantages and `[S]` value targets, their sums with V, on the device of `values_O`, float32.
     """
     arrays = (block.columns["rewards"], block.length, block.terminated)
-    rewards_S, length_N, terminated_N = (torch.from_numpy(each).to(values_O.device) for each in arrays)
+    rewards_S, length_N, terminated_N = (torch.from_numpy(array).to(values_O.device) for array in arrays)
     return _gae(rewards_S, values_O, length_N, terminated_N, gamma=gamma, lambda_=lambda_)
 
 
 def window_gae(window: WindowData, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
-    """The same of a window's episodes; `window.over_observations` gives the values."""
+    """Estimate advantages and value targets as `block_gae` does, for a window's episodes.
+
+    `window.over_observations` computes `values_O`.
+    """
     rewards_S, terminated_N = window.columns["rewards"], window.terminated
     return _gae(rewards_S, values_O, window.length, terminated_N, gamma=gamma, lambda_=lambda_)
 
@@ -72,7 +76,7 @@ def _gae(
     gamma: float,
     lambda_: float,
 ) -> tuple[Tensor, Tensor]:
-    """See `block_gae`; all on one device."""
+    """Compute `block_gae` from tensors on one device."""
     episode = torch.repeat_interleave(torch.arange(len(length_N), device=length_N.device), length_N)
     steps = torch.arange(len(episode), device=length_N.device)
     last_S = steps + 1 == length_N.cumsum(0)[episode]

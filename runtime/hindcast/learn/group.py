@@ -1,4 +1,4 @@
-"""The learners of one training. Here the one that is alone; `ranks.Ranks` is several processes."""
+"""`Group`: the learners of one training. This one has a single learner; `ranks.Ranks` has several processes."""
 
 from __future__ import annotations
 
@@ -12,49 +12,57 @@ from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 
 
 class PeerLost(Exception):
-    """Another learner is gone, and with it what all do together. Who started the group starts it again."""
+    """Another learner of the group was lost. The process that started the group restarts all of it."""
 
 
 class Group:
-    """A learner alone: it has every batch whole, and nobody to agree with.
+    """A group of one learner, which trains on whole batches.
 
     Attributes:
-        share: the part of each batch that is this learner's.
+        shard: the part of each batch that this learner trains on.
     """
 
     shard: Shard = WHOLE_BATCH
 
     @property
     def is_leader(self) -> bool:
-        """Whether this learner decides, evaluates and writes; the others follow."""
+        """True for the learner of rank 0, which decides, evaluates and writes; the others follow it."""
         return self.shard.rank == 0
 
     def share_executor(self, executor: Executor) -> Executor:
-        """The executor, so that all learners together read only once."""
+        """Return an executor through which all learners together read each unit only once."""
         return executor
 
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
-        """Replace tensors by their sum over the learners: their mean, where all weights make 1.
+        """Replace tensors by their weighted sum over the learners: their mean if the weights sum to 1.
 
         Args:
-            tensors: on the learners' device; of the same shapes in all of them.
-            weight: of this learner's; a scalar, where it is on the device.
+            tensors: on the learner's device, of the same shapes in all learners.
+            weight: of this learner; a number, or a scalar on the device.
         """
 
-    def gather(self, part: Tensor, count: int) -> Tensor:
-        """`[count, ...]` what all learners have a part of, `[own, ...]` of floats, in order of rank."""
-        found = part.new_zeros(count, *part.shape[1:])
-        found[self.shard.slice_of(count)] = part
-        self.weighted_sum([found])
-        return found
+    def gather(self, shard_values: Tensor, count: int) -> Tensor:
+        """Concatenate the shards of all learners in order of rank.
+
+        Args:
+            shard_values: this learner's shard, float `[length of the shard, ...]`.
+            count: total length.
+
+        Returns:
+            `[count, ...]`.
+        """
+        values = shard_values.new_zeros(count, *shard_values.shape[1:])
+        values[self.shard.slice_of(count)] = shard_values
+        self.weighted_sum([values])
+        return values
 
     def agree(self, check: Callable[[], None]) -> None:
-        """Called before every update: `check`, whose `Interrupted` reaches all learners at the same update.
+        """Run `check` before an update, so that its `Interrupted` reaches all learners at the same update.
 
         Raises:
             Interrupted: the first learner was asked to stop.
         """
         check()
 
-    def broadcast(self, what: Any) -> None:
-        """As the first learner, tell the others what all do next; JSON."""
+    def broadcast(self, value: Any) -> None:
+        """Send a JSON value, such as the next command, from the leader to the other learners."""

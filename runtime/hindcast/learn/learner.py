@@ -1,6 +1,6 @@
 """`Learner`: turns batches into weight updates, for any algorithm and any number of optimisers.
 
-Nothing in an update waits for the device: metrics and norms stay tensors until `metrics()` is called.
+No update waits for the device: metrics and norms stay tensors until `metrics()` is called.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from hindcast.pipeline.rng import derive_seed
 from hindcast.pipeline.window import select_prefix
 from hindcast.user_code import Misuse, calling, definition_location, is_user_code, raise_user_code_error
 
-_Buffers = dict[str, tuple[Tensor, int]]
-"""By name, with their versions: a changed one has another version, a replaced one is another tensor."""
+_BufferVersions = dict[str, tuple[Tensor, int]]
+"""Name -> buffer and its version: changing it in place changes the version, assigning replaces the tensor."""
 
-_Moved = tuple[Metrics, Tensor | None]
-"""Metrics of an update, and priorities of its items."""
+_UpdateResult = tuple[Metrics, Tensor | None]
+"""Metrics of an update, and the priorities of its items or None."""
 
 _NETS, _OPTIMISERS, _RANDOM, _METRICS = "nets", "optimisers", "random", "metrics"
 
 
 @dataclass(frozen=True)
 class LearnerState:
-    """All that the next update depends on, the batch aside; on the CPU.
+    """Everything that the next update depends on, except its batch; on the CPU.
 
     Attributes:
         tensors: `nets/<network>.<parameter>`, `optimisers/<name>/<index>/<key>`, `metrics/<group>`,
-            `random/<generator>` of the first learner, `random/<rank>/<generator>` of each other one.
+            `random/<generator>` of the leader, `random/<rank>/<generator>` of the other learners.
         meta: JSON: counters, parameter groups, names and counts of the metrics.
     """
 
@@ -56,15 +56,15 @@ class Learner:
     """Trains an algorithm's networks.
 
     Args:
-        algorithm: gives losses and optimisers.
-        nets: the algorithm's networks; moved to `device`. Those that nothing trains (targets) stay in evaluation mode.
+        algorithm: defines losses and optimisers.
+        nets: the algorithm's networks; moved to `device`. Frozen networks (targets) stay in evaluation mode.
         device: "cpu", "cuda", "cuda:1".
-        seed: the run's; the losses' generator has a stream of its own under it.
-        group: the learners of the training; each has a learner of its own, with the same networks.
+        seed: the run's seed; the losses' generator has its own stream derived from it.
+        group: the learners of the training; each process has one `Learner` with the same networks.
 
     Attributes:
-        updates: updates made.
-        timesteps: timesteps trained.
+        updates: number of updates made.
+        timesteps: number of timesteps trained.
         group: see above.
     """
 
@@ -80,44 +80,44 @@ class Learner:
         self.algorithm = algorithm
         self.device = torch.device(device)
         self.nets = nets.to(self.device).eval()
-        self._trained = [net for net in self.nets.values() if not is_frozen(net)]
-        self._train_mode()
+        self._trained_nets = [net for net in self.nets.values() if not is_frozen(net)]
+        self._restore_train_mode()
         self.updates = 0
         self.timesteps = 0
         self.generator = torch.Generator(self.device).manual_seed(derive_seed(seed, "losses"))
         self._name = f"algorithm {type(algorithm).__name__}"
         with calling(self._name, algorithm.optimisers):
-            self._optimisers = _optimisers(algorithm, self.nets)
-        self._watch = AlgorithmMonitor(algorithm, self.nets, self._optimisers)
-        self._graphs: UpdateGraphs[_Moved] | None = None
+            self._optimisers = _build_optimisers(algorithm, self.nets)
+        self._monitor = AlgorithmMonitor(algorithm, self.nets, self._optimisers)
+        self._graphs: UpdateGraphs[_UpdateResult] | None = None
         if is_capturable(algorithm, self.nets, self._optimisers.values(), self.device):
-            self._graphs = UpdateGraphs(self._moved, self.generator)
+            self._graphs = UpdateGraphs(self._compute_update, self.generator)
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
-        self._seen_disjoint: set[tuple[str, ...]] = set()
-        self._metrics = self._new_sums()
+        self._disjoint_losses: set[tuple[str, ...]] = set()
+        self._metrics = self._new_metric_sums()
         self.group = group or Group()
         self._seed = seed
-        self._others_random: dict[str, Tensor] = {}
-        self._part_from_the_first()
+        self._other_generator_states: dict[str, Tensor] = {}
+        self._seed_by_rank()
 
     def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> Tensor | None:
-        """One update of all optimisers.
+        """Run one update of all optimisers.
 
         Args:
             batch: leaf -> `[batch, ...]` on the learner's device.
-            timesteps: of the whole batch, where this is one learner's part of it.
+            timesteps: of the whole batch, if `batch` is this learner's shard of it.
 
         Returns:
-            The priorities that the losses gave, `[items of the whole batch]`; None where they gave none.
+            The priorities from the losses, `[items of the whole batch]`, or None if the losses have none.
 
         Raises:
-            UserCodeError: the algorithm's own code raised, or its losses cannot be used.
+            UserCodeError: the algorithm's code raised, or its losses are invalid.
         """
-        own = num_timesteps(batch)
-        timesteps = timesteps or own
-        weight = self._weight_of(batch, own / timesteps)
+        shard_timesteps = num_timesteps(batch)
+        timesteps = timesteps or shard_timesteps
+        weight = self._batch_fraction(batch, shard_timesteps / timesteps)
         try:
-            metrics, priorities = self._made(batch, weight, timesteps)
+            metrics, priorities = self._update(batch, weight, timesteps)
             self._metrics.add(metrics, self.updates + 1, weight)
         except PeerLost:
             raise
@@ -125,58 +125,59 @@ class Learner:
             raise_user_code_error(error, self._name, self.algorithm.losses)
         self.updates += 1
         self.timesteps += timesteps
-        self._watch.after_update()
+        self._monitor.after_update()
         if priorities is None:
             return None
-        return self.group.gather(priorities, len(priorities) * timesteps // own)
+        return self.group.gather(priorities, len(priorities) * timesteps // shard_timesteps)
 
     def metrics(self, *, keep: bool = False) -> dict[str, float]:
-        """Means since the last call; starts again.
+        """Return the means of all metrics since the last call, and reset them.
 
-        The algorithm's own, and `total_loss`, the sum of an update's losses, `gradient_norm` and `learning_rate`; of
-        several optimisers also `total_loss/<name>`, and the other two as `gradient_norm/<name>` and so on.
+        They are the algorithm's metrics, `total_loss` (the sum of an update's losses), `gradient_norm` and
+        `learning_rate`. With several optimisers there is also `total_loss/<name>`, and the other two are
+        `gradient_norm/<name>` and `learning_rate/<name>`.
 
         Args:
-            keep: do not start again: no update follows here, and a run that goes on from the checkpoint adds to them.
+            keep: do not reset: no update follows in this process, and a run resumed from the checkpoint adds to them.
 
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
-            UserCodeError: the algorithm trains a network that its losses do not use, or changes itself.
+            UserCodeError: the algorithm trains a network that its losses do not use, or changes its own attributes.
         """
         with calling(self._name, type(self.algorithm)):
-            self._watch.check(self.updates)
+            self._monitor.check(self.updates)
         self.synchronise()
         means = self._metrics.means()
         if not keep:
-            self._metrics = self._new_sums()
+            self._metrics = self._new_metric_sums()
         for name, optimiser in self._optimisers.items():
             means[self._label("learning_rate", name)] = optimiser.lr
         return means
 
     def synchronise(self) -> None:
-        """Collect from all learners what a checkpoint holds: metrics, and the states of their generators.
+        """Sum the metrics over all learners and collect their generators' states, for `metrics` and `state`.
 
-        To be called by all of them after their last update. Then the metrics are collected, or saved: merged again they
-        would count once for each learner.
+        All learners call it after their last update. Synchronised twice before the metrics are reset, they would count
+        once for each learner.
         """
         if self.group.shard.size == 1:
             return
         self.group.weighted_sum(self._metrics.tensors())
-        self._others_random = self._random_of_others()
+        self._other_generator_states = self._gather_generator_states()
 
     def state(self) -> LearnerState:
-        """A copy of everything: networks, optimisers, randomness, counters, metrics not yet collected.
+        """Return a copy of networks, optimisers, generators, counters, and the metrics since the last reset.
 
         Raises:
-            DataError: as `metrics`; weights that are NaN are not worth keeping.
+            DataError: see `metrics`; a checkpoint of NaN weights is useless.
         """
-        self._metrics.means()
+        self._metrics.means()  # raises if a loss was NaN
         tensors = {f"{_NETS}/{name}": tensor for name, tensor in self.nets.state_dict().items()}
         groups: dict[str, Any] = {}
         for name, optimiser in self._optimisers.items():
             slots, groups[name] = optimiser.state()
             tensors |= {f"{_OPTIMISERS}/{name}/{slot}": tensor for slot, tensor in slots.items()}
-        random = self._random() | self._others_random
+        random = self._generator_states() | self._other_generator_states
         tensors |= {f"{_RANDOM}/{name}": tensor for name, tensor in random.items()}
         sums, counts = self._metrics.state()
         tensors |= {f"{_METRICS}/{name}": tensor for name, tensor in sums.items()}
@@ -186,208 +187,226 @@ class Learner:
             "paramGroups": groups,
             "metrics": counts,
         }
-        return LearnerState({name: _owned(tensor) for name, tensor in tensors.items()}, meta)
+        return LearnerState({name: _copy_to_cpu(tensor) for name, tensor in tensors.items()}, meta)
 
     def load(self, state: LearnerState) -> None:
-        """Become the learner that `state` was taken from.
+        """Restore a state.
 
-        A learner whose generators the state lacks, since there were fewer learners, starts new ones: a function of
-        seed, rank and update.
+        If the state has no generators for this rank, because it was saved by fewer learners, the learner starts new
+        ones, a function of seed, rank and update.
 
         Raises:
-            DataError: the state is of other networks or optimisers.
+            DataError: the state has other networks or optimisers.
         """
         self._load_nets(state.tensors)
         self._load_optimisers(state)
         if self._graphs is not None:
+            # load_state_dict replaces the optimisers' tensors, which the graphs read at their old addresses.
             self._graphs.clear()
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
         self._clock.fill_(self.timesteps)
-        own = float(self.group.is_leader)  # what was saved is of all learners, and is to count once
-        self._metrics.load(select_prefix(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
-        self._part_from_the_first()
+        metrics_weight = float(self.group.is_leader)  # saved sums are over all learners and must count once
+        self._metrics.load(
+            select_prefix(f"{_METRICS}/", state.tensors), state.meta["metrics"], metrics_weight
+        )
+        self._seed_by_rank()
         rank = self.group.shard.rank
         for name, value in select_prefix(
             f"{_RANDOM}/{rank}/" if rank else f"{_RANDOM}/", state.tensors
         ).items():
-            self._set_random(name, value)
+            self._set_generator_state(name, value)
 
     def reset_target_networks(self, network: str) -> None:
-        """Let the target networks of a network that was given other weights start as its copies again."""
+        """Copy a network's weights into its target networks, after it was loaded from elsewhere."""
         for target, source in self.algorithm.target_networks.items():
             if source.partition(".")[0] == network:
                 self.nets[target].load_state_dict(self.nets.get_submodule(source).state_dict())
 
-    def _made(self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int) -> _Moved:
-        """An update, by a graph where there is one for it."""
-        self._train_mode()
+    def _update(self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int) -> _UpdateResult:
+        """Run one update, replaying its CUDA graph if there is one."""
+        self._restore_train_mode()
         for optimiser in self._optimisers.values():
             optimiser.set_learning_rates(self.timesteps)
         if self._graphs is None or self.group.shard.size > 1:
-            return self._moved(batch, weight, timesteps)
+            return self._compute_update(batch, weight, timesteps)
         kind = self.algorithm.update_kind(self.updates)
         metrics, priorities = self._graphs.run(kind, batch, weight, timesteps)
+        # The graph's next launch overwrites its tensors; callers keep the priorities, while metrics are added at once.
         return metrics, None if priorities is None else priorities.clone()
 
-    def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int) -> _Moved:
-        """All of an update that computes; returns its metrics, and priorities of its items."""
-        before = self._buffers()
+    def _compute_update(
+        self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int
+    ) -> _UpdateResult:
+        """Compute one update: losses, gradients, steps and target networks. A CUDA graph can record all of it."""
+        before = self._buffer_versions()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
         priorities: Tensor | None = None
-        self._watch.before_losses(batch)
+        self._monitor.before_losses(batch)
         for stage in loss_stages(self.algorithm.losses(self.nets, batch, step)):
             if not isinstance(stage, Losses):
                 raise Misuse(
-                    f"gave {type(stage).__name__} where its losses belong: return Losses({{name: loss}})"
+                    f"returned {type(stage).__name__} instead of Losses: return Losses({{name: loss}})"
                 )
             metrics.update(stage.metrics)
-            metrics.update(self._move(stage, weight))
+            metrics.update(self._step_stage(stage, weight))
             losses += [loss.detach() for loss in stage.losses.values()]
             if stage.priorities is not None:
-                priorities = _checked_priorities(stage.priorities, batch).detach()
-        self._watch.after_losses(batch)
+                priorities = _check_priorities(stage.priorities, batch).detach()
+        self._monitor.after_losses(batch)
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
-        self._average_changed(before, weight)
+        self._average_changed_buffers(before, weight)
         self._clock += timesteps
         return stack_metrics(metrics), priorities
 
-    def _train_mode(self) -> None:
-        """Networks that are trained back from evaluation mode, in which the policy acts."""
-        for net in self._trained:
+    def _restore_train_mode(self) -> None:
+        """Put trained networks back into training mode: acting in this process puts the policy into evaluation mode."""
+        for net in self._trained_nets:
             if not net.training:
                 net.train()
 
-    def _move(self, stage: Losses, weight: float | Tensor) -> dict[str, Tensor]:
-        """All gradients, then all steps: a step would spoil the graph of a later loss."""
+    def _step_stage(self, stage: Losses, weight: float | Tensor) -> dict[str, Tensor]:
+        """Compute the gradients of a stage's losses, then step its optimisers; return their metrics."""
         losses = stage.losses
+        # All gradients before any step: a step changes weights that the graph of a later loss still needs.
         self._backward(stage)
-        self._watch.after_backward(losses)
+        self._monitor.after_backward(losses)
         if self.group.shard.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
-            self.group.weighted_sum([each for own in gradients for each in own], weight)
-        moving = [self._optimisers[name] for name in losses]
-        norms = _stepped(moving)
-        for optimiser in moving:
+            self.group.weighted_sum([gradient for group in gradients for gradient in group], weight)
+        optimisers = [self._optimisers[name] for name in losses]
+        norms = _clip_and_step(optimisers)
+        for optimiser in optimisers:
             optimiser.zero_grad()
-        found = {self._label("gradient_norm", name): norm for name, norm in zip(losses, norms, strict=True)}
+        metrics = {self._label("gradient_norm", name): norm for name, norm in zip(losses, norms, strict=True)}
         if len(self._optimisers) > 1:
-            found |= {f"{TOTAL_LOSS}/{name}": loss for name, loss in losses.items()}
-        return found
+            metrics |= {f"{TOTAL_LOSS}/{name}": loss for name, loss in losses.items()}
+        return metrics
 
-    def _weight_of(self, batch: Mapping[str, Tensor], share: float) -> float | Tensor:
-        """The learner's part of what losses are means over: of sequences, of the steps that are learnt from."""
+    def _batch_fraction(self, batch: Mapping[str, Tensor], fraction: float) -> float | Tensor:
+        """Return the fraction of the whole batch that this learner's losses are means over.
+
+        For sequences it is the fraction of the steps that the loss mask selects.
+        """
         if self.group.shard.size == 1 or Columns.LOSS_MASK not in batch:
-            return share
-        own = batch[Columns.LOSS_MASK].sum().double()
-        total = own.clone()
+            return fraction
+        num_steps = batch[Columns.LOSS_MASK].sum().double()
+        total = num_steps.clone()
         self.group.weighted_sum([total])
-        return own / total
+        return num_steps / total
 
     def _backward(self, stage: Losses) -> None:
-        """Each optimiser's gradients are those of its own loss."""
+        """Compute the gradients of each optimiser from its own loss."""
         for name, loss in stage.losses.items():
             self._check_loss(name, loss)
         if stage.joint:
-            self._refuse_overlap(stage.losses)
+            self._check_disjoint(stage.losses)
             backward(list(stage.losses.values()), [self._optimisers[name] for name in stage.losses])
             return
-        for left, (name, loss) in zip(range(len(stage.losses))[::-1], stage.losses.items(), strict=True):
-            backward([loss], [self._optimisers[name]], keep_graph=left > 0)
+        for num_remaining, (name, loss) in zip(
+            range(len(stage.losses))[::-1], stage.losses.items(), strict=True
+        ):
+            backward([loss], [self._optimisers[name]], keep_graph=num_remaining > 0)
 
     def _check_loss(self, name: str, loss: Tensor) -> None:
         if name not in self._optimisers:
-            raise Misuse(f"gave a loss of optimiser {name!r}; there are {sorted(self._optimisers)}")
+            raise Misuse(
+                f"returned a loss of optimiser {name!r}; its optimisers are {sorted(self._optimisers)}"
+            )
         if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
             raise Misuse(
-                f"gave a loss of optimiser {name!r} that {_odd(loss)}: a loss is a scalar, a mean over the batch"
+                f"returned a loss of optimiser {name!r} that {_loss_problem(loss)}: a loss is a scalar, a mean over "
+                "the batch"
             )
 
-    def _refuse_overlap(self, losses: Mapping[str, Tensor]) -> None:
-        """Once for each combination of losses: which parameters they reach is not looked up in every update."""
-        if tuple(losses) in self._seen_disjoint:
+    def _check_disjoint(self, losses: Mapping[str, Tensor]) -> None:
+        """Check each combination of losses once, rather than walk their graphs in every update."""
+        if tuple(losses) in self._disjoint_losses:
             return
         check_disjoint(losses, self._optimisers)
-        self._seen_disjoint.add(tuple(losses))
+        self._disjoint_losses.add(tuple(losses))
 
-    def _part_from_the_first(self) -> None:
-        """Let the losses' noise and dropout of the other learners be their own: it is over other timesteps."""
+    def _seed_by_rank(self) -> None:
+        """Give each rank its own dropout and loss noise; ranks see different timesteps."""
         rank = self.group.shard.rank
         if rank:
             self.generator.manual_seed(derive_seed(self._seed, "losses", rank, self.updates))
             torch.manual_seed(derive_seed(self._seed, "learner", rank, self.updates))
 
-    def _buffers(self) -> _Buffers:
+    def _buffer_versions(self) -> _BufferVersions:
         if self.group.shard.size == 1:
             return {}
-        named = self.nets.named_buffers()
-        return {name: (buffer, buffer._version) for name, buffer in named if buffer.is_floating_point()}
+        buffers = self.nets.named_buffers()
+        return {name: (buffer, buffer._version) for name, buffer in buffers if buffer.is_floating_point()}
 
-    def _average_changed(self, before: _Buffers, weight: float | Tensor) -> None:
-        """Of moving norms each learner saw its own part: their mean is what the whole batch would have made."""
-        changed = []
-        for name, (buffer, version) in self._buffers().items():
+    def _average_changed_buffers(self, before: _BufferVersions, weight: float | Tensor) -> None:
+        """Average buffers that an update changed over the learners, as if one had seen the whole batch."""
+        changed_buffers = []
+        for name, (buffer, version) in self._buffer_versions().items():
             old, old_version = before.get(name, (None, 0))
+            # Moving norms: each learner saw only its shard.
             if buffer is not old or version != old_version:
-                changed.append(buffer)
-        if changed:
-            self.group.weighted_sum(changed, weight)
+                changed_buffers.append(buffer)
+        if changed_buffers:
+            self.group.weighted_sum(changed_buffers, weight)
 
-    def _new_sums(self) -> MetricSums:
+    def _new_metric_sums(self) -> MetricSums:
         losses = self.algorithm.losses
-        whose = f" in {self._name} at {definition_location(losses)}" if is_user_code(losses) else ""
-        return MetricSums(self.device, self.updates, whose)
+        source = f" in {self._name} at {definition_location(losses)}" if is_user_code(losses) else ""
+        return MetricSums(self.device, self.updates, source)
 
     def _label(self, metric: str, optimiser: str) -> str:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"
 
     def _load_nets(self, tensors: Mapping[str, Tensor]) -> None:
-        saved, own = select_prefix(f"{_NETS}/", tensors), self.nets.state_dict()
-        for name, tensor in own.items():
-            if name not in saved:
-                raise DataError(f"the checkpoint has no weights {name!r}, which this model has")
-            if saved[name].shape != tensor.shape:
+        weights, expected = select_prefix(f"{_NETS}/", tensors), self.nets.state_dict()
+        for name, tensor in expected.items():
+            if name not in weights:
+                raise DataError(f"the checkpoint has no weights {name!r}, but this model has them")
+            if weights[name].shape != tensor.shape:
                 raise DataError(
-                    f"the checkpoint's weights {name!r} are {list(saved[name].shape)}, this model's are "
-                    f"{list(tensor.shape)}; the model sections must be the same"
+                    f"the checkpoint's weights {name!r} have shape {list(weights[name].shape)}, but this model's have "
+                    f"shape {list(tensor.shape)}; use the same model section"
                 )
-        if extra := sorted(saved.keys() - own.keys()):
-            raise DataError(f"the checkpoint has weights {extra[0]!r}, which this model does not have")
-        self.nets.load_state_dict(saved)
+        if extra := sorted(weights.keys() - expected.keys()):
+            raise DataError(f"the checkpoint has weights {extra[0]!r}, but this model does not have them")
+        self.nets.load_state_dict(weights)
 
     def _load_optimisers(self, state: LearnerState) -> None:
         groups = state.meta["paramGroups"]
         if groups.keys() != self._optimisers.keys():
             raise DataError(
-                f"the checkpoint has optimisers {sorted(groups)}, this algorithm has "
+                f"the checkpoint has optimisers {sorted(groups)}, but this algorithm has "
                 f"{sorted(self._optimisers)}"
             )
         for name, optimiser in self._optimisers.items():
             optimiser.load(select_prefix(f"{_OPTIMISERS}/{name}/", state.tensors), groups[name])
 
-    def _random(self) -> dict[str, Tensor]:
-        """Generator states by name; those of another kind of device are not taken over."""
-        found = {f"losses_{self.device.type}": self.generator.get_state(), "cpu": torch.get_rng_state()}
+    def _generator_states(self) -> dict[str, Tensor]:
+        """Return the states of this learner's generators by name."""
+        states = {f"losses_{self.device.type}": self.generator.get_state(), "cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
-            found["cuda"] = torch.cuda.get_rng_state(self.device)
-        return found
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
+        return states
 
-    def _random_of_others(self) -> dict[str, Tensor]:
-        """`<rank>/<generator>`: their states, bytes, as floats on the device, which carry each exactly."""
-        size = self.group.shard.size
-        found: dict[str, Tensor] = {}
-        for name, state in self._random().items():
-            states = self.group.gather(state.to(self.device, torch.float32)[None], size).to(
+    def _gather_generator_states(self) -> dict[str, Tensor]:
+        """Return `<rank>/<generator>` -> state of the other learners' generators."""
+        world_size = self.group.shard.size
+        # States are bytes. Groups sum floats on the device, and float32 represents every byte exactly.
+        states_by_name: dict[str, Tensor] = {}
+        for name, state in self._generator_states().items():
+            states = self.group.gather(state.to(self.device, torch.float32)[None], world_size).to(
                 "cpu", torch.uint8
             )
-            found |= {f"{rank}/{name}": states[rank] for rank in range(1, size)}
-        return found
+            states_by_name |= {f"{rank}/{name}": states[rank] for rank in range(1, world_size)}
+        return states_by_name
 
-    def _set_random(self, name: str, value: Tensor) -> None:
+    def _set_generator_state(self, name: str, value: Tensor) -> None:
+        # States of generators of another device type are ignored: a checkpoint of a GPU resumes on a CPU.
         if name == f"losses_{self.device.type}":
             self.generator.set_state(value)
         elif name == "cpu":
@@ -397,55 +416,62 @@ class Learner:
 
 
 def loss_stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
-    """What an algorithm's `losses` gave, one stage after the other."""
+    """Iterate over the stages of an algorithm's losses."""
     return iter((losses,)) if isinstance(losses, Losses) or not isinstance(losses, Iterator) else losses
 
 
-def _stepped(optimisers: Sequence[Optimiser]) -> list[Tensor]:
-    """The norms of the gradients before they were clipped; computed during the steps where these only read them."""
-    norms, steps = (each.gradient_norm for each in optimisers), (each.step for each in optimisers)
-    if all(each.is_gradient_preserving for each in optimisers):
-        found: list[Any] = run_parallel(*norms, *steps)
-        return found[: len(optimisers)]
-    found = run_parallel(*norms)
-    for optimiser, norm in zip(optimisers, found, strict=True):
+def _clip_and_step(optimisers: Sequence[Optimiser]) -> list[Tensor]:
+    """Clip and step all optimisers; return the norms of their gradients before clipping."""
+    norms, steps = (
+        (optimiser.gradient_norm for optimiser in optimisers),
+        (optimiser.step for optimiser in optimisers),
+    )
+    if all(optimiser.is_gradient_preserving for optimiser in optimisers):
+        results: list[Any] = run_parallel(*norms, *steps)
+        return results[: len(optimisers)]
+    results = run_parallel(*norms)
+    for optimiser, norm in zip(optimisers, results, strict=True):
         optimiser.clip(norm)
     run_parallel(*steps)
-    return found
+    return results
 
 
-def _odd(loss: Any) -> str:
-    """What is wrong with a loss."""
+def _loss_problem(loss: Any) -> str:
+    """Describe why a loss is invalid."""
     if not isinstance(loss, Tensor):
         return f"is a {type(loss).__name__}"
     return f"has shape {[*loss.shape]}" if loss.dim() else "depends on no parameter"
 
 
-def _checked_priorities(priorities: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+def _check_priorities(priorities: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     items = len(next(iter(batch.values())))
     if not isinstance(priorities, Tensor):
-        raise Misuse(f"gave priorities as a {type(priorities).__name__}: a tensor with one for each item")
+        raise Misuse(
+            f"returned priorities as a {type(priorities).__name__}: return a tensor, one for each item"
+        )
     if priorities.shape != (items,):
         raise Misuse(
-            f"gave priorities of shape {[*priorities.shape]} for a batch of {items} items: one for each"
+            f"returned priorities of shape {[*priorities.shape]} for a batch of {items} items: return one for each item"
         )
     return priorities
 
 
-def _owned(tensor: Tensor) -> Tensor:
+def _copy_to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def _optimisers(algorithm: Algorithm, nets: nn.ModuleDict) -> dict[str, Optimiser]:
+def _build_optimisers(algorithm: Algorithm, nets: nn.ModuleDict) -> dict[str, Optimiser]:
     options = algorithm.options
-    made = {
+    optimisers = {
         name: Optimiser(spec, options.grad_clip, options.grad_clip_by, name)
         for name, spec in algorithm.optimisers(nets).items()
     }
-    owner: dict[int, str] = {}
-    for name, optimiser in made.items():
+    owners: dict[int, str] = {}
+    for name, optimiser in optimisers.items():
         for parameter in optimiser.parameters:
-            other = owner.setdefault(id(parameter), name)
-            if other != name:
-                raise Misuse(f"gives optimisers {other!r} and {name!r} a parameter that they share")
-    return made
+            owner_name = owners.setdefault(id(parameter), name)
+            if owner_name != name:
+                raise Misuse(
+                    f"gives optimisers {owner_name!r} and {name!r} the same parameter: give each parameter to one"
+                )
+    return optimisers

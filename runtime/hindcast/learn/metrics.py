@@ -13,14 +13,14 @@ from hindcast.errors import DataError
 from hindcast.user_code import Misuse
 
 TOTAL_LOSS = "total_loss"
-"""The sum of an update's losses; below it those of single optimisers, where there are several."""
+"""Name of the sum of an update's losses, and prefix of each optimiser's loss if there are several optimisers."""
 
 
 class Metrics(NamedTuple):
     """Metrics of one update.
 
     Attributes:
-        names: M of them.
+        names: M names.
         values: `[M]`.
     """
 
@@ -29,19 +29,19 @@ class Metrics(NamedTuple):
 
 
 class MetricSums:
-    """Sums of scalars, kept as tensors: adding to them does not wait for the device.
+    """Sums of scalars, kept as tensors, so that adding to them does not wait for the device.
 
     Args:
         device: of the scalars.
         since: updates made before the first one added.
-        whose: says in messages whose losses they come from; with a space in front.
+        source: for messages: the code that computes the losses, with a space in front.
     """
 
-    def __init__(self, device: torch.device, since: int = 0, whose: str = "") -> None:
+    def __init__(self, device: torch.device, since: int = 0, source: str = "") -> None:
         self._device = device
         self._since = self._until = since
-        self._whose = whose
-        self._spoilt: tuple[int, list[str]] | None = None
+        self._source = source
+        self._non_finite: tuple[int, list[str]] | None = None
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
@@ -50,12 +50,13 @@ class MetricSums:
 
         Args:
             metrics: the values are copied.
-            updates: counts the update.
-            weight: share of the batch that they are of; the other learners add those of the others.
+            updates: number of this update, from 1.
+            weight: fraction of the batch that they cover; the other learners add the rest.
         """
         names, values = metrics
-        if values.is_cpu and self._spoilt is None and not all(map(math.isfinite, values.tolist())):
-            self._spoilt = updates, _not_finite(dict(zip(names, values.tolist(), strict=True)))
+        # Reading values on a GPU would wait for it; `means` finds these later.
+        if values.is_cpu and self._non_finite is None and not all(map(math.isfinite, values.tolist())):
+            self._non_finite = updates, _non_finite_names(dict(zip(names, values.tolist(), strict=True)))
         if weight != 1.0:
             values = values.double() * weight
         if names in self._sums:
@@ -66,48 +67,50 @@ class MetricSums:
         self._until = updates
 
     def means(self) -> dict[str, float]:
-        """Mean of each metric over the updates that had it.
-
-        A sum that one NaN or infinity has entered stays so: no update needs a check of its own.
+        """Return the mean of each metric over the updates that had it.
 
         Raises:
             DataError: a metric was NaN or infinite in one of the updates.
         """
+        # One NaN or infinity makes its sum non-finite for good, so that no update needs its own check.
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}
         for names, values in self._sums.items():
             for name, value in zip(names, values.tolist(), strict=True):
                 sums[name] = sums.get(name, 0.0) + value
                 counts[name] = counts.get(name, 0) + self._counts[names]
-        if spoilt := _not_finite(sums):
-            raise DataError(self._of_spoilt(spoilt, sums))
+        if non_finite := _non_finite_names(sums):
+            raise DataError(self._non_finite_message(non_finite, sums))
         return {name: value / counts[name] for name, value in sums.items()}
 
-    def _of_spoilt(self, spoilt: list[str], sums: Mapping[str, float]) -> str:
-        """Names the update where each could be looked at without waiting for a device."""
-        when = f"between updates {self._since + 1} and {self._until}"
-        if self._spoilt is not None:
-            update, spoilt = self._spoilt
-            when = f"in update {update}"
-        name = min(spoilt, key=_likeness_to_a_loss)
-        found = "infinite" if math.isinf(sums[name]) else "NaN"
+    def _non_finite_message(self, names: list[str], sums: Mapping[str, float]) -> str:
+        """Return the message about a non-finite metric.
+
+        It names the update if the metrics are on the CPU, where each update is checked without waiting for a device.
+        """
+        period = f"between updates {self._since + 1} and {self._until}"
+        if self._non_finite is not None:
+            update, names = self._non_finite
+            period = f"in update {update}"
+        name = min(names, key=_message_rank)
+        kind = "infinite" if math.isinf(sums[name]) else "NaN"
         return (
-            f"{_described(name)} became {found} {when}{self._whose}: lower lr or set gradClip, and look for extreme "
-            "values in the data with `hindcast inspect`"
+            f"{_describe_metric(name)} became {kind} {period}{self._source}: lower lr or set gradClip, and look for "
+            "extreme values in the data with `hindcast inspect`"
         )
 
     def tensors(self) -> list[Tensor]:
-        """The sums, to be changed in place."""
+        """Return the sums themselves, which the caller may change in place."""
         return list(self._sums.values())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Sums by group of metrics, and JSON that describes the groups."""
+        """Return the sums by group of metrics, and JSON that describes the groups."""
         groups = [{"names": list(names), "updates": self._counts[names]} for names in self._sums]
         sums = {str(group): values for group, values in enumerate(self._sums.values())}
         return sums, {"since": self._since, "until": self._until, "groups": groups}
 
     def load(self, sums: Mapping[str, Tensor], meta: Mapping[str, Any], weight: float = 1.0) -> None:
-        """Take over `state()`; `weight` is this learner's share of the sums."""
+        """Restore `state()`, multiplied by `weight`, this learner's fraction of the sums."""
         self._since, self._until = int(meta["since"]), int(meta["until"])
         names = [tuple(group["names"]) for group in meta["groups"]]
         self._sums = {group: sums[str(index)].to(self._device) * weight for index, group in enumerate(names)}
@@ -115,7 +118,7 @@ class MetricSums:
 
 
 def stack_metrics(metrics: Mapping[str, Tensor]) -> Metrics:
-    """One tensor of an update's metrics.
+    """Stack the metrics of an update into one tensor.
 
     Args:
         metrics: name -> scalar.
@@ -128,23 +131,25 @@ def stack_metrics(metrics: Mapping[str, Tensor]) -> Metrics:
     except (AttributeError, RuntimeError) as error:
         for name, value in metrics.items():
             if not isinstance(value, Tensor) or value.dim():
-                found = (
+                description = (
                     f"shape {[*value.shape]}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
                 )
-                raise Misuse(f"gave a metric {name!r} of {found}: a metric is a scalar tensor") from error
+                raise Misuse(
+                    f"returned a metric {name!r} of {description}: a metric is a scalar tensor"
+                ) from error
         raise
 
 
-def _not_finite(values: Mapping[str, float]) -> list[str]:
+def _non_finite_names(values: Mapping[str, float]) -> list[str]:
     return [name for name, value in values.items() if not math.isfinite(value)]
 
 
-def _likeness_to_a_loss(metric: str) -> int:
-    """Smaller for what says more: the loss of one optimiser, then all together."""
+def _message_rank(metric: str) -> int:
+    """Rank a metric for the message: the loss of one optimiser says most, then the sum of losses, then others."""
     return 0 if metric.startswith(f"{TOTAL_LOSS}/") else 1 if metric == TOTAL_LOSS else 2
 
 
-def _described(metric: str) -> str:
+def _describe_metric(metric: str) -> str:
     optimiser = metric.removeprefix(f"{TOTAL_LOSS}/")
     if optimiser != metric:
         return f"the loss of optimiser {optimiser!r}"

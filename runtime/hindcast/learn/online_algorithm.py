@@ -1,4 +1,4 @@
-"""What an algorithm is that learns in its environment: one that makes the experts of recordings."""
+"""`OnlineAlgorithm`: the interface of algorithms that learn in an environment and train the experts of recordings."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from hindcast.learn.algorithm import Algorithm, Kind, Tensors
 
 
 class OnlineAlgorithm(Algorithm):
-    """An algorithm that learns from what its own policy samples: an iteration is minibatches of one rollout."""
+    """An algorithm that learns from rollouts of its own policy; an iteration is minibatches of one rollout."""
 
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineRecording"})
 
     @property
     @abstractmethod
     def timesteps_per_update(self) -> int:
-        """Timesteps of the batch that one update takes."""
+        """Number of timesteps in the batch of one update."""
 
     @abstractmethod
     def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
-        """What an iteration learns from, `[S, ...]` for the S timesteps of a rollout, on the networks' device.
+        """Compute the columns that an iteration learns from, `[S, ...]` for the S timesteps of a rollout.
+
+        They are on the networks' device.
 
         Args:
-            nets: with the weights that sampled it.
-            rollout: at least `train_batch_size_per_learner` timesteps, as the module sees them (preprocessed), in
-                episodes and fragments; has `action_logp` and `action_dist_inputs`.
+            nets: with the weights that sampled the rollout.
+            rollout: at least `train_batch_size_per_learner` preprocessed timesteps, in episodes and fragments; has
+                `action_logp` and `action_dist_inputs`.
         """
 
     @abstractmethod
     def minibatches(self, steps: int, seed: int, iteration: int) -> Tensor:
-        """Which of S = `steps` rows each update takes: `[updates, timesteps_per_update]` int64.
+        """Return the rows of each update's minibatch, out of S = `steps`: `[updates, timesteps_per_update]` int64.
 
         The order follows from `seed` and `iteration`, the number of iterations finished before.
         """
@@ -44,5 +46,14 @@ class OnlineAlgorithm(Algorithm):
         rows: Tensors,  # noqa: ARG002
         metrics: dict[str, float],  # noqa: ARG002
     ) -> dict[str, float]:
-        """Runs after the last update, with what `prepare` gave and means over the updates. Returns further metrics."""
+        """Run after the last update of an iteration.
+
+        Args:
+            nets: the networks.
+            rows: the columns from `prepare`.
+            metrics: means over the iteration's updates.
+
+        Returns:
+            Further metrics.
+        """
         return {}

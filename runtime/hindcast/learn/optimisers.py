@@ -1,4 +1,4 @@
-"""Optimisers of an algorithm: any of torch's over its own parameters, scheduled learning rates, clipping."""
+"""Optimisers of an algorithm: any optimiser of torch, with scheduled learning rates and gradient clipping."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hindcast.user_code import Misuse
 ClipBy = Annotated[Literal["global_norm", "norm", "value"], YamlWords("GlobalNorm", "Norm", "Value")]
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
-_NEED_MORE = (torch.optim.LBFGS, torch.optim.SparseAdam)
-"""Called with a closure, or with sparse gradients only: an update has neither."""
+_UNSUPPORTED = (torch.optim.LBFGS, torch.optim.SparseAdam)
+"""These need a closure (LBFGS) or sparse gradients; an update has neither."""
 _KINDS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind
     for name, kind in vars(torch.optim).items()
-    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind not in _NEED_MORE
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind not in _UNSUPPORTED
 }
 del _KINDS["optimizer"]  # the base class
 _ADAMS = (torch.optim.Adam, torch.optim.AdamW)
-_FUSED = (*_ADAMS, torch.optim.SGD)
-_OTHER_KERNELS = frozenset({"fused", "foreach", "differentiable"})
-_WRAPPED = ("step", "add_param_group", "state_dict", "load_state_dict")
-"""The methods that `uncompiled` frees."""
+_FUSED_CLASSES = (*_ADAMS, torch.optim.SGD)
+_KERNEL_OPTIONS = frozenset({"fused", "foreach", "differentiable"})
+_WRAPPED_METHODS = ("step", "add_param_group", "state_dict", "load_state_dict")
+"""The methods that `without_compile_wrappers` unwraps."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ParameterGroup:
 
     Attributes:
         parameters: no parameter belongs to two groups.
-        lr: as the optimiser's; None takes that.
-        options: over the optimiser's.
+        lr: learning rate; None is the optimiser's.
+        options: override the optimiser's options.
     """
 
     parameters: Sequence[nn.Parameter]
@@ -51,15 +51,16 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class OptimiserSpec:
-    """What one optimiser trains and how.
+    """The parameters, kind and options of one optimiser.
 
     Attributes:
         parameters: no parameter belongs to two optimisers.
         lr: constant, or points over trained timesteps.
-        kind: a class in torch.optim, in any case: "adam" (arXiv 1412.6980), "AdamW" (arXiv 1711.05101), "sgd", ...
-        options: of that class: `betas`, `eps`, `weight_decay`, `momentum`, ...; the rest have torch's defaults,
-            but that fused kernels are used where there are any, and on GPUs those that can be captured.
-        groups: more parameters, with learning rates or options of their own.
+        kind: a class in torch.optim, in upper or lower case: "adam" (arXiv 1412.6980), "AdamW" (arXiv 1711.05101),
+            "sgd", ...
+        options: of that class: `betas`, `eps`, `weight_decay`, `momentum`, ...; others have torch's defaults, except
+            that fused kernels are used if available, and kernels that CUDA graphs can capture on GPUs.
+        groups: more parameters, with their own learning rates or options.
     """
 
     parameters: Sequence[nn.Parameter]
@@ -70,25 +71,25 @@ class OptimiserSpec:
 
 
 def adam_specs(nets: nn.ModuleDict, rates: Mapping[str, Schedule]) -> dict[str, OptimiserSpec]:
-    """An Adam for each of the networks named, by its learning rate."""
+    """Return an Adam for each network named in `rates`, with its learning rate."""
     return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
 
 
 class Optimiser:
-    """One optimiser at work: gradients, clipping, step.
+    """One optimiser: gradients, clipping, step.
 
     Args:
-        spec: parameters and learning rate.
+        spec: parameters, learning rate, options.
         grad_clip: clipping threshold; None disables clipping.
-        grad_clip_by: what is bounded: the norm of all gradients together, each parameter's, or each value.
-        name: the optimiser's, for messages.
+        grad_clip_by: what is bounded: the norm of all gradients together, of each parameter's gradient, or each value.
+        name: the optimiser's name, for messages.
 
     Attributes:
-        parameters: all that it trains.
-        torch: torch's optimiser.
+        parameters: all parameters that it trains.
+        torch_optimiser: the optimiser of torch.
 
     Raises:
-        SpecError: no such optimiser, or it does not take these options or parameters.
+        SpecError: torch has no such optimiser, or it does not accept these options or parameters.
     """
 
     def __init__(
@@ -99,104 +100,111 @@ class Optimiser:
         self.parameters = [parameter for group in groups for parameter in group.parameters]
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
-        self.torch_optimiser = _built(spec, groups, rates, f"optimiser {name!r}")
-        self._rates = [None if is_constant(rate) else curve_of(rate) for rate in rates]
-        self._keep_rates_as_tensors()
+        self.torch_optimiser = _build(spec, groups, rates, f"optimiser {name!r}")
+        self._rate_functions = [None if is_constant(rate) else curve_of(rate) for rate in rates]
+        self._store_rates_as_tensors()
 
     @property
     def lr(self) -> float:
-        """The learning rate in force, of several groups the first one's."""
+        """The current learning rate, that of the first group if there are several."""
         return float(self.torch_optimiser.param_groups[0]["lr"])
 
     @property
     def is_capturable(self) -> bool:
-        """Whether a CUDA graph can record its steps."""
+        """True if a CUDA graph can record its steps."""
         return (
             isinstance(self.torch_optimiser, torch.optim.SGD) or "capturable" in self.torch_optimiser.defaults
         )
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Of the parameters that have one."""
+        """The gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def set_learning_rates(self, timesteps: int) -> None:
-        """Let scheduled learning rates be those after so many trained timesteps."""
-        for group, rate in zip(self.torch_optimiser.param_groups, self._rates, strict=True):
+        """Set scheduled learning rates to their values after `timesteps` trained timesteps."""
+        for group, rate in zip(self.torch_optimiser.param_groups, self._rate_functions, strict=True):
             if rate is not None:
                 group["lr"].fill_(rate(timesteps))
 
     @property
     def is_gradient_preserving(self) -> bool:
-        """Whether neither clipping nor the step changes the gradients; torch's steps of lists may (Nesterov's does)."""
+        """True if neither clipping nor the step changes the gradients."""
+        # torch's steps over lists may change them: that of SGD with Nesterov momentum does.
         return self._clip is None and all(group.get("fused") for group in self.torch_optimiser.param_groups)
 
     def gradient_norm(self) -> Tensor:
-        """L2 norm of all gradients before clipping (scalar tensor; nothing waits for the device).
+        """Return the L2 norm of all gradients before clipping, as a scalar tensor, without waiting for the device.
 
         Raises:
             Misuse: no parameter has a gradient.
         """
         gradients = self.gradients
         if not gradients:
-            raise Misuse(f"gave a loss of optimiser {self._name!r} that depends on none of its parameters")
-        (pieces,) = split_into_chunks(gradients)
-        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(pieces)))
+            raise Misuse(
+                f"returned a loss of optimiser {self._name!r} that depends on none of its parameters"
+            )
+        (chunks,) = split_into_chunks(gradients)
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(chunks)))
 
     def step(self) -> None:
-        """Move the parameters."""
+        """Update the parameters."""
         self.torch_optimiser.step()
 
     def zero_grad(self) -> None:
-        """As torch's `zero_grad`, which takes longer to say so to a profiler."""
+        """Set all gradients to None."""
+        # torch's own zero_grad takes longer, since it notifies a profiler.
         for parameter in self.parameters:
             parameter.grad = None
 
     def state(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-        """Tensors as `<index>/<key>`, and the groups of parameters as JSON."""
-        saved = self.torch_optimiser.state_dict()
+        """Return the state tensors as `<index>/<key>`, and the parameter groups as JSON."""
+        state = self.torch_optimiser.state_dict()
         tensors = {
             f"{index}/{key}": value
-            for index, values in saved["state"].items()
+            for index, values in state["state"].items()
             for key, value in values.items()
         }
         return tensors, [
-            {key: _plain(value) for key, value in group.items()} for group in saved["param_groups"]
+            {key: _to_json_value(value) for key, value in group.items()} for group in state["param_groups"]
         ]
 
     def load(self, tensors: Mapping[str, Tensor], groups: Sequence[Mapping[str, Any]]) -> None:
-        """Take over `state()`. Options are this optimiser's own: of groups, only a scheduled rate is taken.
+        """Restore `state()`. The options stay this optimiser's; of the groups only scheduled rates are restored.
 
         Raises:
-            DataError: the state is of other groups of parameters.
+            DataError: the state has other parameter groups.
         """
-        own = self.torch_optimiser.state_dict()["param_groups"]
-        given = [group["params"] for group in groups]
-        if given != [group["params"] for group in own]:
+        param_groups = self.torch_optimiser.state_dict()["param_groups"]
+        saved_indices = [group["params"] for group in groups]
+        if saved_indices != [group["params"] for group in param_groups]:
             raise DataError(
-                f"the checkpoint's optimiser {self._name!r} has groups of {[len(each) for each in given]} "
-                f"parameters, this one's are of {[len(group['params']) for group in own]}"
+                f"the checkpoint's optimiser {self._name!r} has groups of "
+                f"{[len(indices) for indices in saved_indices]} parameters, but this one has groups of "
+                f"{[len(group['params']) for group in param_groups]}"
             )
         slots: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             index, key = name.split("/")
-            slots.setdefault(int(index), {})[key] = tensor.clone()
-        for group, saved, rate in zip(own, groups, self._rates, strict=True):
-            group["lr"] = group["lr"] if rate is None else float(saved["lr"])
-        self.torch_optimiser.load_state_dict({"state": slots, "param_groups": own})
-        self._keep_rates_as_tensors()
+            slots.setdefault(int(index), {})[key] = (
+                tensor.clone()
+            )  # torch keeps the tensors and updates them in place
+        for group, saved_group, rate in zip(param_groups, groups, self._rate_functions, strict=True):
+            group["lr"] = group["lr"] if rate is None else float(saved_group["lr"])
+        self.torch_optimiser.load_state_dict({"state": slots, "param_groups": param_groups})
+        self._store_rates_as_tensors()
 
-    def _keep_rates_as_tensors(self) -> None:
-        """Those that change: no number of Python's does, and what is compiled or captured stays valid."""
-        for group, rate in zip(self.torch_optimiser.param_groups, self._rates, strict=True):
+    def _store_rates_as_tensors(self) -> None:
+        """Replace scheduled rates by tensors, so that compiled code and CUDA graphs read their current values."""
+        for group, rate in zip(self.torch_optimiser.param_groups, self._rate_functions, strict=True):
             if rate is not None:
-                # CUDA's fused kernels read a float32; on the CPU all digits count, as they do of a number.
+                # CUDA's fused kernels require float32; on the CPU float64 keeps all digits of a Python number.
                 device = self.parameters[0].device
                 dtype = torch.float32 if device.type == "cuda" else torch.float64
                 group["lr"] = torch.tensor(float(group["lr"]), dtype=dtype, device=device)
 
     def clip(self, norm: Tensor) -> None:
-        """Clip the gradients, whose `norm()` is given."""
+        """Clip the gradients, given their `gradient_norm()`."""
         gradients = self.gradients
         if self._clip is None:
             return
@@ -204,117 +212,124 @@ class Optimiser:
             torch._foreach_clamp_min_(gradients, -self._clip)
             torch._foreach_clamp_max_(gradients, self._clip)
         elif self._clip_by == "global_norm":
-            torch._foreach_mul_(gradients, _factor(self._clip, norm))
+            torch._foreach_mul_(gradients, _clip_factor(self._clip, norm))
         else:
             norms = torch._foreach_norm(gradients)
-            torch._foreach_mul_(gradients, [_factor(self._clip, each) for each in norms])
+            torch._foreach_mul_(
+                gradients, [_clip_factor(self._clip, gradient_norm) for gradient_norm in norms]
+            )
 
 
 def without_compile_wrappers(kind: type[Kind]) -> type[Kind]:
-    """An optimiser's class, without what torch wraps around its methods for code that is compiled.
+    """Return an optimiser class without the wrappers that torch puts around its methods for compiled code.
 
-    No step here is, and these wrappers import torch's compiler when they are first called: a second of each process's
-    start.
+    No step is compiled here, and the wrappers import torch's compiler at their first call, which costs each process
+    1.3 to 2.3 seconds of processor time and 62 MB.
     """
-    methods = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED}
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED_METHODS}
     return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(methods["step"])})
 
 
 def backward(losses: Sequence[Tensor], optimisers: Sequence[Optimiser], keep_graph: bool = False) -> None:
-    """Gradients of the sum of scalar losses for the optimisers' parameters alone, in one pass."""
+    """Compute the gradients of the sum of scalar losses, only for the optimisers' parameters, in one pass."""
     parameters = [parameter for optimiser in optimisers for parameter in optimiser.parameters]
     torch.autograd.backward(losses, inputs=parameters, retain_graph=keep_graph)
 
 
 def check_disjoint(losses: Mapping[str, Tensor], optimisers: Mapping[str, Optimiser]) -> None:
-    """Refuse losses whose gradients one pass would mix: each may reach its own optimiser's parameters alone.
+    """Refuse joint losses whose gradients one backward pass would mix.
 
     Args:
-        losses: by their optimisers' names.
-        optimisers: those that move.
+        losses: optimiser name -> loss. Each may reach only the parameters of its own optimiser.
+        optimisers: by name.
 
     Raises:
-        Misuse: a loss reaches a parameter of another one's.
+        Misuse: a loss reaches a parameter of another loss's optimiser.
     """
-    owners = {id(each): name for name in losses for each in optimisers[name].parameters}
+    owners = {id(parameter): name for name in losses for parameter in optimisers[name].parameters}
     for name, loss in losses.items():
-        reached = {owners[id(each)] for each in _leaves(loss) if id(each) in owners}
-        for other in sorted(reached - {name}):
+        reached_owners = {owners[id(parameter)] for parameter in _leaves(loss) if id(parameter) in owners}
+        for owner in sorted(reached_owners - {name}):
             raise Misuse(
-                f"gave a loss of optimiser {name!r} that reaches parameters of {other!r}, so that the two have no "
-                "joint backward pass: drop joint=True, or detach the outputs of those parameters"
+                f"returned a loss of optimiser {name!r} that reaches parameters of {owner!r}, so that the two cannot "
+                "share a backward pass: drop joint=True, or detach the outputs of those parameters"
             )
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """The leaves of a loss's graph."""
-    waiting, seen = [loss.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
+    """Iterate over the leaf tensors of a loss's autograd graph."""
+    stack, visited_nodes = [loss.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in visited_nodes:
             continue
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
+        visited_nodes.add(node)
+        stack += [next_node for next_node, _ in node.next_functions]
         if hasattr(node, "variable"):
             yield node.variable
 
 
-def _built(
-    spec: OptimiserSpec, groups: Sequence[ParameterGroup], rates: Sequence[Schedule], what: str
+def _build(
+    spec: OptimiserSpec, groups: Sequence[ParameterGroup], rates: Sequence[Schedule], subject: str
 ) -> torch.optim.Optimizer:
     kind = _KINDS.get(spec.kind.lower())
     if kind is None:
-        raise SpecError(f"{what} is of kind {spec.kind!r}; torch.optim has {', '.join(sorted(_KINDS))}")
+        raise SpecError(
+            f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_KINDS))}"
+        )
     if not groups:
-        raise SpecError(f"{what} has no parameters")
-    described = []
+        raise SpecError(f"{subject} has no parameters")
+    param_groups = []
     for group, rate in zip(groups, rates, strict=True):
         options = {**spec.options, **group.options}
-        _check(options, kind, what)
-        kernels = _kernels(kind, options, group.parameters)
-        described.append({"params": list(group.parameters), "lr": value_at(rate, 0), **kernels, **options})
+        _check_options(options, kind, subject)
+        kernels = _kernel_options(kind, options, group.parameters)
+        param_groups.append({"params": list(group.parameters), "lr": value_at(rate, 0), **kernels, **options})
     try:
-        for options in described[1:]:  # of groups, torch checks nothing
+        for options in param_groups[1:]:  # torch checks the options of the first group only
             kind(**options)
-        made = kind if described[0].get("differentiable") else without_compile_wrappers(kind)
-        is_fused = all(options.get("fused") for options in described)
+        optimiser_class = kind if param_groups[0].get("differentiable") else without_compile_wrappers(kind)
+        is_fused = all(options.get("fused") for options in param_groups)
         if is_fused and issubclass(kind, _ADAMS):
-            made = fused_adam(made)
-        return made(described, **{key: value for key, value in described[0].items() if key != "params"})
+            optimiser_class = fused_adam(optimiser_class)
+        return optimiser_class(
+            param_groups, **{key: value for key, value in param_groups[0].items() if key != "params"}
+        )
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise SpecError(f"{what} ({kind.__name__}): {reason}") from error
+        raise SpecError(f"{subject} ({kind.__name__}): {reason}") from error
 
 
-def _check(options: Mapping[str, Any], kind: type[torch.optim.Optimizer], what: str) -> None:
-    known = _parameters(kind) - {"params", "lr"}
+def _check_options(options: Mapping[str, Any], kind: type[torch.optim.Optimizer], subject: str) -> None:
+    known_options = _parameter_names(kind) - {"params", "lr"}
     for option in options:
-        if option not in known:
+        if option not in known_options:
             raise SpecError(
-                f"{what}: torch.optim.{kind.__name__} has no option {option!r}; it has {', '.join(sorted(known))}"
+                f"{subject}: torch.optim.{kind.__name__} has no option {option!r}; it has "
+                f"{', '.join(sorted(known_options))}"
             )
 
 
-def _kernels(
+def _kernel_options(
     kind: type[torch.optim.Optimizer], options: Mapping[str, Any], parameters: Sequence[nn.Parameter]
 ) -> dict[str, bool]:
-    """The fastest kernels, and those that a CUDA graph can capture, where nothing else is asked for."""
+    """Select fused kernels, and kernels that CUDA graphs can capture, unless the options select others."""
     devices = {parameter.device.type for parameter in parameters}
-    found = {}
-    if kind in _FUSED and not _OTHER_KERNELS & options.keys():
-        found["fused"] = devices <= {"cpu", "cuda"}
-    if "capturable" in _parameters(kind) and "cuda" in devices:
-        found["capturable"] = True
-    return found
+    flags = {}
+    if kind in _FUSED_CLASSES and not _KERNEL_OPTIONS & options.keys():
+        flags["fused"] = devices <= {"cpu", "cuda"}
+    if "capturable" in _parameter_names(kind) and "cuda" in devices:
+        flags["capturable"] = True
+    return flags
 
 
-def _parameters(kind: type[torch.optim.Optimizer]) -> frozenset[str]:
+def _parameter_names(kind: type[torch.optim.Optimizer]) -> frozenset[str]:
     return frozenset(inspect.signature(kind).parameters)
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) else value
 
 
-def _factor(bound: float, norm: Tensor) -> Tensor:
+def _clip_factor(bound: float, norm: Tensor) -> Tensor:
     return (bound / (norm + 1e-6)).clamp(max=1.0)

@@ -1,4 +1,4 @@
-"""`Ranks`: the learners of one training in several processes, over torch.distributed."""
+"""`Ranks`: the learners of one training in several processes, connected by torch.distributed."""
 
 from __future__ import annotations
 
@@ -19,93 +19,95 @@ from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.relay import FollowerExecutor, LeaderExecutor, find_relay, open_relay
 from hindcast.pipeline.shard import Shard
 
-_AGREE_EVERY_S = 0.25
-_MOST_UPDATES_BETWEEN = 256
-_PATIENCE = timedelta(days=7)
-"""How long the others wait while the first learner evaluates. Lost learners are found by who started the group."""
+_CHECK_INTERVAL_SECONDS = 0.25
+_MAX_UPDATES_BETWEEN_CHECKS = 256
+_CONTROL_TIMEOUT = timedelta(days=7)
+"""Timeout of the other learners while the leader evaluates. The process that started the group detects lost ones."""
 
 
 class Ranks(Group):
-    """Learners of one training. torch.distributed must be initialised (with gloo, for what is agreed on).
+    """A group of learners in several processes, as seen by one of them. torch.distributed must be initialised.
 
     Args:
-        device: where gradients are: NCCL carries them between GPUs, gloo between CPUs.
+        device: device of the gradients, which NCCL sums between GPUs and gloo between CPUs.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.shard = Shard(dist.get_rank(), dist.get_world_size())
-        self._words = dist.new_group(backend="gloo", timeout=_PATIENCE)
-        self._gradients = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
-        self._until_next = 0
-        self._between = 0
-        self._agreed_at = time.monotonic()
+        self._control_group = dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT)
+        self._gradient_group = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
+        self._num_until_check = 0
+        self._num_between_checks = 0
+        self._last_check_time = time.monotonic()
 
     def share_executor(self, executor: Executor) -> Executor:
-        """See `Group.shared`: the others receive from the first what its data workers read."""
+        """See `Group.share_executor`: the other learners receive what the leader's data workers read."""
         if not isinstance(executor, DataWorkers):
             return executor
         if self.is_leader:
             relay, name = open_relay(self.shard.size - 1)
-            self._from_first(name)
+            self._broadcast_object(name)
             return LeaderExecutor(executor, relay)
-        return FollowerExecutor(find_relay(self._from_first(None)))
+        return FollowerExecutor(find_relay(self._broadcast_object(None)))
 
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
-        """See `Group.weighted_sum`: one sum over all tensors of a dtype, laid end to end."""
+        """See `Group.weighted_sum`: one reduction over all tensors of a dtype, concatenated."""
+        # Sorted: all learners must reduce the dtypes in the same order.
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
-            same = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flat = torch.cat([tensor.detach().reshape(-1) for tensor in same]).mul_(weight)
-            with _peers():
-                dist.all_reduce(flat, group=self._gradients)
-            parts = flat.split([tensor.numel() for tensor in same])
+            group_tensors = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in group_tensors]).mul_(weight)
+            with _raising_peer_lost():
+                dist.all_reduce(flat, group=self._gradient_group)
+            totals = flat.split([tensor.numel() for tensor in group_tensors])
             with torch.no_grad():
-                for tensor, part in zip(same, parts, strict=True):
-                    tensor.copy_(part.view_as(tensor))
+                for tensor, total in zip(group_tensors, totals, strict=True):
+                    tensor.copy_(total.view_as(tensor))
 
     def agree(self, check: Callable[[], None]) -> None:
-        """See `Group.agree`. The first learner says with each answer after how many updates it says it again."""
-        if self._until_next:
-            self._until_next -= 1
+        """See `Group.agree`. With each answer the leader sends the number of updates until the next one."""
+        if self._num_until_check:
+            self._num_until_check -= 1
             return
-        interrupted: Interrupted | None = None
+        interruption: Interrupted | None = None
         if self.is_leader:
             try:
                 check()
             except Interrupted as error:
-                interrupted = error
-            self._between = self._updates_until_next()
-        answer = torch.tensor([interrupted is not None, self._between])
-        with _peers():
-            dist.broadcast(answer, src=0, group=self._words)
-        stop, self._until_next = answer.tolist()
+                interruption = error
+            self._num_between_checks = self._choose_num_between_checks()
+        answer = torch.tensor([interruption is not None, self._num_between_checks])
+        with _raising_peer_lost():
+            dist.broadcast(answer, src=0, group=self._control_group)
+        stop, self._num_until_check = answer.tolist()
         if stop:
-            raise interrupted or Interrupted("the first learner was asked to stop")
+            raise interruption or Interrupted("the first learner was asked to stop")
 
-    def broadcast(self, what: Any) -> None:
-        """See `Group.broadcast`; the others `receive` it. Of the others' own trainers nothing is sent."""
+    def broadcast(self, value: Any) -> None:
+        """See `Group.broadcast`; the other learners `receive` the value. Calls of other learners send nothing."""
         if self.is_leader:
-            self._from_first(what)
+            self._broadcast_object(value)
 
     def receive(self) -> Any:
-        """As one of the others, wait for what the first one broadcasts."""
-        return self._from_first(None)
+        """Wait for the value that the leader broadcasts."""
+        return self._broadcast_object(None)
 
-    def _from_first(self, what: Any) -> Any:
-        words = [what]
-        with _peers():
-            dist.broadcast_object_list(words, src=0, group=self._words)
-        return words[0]
+    def _broadcast_object(self, value: Any) -> Any:
+        objects = [value]
+        with _raising_peer_lost():
+            dist.broadcast_object_list(objects, src=0, group=self._control_group)
+        return objects[0]
 
-    def _updates_until_next(self) -> int:
+    def _choose_num_between_checks(self) -> int:
         now = time.monotonic()
-        seconds, self._agreed_at = now - self._agreed_at, now
-        fitting = int((self._between + 1) * _AGREE_EVERY_S / max(seconds, 1e-6))
-        return min(fitting, 2 * self._between + 1, _MOST_UPDATES_BETWEEN)
+        seconds, self._last_check_time = now - self._last_check_time, now
+        # At most twice as many as before plus one: the first updates are slower than the later ones.
+        num_updates = int((self._num_between_checks + 1) * _CHECK_INTERVAL_SECONDS / max(seconds, 1e-6))
+        return min(num_updates, 2 * self._num_between_checks + 1, _MAX_UPDATES_BETWEEN_CHECKS)
 
 
 @contextlib.contextmanager
-def _peers() -> Iterator[None]:
+def _raising_peer_lost() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
+    except RuntimeError as error:  # torch.distributed's only sign of a lost peer
         raise PeerLost(str(error)) from error

@@ -1,4 +1,4 @@
-"""Values that change while training: a constant, or points `[[timestep, value], ...]` joined to a curve."""
+"""Schedules: constants, or points `[[timestep, value], ...]` joined to a curve over the trained timesteps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hindcast.api.option_types import Curve, Schedule
 __all__ = ["Curve", "Schedule", "ScheduledValue", "curve_of", "is_constant", "value_at"]
 
 
-class _Piece(NamedTuple):
-    """A schedule from one point on: `value + rise * share`, where the share grows from 0 to 1 over `length`."""
+class _Segment(NamedTuple):
+    """A schedule from one point on: `value + rise * progress`; the progress grows from 0 to 1 over `length`."""
 
     start: float
     value: float
@@ -32,9 +32,10 @@ class _Piece(NamedTuple):
 
 
 class ScheduledValue(nn.Module):
-    """A schedule that is computed on the device, without a number of Python's that changes.
+    """A schedule that is computed on the device.
 
-    Among an algorithm's networks it moves to their device; checkpoints do not hold it, since it never changes.
+    Its value is a tensor, since compiled code and CUDA graphs would keep the first value of a Python number. As one of
+    an algorithm's networks it moves to their device. It never changes, so checkpoints do not contain it.
 
     Args:
         schedule: a number, or points.
@@ -49,52 +50,52 @@ class ScheduledValue(nn.Module):
 
     def __init__(self, schedule: Curve) -> None:
         super().__init__()
-        starts, values, rises, lengths, is_cosine = torch.tensor(_pieces(schedule), dtype=torch.float64).T
+        starts, values, rises, lengths, is_cosine = torch.tensor(_segments(schedule), dtype=torch.float64).T
         self._has_cosine = bool(is_cosine.any())
         tables = {"starts": starts, "values": values, "rises": rises, "lengths": lengths, "ends": starts[1:]}
         for name, values in {**tables, "is_cosine": is_cosine.bool()}.items():
             self.register_buffer(f"_{name}", values.contiguous(), persistent=False)
 
     def forward(self, clock: Tensor) -> Tensor:
-        """The value as a factor of losses (float32 scalar) at `clock`, the timesteps trained (`Step.clock`)."""
+        """Return the value at `clock`, the timesteps trained (`Step.clock`), as a float32 scalar for losses."""
         return self.precise(clock).float()
 
     def precise(self, clock: Tensor) -> Tensor:
-        """The value (float64 scalar), but for cosines to the bit what `value_at` gives."""
-        passed = clock - self._starts
-        curves = self._values + self._rises * passed / self._lengths
+        """Return the value as a float64 scalar, equal to `value_at` to the bit except for cosines."""
+        elapsed = clock - self._starts
+        curves = self._values + self._rises * elapsed / self._lengths
         if self._has_cosine:
-            waves = self._values + self._rises * (0.5 - 0.5 * torch.cos(math.pi * passed / self._lengths))
+            waves = self._values + self._rises * (0.5 - 0.5 * torch.cos(math.pi * elapsed / self._lengths))
             curves = torch.where(self._is_cosine, waves, curves)
         return curves.take(torch.searchsorted(self._ends, clock, right=True))
 
 
 def value_at(schedule: Curve, timesteps: int) -> float:
-    """The value after `timesteps` trained timesteps; it stays as it is after the last point."""
+    """Return the value after `timesteps` trained timesteps; it is constant after the last point."""
     return curve_of(schedule)(timesteps)
 
 
 def curve_of(schedule: Curve) -> Callable[[int], float]:
-    """`value_at` of the timesteps, for a schedule that is asked in every update."""
-    pieces = _pieces(schedule)
-    starts = [piece.start for piece in pieces]
-    return lambda timesteps: pieces[bisect_right(starts, timesteps) - 1].at(timesteps)
+    """Return `value_at` as a function of the timesteps, for schedules that are read in every update."""
+    segments = _segments(schedule)
+    starts = [segment.start for segment in segments]
+    return lambda timesteps: segments[bisect_right(starts, timesteps) - 1].at(timesteps)
 
 
 def is_constant(schedule: Curve) -> bool:
-    """Whether the value never changes."""
+    """Return whether the value never changes."""
     return isinstance(schedule, int | float)
 
 
-def _pieces(schedule: Curve) -> list[_Piece]:
+def _segments(schedule: Curve) -> list[_Segment]:
     if isinstance(schedule, int | float):
-        return [_Piece(0.0, float(schedule), 0.0, 1.0, is_cosine=False)]
+        return [_Segment(0.0, float(schedule), 0.0, 1.0, is_cosine=False)]
     last = [*schedule[-1][:2], "step"]
-    return [_piece(point, after) for point, after in zip(schedule, [*schedule[1:], last], strict=True)]
+    return [_segment(point, after) for point, after in zip(schedule, [*schedule[1:], last], strict=True)]
 
 
-def _piece(point: Sequence[float | str], after: Sequence[float | str]) -> _Piece:
-    start, value, end, then = (cast(float, each) for each in (*point[:2], *after[:2]))
-    joined_by = point[2] if len(point) > 2 else "line"
-    rise = 0.0 if joined_by == "step" else then - value
-    return _Piece(start, value, rise, (end - start) or 1.0, joined_by == "cosine")
+def _segment(point: Sequence[float | str], next_point: Sequence[float | str]) -> _Segment:
+    start, value, end, next_value = (cast(float, coordinate) for coordinate in (*point[:2], *next_point[:2]))
+    shape = point[2] if len(point) > 2 else "line"
+    rise = 0.0 if shape == "step" else next_value - value
+    return _Segment(start, value, rise, (end - start) or 1.0, shape == "cosine")

@@ -1,7 +1,7 @@
-"""Parts of an update that do not wait for each other, at the same time on a GPU.
+"""Run independent parts of an update at the same time on a GPU.
 
-Kernels of small networks occupy a few of its hundred processors each. A CUDA graph that is recorded on several streams
-runs them side by side; a backward pass is on the streams of its forward pass.
+Each kernel of a small network occupies only a few of a GPU's hundred processors. A CUDA graph that is recorded on
+several streams runs such kernels side by side. Autograd runs a backward pass on the streams of its forward pass.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from torch.utils._pytree import tree_leaves
 Result = TypeVar("Result")
 
 MAX_STREAMS = 4
-"""Parts that run at the same time."""
-_streams: ContextVar[Sequence[torch.cuda.Stream]] = ContextVar("_streams", default=())
+"""Maximum number of parts that run at the same time."""
+_active_streams: ContextVar[Sequence[torch.cuda.Stream]] = ContextVar("_active_streams", default=())
 
 
 @contextmanager
 def use_streams(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
-    """Let `in_parallel` use these streams of the current device; without any it does not."""
-    token = _streams.set(streams)
+    """Let `run_parallel` use these streams of the current device; without streams it runs parts in order."""
+    token = _active_streams.set(streams)
     try:
         yield
     finally:
-        _streams.reset(token)
+        _active_streams.reset(token)
 
 
 def run_parallel(*parts: Callable[[], Result]) -> list[Result]:
-    """What each of `parts` gives; one after the other where there are no streams.
+    """Return the result of each part; without streams the parts run one after the other.
 
-    A part must not change what another one reads. What exists before must be kept until the update ends: its memory
-    would be used again while another stream still reads it.
+    A part must not change what another part reads. The caller keeps tensors that existed before the call until the
+    update ends: the allocator would otherwise reuse their memory while another stream still reads them.
     """
-    streams = () if torch.compiler.is_compiling() else _streams.get()
+    streams = () if torch.compiler.is_compiling() else _active_streams.get()
     if not streams:
         return [part() for part in parts]
     current = torch.cuda.current_stream()
-    found = []
-    with use_streams(()):  # no parts within parts
+    results = []
+    with use_streams(()):  # nested calls run in order: their streams are in use already
         for part, stream in zip(parts, cycle(streams), strict=False):
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
-                found.append(part())
+                results.append(part())
     for _, stream in zip(parts, streams, strict=False):
         current.wait_stream(stream)
-    for each in tree_leaves(found):
-        if isinstance(each, Tensor):  # was made on another stream, and is used on this one
-            each.record_stream(current)
-    return found
+    for tensor in tree_leaves(results):
+        if isinstance(tensor, Tensor):  # allocated on another stream, used on this one
+            tensor.record_stream(current)
+    return results

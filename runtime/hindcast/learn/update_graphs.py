@@ -1,7 +1,7 @@
-"""`UpdateGraphs`: updates on a GPU as CUDA graphs, recorded once and then launched whole.
+"""`UpdateGraphs`: record updates on a GPU as CUDA graphs once, then replay them.
 
 An update of small networks is some two hundred kernels of a few microseconds, which Python launches more slowly than
-the GPU runs them. Recorded, they are launched together, and are the same kernels on the same numbers.
+the GPU runs them. A graph launches them together: the same kernels on the same numbers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from hindcast.learn.streams import MAX_STREAMS, use_streams
 
 Result = TypeVar("Result")
 
-_WARM_UP = 3
-"""Updates of a kind before it is recorded: they make the optimisers' states, and libraries' workspaces."""
-_MOST_GRAPHS = 16
-"""Where shapes of batches keep changing, the later ones are not recorded: each graph takes a second and memory."""
+_NUM_WARM_UP_UPDATES = 3
+"""Eager updates of a kind before its graph is recorded: they allocate optimiser states and library workspaces."""
+_MAX_GRAPHS = 16
+"""Maximum number of graphs. Recording one costs a second and memory, so that changing batch shapes stay eager."""
 
 
 class CudaGraph:
-    """A CUDA graph, and the streams that it is recorded on.
+    """A CUDA graph and the streams that it is recorded on.
 
     Args:
-        generator: what is recorded draws from it, or from torch's own; each launch goes on where the last one ended.
-        sharing: another graph whose memory this one uses too; they never run at the same time.
+        generator: the recorded operations draw from it or from torch's own; each launch continues where the last ended.
+        sharing: another graph with which this one shares memory and streams; the two never run at the same time.
     """
 
     def __init__(self, generator: torch.Generator, sharing: CudaGraph | None = None) -> None:
@@ -45,7 +45,10 @@ class CudaGraph:
         self._pool: Any = sharing._pool if sharing else torch.cuda.graph_pool_handle()
 
     def warm_up(self, call: Callable[[], Result]) -> Result:
-        """Run on the graph's streams: what autograd and the libraries keep for a stream is there when it records."""
+        """Run a call on the graph's streams, without recording it.
+
+        Autograd and the libraries keep workspaces per stream; these must exist before the recording.
+        """
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream), use_streams(self._streams[1:]):
@@ -54,8 +57,8 @@ class CudaGraph:
         return result
 
     def record(self, call: Callable[[], Result]) -> Result:
-        """Record what a call launches, without running it; its tensors are the graph's."""
-        # Other threads (a feed's) go on using the GPU in the meantime, which the other modes refuse.
+        """Record the kernels of a call without running them; the tensors that it returns belong to the graph."""
+        # Other threads (a feed's) use the GPU during the recording, which the other capture modes refuse.
         with (
             torch.cuda.graph(
                 self._graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
@@ -65,84 +68,86 @@ class CudaGraph:
             return call()
 
     def launch(self) -> None:
-        """Run what was recorded."""
+        """Run the recorded kernels."""
         self._graph.replay()
 
 
 GRAPHS: dict[str, type[CudaGraph]] = {"cuda": CudaGraph}
-"""By the kind of device."""
+"""Type of device -> class of its graphs."""
 
 
 class UpdateGraphs(Generic[Result]):
     """One graph for each kind of update and shape of batch.
 
     Args:
-        update: of a batch and further arguments. All that it reads and changes are the batch and tensors that stay.
-        generator: the one that it draws from, on the device.
+        update: takes a batch and further arguments. It reads and changes only the batch and tensors that outlive it.
+        generator: the generator that it draws from, on the device.
     """
 
     def __init__(self, update: Callable[..., Result], generator: torch.Generator) -> None:
         self._update = update
         self._generator = generator
-        self._kind_of_graph = GRAPHS[generator.device.type]
+        self._graph_class = GRAPHS[generator.device.type]
         self.clear()
 
     def clear(self) -> None:
-        """Record anew: tensors that the update uses were replaced by others."""
+        """Discard all graphs, after tensors that the update uses were replaced by others."""
         self._graphs: dict[Hashable, CudaGraph] = {}
-        self._recorded: dict[Hashable, tuple[list[Tensor], Result]] = {}
-        self._made: Counter[Hashable] = Counter()
+        self._recordings: dict[Hashable, tuple[list[Tensor], Result]] = {}
+        self._num_warm_ups: Counter[Hashable] = Counter()
 
     def run(self, kind: Hashable, batch: Mapping[str, Tensor], *arguments: Any) -> Result:
-        """`update(batch, *arguments)`.
+        """Run `update(batch, *arguments)`, by a graph if one is recorded for it.
 
         Args:
-            kind: updates of one kind, with equal arguments and batches of one shape, do the same operations.
+            kind: updates of one kind, with equal arguments and batches of one shape, run the same operations.
             batch: leaf -> `[batch, ...]`.
             arguments: hashable.
 
         Returns:
-            What it gave; the tensors in it hold until the next call.
+            The result of the update; its tensors are valid until the next call.
         """
-        key = (kind, arguments, *((leaf, each.shape, each.dtype) for leaf, each in batch.items()))
-        if key in self._recorded:
-            static, result = self._recorded[key]
-            torch._foreach_copy_(static, list(batch.values()))
+        key = (kind, arguments, *((leaf, tensor.shape, tensor.dtype) for leaf, tensor in batch.items()))
+        if key in self._recordings:
+            inputs, result = self._recordings[key]
+            # The graph reads the batch at the addresses at which it was recorded.
+            torch._foreach_copy_(inputs, list(batch.values()))
             self._graphs[key].launch()
             return result
         if key not in self._graphs:
-            if len(self._graphs) == _MOST_GRAPHS:
+            if len(self._graphs) == _MAX_GRAPHS:
                 return self._update(batch, *arguments)
+            # Graphs never run at the same time, so that all of them can use one memory pool.
             sharing = next(iter(self._graphs.values()), None)
-            self._graphs[key] = self._kind_of_graph(self._generator, sharing)
+            self._graphs[key] = self._graph_class(self._generator, sharing)
         graph = self._graphs[key]
-        if self._made[key] < _WARM_UP:
-            self._made[key] += 1
+        if self._num_warm_ups[key] < _NUM_WARM_UP_UPDATES:
+            self._num_warm_ups[key] += 1
             return graph.warm_up(lambda: self._update(batch, *arguments))
-        copies = {leaf: each.clone() for leaf, each in batch.items()}
+        copies = {leaf: tensor.clone() for leaf, tensor in batch.items()}
         result = graph.record(lambda: self._update(copies, *arguments))
-        self._recorded[key] = list(copies.values()), result
-        graph.launch()
+        self._recordings[key] = list(copies.values()), result
+        graph.launch()  # recording runs nothing
         return result
 
 
 def is_capturable(
     algorithm: Algorithm, nets: nn.ModuleDict, optimisers: Iterable[Optimiser], device: torch.device
 ) -> bool:
-    """Whether an update does the same operations each time, on a device that has graphs.
+    """Return whether every update runs the same operations, on a device that supports graphs.
 
-    Of a user's own algorithm if its class says so (a class over one of the library may do otherwise than that), and
-    not with networks of the user's own, which may look at numbers that change.
+    A custom algorithm must set `is_capturable` in its own class: a subclass of a built-in one may compute otherwise.
+    Custom networks are never captured, since they may read numbers that change.
     """
     kind = type(algorithm)
-    captured = kind.is_capturable if _is_ours(kind) else vars(kind).get("is_capturable", False)
+    is_declared = kind.is_capturable if _is_builtin(kind) else vars(kind).get("is_capturable", False)
     return (
         device.type in GRAPHS
-        and captured
+        and is_declared
         and all(optimiser.is_capturable for optimiser in optimisers)
-        and all(_is_ours(type(module)) for module in nets.modules())
+        and all(_is_builtin(type(module)) for module in nets.modules())
     )
 
 
-def _is_ours(kind: type) -> bool:
+def _is_builtin(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in ("hindcast", "torch")

@@ -1,4 +1,4 @@
-"""An algorithm's losses on data that it does not learn from."""
+"""Compute an algorithm's losses on data that it does not learn from."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from hindcast.user_code import calling
 def validation_metrics(
     algorithm: Algorithm, learner: Learner, batches: Iterable[Mapping[str, Tensor]], seed: int
 ) -> dict[str, float]:
-    """The algorithm's losses and metrics over all batches, weighted by the steps that are learnt from.
+    """Compute the algorithm's losses and metrics over all batches, weighted by the steps that the loss mask selects.
 
-    The networks are copied, in evaluation mode, and no generator of the learner moves: training continues as if
-    this had not been called.
+    Training continues as if this had not been called: the networks are copied and set to evaluation mode, and the
+    learner's generators do not advance.
 
     Args:
-        algorithm: the learner's, its losses not compiled.
-        learner: whose networks.
-        batches: as the learner is given them.
+        algorithm: the learner's algorithm, with eager losses.
+        learner: has the networks.
+        batches: batches in the form of `Learner.update`.
         seed: of the losses' noise.
 
     Returns:
         Means by name; `total_loss` is the sum of the losses.
 
     Raises:
-        UserCodeError: the algorithm's own code raised.
+        UserCodeError: the algorithm's code raised.
     """
     nets, device = copy.deepcopy(learner.nets).eval(), learner.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -44,22 +44,23 @@ def validation_metrics(
     step = Step(learner.updates, learner.timesteps, generator, clock)
     sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=device))
     weights: dict[str, float] = defaultdict(float)
+    # Losses may also draw from torch's global generators, which drive dropout in training.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         for batch in batches:
-            weight = _learnt(batch)
+            weight = _num_loss_steps(batch)
             with calling(f"algorithm {type(algorithm).__name__}", algorithm.losses):
-                found = _metrics(loss_stages(algorithm.losses(nets, batch, step)))
-            for name, value in found.items():
+                metrics = _collect_metrics(loss_stages(algorithm.losses(nets, batch, step)))
+            for name, value in metrics.items():
                 sums[name] += value.double() * weight
                 weights[name] += weight
     return {name: float(total) / weights[name] for name, total in sums.items() if weights[name]}
 
 
-def _metrics(found: Iterable[Losses]) -> dict[str, Tensor]:
+def _collect_metrics(stages: Iterable[Losses]) -> dict[str, Tensor]:
     metrics: dict[str, Tensor] = {}
     losses: dict[str, Tensor] = {}
-    for stage in found:
+    for stage in stages:
         metrics |= {name: value.detach() for name, value in stage.metrics.items()}
         losses |= {name: loss.detach() for name, loss in stage.losses.items()}
     if losses:
@@ -69,7 +70,7 @@ def _metrics(found: Iterable[Losses]) -> dict[str, Tensor]:
     return metrics
 
 
-def _learnt(batch: Mapping[str, Tensor]) -> float:
-    """Steps of a batch that are learnt from."""
+def _num_loss_steps(batch: Mapping[str, Tensor]) -> float:
+    """Return the number of steps in a batch that its loss mask selects."""
     mask = batch.get(Columns.LOSS_MASK)
     return float(num_timesteps(batch)) if mask is None else float(mask.sum())

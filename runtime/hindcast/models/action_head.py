@@ -1,4 +1,4 @@
-"""What an action space asks of a network: outputs, noise, distribution; and its range as tensors."""
+"""`ActionHead`: network outputs, noise and distribution of an action space; `ActionRange`: its bounds as tensors."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _GAUSSIANS = {
     "boundedGaussian": BoundedGaussian,
     "squashedGaussian": SquashedGaussian,
 }
-_BOUNDED = ("boundedGaussian", "squashedGaussian", "squashedDeterministic")
-_CONTINUOUS = ("gaussian", "deterministic", *_BOUNDED)
-_MOST_INTEGERS = 4096
+_BOUNDED_KINDS = ("boundedGaussian", "squashedGaussian", "squashedDeterministic")
+_CONTINUOUS_KINDS = ("gaussian", "deterministic", *_BOUNDED_KINDS)
+_MAX_INTEGER_VALUES = 4096
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class ActionHead:
         from_inputs: `[B, inputs_size]` network outputs (`action_dist_inputs`) -> the distribution.
         inputs_size: P.
         noise_size: K, noise numbers per sampled action.
-        noise: their kind, "uniform" on [0, 1) or standard "normal".
-        discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
-        stochastic: no leaf is deterministic, so that a sampled action has a log-probability.
+        noise_kind: "uniform" on [0, 1) or standard "normal".
+        is_discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
+        is_stochastic: no leaf is deterministic, so that a sampled action has a log-probability.
         log_std_columns: the columns of the inputs that are logarithms of standard deviations.
     """
 
@@ -66,35 +66,37 @@ class ActionHead:
     log_std_columns: tuple[int, ...] = ()
 
     def map_tensors(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
-        """The same, with the constants of the action space where `move` takes them."""
+        """Return a head whose constant tensors (bounds, starts) are replaced by `move` of them."""
         if not isinstance(self.from_inputs, partial):
             return self
-        made = self.from_inputs
-        constants = [_moved(each, move) for each in made.args]
-        return replace(self, from_inputs=partial(made.func, *constants, **_moved(made.keywords, move)))
+        factory = self.from_inputs
+        constants = [_map_constant(constant, move) for constant in factory.args]
+        return replace(
+            self, from_inputs=partial(factory.func, *constants, **_map_constant(factory.keywords, move))
+        )
 
 
-def _moved(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
+def _map_constant(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(constant, Tensor):
         return move(constant)
     if isinstance(constant, Mapping):
-        return {name: _moved(each, move) for name, each in constant.items()}
+        return {name: _map_constant(element, move) for name, element in constant.items()}
     return constant.map_tensors(move) if isinstance(constant, ActionHead) else constant
 
 
 def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
-    """The head for the actions a module puts out.
+    """Build the head for a module's actions.
 
-    `distribution: Auto` is categorical for Discrete, MultiDiscrete and bounded integer boxes, Bernoulli for
-    MultiBinary and a diagonal Gaussian for float boxes; Dict and Tuple spaces are the product over their
-    leaves. The continuous kinds apply to the float boxes of a composite space.
+    `distribution: Auto` is categorical for Discrete, MultiDiscrete and bounded integer boxes, Bernoulli for MultiBinary
+    and a diagonal Gaussian for float boxes; Dict and Tuple spaces have the product over their leaves. The continuous
+    kinds apply to the float boxes of a composite space.
 
     Args:
         action_space: the module's (`Preprocessing.action_space`): within ±1 where actions are normalised.
         model: uses `distribution` and `log_std_range`.
 
     Raises:
-        SpecError: the distribution does not fit the space, or the space cannot be acted in.
+        SpecError: the distribution does not fit the space, or no distribution supports the space.
     """
     leaves = flatten_space(action_space, Columns.ACTIONS)
     _check_applies(model.distribution, leaves)
@@ -106,19 +108,19 @@ def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
 
 def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
     floats = [leaf for leaf, space in leaves.items() if is_float_box(space)]
-    if distribution in _CONTINUOUS and not floats:
+    if distribution in _CONTINUOUS_KINDS and not floats:
         raise SpecError(
-            f"model.distribution: {_word(distribution)!r} is for continuous actions, and the action space has none "
-            f"({_describe(leaves)}); use 'Auto' or 'Categorical'."
+            f"model.distribution: {_yaml_name(distribution)!r} is for continuous actions, but the action space has "
+            f"none ({_describe(leaves)}); use 'Auto' or 'Categorical'."
         )
     if distribution == "categorical" and floats:
         raise SpecError(
-            f"model.distribution: 'Categorical' is for discrete actions, and {floats[0]!r} is continuous "
+            f"model.distribution: 'Categorical' is for discrete actions, but {floats[0]!r} is continuous "
             f"({_describe(leaves)}); use 'Auto', 'Gaussian', 'Deterministic', or a bounded or squashed one."
         )
 
 
-def _word(distribution: str) -> Any:
+def _yaml_name(distribution: str) -> Any:
     return ModelSpec.in_yaml("distribution", distribution)
 
 
@@ -135,8 +137,8 @@ def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
     if isinstance(space, gym.spaces.Box):
         return _integer_box(leaf, space)
     raise SpecError(
-        f"action space: {leaf!r} is a {type(space).__name__} space, which no action distribution covers; "
-        "allowed are Discrete, MultiDiscrete, MultiBinary, Box, and Dict or Tuple of these."
+        f"action space: {leaf!r} is a {type(space).__name__} space, which no action distribution supports; "
+        "use Discrete, MultiDiscrete, MultiBinary, Box, or Dict or Tuple of these."
     )
 
 
@@ -156,17 +158,17 @@ def _discrete(
 
 def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:
     sizes = space.high.astype(np.float64) - space.low.astype(np.float64) + 1.0
-    if sizes.max(initial=1.0) > _MOST_INTEGERS:
+    if sizes.max(initial=1.0) > _MAX_INTEGER_VALUES:
         raise SpecError(
-            f"action space: {leaf!r} is an integer Box with {int(sizes.max())} values in an element; "
-            f"at most {_MOST_INTEGERS} can be distinguished. Use a float Box, or a smaller range."
+            f"action space: {leaf!r} is an integer Box with {int(sizes.max())} values in an element, but "
+            f"at most {_MAX_INTEGER_VALUES} are supported. Use a float Box, or a smaller range."
         )
     return _multi_categorical(sizes, space.low, space.shape)
 
 
 def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHead:
     size = int(np.prod(space.shape))
-    bounds = _bounds(leaf, space, model) if model.distribution in _BOUNDED else {}
+    bounds = _bounds(leaf, space, model) if model.distribution in _BOUNDED_KINDS else {}
     if model.distribution in ("deterministic", "squashedDeterministic"):
         kind = SquashedDeterministic if bounds else Deterministic
         from_inputs = partial(kind, shape=space.shape, **bounds)
@@ -184,15 +186,15 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
 def _bounds(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Tensor]:
     if not space.is_bounded():
         raise SpecError(
-            f"model.distribution: {_word(model.distribution)!r} needs bounds, and {leaf!r} has none on some side "
-            f"({space}); use {'Gaussian' if model.distribution in _GAUSSIANS else 'Deterministic'!r}."
+            f"model.distribution: {_yaml_name(model.distribution)!r} requires bounds, but {leaf!r} is not bounded on "
+            f"every side ({space}); use {'Gaussian' if model.distribution in _GAUSSIANS else 'Deterministic'!r}."
         )
     low, high = (torch.from_numpy(bound.ravel().astype(np.float32)) for bound in (space.low, space.high))
     return {"low": low, "high": high}
 
 
 def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
-    """Uniform noise when any leaf wants it; the others' is then made normal by the inverse normal CDF."""
+    """Combine the heads of leaves. If any leaf needs uniform noise, normal noise is its inverse normal CDF."""
     noise: NoiseKind = "uniform" if any(head.noise_kind == "uniform" for head in heads.values()) else "normal"
     inputs_columns = _columns({leaf: head.inputs_size for leaf, head in heads.items()})
     noise_columns = _columns({leaf: head.noise_size for leaf, head in heads.items()})
@@ -239,11 +241,13 @@ def _describe(leaves: Mapping[str, gym.Space]) -> str:
 
 
 class ActionRange(nn.Module):
-    """Bounds of a float Box. Among an algorithm's networks it moves to their device; checkpoints do not hold it.
+    """Bounds of a float Box, as tensors.
+
+    As one of an algorithm's networks it moves to their device; checkpoints do not contain it.
 
     Args:
         action_space: the module's.
-        algorithm: whose actions they are, for the message.
+        algorithm: name of the algorithm, for messages.
 
     Attributes:
         low, high: `[*shape]` float32.
@@ -261,13 +265,13 @@ class ActionRange(nn.Module):
         super().__init__()
         if not is_float_box(action_space):
             raise SpecError(
-                f"spec.algorithm: {algorithm} needs continuous actions, in one float Box, not {action_space}; "
-                "for others take IQL, MARWIL or BC."
+                f"spec.algorithm: {algorithm} requires continuous actions in one float Box, not {action_space}; "
+                "use IQL, MARWIL or BC for other actions."
             )
         if not action_space.is_bounded():
             raise SpecError(
-                f"spec.algorithm: {algorithm} needs actions with bounds, and {action_space} has none on some side; "
-                "take IQL, MARWIL or BC, or give bounds (gymnasium's RescaleAction, ClipAction)."
+                f"spec.algorithm: {algorithm} requires bounded actions, but {action_space} is not bounded on every "
+                "side; use IQL, MARWIL or BC, or set bounds (gymnasium's RescaleAction, ClipAction)."
             )
         low, high = (
             torch.from_numpy(bound.astype(np.float32)) for bound in (action_space.low, action_space.high)
@@ -276,24 +280,24 @@ class ActionRange(nn.Module):
             self.register_buffer(name, values, persistent=False)
 
     def clamp(self, actions: Tensor) -> Tensor:
-        """The actions, those beyond a bound on it."""
+        """Clamp actions to the bounds."""
         return actions.clamp(self.low, self.high)
 
     def to_unit(self, actions: Tensor) -> Tensor:
-        """`[..., *shape]` actions with their bounds at ±1, as `[..., D]`."""
+        """Scale `[..., *shape]` actions to `[..., D]` values with the bounds at ±1."""
         values = (actions - self.low) / self.half_range - 1.0
         return values.reshape(*values.shape[: values.dim() - self.low.dim()], -1)
 
     def from_unit(self, values: Tensor) -> Tensor:
-        """The inverse, within the bounds: those beyond one are on it."""
-        shaped = values.clamp(-1.0, 1.0).reshape(*values.shape[:-1], *self.low.shape)
-        return self.clamp(self.low + (shaped + 1.0) * self.half_range)
+        """Invert `to_unit`; values beyond ±1 become the bound."""
+        actions = values.clamp(-1.0, 1.0).reshape(*values.shape[:-1], *self.low.shape)
+        return self.clamp(self.low + (actions + 1.0) * self.half_range)
 
     def uniform(self, count: int, generator: torch.Generator) -> Tensor:
-        """`[count, *shape]` actions, uniform over the range."""
-        shares = torch.rand((count, *self.low.shape), generator=generator, device=self.low.device)
-        return self.low + 2.0 * self.half_range * shares
+        """Draw `[count, *shape]` actions uniformly from the range."""
+        fractions = torch.rand((count, *self.low.shape), generator=generator, device=self.low.device)
+        return self.low + 2.0 * self.half_range * fractions
 
     def log_density(self) -> Tensor:
-        """Log-density of `uniform`, a scalar: -Σ log(high - low)."""
+        """Return the log-density of `uniform`, a scalar: -Σ log(high - low)."""
         return -(2.0 * self.half_range).log().sum()

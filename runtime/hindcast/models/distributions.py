@@ -1,8 +1,8 @@
-"""Action distributions: exact log-probabilities, and sampling from noise that the caller brings.
+"""Action distributions with exact log-probabilities, which sample from the caller's noise.
 
-Noise is an argument, one row per sample, so that what a row samples depends on that row's noise alone and a
-recording is the same whoever makes it. Shape suffixes: B = rows (any leading dimensions), P =
-`action_dist_inputs`, K = noise numbers, D = elements of an action.
+Noise is an argument, one row per sample, so that a row's sample depends only on that row's noise, and a recording is
+the same whichever process makes it. Shape suffixes: B = rows (any leading dimensions), P = `action_dist_inputs`, K =
+noise numbers, D = elements of an action.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ class Distribution(ABC):
 
     @abstractmethod
     def logp(self, actions: Actions) -> Tensor:
-        """`[B]` log-probability (density, for continuous leaves) of the given actions."""
+        """Return the log-probability `[B]` of actions (log-density for continuous leaves)."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """`[B]` entropy in nats (differential entropy for continuous leaves)."""
+        """Return the entropy `[B]` in nats (differential entropy for continuous leaves)."""
 
     @abstractmethod
     def kl(self, other: Self) -> Tensor:
-        """`[B]` KL(self ‖ other), in nats."""
+        """Return KL(self ‖ other) `[B]`, in nats."""
 
     @abstractmethod
     def mode(self) -> Actions:
-        """The greedy action."""
+        """Return the greedy action."""
 
     @abstractmethod
     def sample(self, noise_BK: Tensor) -> Actions:
-        """One action per row, a function of its row of noise; reparameterised in continuous spaces."""
+        """Sample one action per row, a function of its row of noise; reparameterised in continuous spaces."""
 
     def sample_with_logp(self, noise_BK: Tensor) -> tuple[Actions, Tensor]:
-        """`sample`, and `[B]` the log-probability of what it gave; gradients go through both."""
+        """Return `sample`, and the log-probability `[B]` of the sample; gradients flow through both."""
         actions = self.sample(noise_BK)
         return actions, self.logp(actions)
 
     def imitation_loss(self, actions: Actions) -> Tensor:
-        """`[B]` the loss of cloning `actions`: the negative log-likelihood."""
+        """Return the loss `[B]` of cloning `actions`: the negative log-likelihood."""
         return -self.logp(actions)
 
 
@@ -82,8 +82,8 @@ class Categorical(Distribution):
         self._start = start
 
     def logp(self, actions: Actions) -> Tensor:
-        chosen = _tensor(actions).long() - self._start
-        return self._log_probs.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+        indices = _tensor(actions).long() - self._start
+        return self._log_probs.gather(-1, indices.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
         return -(self._log_probs.exp() * self._log_probs).sum(-1)
@@ -95,9 +95,9 @@ class Categorical(Distribution):
         return self._log_probs.argmax(-1) + self._start
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """Inverse CDF of one uniform number per row. int64 `[B]`."""
+        """Sample by the inverse CDF of one uniform number per row: int64 `[B]`."""
         cumulative = self._log_probs.exp().cumsum(-1)
-        # Scaled by the rounded total, so that a trailing action of probability 0 is never taken.
+        # Scaled by the rounded total, so that a trailing action of probability 0 is never sampled.
         threshold = noise_BK.clamp_max(BELOW_ONE) * cumulative[..., -1:]
         return (cumulative <= threshold).sum(-1) + self._start
 
@@ -106,15 +106,15 @@ class MultiCategorical(Distribution):
     """D independent categoricals, for MultiDiscrete and for bounded integer boxes.
 
     Args:
-        inputs: `[B, sum(sizes)]` the logits of all of them, end to end.
-        sizes: number of values of each.
-        starts: `[D]` int64, smallest value of each.
+        inputs: `[B, sum(sizes)]` concatenated logits.
+        sizes: number of values of each categorical.
+        starts: `[D]` int64, smallest value of each categorical.
         shape: of an action.
     """
 
     def __init__(self, inputs: Tensor, sizes: tuple[int, ...], starts: Tensor, shape: Shape) -> None:
         self._lead = inputs.shape[:-1]
-        self._cells = Categorical(_padded(inputs, sizes))
+        self._cells = Categorical(_pad_logits(inputs, sizes))
         self._starts = starts
         self._shape = shape
 
@@ -129,11 +129,11 @@ class MultiCategorical(Distribution):
         return self._cells.kl(other._cells).sum(-1)
 
     def mode(self) -> Tensor:
-        return _shaped(self._cells.mode() + self._starts, self._shape)
+        return _to_shape(self._cells.mode() + self._starts, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """One uniform number per element. int64 `[B, *shape]`."""
-        return _shaped(self._cells.sample(noise_BK.unsqueeze(-1)) + self._starts, self._shape)
+        """Sample from one uniform number per element: int64 `[B, *shape]`."""
+        return _to_shape(self._cells.sample(noise_BK.unsqueeze(-1)) + self._starts, self._shape)
 
 
 class Bernoulli(Distribution):
@@ -159,12 +159,12 @@ class Bernoulli(Distribution):
         return _cross_entropy(other._logits, torch.sigmoid(self._logits)) - self.entropy()
 
     def mode(self) -> Tensor:
-        return _shaped((self._logits > 0).to(torch.int8), self._shape)
+        return _to_shape((self._logits > 0).to(torch.int8), self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """One uniform number per bit. int8 `[B, *shape]`."""
+        """Sample from one uniform number per bit: int8 `[B, *shape]`."""
         bits = noise_BK.clamp_max(BELOW_ONE) < torch.sigmoid(self._logits)
-        return _shaped(bits.to(torch.int8), self._shape)
+        return _to_shape(bits.to(torch.int8), self._shape)
 
 
 class DiagGaussian(Distribution):
@@ -185,7 +185,7 @@ class DiagGaussian(Distribution):
         self._shape = shape
 
     def logp(self, actions: Actions) -> Tensor:
-        return self._logp_flat(_flat(actions, self._mean))
+        return self._logp_flat(_flatten_like(actions, self._mean))
 
     def entropy(self) -> Tensor:
         return (self._log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
@@ -198,15 +198,15 @@ class DiagGaussian(Distribution):
         ).sum(-1)
 
     def mode(self) -> Tensor:
-        return _shaped(self._mean, self._shape)
+        return _to_shape(self._mean, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """One standard normal number per element. `[B, *shape]`."""
-        return _shaped(self._sample_flat(noise_BK), self._shape)
+        """Sample from one standard normal number per element: `[B, *shape]`."""
+        return _to_shape(self._sample_flat(noise_BK), self._shape)
 
     def _logp_flat(self, values: Tensor) -> Tensor:
-        scaled = (values - self._mean) * torch.exp(-self._log_std)
-        return (-0.5 * scaled * scaled - self._log_std - 0.5 * math.log(2.0 * math.pi)).sum(-1)
+        z = (values - self._mean) * torch.exp(-self._log_std)
+        return (-0.5 * z * z - self._log_std - 0.5 * math.log(2.0 * math.pi)).sum(-1)
 
     def _sample_flat(self, noise: Tensor) -> Tensor:
         return self._mean + torch.exp(self._log_std) * noise
@@ -215,7 +215,7 @@ class DiagGaussian(Distribution):
 class BoundedGaussian(DiagGaussian):
     """A normal distribution whose mean is `low + (high - low) (tanh(u) + 1) / 2`.
 
-    The policy of IQL (arXiv 2110.06169). Its density reaches beyond the bounds, which clip what it samples.
+    The policy of IQL (arXiv 2110.06169). Its density extends beyond the bounds; sampled actions are clipped to them.
 
     Args:
         inputs: `[B, 2 D]` u, then logarithms of the standard deviations, in the actions' own units.
@@ -234,15 +234,15 @@ class BoundedGaussian(DiagGaussian):
         log_std_range: tuple[float, float] = (-20.0, 20.0),
     ) -> None:
         super().__init__(inputs, shape, log_std_range)
-        self._mean = _squashed(self._mean, low, (high - low) * 0.5)
+        self._mean = _squash_to_bounds(self._mean, low, (high - low) * 0.5)
 
 
 class SquashedGaussian(DiagGaussian):
     """`low + (high - low) (tanh(u) + 1) / 2` with u from a diagonal Gaussian (arXiv 1801.01290, appendix C).
 
-    `logp` inverts the squashing of the stored action; an action within 1e-6 of a bound (in the range ±1)
-    counts as 1e-6 away from it, so that demonstrations at the bound have a finite likelihood. `mode` is the
-    squashed mean. KL is that of the Gaussians: squashing does not change it.
+    `logp` inverts the squashing of the stored action. An action within 1e-6 of a bound (in the range ±1) counts as 1e-6
+    away from it, so that demonstrations at the bound have a finite likelihood. `mode` is the squashed mean. KL is that
+    of the Gaussians, which squashing does not change.
 
     Args:
         inputs: `[B, 2 D]` means, then logarithms of the standard deviations, of u.
@@ -265,37 +265,38 @@ class SquashedGaussian(DiagGaussian):
         self._half = (high - low) * 0.5
 
     def logp(self, actions: Actions) -> Tensor:
-        squashed = (_flat(actions, self._mean) - self._low) / self._half - 1.0
-        u = torch.atanh(squashed.clamp(-1.0 + _TANH_MARGIN, 1.0 - _TANH_MARGIN))
+        tanh_u = (_flatten_like(actions, self._mean) - self._low) / self._half - 1.0
+        u = torch.atanh(tanh_u.clamp(-1.0 + _TANH_MARGIN, 1.0 - _TANH_MARGIN))
         return self._logp_flat(u) - self._log_slope(u).sum(-1)
 
     def entropy(self) -> Tensor:
-        """`[B]` Gaussian entropy plus the squashing's mean log-slope, by Gauss-Hermite quadrature."""
+        """Return the entropy `[B]`: the Gaussian's, plus the squashing's mean log-slope by Gauss-Hermite quadrature."""
         nodes, weights = _hermite(self._mean.device, self._mean.dtype)
         u = self._mean.unsqueeze(-1) + torch.exp(self._log_std).unsqueeze(-1) * nodes
         slopes = _log_tanh_slope(u) + torch.log(self._half).unsqueeze(-1)
         return super().entropy() + (slopes * weights).sum((-2, -1))
 
     def mode(self) -> Tensor:
-        return _shaped(self._squash(self._mean), self._shape)
+        return _to_shape(self._squash(self._mean), self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        return _shaped(self._squash(self._sample_flat(noise_BK)), self._shape)
+        return _to_shape(self._squash(self._sample_flat(noise_BK)), self._shape)
 
     def sample_with_logp(self, noise_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """As of others, but that what tanh rounds to a bound keeps its density and its gradient."""
+        """Return a sample and its log-probability `[B]`."""
+        # From u rather than from the action: tanh may round to a bound, where density and gradient would be lost.
         u = self._sample_flat(noise_BK)
-        return _shaped(self._squash(u), self._shape), self._logp_flat(u) - self._log_slope(u).sum(-1)
+        return _to_shape(self._squash(u), self._shape), self._logp_flat(u) - self._log_slope(u).sum(-1)
 
     def _squash(self, u: Tensor) -> Tensor:
-        return _squashed(u, self._low, self._half)
+        return _squash_to_bounds(u, self._low, self._half)
 
     def _log_slope(self, u: Tensor) -> Tensor:
         return _log_tanh_slope(u) + torch.log(self._half)
 
 
 class ImplicitDistribution(Distribution):
-    """Actions that have no log-probabilities: asking for one, or for what follows from it, is a `SpecError`."""
+    """A distribution without log-probabilities: `logp`, `entropy` and `kl` raise `SpecError`."""
 
     def logp(self, actions: Actions) -> Tensor:  # noqa: ARG002
         raise _no_density()
@@ -308,7 +309,7 @@ class ImplicitDistribution(Distribution):
 
 
 class Deterministic(ImplicitDistribution):
-    """The action itself. Its imitation loss is the squared error.
+    """A point mass at the network's output. Its imitation loss is the squared error.
 
     Args:
         values: `[B, D]`.
@@ -320,20 +321,20 @@ class Deterministic(ImplicitDistribution):
         self._shape = shape
 
     def mode(self) -> Tensor:
-        return _shaped(self._values, self._shape)
+        return _to_shape(self._values, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:  # noqa: ARG002
-        """The mode; noise has no columns (K = 0)."""
+        """Return the mode; the noise has no columns (K = 0)."""
         return self.mode()
 
     def imitation_loss(self, actions: Actions) -> Tensor:
-        """`[B]` squared error, mean over the action's elements."""
-        gap = self._values - _flat(actions, self._values)
+        """Return the squared error `[B]`, averaged over the action's elements."""
+        gap = self._values - _flatten_like(actions, self._values)
         return (gap * gap).mean(-1)
 
 
 class SquashedDeterministic(Deterministic):
-    """`low + (high - low) (tanh(u) + 1) / 2`, the action itself.
+    """A point mass at `low + (high - low) (tanh(u) + 1) / 2`.
 
     Args:
         inputs: `[B, D]`, u.
@@ -343,15 +344,15 @@ class SquashedDeterministic(Deterministic):
     """
 
     def __init__(self, inputs: Tensor, shape: Shape, low: Tensor, high: Tensor) -> None:
-        super().__init__(_squashed(inputs, low, (high - low) * 0.5), shape)
+        super().__init__(_squash_to_bounds(inputs, low, (high - low) * 0.5), shape)
 
 
 class PushforwardDistribution(ImplicitDistribution):
-    """What a function makes of an observation's features and of standard normal noise.
+    """The distribution of a function of an observation's features and standard normal noise.
 
     Args:
         features: `[B, F]`.
-        push: from features `[B, F]` and noise `[B, K]` to actions `[B, *shape]`.
+        push: maps features `[B, F]` and noise `[B, K]` to actions `[B, *shape]`.
         noise_size: K.
     """
 
@@ -361,7 +362,7 @@ class PushforwardDistribution(ImplicitDistribution):
         self._noise_size = noise_size
 
     def mode(self) -> Tensor:
-        """The action of the likeliest noise, which is none."""
+        """Return the action at zero noise."""
         return self.sample(self._features.new_zeros(*self._features.shape[:-1], self._noise_size))
 
     def sample(self, noise_BK: Tensor) -> Tensor:
@@ -374,7 +375,7 @@ class Product(Distribution):
     Args:
         parts: leaf -> its distribution.
         noise_columns: leaf -> its columns of the noise.
-        to_normal: leaves whose columns arrive uniform and are wanted standard normal.
+        to_normal: leaves that need standard normal noise but get uniform noise.
     """
 
     def __init__(
@@ -389,13 +390,13 @@ class Product(Distribution):
 
     def logp(self, actions: Actions) -> Tensor:
         leaves = _mapping(actions)
-        return _total([part.logp(leaves[leaf]) for leaf, part in self._parts.items()])
+        return _sum_terms([part.logp(leaves[leaf]) for leaf, part in self._parts.items()])
 
     def entropy(self) -> Tensor:
-        return _total([part.entropy() for part in self._parts.values()])
+        return _sum_terms([part.entropy() for part in self._parts.values()])
 
     def kl(self, other: Self) -> Tensor:
-        return _total([part.kl(other._parts[leaf]) for leaf, part in self._parts.items()])
+        return _sum_terms([part.kl(other._parts[leaf]) for leaf, part in self._parts.items()])
 
     def mode(self) -> dict[str, Tensor]:
         return {leaf: _tensor(part.mode()) for leaf, part in self._parts.items()}
@@ -404,9 +405,9 @@ class Product(Distribution):
         return {leaf: _tensor(part.sample(self._noise(leaf, noise_BK))) for leaf, part in self._parts.items()}
 
     def imitation_loss(self, actions: Actions) -> Tensor:
-        """`[B]` the sum of the leaves' losses."""
+        """Return the sum `[B]` of the leaves' losses."""
         leaves = _mapping(actions)
-        return _total([part.imitation_loss(leaves[leaf]) for leaf, part in self._parts.items()])
+        return _sum_terms([part.imitation_loss(leaves[leaf]) for leaf, part in self._parts.items()])
 
     def _noise(self, leaf: str, noise_BK: Tensor) -> Tensor:
         columns = noise_BK[..., self._noise_columns[leaf]]
@@ -423,50 +424,50 @@ def _mapping(actions: Actions) -> Mapping[str, Tensor]:
     return cast(Mapping[str, Tensor], actions)
 
 
-def _flat(actions: Actions, like: Tensor) -> Tensor:
+def _flatten_like(actions: Actions, like: Tensor) -> Tensor:
     return _tensor(actions).to(like.dtype).reshape(like.shape)
 
 
-def _shaped(values: Tensor, shape: Shape) -> Tensor:
-    """`[B, D]` elements as actions `[B, *shape]`."""
+def _to_shape(values: Tensor, shape: Shape) -> Tensor:
+    """Reshape elements `[B, D]` to actions `[B, *shape]`."""
     return values.reshape(*values.shape[:-1], *shape)
 
 
-def _total(terms: list[Tensor]) -> Tensor:
+def _sum_terms(terms: list[Tensor]) -> Tensor:
     return torch.stack(terms).sum(0)
 
 
-def _padded(inputs: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """`[B, sum(sizes)]` logits as `[B, D, max(sizes)]`, impossible values filled in."""
+def _pad_logits(inputs: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Reshape logits `[B, sum(sizes)]` to `[B, D, max(sizes)]`, padded with impossible values."""
     widest = max(sizes)
     if all(size == widest for size in sizes):
         return inputs.reshape(*inputs.shape[:-1], len(sizes), widest)
-    least = torch.finfo(inputs.dtype).min
+    lowest = torch.finfo(inputs.dtype).min
     cells = zip(inputs.split(sizes, -1), sizes, strict=True)
     return torch.stack(
-        [functional.pad(logits, (0, widest - size), value=least) for logits, size in cells], -2
+        [functional.pad(logits, (0, widest - size), value=lowest) for logits, size in cells], -2
     )
 
 
 def _cross_entropy(logits: Tensor, bits: Tensor) -> Tensor:
-    """`[B]` of bits, or chances of them, `[B, D]` under log-odds."""
+    """Return the cross-entropy `[B]` of bits, or of probabilities of bits, `[B, D]` under log-odds."""
     return functional.binary_cross_entropy_with_logits(logits, bits, reduction="none").sum(-1)
 
 
-def _squashed(u: Tensor, low: Tensor, half: Tensor) -> Tensor:
+def _squash_to_bounds(u: Tensor, low: Tensor, half: Tensor) -> Tensor:
     return low + (torch.tanh(u) + 1.0) * half
 
 
 def _log_tanh_slope(u: Tensor) -> Tensor:
-    """log(1 - tanh(u)²), without the cancellation."""
+    """Compute log(1 - tanh(u)²) without cancellation."""
     return 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))
 
 
 @lru_cache(maxsize=8)
 def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the mean of a function of a standard normal number."""
+    """Return nodes and weights that integrate a function over the standard normal distribution."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES)
-    with torch.inference_mode(False):  # what is cached here serves training too
+    with torch.inference_mode(False):  # the cache also serves training, which rejects inference tensors
         return (
             torch.tensor(nodes, device=device, dtype=dtype),
             torch.tensor(weights / weights.sum(), device=device, dtype=dtype),
@@ -475,6 +476,6 @@ def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def _no_density() -> SpecError:
     return SpecError(
-        "model.distribution: the actions of this policy have no log-probabilities, and they are needed here; "
+        "model.distribution: the actions of this policy have no log-probabilities, but they are needed here; "
         "use 'Gaussian', 'BoundedGaussian' or 'SquashedGaussian'."
     )

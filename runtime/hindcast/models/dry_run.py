@@ -1,4 +1,4 @@
-"""A module of the user's own is tried out before anything is trained: what is wrong shows at once, not after hours."""
+"""Dry-run a custom module before training, so that mistakes show at once rather than after hours."""
 
 from __future__ import annotations
 
@@ -28,83 +28,91 @@ from hindcast.user_code import calling, definition_location
 
 _ROWS, _STEPS = 3, 4
 _FIELD = "spec.model.moduleClass"
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_TORCHS = frozenset(vars(nn.Module()))
-_BUILDING = ("__init__", "setup")
-_DEPTH = 4
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_TORCH_ATTRIBUTES = frozenset(vars(nn.Module()))
+_BUILD_METHODS = ("__init__", "setup")
+_MAX_DEPTH = 4
 
 
 def dry_run(module: RLModule) -> list[str]:
-    """Call another module of the same class and options with random observations.
+    """Call a copy of a custom module, of the same class and options, with random observations.
 
     Args:
-        module: is not changed, and neither are the generators of torch, NumPy and Python.
+        module: does not change, and neither do the generators of torch, NumPy and Python.
 
     Returns:
-        A sentence for each attribute whose weights have no part in the outputs.
+        A sentence for each attribute whose weights do not affect the outputs.
 
     Raises:
-        UserCodeError: it raised; its outputs do not have the names, shapes and dtypes that they should; it keeps
-            something in Python from call to call, or draws from generators, that no checkpoint holds.
+        UserCodeError: the module raised; or its outputs have wrong names, shapes or dtypes; or it keeps state in Python
+            attributes, or draws from generators, that checkpoints do not save.
     """
     kind = type(module)
     if not is_user_class(kind) or module.model_config.module_class is None:
         return []
-    with torch.random.fork_rng(devices=[]), _generators_kept() as drawn:
-        twin = build_module(
+    with torch.random.fork_rng(devices=[]), _preserve_generators() as find_drawn:
+        copy = build_module(
             module.observation_space, module.action_space, module.model_config, module.value, kind
         )
-        unused = _without_a_part(twin)
-        before = _call(twin, 1)
-        for attribute in changed(before, _call(twin, 2)):
+        unused_attributes = _unused_attributes(copy)
+        # Attributes may be set in the first call (a cache); what a second call changes is lost in a checkpoint.
+        before = _run_passes(copy, 1)
+        for attribute in changed_attributes(before, _run_passes(copy, 2)):
             raise UserCodeError(
-                f"{_FIELD}: {attribute} changes from call to call, and no checkpoint holds it: make it a buffer "
+                f"{_FIELD}: {attribute} changes from call to call, but checkpoints do not save it: make it a buffer "
                 "(register_buffer), or a state (get_initial_state)."
             )
-        for generator in drawn():
+        for generator in find_drawn():
             raise UserCodeError(
                 f"{_FIELD}: {kind.__name__} ({definition_location(kind)}) draws from {generator} "
-                "global generator, which no "
-                "checkpoint holds: draw from torch's."
+                "global generator, which checkpoints do not save: draw from torch's."
             )
     return [
-        f"{_FIELD}: {attribute} has weights that nothing depends on which the module returns in training: they are "
-        "never trained."
-        for attribute in unused
+        f"{_FIELD}: {attribute} has weights that do not affect the module's outputs in training: they are never "
+        "trained."
+        for attribute in unused_attributes
     ]
 
 
-def _call(module: RLModule, seed: int) -> dict[Attribute, object]:
-    """All three ways, as a training does; the attributes after it."""
+def _run_passes(module: RLModule, seed: int) -> dict[Attribute, object]:
+    """Run all three forward passes, in the modes of a training; return the Python state afterwards."""
     module.train()
     with torch.no_grad():
-        module.forward_train(_batch(module, seed, in_training=True))
+        module.forward_train(_random_batch(module, seed, in_training=True))
     module.eval()
     with torch.no_grad():
-        module.forward_exploration(_batch(module, seed + 10))
-        module.forward_inference(_batch(module, seed + 20))
+        module.forward_exploration(_random_batch(module, seed + 10))
+        module.forward_inference(_random_batch(module, seed + 20))
     return python_state(module)
 
 
-def _without_a_part(module: RLModule) -> list[Attribute]:
-    """The attributes that have weights of which no output of training depends on any."""
-    batch = _batch(module.train(), 0, in_training=True)
+def _unused_attributes(module: RLModule) -> list[Attribute]:
+    """Return the attributes whose weights do not affect any output of the training pass."""
+    batch = _random_batch(module.train(), 0, in_training=True)
     outputs = list(module.forward_train(batch).values())
     if module.value:
-        outputs.append(_values(module, batch))
-    reached = [output.sum() for output in outputs if isinstance(output, Tensor) and output.requires_grad]
-    trained = {name: weights for name, weights in module.named_parameters() if weights.requires_grad}
-    gradients = torch.autograd.grad(reached, list(trained.values()), allow_unused=True) if reached else ()
-    used = {_first(name) for name, each in zip(trained, gradients, strict=False) if each is not None}
-    return [Attribute(type(module), name) for name in dict.fromkeys(map(_first, trained)) if name not in used]
+        outputs.append(_compute_values(module, batch))
+    scalars = [output.sum() for output in outputs if isinstance(output, Tensor) and output.requires_grad]
+    trainable = {name: weights for name, weights in module.named_parameters() if weights.requires_grad}
+    gradients = torch.autograd.grad(scalars, list(trainable.values()), allow_unused=True) if scalars else ()
+    used_attributes = {
+        _root_attribute(name)
+        for name, gradient in zip(trainable, gradients, strict=False)
+        if gradient is not None
+    }
+    return [
+        Attribute(type(module), name)
+        for name in dict.fromkeys(map(_root_attribute, trainable))
+        if name not in used_attributes
+    ]
 
 
-def _first(name: str) -> str:
-    """The attribute of a module that a weight of this name is in."""
+def _root_attribute(name: str) -> str:
+    """Return the attribute of the module that contains a weight of this name."""
     return name.partition(".")[0]
 
 
-def _values(module: RLModule, batch: Mapping[str, Tensor]) -> Tensor:
+def _compute_values(module: RLModule, batch: Mapping[str, Tensor]) -> Tensor:
     kind = type(module)
     with calling(f"{kind.__name__}.compute_values"):
         values = module.compute_values(batch)
@@ -116,16 +124,16 @@ def _values(module: RLModule, batch: Mapping[str, Tensor]) -> Tensor:
     return values
 
 
-def _batch(module: RLModule, seed: int, in_training: bool = False) -> dict[str, Tensor]:
-    """Random observations: of a module with a state sequences where it is trained."""
+def _random_batch(module: RLModule, seed: int, in_training: bool = False) -> dict[str, Tensor]:
+    """Draw a batch of random observations; for the training of a module with a state, of sequences."""
     lead = (_ROWS, _STEPS) if in_training and module.is_stateful() else (_ROWS,)
     leaves = flatten_space(module.observation_space, Columns.OBS)
     rng = np.random.default_rng(seed)
     numbers = {leaf: space for leaf, space in leaves.items() if isinstance(space.dtype, np.dtype)}
-    return {leaf: _rows(space, lead, rng) for leaf, space in numbers.items()}
+    return {leaf: _random_rows(space, lead, rng) for leaf, space in numbers.items()}
 
 
-def _rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+def _random_rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generator) -> Tensor:
     shape = (*lead, *(space.shape or ()))
     values: Any
     if is_float_box(space):
@@ -141,24 +149,27 @@ def _rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generator) -> 
 
 
 @contextmanager
-def _generators_kept() -> Iterator[Callable[[], list[str]]]:
-    """Gives what tells which generators were drawn from since; leaves them as they were."""
-    numpy, python = np.random.get_state(legacy=False), random.getstate()
+def _preserve_generators() -> Iterator[Callable[[], list[str]]]:
+    """Yield a function that returns the global generators used in the block; restore them afterwards."""
+    numpy_before, python_before = np.random.get_state(legacy=False), random.getstate()
 
-    def drawn() -> list[str]:
-        moved = str(np.random.get_state(legacy=False)) != str(numpy)
-        return [*(["NumPy's"] if moved else []), *(["Python's"] if random.getstate() != python else [])]
+    def find_drawn() -> list[str]:
+        is_numpy_moved = str(np.random.get_state(legacy=False)) != str(numpy_before)
+        return [
+            *(["NumPy's"] if is_numpy_moved else []),
+            *(["Python's"] if random.getstate() != python_before else []),
+        ]
 
     try:
-        yield drawn
+        yield find_drawn
     finally:
-        np.random.set_state(numpy)
-        random.setstate(python)
+        np.random.set_state(numpy_before)
+        random.setstate(python_before)
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute: the class that has it, and its name."""
+    """An attribute of a class."""
 
     kind: type
     name: str
@@ -169,40 +180,42 @@ class Attribute:
 
 
 @dataclass(frozen=True, eq=False)
-class _Same:
-    """Compares by identity, and holds the value, so that no other one can have its place in memory."""
+class _IdentityMark:
+    """Compares by identity and version; keeps the value alive, so that no other value can reuse its address."""
 
     value: Any
     version: Any = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value and self.version == other.version
+        return (
+            isinstance(other, _IdentityMark) and self.value is other.value and self.version == other.version
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def python_state(module: nn.Module) -> dict[Attribute, Any]:
-    """Of all attributes that a checkpoint does not hold, something that is equal as long as they do not change."""
-    found: dict[Attribute, Any] = {}
-    for part in module.modules():
-        if type(part).__module__.startswith("torch."):
+    """Return a mark of each attribute that checkpoints do not save; marks are equal while attributes are unchanged."""
+    marks: dict[Attribute, Any] = {}
+    for submodule in module.modules():
+        if type(submodule).__module__.startswith("torch."):
             continue
-        kept = {name: value for name, value in vars(part).items() if name not in _TORCHS}
-        kept |= {name: part._buffers[name] for name in part._non_persistent_buffers_set}
-        for name, value in kept.items():
-            attribute = Attribute(type(part), name)
-            found[attribute] = (found.get(attribute), _mark(value))
-    return found
+        attributes = {name: value for name, value in vars(submodule).items() if name not in _TORCH_ATTRIBUTES}
+        attributes |= {name: submodule._buffers[name] for name in submodule._non_persistent_buffers_set}
+        for name, value in attributes.items():
+            attribute = Attribute(type(submodule), name)
+            marks[attribute] = (marks.get(attribute), _mark(value))
+    return marks
 
 
-def changed(before: dict[Attribute, Any], after: dict[Attribute, Any]) -> list[Attribute]:
-    """The attributes that are not what they were."""
+def changed_attributes(before: dict[Attribute, Any], after: dict[Attribute, Any]) -> list[Attribute]:
+    """Return the attributes that changed between two calls of `python_state`."""
     return [attribute for attribute, mark in after.items() if before.get(attribute) != mark]
 
 
 def line_of_attribute(kind: type, name: str) -> str | None:
-    """file:line where a method sets `self.<name>`: a method that computes rather than builds, if there is one."""
-    places = []
+    """Return file:line where a method uses `self.<name>`; assignments outside `__init__` and `setup` come first."""
+    locations = []
     for owner in kind.__mro__:
         try:
             lines, start = inspect.getsourcelines(owner)
@@ -212,29 +225,29 @@ def line_of_attribute(kind: type, name: str) -> str | None:
             if isinstance(method, ast.FunctionDef):
                 for node in ast.walk(method):
                     if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{name}":
-                        rank = (method.name in _BUILDING, not isinstance(node.ctx, ast.Store))
-                        places.append((rank, f"{inspect.getsourcefile(owner)}:{start + node.lineno - 1}"))
-    return min(places, key=lambda place: place[0])[1] if places else None
+                        rank = (method.name in _BUILD_METHODS, not isinstance(node.ctx, ast.Store))
+                        locations.append((rank, f"{inspect.getsourcefile(owner)}:{start + node.lineno - 1}"))
+    return min(locations, key=lambda location: location[0])[1] if locations else None
 
 
-def _mark(value: Any, depth: int = _DEPTH) -> Any:
-    if isinstance(value, _PLAIN):
+def _mark(value: Any, depth: int = _MAX_DEPTH) -> Any:
+    if isinstance(value, _PLAIN_TYPES):
         return value
     if isinstance(value, set | frozenset):
         return set(value)
     if isinstance(value, list | tuple):
-        return [_mark(each, depth - 1) for each in value] if depth else len(value)
+        return [_mark(element, depth - 1) for element in value] if depth else len(value)
     if isinstance(value, dict):
-        return {key: _mark(each, depth - 1) for key, each in value.items()} if depth else len(value)
-    return _Same(value, _version(value, depth))
+        return {key: _mark(element, depth - 1) for key, element in value.items()} if depth else len(value)
+    return _IdentityMark(value, _version(value, depth))
 
 
 def _version(value: Any, depth: int) -> Any:
-    """What changes where the value itself stays."""
+    """Return something that changes when a value is changed in place."""
     if isinstance(value, Tensor):
         return None if value.is_inference() else value._version
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if not depth or isinstance(value, type | FunctionType | ModuleType | nn.Module):
         return None
-    return {name: _mark(each, depth - 1) for name, each in getattr(value, "__dict__", {}).items()}
+    return {name: _mark(attribute, depth - 1) for name, attribute in getattr(value, "__dict__", {}).items()}

@@ -1,4 +1,4 @@
-"""Encoders: the leaves of an observation to one feature vector.
+"""Encoders: map the leaves of an observation to one feature vector.
 
 Shape suffixes: B = any leading dimensions, F = features, HWC = image.
 """
@@ -36,8 +36,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "linear": nn.Identity,
 }
-"""Those whose gradient follows from what they give are computed in place: they stand behind a layer that makes a tensor
-of its own, and needs it no more."""
+"""Activations whose gradient follows from their output run in place: the layer before each of them allocates its output
+and does not need it for its own gradient."""
 HIDDEN_GAIN = 2.0**0.5
 # (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
 _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
@@ -48,49 +48,52 @@ _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
 
 
 class Features(nn.Module):
-    """Every leaf to a vector, and their concatenation.
+    """Maps every leaf to a vector and concatenates the vectors.
 
     Boxes are flattened, except images (observations of rank 3, channels last, with sides of at least 4), which first
     pass convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper bound.
-    Discrete and MultiDiscrete become one-hot, MultiBinary numbers. All is computed in float32.
+    Discrete and MultiDiscrete become one-hot, MultiBinary numbers. Everything is computed in float32.
 
     Args:
-        space: the module's own (`Preprocessing.observation_space` or `action_space`).
-        model: uses its options of convolutions.
-        column: of the leaves; only of "obs", boxes are images.
+        space: the module's (`Preprocessing.observation_space` or `action_space`).
+        model: its options of convolutions are used.
+        column: of the leaves; boxes can be images only in "obs".
 
     Attributes:
         output_size: F.
 
     Raises:
-        SpecError: a leaf that has no numbers (Text), or filters too large for the image.
+        SpecError: a leaf has no numeric values (Text), or the filters are too large for the image.
     """
 
     def __init__(self, space: gym.Space, model: ModelSpec, column: str = Columns.OBS) -> None:
         super().__init__()
         leaves = flatten_space(space, column)
-        encoders = [_leaf_encoder(leaf, each, model, column == Columns.OBS) for leaf, each in leaves.items()]
+        encoders = [
+            _leaf_encoder(leaf, leaf_space, model, column == Columns.OBS)
+            for leaf, leaf_space in leaves.items()
+        ]
         self._names = list(leaves)
         self._leaves = nn.ModuleList(encoders)
         self.output_size = sum(encoder.output_size for encoder in encoders)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """`[B, F]` features of the leaves in `batch`; others are not looked at."""
+        """Return `[B, F]` features of the space's leaves; other columns of the batch are ignored."""
         features = [encode(batch[name]) for name, encode in zip(self._names, self._leaves, strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, -1)
 
 
 class Encoder(Features):
-    """The features of an observation through the fully connected stack.
+    """`Features` of an observation, followed by the fully connected stack.
 
     Args:
-        model: uses `fcnet_hiddens`, its other options of dense layers, and what `Features` does.
+        model: `fcnet_hiddens`, its other options of dense layers and those of `Features` are used.
 
     Attributes:
         output_size: F.
 
     Raises:
-        SpecError: as of `Features`.
+        SpecError: see `Features`.
     """
 
     def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
@@ -100,47 +103,52 @@ class Encoder(Features):
         self.output_size = sizes[-1]
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """`[B, F]` features of the observation leaves in `batch`."""
+        """Return `[B, F]` features of the observation leaves in `batch`."""
         return self._stack(super().forward(batch))
 
 
 def sees_images(space: gym.Space, model: ModelSpec) -> bool:
-    """Whether any observation passes convolutions."""
+    """Return whether any observation passes convolutions."""
     leaves = flatten_space(space, Columns.OBS).values()
-    return any(isinstance(leaf, gym.spaces.Box) and _filters(leaf, model) is not None for leaf in leaves)
+    return any(isinstance(leaf, gym.spaces.Box) and _conv_filters(leaf, model) is not None for leaf in leaves)
 
 
-def fully_connected(sizes: Sequence[int], model: ModelSpec, initial: Initialiser) -> nn.Sequential:
-    """Linear layers from `sizes[0]` to `sizes[-1]`, each with dropout, normalisation, activation; empty for one size.
+def fully_connected(sizes: Sequence[int], model: ModelSpec, initialiser: Initialiser) -> nn.Sequential:
+    """Build linear layers from `sizes[0]` to `sizes[-1]`, each with dropout, normalisation and activation.
 
-    Weights begin orthogonal with gain √2, or as `initial` says, from torch's global generator.
+    A single size gives an empty stack. Initial weights are orthogonal with gain √2, or those of `initialiser`, drawn
+    from torch's global generator.
     """
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes):
-        layers.append(linear(size_in, size_out, HIDDEN_GAIN, initial))
+        layers.append(linear(size_in, size_out, HIDDEN_GAIN, initialiser))
         layers += _after_linear(size_out, model)
     return nn.Sequential(*layers)
 
 
 class Dropout(nn.Dropout):
-    """Leaves units out only where gradients are computed: the targets within a loss have none, in training mode too."""
+    """Dropout that applies only while gradients are computed.
+
+    Targets within a loss are computed without gradients, but with the networks in training mode.
+    """
 
     def forward(self, features: Tensor) -> Tensor:
         return super().forward(features) if torch.is_grad_enabled() else features
 
 
 def _after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
-    """One module, if any, so that weights have the same names with dropout and without."""
-    found: list[nn.Module] = [Dropout(model.dropout)] if model.dropout else []
-    found += [nn.LayerNorm(size)] if model.layer_norm else []
-    found += [ACTIVATIONS[model.fcnet_activation]()] if model.fcnet_activation != "linear" else []
-    return [nn.Sequential(*found)] if len(found) > 1 else found
+    """Return the layers after a linear layer, as at most one module."""
+    # One module per linear layer keeps the names of weights the same with and without dropout.
+    layers: list[nn.Module] = [Dropout(model.dropout)] if model.dropout else []
+    layers += [nn.LayerNorm(size)] if model.layer_norm else []
+    layers += [ACTIVATIONS[model.fcnet_activation]()] if model.fcnet_activation != "linear" else []
+    return [nn.Sequential(*layers)] if len(layers) > 1 else layers
 
 
-def linear(size_in: int, size_out: int, gain: float, initial: Initialiser) -> nn.Linear:
-    """A linear layer; by default with orthogonal weights of the given gain and no bias at the start."""
+def linear(size_in: int, size_out: int, gain: float, initialiser: Initialiser) -> nn.Linear:
+    """Build a linear layer; by default its initial weights are orthogonal with the given gain and its biases zero."""
     layer = nn.Linear(size_in, size_out)
-    initial.fill(layer.weight, layer.bias, gain)
+    initialiser.fill(layer.weight, layer.bias, gain)
     return layer
 
 
@@ -149,7 +157,7 @@ class _LeafEncoder(nn.Module):
 
 
 class _Vector(_LeafEncoder):
-    """A box (or bits) of any rank, flattened."""
+    """Flattens a box, or bits, of any rank."""
 
     def __init__(self, shape: tuple[int, ...], scale: float | None) -> None:
         super().__init__()
@@ -167,7 +175,7 @@ class _Vector(_LeafEncoder):
 
 
 class _OneHot(_LeafEncoder):
-    """Integers as indicator vectors, end to end."""
+    """Maps integers to concatenated one-hot vectors."""
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], rank: int) -> None:
         super().__init__()
@@ -175,6 +183,7 @@ class _OneHot(_LeafEncoder):
         self._rank = rank
         widest = max(sizes)
         possible = torch.arange(widest) < torch.tensor(sizes).unsqueeze(-1)
+        # Indices of possible values; the others pad narrower integers to the width of the widest.
         columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
         self._columns: Tensor | None
         self._starts: Tensor
@@ -186,7 +195,7 @@ class _OneHot(_LeafEncoder):
     def forward(self, values: Tensor) -> Tensor:
         values = values.long()
         values = values.unsqueeze(-1) if self._rank == 0 else values.flatten(-self._rank)
-        # As functional.one_hot, which reads the values first to check them.
+        # Not functional.one_hot: it reads the values to check them, which waits for the device.
         one_hot = ((values - self._starts).unsqueeze(-1) == self._classes).flatten(-2).float()
         return one_hot if self._columns is None else one_hot[..., self._columns]
 
@@ -197,14 +206,18 @@ class _Image(_LeafEncoder):
     def __init__(self, leaf: str, space: gym.spaces.Box, filters: ConvFilters, model: ModelSpec) -> None:
         super().__init__()
         height, width, channels = space.shape
-        self._scale = _scale(space)
+        self._scale = _uint8_scale(space)
         layers: list[nn.Module] = []
         is_same = model.conv_padding == "same"
         for channels_out, kernel, stride in filters:
             if is_same:
-                across, down = _same_padding(width, kernel, stride), _same_padding(height, kernel, stride)
-                layers.append(nn.ZeroPad2d((*across, *down)))
-                height, width = height + sum(down), width + sum(across)
+                horizontal, vertical = (
+                    _same_padding(width, kernel, stride),
+                    _same_padding(height, kernel, stride),
+                )
+                # torch's own padding="same" supports a stride of 1 only.
+                layers.append(nn.ZeroPad2d((*horizontal, *vertical)))
+                height, width = height + sum(vertical), width + sum(horizontal)
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             if height < 1 or width < 1:
                 raise SpecError(
@@ -230,15 +243,19 @@ class _Image(_LeafEncoder):
 
 
 def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after, so that `ceil(size / stride)` remain."""
+    """Return the zeros before and after an axis, so that its output size is `ceil(size / stride)`."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, may_be_image: bool) -> _LeafEncoder:
     if isinstance(space, gym.spaces.Box):
-        filters = _filters(space, model) if may_be_image else None
-        return _Vector(space.shape, _scale(space)) if filters is None else _Image(leaf, space, filters, model)
+        filters = _conv_filters(space, model) if may_be_image else None
+        return (
+            _Vector(space.shape, _uint8_scale(space))
+            if filters is None
+            else _Image(leaf, space, filters, model)
+        )
     if isinstance(space, gym.spaces.Discrete):
         return _OneHot([int(space.n)], [int(space.start)], rank=0)
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -251,7 +268,7 @@ def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, may_be_image: b
     )
 
 
-def _filters(space: gym.spaces.Box, model: ModelSpec) -> ConvFilters | None:
+def _conv_filters(space: gym.spaces.Box, model: ModelSpec) -> ConvFilters | None:
     if len(space.shape) != 3:
         return None
     if model.conv_filters is not None:
@@ -260,5 +277,5 @@ def _filters(space: gym.spaces.Box, model: ModelSpec) -> ConvFilters | None:
     return next((filters for smallest, filters in _DEFAULT_FILTERS if side >= smallest), None)
 
 
-def _scale(space: gym.spaces.Box) -> float | None:
+def _uint8_scale(space: gym.spaces.Box) -> float | None:
     return 1.0 / max(float(space.high.max()), 1.0) if space.dtype == np.uint8 else None

@@ -1,4 +1,4 @@
-"""`ExportedPolicy`: a policy as one function of tensors, preprocessing and state included."""
+"""`ExportedPolicy`: a policy as one function of tensors, including preprocessing and state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hindcast.models.policy import Policy
 from hindcast.models.recurrent import as_leaves
 
 FRAMES_IN, FRAMES_OUT = "frames_in", "frames_out"
-"""Under them stand the stacked frames of an observation leaf: a state, as the recurrent one is."""
+"""Prefixes of the stacked frames of an observation leaf, which are a state like that of a recurrent layer."""
 
 
 class Port(NamedTuple):
@@ -28,8 +28,8 @@ class Port(NamedTuple):
     Attributes:
         dtype: of its values.
         shape: of one row.
-        start: `[*shape]` of a state, its value before an episode's first step; None where it is not a state.
-        follows: the output that is this state's next value; None where it is not a state.
+        start: for a state `[*shape]`, its value before an episode's first step; otherwise None.
+        next_state: for a state the output with its next value; otherwise None.
     """
 
     dtype: np.dtype
@@ -46,30 +46,31 @@ class ExportedPolicy(nn.Module):
 
     Attributes:
         inputs: name -> port, in the order of `forward`'s arguments: observations (`obs`, or `obs/camera`), states
-            (`state_in/h`, `frames/obs`), and `prev_rewards`, the reward of the step before, where the module sees it.
+            (`state_in/h`, `frames_in/obs`), and `prev_rewards`, the reward of the previous step, if the module sees it.
         outputs: name -> port, in the order of its results: actions (`actions`, or `actions/…`), states.
     """
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self._policy = policy.module.eval()
-        self._seen = tuple(flatten_space(policy.observation_space, Columns.OBS))
-        self._stacked = policy.preprocessing.stacked_leaves
+        self._obs_leaves = tuple(flatten_space(policy.observation_space, Columns.OBS))
+        self._stacked_leaves = policy.preprocessing.stacked_leaves
         self._filters = nn.ModuleDict()
+        # torch allows no dots in the names of modules and buffers, but leaves may have them.
         self._names = {leaf: f"leaf{number}" for number, leaf in enumerate(policy.preprocessing.filters)}
         spaces = flatten_space(policy.observation_space, Columns.OBS)
         for leaf, mean_std in policy.preprocessing.filters.items():
-            self._filters[self._names[leaf]] = _Filter(mean_std, _taken(spaces[leaf]))
+            self._filters[self._names[leaf]] = _Filter(mean_std, _input_dtype(spaces[leaf]))
         self._to_env = _ActionsToEnv(policy)
-        self.inputs = {leaf: Port(_taken(space), space.shape or ()) for leaf, space in spaces.items()}
-        for leaf in self._stacked:
+        self.inputs = {leaf: Port(_input_dtype(space), space.shape or ()) for leaf, space in spaces.items()}
+        for leaf in self._stacked_leaves:
             frames = flatten_space(policy.preprocessing.observation_space, Columns.OBS)[leaf]
-            dtype = np.dtype(np.float32) if leaf in self._names else _taken(spaces[leaf])
-            none_yet = np.zeros(frames.shape or (), dtype)
-            self.inputs[_under(FRAMES_IN, leaf)] = _state(none_yet, _under(FRAMES_OUT, leaf))
+            dtype = np.dtype(np.float32) if leaf in self._names else _input_dtype(spaces[leaf])
+            zeros = np.zeros(frames.shape or (), dtype)
+            self.inputs[_join(FRAMES_IN, leaf)] = _state_port(zeros, _join(FRAMES_OUT, leaf))
         for name, start in policy.module.get_initial_state().items():
-            later = _under(Columns.STATE_OUT, name)
-            self.inputs[_under(Columns.STATE_IN, name)] = _state(start.detach().numpy(), later)
+            output = _join(Columns.STATE_OUT, name)
+            self.inputs[_join(Columns.STATE_IN, name)] = _state_port(start.detach().numpy(), output)
         if policy.module.sees_rewards:
             self.inputs[Columns.PREV_REWARDS] = Port(np.dtype(np.float32), ())
         self.outputs = dict(self._to_env.ports)
@@ -78,25 +79,29 @@ class ExportedPolicy(nn.Module):
                 self.outputs[port.next_state] = Port(port.dtype, port.shape)
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """One step: `[B, *shape]` of each input, and of each output."""
-        given = dict(zip(self.inputs, values, strict=True))
-        states = {leaf: value for leaf, value in given.items() if leaf not in self._seen}
-        seen = {leaf: given[leaf] for leaf in self._seen}
+        """Act one step: takes and returns `[B, *shape]` for each input and output."""
+        inputs = dict(zip(self.inputs, values, strict=True))
+        states = {leaf: value for leaf, value in inputs.items() if leaf not in self._obs_leaves}
+        observations = {leaf: inputs[leaf] for leaf in self._obs_leaves}
         for leaf, name in self._names.items():
-            seen[leaf] = self._filters[name](seen[leaf])
-        for leaf in self._stacked:
-            history, width = given[_under(FRAMES_IN, leaf)], seen[leaf].shape[-1]
-            seen[leaf] = torch.cat([history[..., width:], seen[leaf]], -1)
+            observations[leaf] = self._filters[name](observations[leaf])
+        for leaf in self._stacked_leaves:
+            history, width = inputs[_join(FRAMES_IN, leaf)], observations[leaf].shape[-1]
+            observations[leaf] = torch.cat([history[..., width:], observations[leaf]], -1)
+        # Filters take float64 observations as they are; the module computes in float32.
         outputs = self._policy.forward_inference(
             states
-            | {leaf: rows.float() if rows.dtype == torch.float64 else rows for leaf, rows in seen.items()}
+            | {
+                leaf: rows.float() if rows.dtype == torch.float64 else rows
+                for leaf, rows in observations.items()
+            }
         )
-        chosen = self._policy.distribution(outputs[Columns.ACTION_DIST_INPUTS]).mode()
-        actions = {Columns.ACTIONS: chosen} if isinstance(chosen, Tensor) else dict(chosen)
-        later = self._policy.state_after(outputs, actions, None)
-        found = {**self._to_env(actions), **outputs, **as_leaves(Columns.STATE_OUT, later)}
-        found |= {_under(FRAMES_OUT, leaf): seen[leaf] for leaf in self._stacked}
-        return tuple(found[name] for name in self.outputs)
+        mode = self._policy.distribution(outputs[Columns.ACTION_DIST_INPUTS]).mode()
+        actions = {Columns.ACTIONS: mode} if isinstance(mode, Tensor) else dict(mode)
+        next_state = self._policy.state_after(outputs, actions, None)
+        results = {**self._to_env(actions), **outputs, **as_leaves(Columns.STATE_OUT, next_state)}
+        results |= {_join(FRAMES_OUT, leaf): observations[leaf] for leaf in self._stacked_leaves}
+        return tuple(results[name] for name in self.outputs)
 
 
 class _Filter(nn.Module):
@@ -125,17 +130,19 @@ class _ActionsToEnv(nn.Module):
         self._scaled = policy.preprocessing.scaled_leaves
         self._clips = bool(options["clipActions"])
         self._names = {leaf: f"leaf{number}" for number, leaf in enumerate(self._spaces)}
-        self.ports = {leaf: Port(_given(space), space.shape or ()) for leaf, space in self._spaces.items()}
+        self.ports = {
+            leaf: Port(_output_dtype(space), space.shape or ()) for leaf, space in self._spaces.items()
+        }
         for leaf, space in self._spaces.items():
             if isinstance(space, gym.spaces.Box):
                 for name, bound in (("low", space.low), ("high", space.high)):
                     self.register_buffer(f"{name}_{self._names[leaf]}", torch.from_numpy(np.array(bound)))
 
     def forward(self, actions: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {leaf: self._one(leaf, rows) for leaf, rows in actions.items()}
+        return {leaf: self._leaf_to_env(leaf, rows) for leaf, rows in actions.items()}
 
-    def _one(self, leaf: str, rows: Tensor) -> Tensor:
-        dtype = _torch(self.ports[leaf].dtype)
+    def _leaf_to_env(self, leaf: str, rows: Tensor) -> Tensor:
+        dtype = _torch_dtype(self.ports[leaf].dtype)
         if not isinstance(self._spaces[leaf], gym.spaces.Box) or not (leaf in self._scaled or self._clips):
             return rows.to(dtype)
         low, high = (getattr(self, f"{name}_{self._names[leaf]}") for name in ("low", "high"))
@@ -144,24 +151,24 @@ class _ActionsToEnv(nn.Module):
         return torch.minimum(torch.maximum(rows.to(low.dtype), low), high).to(dtype)
 
 
-def _state(start: NDArray[Any], follows: str) -> Port:
-    return Port(start.dtype, start.shape, start, follows)
+def _state_port(start: NDArray[Any], next_state: str) -> Port:
+    return Port(start.dtype, start.shape, start, next_state)
 
 
-def _under(root: str, name: str) -> str:
+def _join(root: str, name: str) -> str:
     return root + SEPARATOR + name
 
 
-def _taken(space: gym.Space) -> np.dtype:
-    """The dtype of a raw observation: its own where tensors have it, else one that holds it."""
+def _input_dtype(space: gym.Space) -> np.dtype:
+    """Return the dtype of a raw observation: its own for floats, otherwise one that torch supports."""
     dtype = np.dtype(space.dtype or np.int64)
     return dtype if dtype in (np.float32, np.float64) else batch_dtype(dtype)
 
 
-def _given(space: gym.Space) -> np.dtype:
+def _output_dtype(space: gym.Space) -> np.dtype:
     dtype = np.dtype(space.dtype or np.int64)
     return dtype if dtype.kind == "f" else batch_dtype(dtype)
 
 
-def _torch(dtype: np.dtype) -> torch.dtype:
+def _torch_dtype(dtype: np.dtype) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype)).dtype

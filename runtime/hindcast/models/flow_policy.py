@@ -1,7 +1,6 @@
-"""Policies that turn noise into actions: a vector field that carries it step by step, and a map that does it in one.
+"""Policies that map noise to actions: `VectorField` in several steps of a flow, `OneStepPolicy` in one.
 
-Actions are counted with their bounds at ±1. Shape suffixes: B = rows (any leading dimensions), F = features, D =
-elements of an action.
+Actions are scaled to ±1. Shape suffixes: B = rows (any leading dimensions), F = features, D = elements of an action.
 """
 
 from __future__ import annotations
@@ -26,32 +25,32 @@ from hindcast.models.rl_module import Batch, RLModule
 
 
 class NoiseMap(nn.Module):
-    """From an observation's features, an action (or noise) and further numbers to as many numbers as an action has.
+    """A network from an observation's features, an action (or noise) and `more` inputs to D outputs.
 
     Args:
         size: D.
-        more: further numbers.
+        more: number of further inputs.
 
     Attributes:
-        features: gives the features of observations.
+        features: computes the features of observations.
 
     Raises:
-        SpecError: as of `Features`.
+        SpecError: see `Features`.
     """
 
     def __init__(self, observation_space: gym.Space, size: int, model: ModelSpec, more: int = 0) -> None:
         super().__init__()
         self.features = Features(observation_space, model)
         sizes = [self.features.output_size + size + more, *model.fcnet_hiddens]
-        of_head = [sizes[-1], *model.head_fcnet_hiddens]
+        head_sizes = [sizes[-1], *model.head_fcnet_hiddens]
         self.stack = nn.Sequential(
             *fully_connected(sizes, model, encoder_initialiser(model)),
-            *fully_connected(of_head, model, head_initialiser(model)),
+            *fully_connected(head_sizes, model, head_initialiser(model)),
         )
-        self.head = linear(of_head[-1], size, 1.0, head_initialiser(model))
+        self.head = linear(head_sizes[-1], size, 1.0, head_initialiser(model))
 
     def forward(self, features_BF: Tensor, *numbers: Tensor) -> Tensor:
-        """`[B, D]`; `numbers` are `[B, D]`, and then `[B, more]` where there are more."""
+        """Return `[B, D]`; `numbers` are `[B, D]`, followed by `[B, more]` if `more` is above 0."""
         values: Tensor = self.head(self.stack(torch.cat([features_BF, *numbers], -1)))
         return values
 
@@ -63,7 +62,7 @@ class VectorField(NoiseMap):
         super().__init__(observation_space, size, model, more=1)
 
     def flow(self, batch: Batch, noise_BD: Tensor, steps: int) -> Tensor:
-        """`[B, D]` where the flow takes the noise in so many steps of Euler's method, within ±1."""
+        """Integrate the flow from noise at t = 0 to t = 1 by Euler's method; return `[B, D]` within ±1."""
         features, values = self.features(batch), noise_BD
         for step in range(steps):
             time = torch.full_like(values[..., :1], step / steps)
@@ -72,21 +71,21 @@ class VectorField(NoiseMap):
 
 
 class OneStepPolicy(RLModule):
-    """A map of noise to actions that needs one pass, for actions of one bounded float Box.
+    """Maps noise to actions in one pass, for actions in one bounded float Box.
 
-    Exploring it takes a row's noise, and acting greedily none. Its actions have no log-probabilities. With chunks it
-    chooses several actions at once, takes them in turn, whatever it sees meanwhile, and then chooses again; those that
-    are left are its state.
+    Exploration maps a row's noise, and greedy actions zeros. Actions have no log-probabilities. With chunks the policy
+    chooses several actions at once, plays them in sequence regardless of the observations in between, and then chooses
+    again; the actions that are not yet played are its state.
 
     Attributes:
-        range: of a chunk's actions, `[chunk, *shape]`, or of an action without chunks.
+        range: of a chunk's actions, `[chunk, *shape]`, or of one action without chunks.
     """
 
     def setup(self, chunk: int = 1) -> None:  # type: ignore[override]
         """Build the layers.
 
         Args:
-            chunk: actions that are chosen at once.
+            chunk: number of actions chosen at once.
         """
         self._chunk = chunk
         self.range = ActionRange(chunk_space(self.action_space, chunk), "FQL")
@@ -104,8 +103,8 @@ class OneStepPolicy(RLModule):
     def get_initial_state(self) -> dict[str, Tensor]:
         if self._chunk == 1:
             return {}
-        left = torch.zeros((), dtype=torch.int64)
-        return {"plan": torch.zeros(self._chunk - 1, self._sizes[1]), "left": left}
+        num_planned = torch.zeros((), dtype=torch.int64)
+        return {"plan": torch.zeros(self._chunk - 1, self._sizes[1]), "left": num_planned}
 
     def state_after(
         self,
@@ -115,14 +114,19 @@ class OneStepPolicy(RLModule):
     ) -> dict[str, Tensor]:
         if self._chunk == 1:
             return {}
-        features, _, goes_on = outputs[Columns.ACTION_DIST_INPUTS].split(self._sizes, -1)
+        features, _, is_planned = outputs[Columns.ACTION_DIST_INPUTS].split(self._sizes, -1)
         if noise is None:
             noise = features.new_zeros(features.shape[0], self.action_head.noise_size)
+        # Maps the noise once more: the distribution returned only the first action of a new chunk.
         plan = outputs[f"{Columns.STATE_OUT}/plan"]
-        return {"plan": torch.where(goes_on.unsqueeze(-1) > 0, plan, self._chosen(features, noise)[:, 1:])}
+        return {
+            "plan": torch.where(
+                is_planned.unsqueeze(-1) > 0, plan, self._chunk_actions(features, noise)[:, 1:]
+            )
+        }
 
     def unclipped_actions(self, batch: Batch, noise_BD: Tensor) -> Tensor:
-        """`[B, D]` what the noise is mapped to, before it is brought within ±1."""
+        """Return `[B, D]` actions before they are clipped to ±1."""
         values: Tensor = self.map(self.map.features(batch), noise_BD)
         return values
 
@@ -131,14 +135,14 @@ class OneStepPolicy(RLModule):
         if self._chunk == 1:
             return {Columns.ACTION_DIST_INPUTS: features}
         state = self.state_before(batch)
-        plan, left = state["plan"], state["left"]
-        goes_on = left > 0
-        inputs = torch.cat([features, plan[:, 0], goes_on.to(features.dtype).unsqueeze(-1)], -1)
-        after = {
+        plan, num_planned = state["plan"], state["left"]
+        is_planned = num_planned > 0
+        inputs = torch.cat([features, plan[:, 0], is_planned.to(features.dtype).unsqueeze(-1)], -1)
+        next_state = {
             "plan": torch.cat([plan[:, 1:], torch.zeros_like(plan[:, :1])], 1),
-            "left": torch.where(goes_on, left - 1, self._chunk - 1),
+            "left": torch.where(is_planned, num_planned - 1, self._chunk - 1),
         }
-        return {Columns.ACTION_DIST_INPUTS: inputs, **as_leaves(Columns.STATE_OUT, after)}
+        return {Columns.ACTION_DIST_INPUTS: inputs, **as_leaves(Columns.STATE_OUT, next_state)}
 
     def _distribution(self, inputs: Tensor) -> PushforwardDistribution:
         return PushforwardDistribution(inputs, self._push, self.action_head.noise_size)
@@ -146,18 +150,18 @@ class OneStepPolicy(RLModule):
     def _push(self, inputs: Tensor, noise: Tensor) -> Tensor:
         if self._chunk == 1:
             return self.range.from_unit(self.map(inputs, noise))
-        features, planned, goes_on = inputs.split(self._sizes, -1)
-        taken = torch.where(goes_on > 0, planned, self._chosen(features, noise)[:, 0])
-        return taken.reshape(taken.shape[0], *self.range.low.shape[1:])
+        features, planned_actions, is_planned = inputs.split(self._sizes, -1)
+        actions = torch.where(is_planned > 0, planned_actions, self._chunk_actions(features, noise)[:, 0])
+        return actions.reshape(actions.shape[0], *self.range.low.shape[1:])
 
-    def _chosen(self, features: Tensor, noise: Tensor) -> Tensor:
-        """`[B, chunk, D]` the actions of new chunks."""
+    def _chunk_actions(self, features: Tensor, noise: Tensor) -> Tensor:
+        """Return `[B, chunk, D]` actions of new chunks."""
         chunks = self.range.from_unit(self.map(features, noise))
         return chunks.reshape(features.shape[0], self._chunk, -1)
 
 
 def chunk_space(action_space: gym.Space, chunk: int) -> gym.Space:
-    """The space of so many actions of a Box, one after the other; of one, and of other spaces, the space itself."""
+    """Return the space of `chunk` consecutive actions of a Box; for a chunk of 1 and other spaces the space itself."""
     if chunk == 1 or not isinstance(action_space, gym.spaces.Box):
         return action_space
     low, high = (np.stack([bound] * chunk) for bound in (action_space.low, action_space.high))

@@ -1,4 +1,4 @@
-"""`GreedyPolicy`: takes the action of the greatest value, and explores by taking any."""
+"""`GreedyPolicy`: the epsilon-greedy policy of action values."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hindcast.models.rl_module import Batch, RLModule
 class GreedyPolicy(RLModule):
     """The policy of action values, for one Discrete action.
 
-    Acting greedily it takes the best action. Exploring it takes any with a chance of epsilon, and else the best one; so
-    are the recorded log-probabilities.
+    Greedily it takes the best action. Exploring it takes a uniformly random action with probability epsilon, otherwise
+    the best one; the recorded log-probabilities are those of this mixture.
     """
 
     epsilon: Tensor
-    """Chance of an action that is any, a scalar; saved with the weights."""
+    """Probability of a random action, a scalar; saved with the weights."""
 
     def setup(self, dueling: bool = False, quantiles: int = 1) -> None:  # type: ignore[override]
-        """See `ActionValues`."""
+        """Build the action values, see `ActionValues`."""
         self.values = ActionValues(
             self.observation_space, self.action_space, self.model_config, quantiles=quantiles, dueling=dueling
         )
@@ -34,4 +34,5 @@ class GreedyPolicy(RLModule):
         values = self.values(batch)[0]
         best = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
         chances = (1.0 - self.epsilon) * best + self.epsilon / values.shape[-1]
+        # -inf for impossible actions, which Categorical accepts.
         return {Columns.ACTION_DIST_INPUTS: chances.log()}

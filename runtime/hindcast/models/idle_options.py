@@ -1,4 +1,4 @@
-"""The options of a model that change nothing in a policy, for its observations, its actions or its kind."""
+"""Find the options of a model that have no effect on a policy, because of its spaces, its class or other options."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from hindcast.models.return_policy import ReturnPolicy
 from hindcast.models.rl_module import RLModule, is_user_class
 
 _Case: TypeAlias = tuple[bool, str, tuple[str, ...]]
-"""Whether it is so, why that makes options idle, and which."""
-_OF_IMAGES = (
+"""Whether the options have no effect, the reason, and the options."""
+_IMAGE_OPTIONS = (
     "convFilters",
     "convActivation",
     "convPadding",
     "convKernelInitializer",
     "convBiasInitializer",
 )
-_OF_DENSE_LAYERS = ("fcnetActivation", "layerNorm", "dropout")
-_OF_DENSE_ENCODERS = ("fcnetKernelInitializer", "fcnetBiasInitializer")
-_OF_DEVIATIONS = ("freeLogStd", "logStdClip", "logStdMin", "logStdMax")
+_DENSE_LAYER_OPTIONS = ("fcnetActivation", "layerNorm", "dropout")
+_DENSE_ENCODER_OPTIONS = ("fcnetKernelInitializer", "fcnetBiasInitializer")
+_LOG_STD_OPTIONS = ("freeLogStd", "logStdClip", "logStdMin", "logStdMax")
 
 
 def idle_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
-    """Those given, and not at their defaults: by their YAML names, with why.
+    """Return YAML name -> reason for each option that has no effect and is not at its default.
 
-    A module of the user's own may read any option of the networks, so that none of these counts as idle.
+    A custom module may read any option of the networks, so these are never reported for one.
 
     Args:
-        policy: as it was built.
-        model: what it was built from, as the user gave it.
+        policy: the policy that was built.
+        model: the options that the user gave for it.
     """
-    given = model.model_dump(by_alias=True, exclude_defaults=True)
-    seen = policy.preprocessing
+    options_set = model.model_dump(by_alias=True, exclude_defaults=True)
+    preprocessing = policy.preprocessing
     cases: list[_Case] = [
-        (not seen.filters, "no observation is a Box of floats", ("observationFilter",)),
-        (not seen.stacked_leaves, "no observation is a Box with axes", ("frameStack",)),
+        (not preprocessing.filters, "no observation is a Box of floats", ("observationFilter",)),
+        (not preprocessing.stacked_leaves, "no observation is a Box with axes", ("frameStack",)),
     ]
     if not is_user_class(type(policy.module)):
-        cases += _of_networks(policy.module, model)
-    found = {option: why for is_so, why, options in cases if is_so for option in options}
-    return {option: why for option, why in found.items() if option in given}
+        cases += _network_cases(policy.module, model)
+    reasons = {option: reason for is_idle, reason, options in cases if is_idle for option in options}
+    return {option: reason for option, reason in reasons.items() if option in options_set}
 
 
-def _of_networks(module: RLModule, model: ModelSpec) -> list[_Case]:
+def _network_cases(module: RLModule, model: ModelSpec) -> list[_Case]:
     has_images = sees_images(module.observation_space, model)
     has_layers = bool(model.fcnet_hiddens or model.head_fcnet_hiddens)
-    embeds = isinstance(module, ReturnPolicy)  # with dense layers, whatever fcnetHiddens is
+    embeds = isinstance(module, ReturnPolicy)  # its embeddings are dense layers, regardless of fcnetHiddens
     has_range = None not in (model.log_std_min, model.log_std_max)
     return [
-        (not has_images, "no observation is an image", _OF_IMAGES),
-        (not has_layers, "there are no fcnetHiddens or headFcnetHiddens", _OF_DENSE_LAYERS),
-        (not (model.fcnet_hiddens or embeds), "there are no fcnetHiddens", _OF_DENSE_ENCODERS),
+        (not has_images, "no observation is an image", _IMAGE_OPTIONS),
+        (not has_layers, "there are no fcnetHiddens or headFcnetHiddens", _DENSE_LAYER_OPTIONS),
+        (not (model.fcnet_hiddens or embeds), "there are no fcnetHiddens", _DENSE_ENCODER_OPTIONS),
         (has_range, "logStdMin and logStdMax replace it", ("logStdClip",)),
-        (not module.action_head.log_std_columns, "the policy has no standard deviations", _OF_DEVIATIONS),
+        (not module.action_head.log_std_columns, "the policy has no standard deviations", _LOG_STD_OPTIONS),
         (not module.value, "the policy has no value head", ("vfShareLayers",)),
     ]

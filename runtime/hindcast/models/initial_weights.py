@@ -1,4 +1,4 @@
-"""What weights begin with: the default, or one of torch's initialisers."""
+"""Initialisers of weights and biases: the defaults, or those of torch that the model's options name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hindcast.errors import SpecError
 
 
 class Initialiser(NamedTuple):
-    """What the layers of one part of a network begin with; None is the default.
+    """Initialisers of the layers in one part of a network; None is the default.
 
     Attributes:
         kernel: of weights; by default orthogonal (arXiv 1312.6120).
@@ -25,16 +25,16 @@ class Initialiser(NamedTuple):
     bias: NamedCall | None = None
 
     def fill(self, weights: Tensor, bias: Tensor, gain: float) -> None:
-        """Fill in place, from torch's global generator; `gain` is of the default.
+        """Fill weights and biases in place, from torch's global generator; `gain` applies to the default.
 
         Raises:
-            SpecError: the initialiser does not take its arguments.
+            SpecError: the initialiser does not accept its arguments.
         """
         self.fill_weights(weights, gain)
         fill(bias, self.bias, nn.init.zeros_)
 
     def fill_weights(self, weights: Tensor, gain: float) -> None:
-        """As `fill`, of weights alone."""
+        """Fill weights in place, see `fill`."""
         fill(weights, self.kernel, partial(nn.init.orthogonal_, gain=gain))
 
 
@@ -42,31 +42,32 @@ DEFAULT_INITIALISER = Initialiser()
 
 
 def encoder_initialiser(model: ModelSpec) -> Initialiser:
-    """Of the dense layers of encoders and critics."""
+    """Return the initialiser of the dense layers of encoders and critics."""
     return Initialiser(model.fcnet_kernel_initializer, model.fcnet_bias_initializer)
 
 
 def head_initialiser(model: ModelSpec) -> Initialiser:
-    """Of heads, their last layer included."""
+    """Return the initialiser of heads, their last layer included."""
     return Initialiser(model.head_fcnet_kernel_initializer, model.head_fcnet_bias_initializer)
 
 
 def conv_initialiser(model: ModelSpec) -> Initialiser:
-    """Of convolutions."""
+    """Return the initialiser of convolutions."""
     return Initialiser(model.conv_kernel_initializer, model.conv_bias_initializer)
 
 
 def recurrent_initialiser(model: ModelSpec) -> Initialiser:
-    """Of the recurrent layer."""
+    """Return the initialiser of the recurrent layer."""
     return Initialiser(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
 
 
 def fill(tensor: Tensor, given: NamedCall | None, default: Callable[[Tensor], Any]) -> None:
-    """Fill in place with what was given, else by `default`.
+    """Fill a tensor in place by the given initialiser, or by `default` if None.
 
     Raises:
-        SpecError: the initialiser does not take its arguments.
+        SpecError: the initialiser does not accept its arguments.
     """
+    # detach(): tensors that require gradients cannot be changed in place.
     if given is None:
         default(tensor.detach())
         return

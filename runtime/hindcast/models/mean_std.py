@@ -1,4 +1,4 @@
-"""A running mean and standard deviation of rows, mergeable without loss (Chan, Golub, LeVeque 1979)."""
+"""Running mean and standard deviation of rows, which merge without loss (Chan, Golub, LeVeque 1979)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 
 CLIP = 10.0
-_SMALLEST_STD = 1e-8
+_MIN_STD = 1e-8
 
 
 class MeanStdFilter:
     """Normalises rows to `(x - mean) / std`, clipped to ±10 (RLlib's `MeanStdFilter`).
 
-    The statistics are float64 and change only by `update`, `merge` and `load`. The standard deviation is the
-    sample's (n - 1).
+    The statistics are float64 and change only by `update`, `merge` and `load`. The standard deviation is that of a
+    sample (n - 1).
 
     Args:
         shape: of one row.
 
     Attributes:
-        count: rows seen.
-        mean: of the rows seen; 0 before any.
+        count: number of rows in the statistics.
+        mean: of these rows; 0 before the first one.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -36,17 +36,18 @@ class MeanStdFilter:
 
     @property
     def std(self) -> F64:
-        """Sample standard deviation of the rows seen; 1 before two, and where the rows never differed."""
+        """Sample standard deviation of the rows; 1 before the second row and for constant elements."""
         if self.count < 2:
             return np.ones_like(self.mean)
         std = np.sqrt(self._squares / (self.count - 1))
-        return np.where(std > _SMALLEST_STD, std, 1.0)
+        return np.where(std > _MIN_STD, std, 1.0)
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """`[..., *shape]` normalised rows, float32. The statistics stay as they are."""
+        """Return `[..., *shape]` normalised rows, float32. The statistics do not change."""
+        # float64 rows are shifted in float64: float32 would lose small differences between large values.
         shift = self._mean32 if rows.dtype == np.float32 else self.mean
-        scaled = (rows - shift).astype(np.float32, copy=False) * self._scale
-        return np.clip(scaled, -CLIP, CLIP, out=scaled)
+        normalised_rows = (rows - shift).astype(np.float32, copy=False) * self._scale
+        return np.clip(normalised_rows, -CLIP, CLIP, out=normalised_rows)
 
     def update(self, rows: NDArray[Any]) -> None:
         """Add `[n, *shape]` rows to the statistics."""
@@ -57,12 +58,12 @@ class MeanStdFilter:
         self._add(len(values), mean, np.square(values - mean).sum(0))
 
     def merge(self, others: Sequence[MeanStdFilter]) -> None:
-        """Add what other filters have seen, as if this one had seen it."""
-        for other in others:
-            self._add(other.count, other.mean, other._squares)
+        """Add the statistics of other filters, as if this one had seen their rows."""
+        for mean_std in others:
+            self._add(mean_std.count, mean_std.mean, mean_std._squares)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The statistics: `count` (int64), `mean` and `squares` (float64)."""
+        """Return the statistics: `count` (int64), `mean` and `squares` (float64)."""
         return {
             "count": np.array(self.count, dtype=np.int64),
             "mean": self.mean.copy(),
@@ -70,7 +71,7 @@ class MeanStdFilter:
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over `state()`.
+        """Restore `state()`.
 
         Raises:
             ValueError: the statistics are of rows of another shape.
@@ -87,6 +88,7 @@ class MeanStdFilter:
             return
         total = self.count + count
         gap = mean - self.mean
+        # Chan, Golub and LeVeque (1979): exact for any split of the rows, without cancellation.
         self._squares = self._squares + squares + gap * gap * (self.count * count / total)
         self.mean = self.mean + gap * (count / total)
         self.count = total

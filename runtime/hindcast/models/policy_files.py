@@ -1,4 +1,4 @@
-"""A saved policy: safetensors and JSON, checked before anything is built from it. Nothing is ever unpickled.
+"""Files of a saved policy: safetensors and JSON, checked before anything is built from them; never pickles.
 
 module.json                 formatVersion, class, spaces, options, checksums of the other two; written last
 weights.safetensors         the module's state dict
@@ -54,15 +54,15 @@ _ALWAYS_WRITTEN = frozenset(
         "vf_share_layers",
     }
 )
-"""The fields of a model that the first policies were saved with. Later ones are written where they are not at their
-defaults, so that a policy without them keeps its bytes, and with these its digest."""
+"""The fields of a model that the first saved policies had. Later fields are written only if they differ from their
+defaults, so that policies without them keep their bytes and digest."""
 
 
 AllowedClasses: TypeAlias = Sequence[type[RLModule] | str]
 
 
 class PolicyContents(NamedTuple):
-    """What a saved policy is made of; the spaces are the environment's."""
+    """The parts of a saved policy; the spaces are the environment's."""
 
     module: RLModule
     preprocessing: Preprocessing
@@ -71,10 +71,10 @@ class PolicyContents(NamedTuple):
 
 
 def find_folder(location: Location) -> Location:
-    """The folder with the policy's files: the location itself, or `module` in it.
+    """Return the folder with the policy's files: the location itself, or `module` in it.
 
     Raises:
-        DataError: there is no policy.
+        DataError: neither contains a policy.
     """
     for folder in (location, location.child(FOLDER)):
         if folder.child(DESCRIPTION).exists():
@@ -82,15 +82,16 @@ def find_folder(location: Location) -> Location:
     if not location.exists():
         raise missing_error(location)
     raise DataError(
-        f"{location} holds no policy: neither {DESCRIPTION} nor {FOLDER}/{DESCRIPTION} is there; "
-        "give a checkpoint folder that Hindcast wrote."
+        f"{location} contains no policy: it has neither {DESCRIPTION} nor {FOLDER}/{DESCRIPTION}. "
+        "Give a checkpoint folder that Hindcast wrote."
     )
 
 
 def write(contents: PolicyContents) -> dict[str, bytes]:
-    """The files by name, the description last; the same policy gives the same bytes."""
+    """Return the files by name, the description last; the same policy gives the same bytes."""
     module = contents.module
     tensors = {
+        # safetensors refuses tensors that are not contiguous.
         WEIGHTS: safetensors.torch.save({name: t.contiguous() for name, t in module.get_state().items()}),
         STATISTICS: safetensors.numpy.save(contents.preprocessing.state()),
     }
@@ -104,35 +105,34 @@ def write(contents: PolicyContents) -> dict[str, bytes]:
         preprocessing=contents.preprocessing.to_json(),
         checksums={name: hashlib.sha256(data).hexdigest() for name, data in tensors.items()},
     )
+    # Sorted keys: the digest of a policy is the hash of these bytes.
     text = json.dumps(description.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
     return {**tensors, DESCRIPTION: text.encode()}
 
 
 def read(files: Mapping[str, bytes], allow_classes: AllowedClasses | None, where: str) -> PolicyContents:
-    """The contents of a saved policy.
+    """Build the contents of a saved policy.
 
     Args:
         files: content by name, all of `NAMES`.
-        allow_classes: module classes, or their paths, that are not Hindcast's own and may be used; those that this
-            process has imported may be anyway. None allows any: for files that a process of the same program sent.
+        allow_classes: custom module classes, or their paths, that may be used, in addition to those that this process
+            has imported. None allows any class: for files that a process of the same program sent.
         where: the folder, for messages.
 
     Raises:
-        DataError: damaged, of a newer format, or of a class that is not allowed.
+        DataError: the files are damaged, have a newer format, or name a class that is not allowed.
         UserError: an allowed class cannot be imported, or raised.
     """
     described_in = f"{where}/{DESCRIPTION}"
-    description = _describe(files[DESCRIPTION], described_in)
+    description = _parse_description(files[DESCRIPTION], described_in)
     for name in (WEIGHTS, STATISTICS):
-        _check(files[name], description.checksums.get(name, "missing"), f"{where}/{name}")
+        _check_checksum(files[name], description.checksums.get(name, "missing"), f"{where}/{name}")
     module_class = _find_class(description.module_class, allow_classes, described_in)
     try:
         return _build(description, files, module_class)
     except (DataError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise DataError(
-            f"{described_in} and the tensors next to it do not make a policy: {reason}"
-        ) from error
+        raise DataError(f"{described_in} and the tensor files next to it do not match: {reason}") from error
 
 
 class _Description(BaseModel):
@@ -151,39 +151,39 @@ class _Description(BaseModel):
 
     @field_serializer("model")
     def _model_written(self, model: ModelSpec) -> dict[str, Any]:
-        later = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN
+        later_fields = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN
         defaults = ModelSpec()
-        left_out = {name for name in later if getattr(model, name) == getattr(defaults, name)}
+        left_out = {name for name in later_fields if getattr(model, name) == getattr(defaults, name)}
         return model.model_dump(mode="json", by_alias=True, exclude=left_out, context=IN_PYTHON)
 
 
-def _describe(data: bytes, where: str) -> _Description:
+def _parse_description(data: bytes, where: str) -> _Description:
     try:
         content = json.loads(data)
         version = content["formatVersion"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{where} is damaged or no policy's description: it is not JSON with a formatVersion ({error!r})."
+            f"{where} is damaged or does not describe a policy: it is not JSON with a formatVersion ({error!r})."
         ) from error
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise DataError(
-            f"{where} has formatVersion {version!r}, and this Hindcast reads up to {FORMAT_VERSION}: "
+            f"{where} has formatVersion {version!r}, but this Hindcast reads up to {FORMAT_VERSION}: "
             "use a newer Hindcast."
         )
     try:
         return _Description.model_validate(content)
     except ValidationError as error:
-        wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+        fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors())
         raise DataError(
-            f"{where} is damaged: wrong or missing are {wrong}; use another checkpoint."
+            f"{where} is damaged: invalid or missing fields: {fields}; use another checkpoint."
         ) from error
 
 
-def _check(data: bytes, checksum: str, where: str) -> None:
-    found = hashlib.sha256(data).hexdigest()
-    if found != checksum:
+def _check_checksum(data: bytes, checksum: str, where: str) -> None:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != checksum:
         raise DataError(
-            f"{where} is damaged: its sha256 is {found[:12]}…, and {DESCRIPTION} says {checksum[:12]}…; "
+            f"{where} is damaged: its sha256 is {digest[:12]}…, but {DESCRIPTION} states {checksum[:12]}…; "
             "use another checkpoint."
         )
 
@@ -195,7 +195,7 @@ def _build(
     action_space = space_from_json(description.action_space)
     preprocessing = Preprocessing.from_json(observation_space, action_space, description.preprocessing)
     preprocessing.load(safetensors.numpy.load(files[STATISTICS]))
-    with torch.random.fork_rng(devices=[]):  # weights about to be replaced: leave the caller's stream alone
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced: keep the caller's stream
         module = build_module(
             preprocessing.observation_space,
             preprocessing.action_space,
@@ -208,7 +208,11 @@ def _build(
 
 
 def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> type[RLModule]:
-    """A class that the caller gave, that is imported here or Hindcast's own: a file alone has none imported."""
+    """Return the class of a path if the caller allows it, this process has imported it, or it is Hindcast's.
+
+    A file alone never causes an import of other code.
+    """
+    # The class object itself: one that is defined in a script cannot be imported by its path.
     for kind in allow_classes or ():
         if not isinstance(kind, str) and class_import_path(kind) == path:
             return kind
@@ -219,11 +223,11 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
         with suppress(ImportError):
             importlib.import_module(module_name)
     with suppress(AttributeError):
-        found = attrgetter(name)(sys.modules.get(module_name))
-        if isinstance(found, type) and issubclass(found, RLModule):
-            return found
+        module_class = attrgetter(name)(sys.modules.get(module_name))
+        if isinstance(module_class, type) and issubclass(module_class, RLModule):
+            return module_class
     raise DataError(
-        f"{where} names the module class {path!r}, and no class is imported because a file says so; if it is yours, "
+        f"{where} names the module class {path!r}, which is not imported only because a file names it. If it is yours, "
         f"import it first, or name it: Policy.load(path, allow_classes=[{path!r}]), hindcast evaluate --module-class, "
         "spec.policy.moduleClass of a recording."
     )

@@ -1,8 +1,7 @@
-"""What stands between environment and module: observation filter, frame stack, action scaling.
+"""`Preprocessing` between an environment and a module: observation filter, frame stack, action scaling.
 
-Recorded are the environment's raw observations and the module's raw actions, so the same `Preprocessing`
-serves acting and training, and it is saved with the policy. Shape suffix: B = rows; in acting, row i is that
-of slot i of the environments.
+Recordings contain the environment's raw observations and the module's raw actions, so that acting and training use the
+same `Preprocessing`; it is saved with the policy. Shape suffix: B = rows; in acting, row i is slot i.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ Json = dict[str, Any]
 EnvActions = NDArray[Any] | list[Any]
 
 _OPTIONS = ("observation_filter", "frame_stack", "normalize_actions", "clip_actions")
-"""Of `Preprocessing`."""
+"""Options of `Preprocessing`, in the order of its arguments."""
 
 
 class FrameStack:
     """The last k observations of each slot, concatenated on the last axis, oldest first.
 
-    `[B, 84, 84, 1]` becomes `[B, 84, 84, k]`, `[B, 4]` becomes `[B, 4 k]`. Frames before an episode's first
-    are zero, as RLlib's.
+    `[B, 84, 84, 1]` becomes `[B, 84, 84, k]`, `[B, 4]` becomes `[B, 4 k]`. Frames before an episode's first one are
+    zero, as in RLlib.
 
     Args:
-        k: frames.
-        leaves: names of the leaves to stack; others pass as they are.
+        k: number of frames.
+        leaves: names of the leaves to stack; others pass unchanged.
     """
 
     def __init__(self, k: int, leaves: Sequence[str]) -> None:
@@ -50,19 +49,19 @@ class FrameStack:
         self._history: Arrays = {}
 
     def __call__(self, batch: Mapping[str, NDArray[Any]], is_first: NDArray[np.bool_] | None) -> Arrays:
-        """Add a step of every slot; those in `is_first` `[B]` begin an episode (all of them, at first).
+        """Add a step of every slot; slots in `is_first` `[B]` begin an episode (in the first step, all slots do).
 
         Raises:
-            ValueError: another number of slots than in the step before, and not all begin an episode.
+            ValueError: the number of slots differs from the previous step's, and not all begin an episode.
         """
-        self._history = {name: self._stacked(name, rows, is_first) for name, rows in batch.items()}
+        self._history = {name: self._stack_leaf(name, rows, is_first) for name, rows in batch.items()}
         return self._history
 
     def reset(self) -> None:
-        """Forget all slots."""
+        """Discard the frames of all slots."""
         self._history = {}
 
-    def _stacked(self, name: str, rows: NDArray[Any], is_first: NDArray[np.bool_] | None) -> NDArray[Any]:
+    def _stack_leaf(self, name: str, rows: NDArray[Any], is_first: NDArray[np.bool_] | None) -> NDArray[Any]:
         if name not in self._leaves:
             return rows
         width = rows.shape[-1]
@@ -71,19 +70,21 @@ class FrameStack:
             previous = np.zeros((*rows.shape[:-1], self._k * width), dtype=rows.dtype)
         elif len(previous) != len(rows):
             raise ValueError(
-                f"{len(rows)} slots, where the frame stack holds {len(previous)}; reset it first"
+                f"{len(rows)} slots, but the frame stack has frames of {len(previous)} slots; reset it first"
             )
-        stacked = np.concatenate([previous[..., width:], rows], -1)
+        frames = np.concatenate([previous[..., width:], rows], -1)
         if is_first is not None and is_first.any():
-            stacked[is_first, ..., :-width] = 0
-        return stacked
+            # They are frames of the slot's previous episode.
+            frames[is_first, ..., :-width] = 0
+        return frames
 
 
 class ActionToEnv:
-    """Module actions to environment actions.
+    """Converts module actions to environment actions.
 
-    With `normalize_actions`, the module acts within ±1 in bounded float boxes; its actions are scaled to the
-    bounds and clipped to them. With `clip_actions`, other boxes are clipped to theirs. Discrete actions pass.
+    With `normalize_actions`, the module acts within ±1 in bounded float boxes; its actions are scaled to the bounds and
+    clipped to them. With `clip_actions`, actions in other boxes are clipped to their bounds. Discrete actions pass
+    unchanged.
 
     Args:
         action_space: the environment's.
@@ -91,7 +92,7 @@ class ActionToEnv:
         clip_actions: see above.
 
     Attributes:
-        module_space: the space the module acts in.
+        module_space: the module's action space.
         scaled_leaves: the leaves that are scaled.
     """
 
@@ -115,7 +116,7 @@ class ActionToEnv:
         )
 
     def __call__(self, actions: Mapping[str, NDArray[Any]]) -> EnvActions:
-        """B environment actions: item i is the action of row i.
+        """Return B environment actions: item i is the action of row i.
 
         Args:
             actions: leaf -> `[B, *shape]`.
@@ -133,14 +134,14 @@ class ActionToEnv:
         ]
 
     def to_module(self, leaf: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """The inverse: the environment's actions of a leaf as a module's.
+        """Convert a leaf's environment actions to module actions; the inverse of `__call__`.
 
         Args:
             leaf: of the actions.
             rows: `[B, *shape]`.
 
         Returns:
-            `[B, *shape]` in the rows' dtype, float32 where that is not a float.
+            `[B, *shape]` in the rows' dtype, or float32 if that is not a float.
         """
         if leaf not in self._scaled:
             return rows
@@ -157,26 +158,27 @@ class ActionToEnv:
 
 
 class _Scale:
-    """±1 to the bounds of a box."""
+    """Scales ±1 to the bounds of a box."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self._low, self._high = space.low, space.high
         self._half = (space.high - space.low) / 2
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
-        scaled = self._low + (rows + 1) * self._half
-        return np.minimum(np.maximum(scaled, self._low), self._high)
+        actions = self._low + (rows + 1) * self._half
+        return np.minimum(np.maximum(actions, self._low), self._high)
 
     def inverse(self, rows: NDArray[Any]) -> NDArray[Any]:
+        # Elements with equal bounds map to 0.
         half = np.where(self._half == 0, 1, self._half)
         return (rows - self._low) / half - (self._half != 0)
 
 
 class Preprocessing:
-    """Everything between an environment and its module, made from the resource and saved with the policy.
+    """Everything between an environment and its module; built from the resource and saved with the policy.
 
-    Observations: float boxes pass the mean-std filter (`observation_filter: meanStd`), then boxes are stacked
-    (`frame_stack`). The filter's statistics change by `update` only, never by acting.
+    Float boxes of observations pass the mean-std filter (`observation_filter: meanStd`), then the frames of boxes are
+    stacked (`frame_stack`). The filter's statistics change only by `update`, never by acting.
 
     Args:
         observation_space: the environment's.
@@ -187,11 +189,11 @@ class Preprocessing:
         clip_actions: see `ActionToEnv`.
 
     Attributes:
-        observation_space: what the module sees.
-        action_space: what the module puts out.
+        observation_space: of the module's inputs.
+        action_space: of the module's actions.
         frame_stack: k.
         filters: leaf -> its filter.
-        stacked_leaves: the leaves that are stacked; none when k is 1.
+        stacked_leaves: the leaves that are stacked; none if k is 1.
         scaled_leaves: the leaves of actions that are scaled, see `ActionToEnv`.
     """
 
@@ -225,9 +227,9 @@ class Preprocessing:
         self._to_env = ActionToEnv(action_space, normalize_actions, clip_actions)
         self.action_space = self._to_env.module_space
         self.scaled_leaves = self._to_env.scaled_leaves
-        seen = {leaf: self._seen(leaf, space) for leaf, space in leaves.items()}
+        module_spaces = {leaf: self._module_leaf_space(leaf, space) for leaf, space in leaves.items()}
         self.observation_space = space_from_struct(
-            unflatten(seen, Columns.OBS, space_struct(observation_space))
+            unflatten(module_spaces, Columns.OBS, space_struct(observation_space))
         )
 
     @classmethod
@@ -238,7 +240,7 @@ class Preprocessing:
         model: ModelSpec,
         environment: EnvironmentSpec | None = None,
     ) -> Self:
-        """As the resource says; without an environment, by its defaults: actions normalised, not clipped."""
+        """Build it from a resource. Without an environment, its defaults apply: actions normalised, not clipped."""
         return cls(
             observation_space,
             action_space,
@@ -249,18 +251,18 @@ class Preprocessing:
         )
 
     def fork(self) -> Preprocessing:
-        """One with the same filters (shared) and a frame history of its own."""
-        twin = Preprocessing(*self._spaces, **self._options)
-        twin.filters = self.filters
-        return twin
+        """Return a copy that shares the filters but has its own frame history."""
+        copy = Preprocessing(*self._spaces, **self._options)
+        copy.filters = self.filters
+        return copy
 
     def observe(self, obs: Any, is_first: NDArray[np.bool_] | None = None) -> Arrays:
-        """What the module sees of a step of all slots, leaf -> `[B, …]`.
+        """Preprocess the observations of a step of all slots: leaf -> `[B, …]`.
 
         Args:
             obs: raw observations: `[B, *shape]`; for composite spaces leaf -> rows, or nested like the space.
-            is_first: `[B]` the slots that begin an episode with this step; only frame stacking looks at it.
-                None: none of them, or, in the very first step, all.
+            is_first: `[B]` the slots that begin an episode with this step; only frame stacking uses it. None: no slot
+                does, or, in the very first step, all slots.
         """
         batch = self.leaves(obs)
         if self.filters:
@@ -268,7 +270,7 @@ class Preprocessing:
         return self._history(batch, is_first) if self.stacked_leaves else batch
 
     def leaves(self, obs: Any) -> Arrays:
-        """A batch of raw observations as leaf -> rows."""
+        """Return a batch of raw observations as leaf -> rows."""
         if isinstance(obs, np.ndarray):
             return {Columns.OBS: obs}
         if isinstance(obs, dict) and obs.keys() == self._leaves:
@@ -276,7 +278,7 @@ class Preprocessing:
         return {leaf: np.asarray(rows) for leaf, rows in flatten(obs, Columns.OBS).items()}
 
     def filter_obs(self, obs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The filtered leaves (float32), the others as they are. Rows of any number; changes no state."""
+        """Return filtered leaves as float32, others unchanged. Takes any number of rows; changes no state."""
         return {
             leaf: self.filters[leaf](rows) if leaf in self.filters else rows for leaf, rows in obs.items()
         }
@@ -287,24 +289,24 @@ class Preprocessing:
             mean_std.update(obs[leaf])
 
     def merge(self, others: Sequence[Preprocessing]) -> None:
-        """Add what the filters of others have seen."""
+        """Add the statistics of other filters."""
         for leaf, mean_std in self.filters.items():
-            mean_std.merge([other.filters[leaf] for other in others])
+            mean_std.merge([preprocessing.filters[leaf] for preprocessing in others])
 
     def reset(self) -> None:
-        """Forget the slots' frames; the next step begins an episode in each."""
+        """Discard the slots' frames; the next step begins an episode in every slot."""
         self._history.reset()
 
     def to_env(self, actions: Mapping[str, NDArray[Any]]) -> EnvActions:
-        """B environment actions from module actions; see `ActionToEnv`."""
+        """Convert module actions to B environment actions; see `ActionToEnv`."""
         return self._to_env(actions)
 
     def to_module(self, leaf: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """Module actions from environment actions of a leaf; see `ActionToEnv.to_module`."""
+        """Convert a leaf's environment actions to module actions; see `ActionToEnv.to_module`."""
         return self._to_env.to_module(leaf, rows)
 
     def state(self) -> Arrays:
-        """The filters' statistics under `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`."""
+        """Return the filters' statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`."""
         return {
             f"{leaf}/{name}": numbers
             for leaf, mean_std in self.filters.items()
@@ -312,60 +314,62 @@ class Preprocessing:
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over `state()`.
+        """Restore `state()`.
 
         Raises:
             KeyError: a filter's statistics are missing.
-            ValueError: they are of another shape.
+            ValueError: they have another shape.
         """
         for leaf, mean_std in self.filters.items():
             mean_std.load({name: state[f"{leaf}/{name}"] for name in ("count", "mean", "squares")})
 
     def to_json(self) -> Json:
-        """The options, in the resources' spelling."""
+        """Return the options in the spelling of resources."""
         return {to_camel(option): value for option, value in self._options.items()}
 
     @classmethod
     def from_json(
         cls, observation_space: gym.Space, action_space: gym.Space, options: Mapping[str, Any]
     ) -> Self:
-        """The inverse of `to_json`; the spaces are the environment's.
+        """Build it from `to_json`; the spaces are the environment's.
 
         Raises:
             KeyError: an option is missing.
         """
-        return cls(observation_space, action_space, **{each: options[to_camel(each)] for each in _OPTIONS})
+        return cls(
+            observation_space, action_space, **{option: options[to_camel(option)] for option in _OPTIONS}
+        )
 
-    def _seen(self, leaf: str, space: gym.Space) -> gym.Space:
+    def _module_leaf_space(self, leaf: str, space: gym.Space) -> gym.Space:
         if leaf in self.filters:
             space = gym.spaces.Box(-CLIP, CLIP, space.shape, np.float32)
         if leaf not in self.stacked_leaves:
             return space
-        # Frames before the first are zero, whatever the bounds.
+        # Frames before an episode's first one are zero, even if the bounds exclude 0.
         low = np.minimum(np.concatenate([space.low] * self.frame_stack, -1), 0)
         high = np.maximum(np.concatenate([space.high] * self.frame_stack, -1), 0)
         return gym.spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype)
 
 
 def stack_rows(column: Tensor, rows: Tensor, first_rows: Tensor, k: int) -> Tensor:
-    """`FrameStack` for recorded observations, by index: each is stored once.
+    """Stack frames of recorded observations by index, like `FrameStack`; each observation is stored once.
 
     Args:
-        column: `[O, *shape]` observations (filtered, if they are), on any device.
-        rows: `[n]` int64, the rows wanted.
-        first_rows: `[n]` int64, the first row of each one's episode.
-        k: frames.
+        column: `[O, *shape]` observations, after the filter if there is one, on any device.
+        rows: `[n]` int64, the rows to stack.
+        first_rows: `[n]` int64, the first row of each row's episode.
+        k: number of frames.
 
     Returns:
-        `[n, *shape[:-1], k * shape[-1]]`, oldest frame first, zero before the episode's first.
+        `[n, *shape[:-1], k * shape[-1]]`, oldest frame first, zero before the episode's first frame.
     """
-    wanted = rows.unsqueeze(-1) - torch.arange(k - 1, -1, -1, device=rows.device)
-    known = wanted >= first_rows.unsqueeze(-1)
-    frames = column[torch.where(known, wanted, rows.unsqueeze(-1))]
-    frames = frames * known.reshape(*known.shape, *[1] * (column.dim() - 1))
+    frame_rows = rows.unsqueeze(-1) - torch.arange(k - 1, -1, -1, device=rows.device)
+    is_in_episode = frame_rows >= first_rows.unsqueeze(-1)
+    frames = column[torch.where(is_in_episode, frame_rows, rows.unsqueeze(-1))]
+    frames = frames * is_in_episode.reshape(*is_in_episode.shape, *[1] * (column.dim() - 1))
     return frames.movedim(1, -2).flatten(-2)
 
 
 def is_float_box(space: gym.Space) -> bool:
-    """Whether a space is a Box of floats."""
+    """Return whether a space is a Box of floats."""
     return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)

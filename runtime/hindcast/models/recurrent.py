@@ -1,4 +1,4 @@
-"""Recurrent layers, and the states of the episodes that are being played.
+"""Recurrent layers, and the recurrent states of the episodes in progress.
 
 Shape suffixes: B = slots or sequences, T = steps of a sequence, F = features, H = units.
 """
@@ -25,21 +25,21 @@ State = dict[str, Tensor]
 class RecurrentLayer(nn.Module):
     """One LSTM (Hochreiter and Schmidhuber, 1997) or GRU layer (arXiv 1406.1078).
 
-    By default each gate's weights are orthogonal, from torch's global generator, and the gate that keeps the state
-    begins with a bias of 1 (Jozefowicz et al., ICML 2015), the others with none.
+    By default each gate's weights are orthogonal, drawn from torch's global generator. The gate that keeps the state
+    starts with a bias of 1 (Jozefowicz et al., ICML 2015), the other gates with 0.
 
     Args:
         kind: "lstm" or "gru".
         size_in: F.
         size: H.
-        initial: what the weights of each gate, and the biases, begin with instead.
+        initialiser: of each gate's weights and of the biases, in place of the default.
 
     Attributes:
         output_size: H.
     """
 
     def __init__(
-        self, kind: str, size_in: int, size: int, initial: Initialiser = DEFAULT_INITIALISER
+        self, kind: str, size_in: int, size: int, initialiser: Initialiser = DEFAULT_INITIALISER
     ) -> None:
         super().__init__()
         self.output_size = size
@@ -49,33 +49,33 @@ class RecurrentLayer(nn.Module):
         for name, parameter in self._layer.named_parameters():
             if name.startswith("weight"):
                 for gate in parameter.detach().split(size):
-                    initial.fill_weights(gate, 1.0)
+                    initialiser.fill_weights(gate, 1.0)
             else:
-                fill(parameter, initial.bias, nn.init.zeros_)
-        if initial.bias is None:
+                fill(parameter, initialiser.bias, nn.init.zeros_)
+        if initialiser.bias is None:
             _, _, bias, _ = self._layer.all_weights[0]
             # The forget gate of an LSTM, the update gate of a GRU.
             nn.init.ones_(bias.detach()[size : 2 * size])
 
     def initial_state(self) -> State:
-        """Zeros, `[H]` each: `h`, and of an LSTM `c`."""
+        """Return zeros, `[H]` each: `h`, and for an LSTM `c`."""
         weight = next(self._layer.parameters())
         return {name: weight.new_zeros(self.output_size) for name in self._names}
 
     def forward(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
-        """Outputs and the state after the last step.
+        """Compute the outputs, and the state after the last step.
 
         Args:
-            features: `[B, F]`, one step, or `[B, T, F]`.
-            state: before the first step, name -> `[B, H]`; empty for the initial one.
+            features: `[B, F]` for one step, or `[B, T, F]`.
+            state: before the first step, name -> `[B, H]`; empty for the initial state.
 
         Returns:
-            `[B, H]` or `[B, T, H]`, and name -> `[B, H]`.
+            `[B, H]` or `[B, T, H]` outputs, and the state, name -> `[B, H]`.
 
         Raises:
-            DataError: a state of another kind or size.
+            DataError: the state is that of another kind or size of layer.
         """
-        before = self._before(state, features)
+        before = self._state_tensors(state, features)
         if features.dim() == 2:
             after = self._step(features, before)
             return after[0], dict(zip(self._names, after, strict=True))
@@ -85,78 +85,81 @@ class RecurrentLayer(nn.Module):
         return outputs, {name: tensor.squeeze(0) for name, tensor in zip(self._names, after, strict=True)}
 
     def _step(self, features: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One step, for an LSTM several times faster than a sequence of one."""
+        """Compute one step; for an LSTM several times as fast as a sequence of length 1."""
         weights = self._layer.all_weights[0]
         if self._is_lstm:
             return torch.lstm_cell(features, before, *weights)
         return (torch.gru_cell(features, before[0], *weights),)
 
-    def _before(self, state: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, ...]:
-        """`[B, H]` each: the state given, or the initial one."""
-        shape = (features.shape[0], self.output_size)  # of which len() would be a number to an export
+    def _state_tensors(self, state: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, ...]:
+        """Return the given state, or the initial one, as tensors `[B, H]`."""
+        # Not len(features): an export would record the batch size as a constant.
+        shape = (features.shape[0], self.output_size)
         if not state:
             return tuple(start.expand(shape).contiguous() for start in self.initial_state().values())
         for name in self._names:
-            found = state[name].shape if name in state else None
-            if found != shape:
-                given = "is missing" if found is None else f"has shape {list(found)}"
+            state_shape = state[name].shape if name in state else None
+            if state_shape != shape:
+                problem = "is missing" if state_shape is None else f"has shape {list(state_shape)}"
                 raise DataError(
-                    f"the recurrent state {name!r} {given}, where the policy has {list(shape)}: states are of use to a "
-                    "model with the recurrent and cellSize of the one that they come from"
+                    f"the recurrent state {name!r} {problem}, but the policy needs shape {list(shape)}: give a state "
+                    "from a policy with the same recurrent and cellSize"
                 )
-        # cuDNN takes no views: a batch of one initial state is one
+        # cuDNN does not accept views, and an expanded initial state of a batch of 1 is one.
         return tuple(state[name].to(features.dtype).contiguous() for name in self._names)
 
 
 class SlotStates:
-    """The states of B slots between their steps, as `FrameStack` keeps their frames.
+    """Recurrent states of B slots between steps, as `FrameStack` keeps their frames.
 
     Args:
-        initial: gives the state of so many slots before an episode's first step.
+        initial: returns the state of a number of slots before an episode's first step.
     """
 
     def __init__(self, initial: Callable[[int], State]) -> None:
         self._initial = initial
-        self._now: State = {}
+        self._states: State = {}
 
     def before_step(self, count: int, is_first: NDArray[np.bool_] | None) -> State:
-        """Leaves `state_in/…` for a step of `count` slots; those in `is_first` `[B]` begin an episode.
+        """Return leaves `state_in/…` for a step of `count` slots; slots in `is_first` `[B]` begin an episode.
 
         Raises:
-            ValueError: another number of slots than in the step before, and not all begin an episode.
+            ValueError: the number of slots differs from the previous step's, and not all begin an episode.
         """
-        fresh = self._initial(count)
+        initial_states = self._initial(count)
         if self.is_all_first(is_first):
-            return as_leaves(Columns.STATE_IN, fresh)
-        known = len(next(iter(self._now.values())))
-        if known != count:
+            return as_leaves(Columns.STATE_IN, initial_states)
+        num_slots = len(next(iter(self._states.values())))
+        if num_slots != count:
             raise ValueError(
-                f"{count} slots, where the recurrent states are of {known}; begin their episodes"
+                f"{count} slots, but there are recurrent states of {num_slots} slots; begin an episode in every slot"
             )
         if is_first is None or not is_first.any():
-            return as_leaves(Columns.STATE_IN, self._now)
-        begin = torch.from_numpy(is_first).to(next(iter(fresh.values())).device)
-        mixed = {
-            name: torch.where(begin.reshape(count, *[1] * (start.dim() - 1)), start, self._now[name])
-            for name, start in fresh.items()
+            return as_leaves(Columns.STATE_IN, self._states)
+        is_first_tensor = torch.from_numpy(is_first).to(next(iter(initial_states.values())).device)
+        states = {
+            name: torch.where(
+                is_first_tensor.reshape(count, *[1] * (start.dim() - 1)), start, self._states[name]
+            )
+            for name, start in initial_states.items()
         }
-        return as_leaves(Columns.STATE_IN, mixed)
+        return as_leaves(Columns.STATE_IN, states)
 
     def is_all_first(self, is_first: NDArray[np.bool_] | None) -> bool:
-        """Whether all slots begin an episode."""
-        return not self._now or (is_first is not None and bool(is_first.all()))
+        """Return whether all slots begin an episode."""
+        return not self._states or (is_first is not None and bool(is_first.all()))
 
     def update(self, after: State) -> None:
-        """Take the states after the step, name -> `[B, *shape]`."""
-        self._now = after
+        """Store the states after the step, name -> `[B, *shape]`."""
+        self._states = after
 
 
 def state_of(column: str, batch: Mapping[str, T]) -> dict[str, T]:
-    """The state whose leaves are in a batch: `state_in/h` as `h`."""
+    """Return the state whose leaves are in a batch: `state_in/h` as `h`."""
     prefix = column + SEPARATOR
     return {leaf.removeprefix(prefix): rows for leaf, rows in batch.items() if leaf.startswith(prefix)}
 
 
 def as_leaves(column: str, state: Mapping[str, T]) -> dict[str, T]:
-    """The inverse of `state_of`."""
+    """Return a state as leaves of a batch: the inverse of `state_of`."""
     return {f"{column}{SEPARATOR}{name}": tensor for name, tensor in state.items()}

@@ -1,7 +1,7 @@
-"""`ReturnPolicy`: a transformer over returns to go, observations and actions, which is asked for a return.
+"""`ReturnPolicy`: a transformer over returns to go, observations and actions, conditioned on a target return.
 
-Shape suffixes: B = slots or sequences, T = steps of a sequence, K = steps that it looks back on, the present one among
-them, F = features of an observation, A = those of an action, E = numbers of a token.
+Shape suffixes: B = slots or sequences, T = steps of a sequence, K = steps of the context, the current one included,
+F = features of an observation, A = features of an action, E = embedding size of a token.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hindcast.models.rl_module import Batch, RLModule, free_log_std
 
 _GPT_2_DEVIATION = 0.02
 _TOKENS = 3
-"""Of each step: the return to go, the observation, the action."""
+"""Tokens per step: return to go, observation, action."""
 
 
 class ReturnPolicy(RLModule):
     """The policy of a decision transformer (arXiv 2106.01345).
 
-    In training it takes sequences with `returns_to_go` `[B, T]`, `actions` and `t` `[B, T]`, and gives for each step
-    the distribution of its action, from the steps up to it. In acting it asks for `target_return`, less the rewards
-    received since, and its state holds the last K steps.
+    In training it takes sequences with `returns_to_go` `[B, T]`, `actions` and `t` `[B, T]`, and predicts the
+    distribution of each step's action from the steps up to it. In acting it is conditioned on `target_return` minus
+    the rewards received, and its state holds the last K steps.
 
     Attributes:
-        target_return: scalar buffer; not a number as long as nobody has said.
+        target_return: scalar buffer; NaN until set.
     """
 
     sees_rewards: ClassVar[bool] = True
@@ -59,11 +59,11 @@ class ReturnPolicy(RLModule):
         Args:
             context: K.
             size: E, a multiple of `heads`.
-            layers: of the transformer.
-            heads: of its attention.
+            layers: number of layers of the transformer.
+            heads: number of heads of its attention.
             dropout: see `CausalTransformer`.
-            max_timestep: steps of an episode that are told apart; later ones count as the last of these.
-            return_scale: what returns are divided by.
+            max_timestep: number of timestep embeddings; later timesteps use the last one.
+            return_scale: divisor of the returns.
             target_return: see above.
         """
         model = self.model_config
@@ -80,10 +80,10 @@ class ReturnPolicy(RLModule):
         self.transformer = CausalTransformer(size, layers, heads, dropout)
         sizes = [size, *model.head_fcnet_hiddens]
         log_std = free_log_std(self.action_head, model)
-        computed = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
+        num_computed = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
         self.pi = nn.Sequential(
             *fully_connected(sizes, model, head_initialiser(model)),
-            linear(sizes[-1], computed, 0.01, head_initialiser(model)),
+            linear(sizes[-1], num_computed, 0.01, head_initialiser(model)),
             *([] if log_std is None else [log_std]),
         )
         self.register_buffer(
@@ -98,7 +98,7 @@ class ReturnPolicy(RLModule):
             "taken": torch.zeros(steps, self.actions.output_size),
             "returns": torch.zeros(steps),
             "steps": torch.zeros((), dtype=torch.int64),
-            **{leaf: _first(space) for leaf, space in leaves.items()},
+            **{leaf: _first_action(space) for leaf, space in leaves.items()},
         }
 
     def state_after(
@@ -110,51 +110,70 @@ class ReturnPolicy(RLModule):
         return dict(actions)
 
     def raise_target_return(self, episode_return: Tensor) -> None:
-        """Ask for this return from now on, if it is the highest yet."""
+        """Set the target return to this return if it is higher."""
+        # fmax ignores the NaN from before the first window.
         self.target_return.copy_(torch.fmax(self.target_return, episode_return))
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
-        if len(self._lead(batch)) == 1:
+        if len(self._leading_shape(batch)) == 1:
             return self._step(batch)
-        taken, seen = self.actions(batch), self.encoder(batch)
-        features = self._attended(batch[Columns.RETURNS_TO_GO], seen, taken, batch[Columns.T])
+        action_features, obs_features = self.actions(batch), self.encoder(batch)
+        features = self._transform(
+            batch[Columns.RETURNS_TO_GO], obs_features, action_features, batch[Columns.T]
+        )
         return {Columns.ACTION_DIST_INPUTS: self.pi(features)}
 
     def _step(self, batch: Batch) -> dict[str, Tensor]:
         state = self.state_before(batch)
-        done, before = state["steps"], self.actions(state).unsqueeze(1)
-        left = state["returns"][:, -1] - batch.get(Columns.PREV_REWARDS, 0.0)
-        left = torch.where(done == 0, self.target_return.nan_to_num(0.0), left)
-        returns = _later(state["returns"], left)
-        seen = _later(state["seen"], self.encoder(batch))
-        taken = torch.cat([state["taken"][:, :-1], before], 1)
-        taken = _later(taken, torch.zeros_like(taken[:, 0]))
-        ago = torch.arange(self._context - 1, -1, -1, device=done.device)
-        t = done.unsqueeze(1) - ago
-        features = self._attended(returns, seen, taken, t.clamp(min=0), known=t >= 0)
-        after = {**state, "seen": seen, "taken": taken, "returns": returns, "steps": done + 1}
-        return {Columns.ACTION_DIST_INPUTS: self.pi(features[:, -1]), **as_leaves(Columns.STATE_OUT, after)}
+        num_steps, previous_action = state["steps"], self.actions(state).unsqueeze(1)
+        return_to_go = state["returns"][:, -1] - batch.get(Columns.PREV_REWARDS, 0.0)
+        return_to_go = torch.where(num_steps == 0, self.target_return.nan_to_num(0.0), return_to_go)
+        returns = _shift_in(state["returns"], return_to_go)
+        obs_features = _shift_in(state["seen"], self.encoder(batch))
+        action_features = torch.cat([state["taken"][:, :-1], previous_action], 1)
+        # The current action is not known yet; the causal mask hides its token.
+        action_features = _shift_in(action_features, torch.zeros_like(action_features[:, 0]))
+        steps_back = torch.arange(self._context - 1, -1, -1, device=num_steps.device)
+        t = num_steps.unsqueeze(1) - steps_back
+        # Steps before the episode began have t < 0 and are masked.
+        features = self._transform(returns, obs_features, action_features, t.clamp(min=0), is_recorded=t >= 0)
+        next_state = {
+            **state,
+            "seen": obs_features,
+            "taken": action_features,
+            "returns": returns,
+            "steps": num_steps + 1,
+        }
+        return {
+            Columns.ACTION_DIST_INPUTS: self.pi(features[:, -1]),
+            **as_leaves(Columns.STATE_OUT, next_state),
+        }
 
-    def _attended(
+    def _transform(
         self,
         returns_BT: Tensor,
-        seen_BTF: Tensor,
-        taken_BTA: Tensor,
+        obs_BTF: Tensor,
+        actions_BTA: Tensor,
         t_BT: Tensor,
-        known: Tensor | None = None,
+        is_recorded: Tensor | None = None,
     ) -> Tensor:
-        """`[B, T, E]` what is known before each action."""
+        """Return `[B, T, E]` features before each action: the transformer's outputs at the observation tokens."""
         time = self.of_time(t_BT.clamp(max=self.of_time.num_embeddings - 1))
-        scaled = (returns_BT / self._return_scale).unsqueeze(-1)
-        of_each = (self.of_return(scaled), self.of_observation(seen_BTF), self.of_action(taken_BTA))
-        tokens = torch.stack([each + time for each in of_each], 2).flatten(1, 2)
-        known = None if known is None else known.repeat_interleave(_TOKENS, 1)
-        found: Tensor = self.transformer(self.norm(tokens), known)
-        return found[:, 1::_TOKENS]
+        scaled_returns = (returns_BT / self._return_scale).unsqueeze(-1)
+        embeddings = (
+            self.of_return(scaled_returns),
+            self.of_observation(obs_BTF),
+            self.of_action(actions_BTA),
+        )
+        tokens = torch.stack([embedding + time for embedding in embeddings], 2).flatten(1, 2)
+        is_recorded = None if is_recorded is None else is_recorded.repeat_interleave(_TOKENS, 1)
+        outputs: Tensor = self.transformer(self.norm(tokens), is_recorded)
+        # Observation tokens: their outputs depend on the step's return and observation, but not on its action.
+        return outputs[:, 1::_TOKENS]
 
 
-def _first(space: gym.Space) -> Tensor:
-    """An action of the space, of the dtype that distributions give."""
+def _first_action(space: gym.Space) -> Tensor:
+    """Return a valid action of the space, in the dtype of actions from distributions."""
     if isinstance(space, gym.spaces.MultiBinary):
         return torch.zeros(space.shape, dtype=torch.int8)
     if np.issubdtype(space.dtype, np.floating):
@@ -162,21 +181,21 @@ def _first(space: gym.Space) -> Tensor:
     return torch.as_tensor(getattr(space, "start", 0)).expand(space.shape or ())
 
 
-def _later(rows_BK: Tensor, last: Tensor) -> Tensor:
-    """One step on: without the first of the K rows, and with another at their end."""
+def _shift_in(rows_BK: Tensor, last: Tensor) -> Tensor:
+    """Drop the first of K rows and append another."""
     return torch.cat([rows_BK[:, 1:], last.unsqueeze(1)], 1)
 
 
 class CausalTransformer(nn.Module):
-    """Layers of attention to earlier tokens and of two dense layers, each normalised before (GPT-2; arXiv 1706.03762).
+    """A pre-norm transformer with causal attention (GPT-2; arXiv 1706.03762).
 
-    Weights begin normal with a deviation of 0.02, as GPT-2's, and biases at 0.
+    Initial weights are normal with a standard deviation of 0.02, as GPT-2's, and biases are 0.
 
     Args:
-        size: E.
-        layers: how many.
-        heads: of attention; E is a multiple of them.
-        dropout: share of tokens' numbers, and of attention, that training leaves out.
+        size: E, a multiple of `heads`.
+        layers: number of layers.
+        heads: number of attention heads.
+        dropout: dropout rate of embeddings, attention weights and layer outputs in training.
     """
 
     def __init__(self, size: int, layers: int, heads: int, dropout: float) -> None:
@@ -185,14 +204,14 @@ class CausalTransformer(nn.Module):
         self.layers = nn.ModuleList(_Layer(size, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(size)
 
-    def forward(self, tokens_BLE: Tensor, known_BL: Tensor | None = None) -> Tensor:
-        """`[B, L, E]`, of which position i depends on the tokens up to i that are known; None: all are."""
-        allowed = None if known_BL is None else _allowed(known_BL)
+    def forward(self, tokens_BLE: Tensor, is_recorded_BL: Tensor | None = None) -> Tensor:
+        """Return `[B, L, E]`, where position i depends on the recorded tokens up to i; None: all are recorded."""
+        attention_mask = None if is_recorded_BL is None else _attention_mask(is_recorded_BL)
         tokens = self.dropout(tokens_BLE)
         for layer in self.layers:
-            tokens = layer(tokens, allowed)
-        normalised: Tensor = self.norm(tokens)
-        return normalised
+            tokens = layer(tokens, attention_mask)
+        outputs: Tensor = self.norm(tokens)
+        return outputs
 
 
 class _Layer(nn.Module):
@@ -202,35 +221,36 @@ class _Layer(nn.Module):
         self.before_attention, self.before_dense = nn.LayerNorm(size), nn.LayerNorm(size)
         self.projections, self.merge = _linear(size, 3 * size), _linear(size, size)
         self.dense = nn.Sequential(_linear(size, 4 * size), nn.ReLU(), _linear(4 * size, size))
-        self.left_out = Dropout(dropout)
+        self.residual_dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor, allowed: Tensor | None) -> Tensor:
-        tokens = tokens + self.left_out(self._attended(self.before_attention(tokens), allowed))
-        moved: Tensor = tokens + self.left_out(self.dense(self.before_dense(tokens)))
-        return moved
+    def forward(self, tokens: Tensor, attention_mask: Tensor | None) -> Tensor:
+        tokens = tokens + self.residual_dropout(self._attend(self.before_attention(tokens), attention_mask))
+        outputs: Tensor = tokens + self.residual_dropout(self.dense(self.before_dense(tokens)))
+        return outputs
 
-    def _attended(self, tokens: Tensor, allowed: Tensor | None) -> Tensor:
+    def _attend(self, tokens: Tensor, attention_mask: Tensor | None) -> Tensor:
         by_head = self.projections(tokens).unflatten(-1, (3, self._heads, -1))
         query, key, value = by_head.permute(2, 0, 3, 1, 4)
-        leaves_out = self.training and torch.is_grad_enabled()
-        found = functional.scaled_dot_product_attention(
+        has_dropout = self.training and torch.is_grad_enabled()
+        attention = functional.scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=allowed,
-            dropout_p=self._dropout if leaves_out else 0.0,
-            is_causal=allowed is None,
+            attn_mask=attention_mask,
+            dropout_p=self._dropout if has_dropout else 0.0,
+            is_causal=attention_mask is None,
         )
-        merged: Tensor = self.merge(found.transpose(1, 2).flatten(2))
-        return merged
+        outputs: Tensor = self.merge(attention.transpose(1, 2).flatten(2))
+        return outputs
 
 
-def _allowed(known_BL: Tensor) -> Tensor:
-    """`[B, 1, L, L]` whether a position looks at a token: an earlier one that is known, and always itself."""
-    length = known_BL.shape[-1]
-    own = torch.eye(length, dtype=torch.bool, device=known_BL.device)
-    earlier = known_BL.unsqueeze(1).expand(-1, length, -1).tril()
-    return (earlier | own).unsqueeze(1)
+def _attention_mask(is_recorded_BL: Tensor) -> Tensor:
+    """Return the attention mask `[B, 1, L, L]`: each position attends to itself and to earlier recorded tokens."""
+    # Itself always: a softmax over no tokens would be NaN.
+    num_tokens = is_recorded_BL.shape[-1]
+    self_mask = torch.eye(num_tokens, dtype=torch.bool, device=is_recorded_BL.device)
+    earlier_mask = is_recorded_BL.unsqueeze(1).expand(-1, num_tokens, -1).tril()
+    return (earlier_mask | self_mask).unsqueeze(1)
 
 
 def _linear(size_in: int, size_out: int) -> nn.Linear:

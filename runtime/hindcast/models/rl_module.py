@@ -30,42 +30,42 @@ Batch: TypeAlias = Mapping[str, Tensor]
 
 _FIRST_POLICY_GAIN = 0.01
 _FIELD = "spec.model.moduleClass"
-_UNCALLED = dict.fromkeys(
+_UNSUPPORTED_HOOKS = dict.fromkeys(
     ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
     "model.distribution says which distribution acts, and action_head.inputs_size how many numbers it needs",
 )
-"""RLlib's methods of a module that have no place here, and what to do instead of overriding them."""
+"""Methods of RLlib's modules that nothing calls here -> what to do instead of overriding them."""
 
 
 class RLModule(nn.Module):
     """Base of all modules. A subclass builds its layers in `setup()` and computes in `_forward()`.
 
-    A subclass of the user's own (`model.moduleClass`) gets a batch of preprocessed observations: `obs` `[B, *shape]`,
-    or a leaf such as `obs/camera` for each part of a composite space; floats are float32, uint8 stays, other integers
-    are signed, and discrete values are integers (a `start` included). Other columns may be there. `_forward` returns
-    `action_dist_inputs`, float `[B, action_head.inputs_size]`: the logits of discrete actions, means and then
-    logarithms of standard deviations of continuous ones. With `value`, `_forward_train` also returns `vf_preds`, float
-    `[B]`. With a state see `get_initial_state`.
+    A custom subclass (`model.moduleClass`) gets batches of preprocessed observations: `obs` `[B, *shape]`, or a leaf
+    such as `obs/camera` for each part of a composite space. Floats are float32, uint8 stays uint8, other integers are
+    signed, and discrete values are integers (a `start` included). Batches may have other columns. `_forward` returns
+    `action_dist_inputs`, float `[B, action_head.inputs_size]`: logits of discrete actions; means, then logarithms of
+    standard deviations, of continuous actions. With `value`, `_forward_train` also returns `vf_preds`, float `[B]`. For
+    modules with a state see `get_initial_state`.
 
-    `_forward_inference`, `_forward_exploration` and `_forward_train` may be overridden one by one; each
-    is `_forward` unless it is. All that training changes is a parameter or a buffer (`register_buffer`): these are in
-    checkpoints, and attributes of Python are lost where a training goes on in another process.
+    `_forward_inference`, `_forward_exploration` and `_forward_train` default to `_forward` and may be overridden one by
+    one. Everything that training changes is a parameter or a buffer (`register_buffer`): checkpoints contain these,
+    whereas Python attributes are lost when a training resumes in another process.
 
-    A subclass may override `__init__` with RLlib's arguments, and hands on what it gets: `super().__init__(…)`.
+    A subclass may override `__init__` with RLlib's arguments and passes them on: `super().__init__(…)`.
 
     Args:
-        observation_space: what the module sees (`Preprocessing.observation_space`).
-        action_space: what the module puts out (`Preprocessing.action_space`).
-        model_config: the networks' options; a dictionary is `model.moduleOptions` alone.
-        value: whether a value head is wanted.
-        inference_only, learner_only, catalog_class: RLlib's, for subclasses that hand them on; nothing here sets them.
+        observation_space: of the module's inputs (`Preprocessing.observation_space`).
+        action_space: of the module's actions (`Preprocessing.action_space`).
+        model_config: the networks' options; a dictionary is `model.moduleOptions` only.
+        value: whether the module has a value head.
+        inference_only, learner_only, catalog_class: RLlib's, for subclasses that pass them on; nothing here sets them.
 
     Attributes:
         observation_space, action_space, value, inference_only, learner_only: the arguments.
         model_config: the options: `model_config["units"]` and `.get("units", 64)` as in RLlib, or `.fcnet_hiddens`.
-        action_head: outputs needed per action, the noise that a sample needs, the distribution's family.
-        sees_rewards: whether acting tells it what it received: batches hold `prev_rewards`, `[B]` float32, the reward
-            of the step before, which means nothing where an episode begins.
+        action_head: sizes of the outputs and the noise per action, and the family of the distribution.
+        sees_rewards: whether batches in acting have `prev_rewards`, `[B]` float32, the reward of the previous step; its
+            value is undefined where an episode begins.
 
     Raises:
         SpecError: the options do not fit the spaces.
@@ -94,25 +94,25 @@ class RLModule(nn.Module):
         self.model_config = model_config
         self.value = value
         self.action_head: ActionHead = distribution_for(action_space, self.model_config)
-        self._is_the_users = is_user_class(type(self))
+        self._is_user_class = is_user_class(type(self))
         self._first_leaf, first = next(iter(flatten_space(observation_space, Columns.OBS).items()))
         self._first_rank = len(first.shape or ())
-        self.setup(**(self.model_config.module_options if _takes_options(type(self)) else {}))
+        self.setup(**(self.model_config.module_options if _declares_options(type(self)) else {}))
 
     def setup(self, **options: Any) -> None:
-        """Build the layers. Weights come from torch's global generator.
+        """Build the layers. Initial weights are drawn from torch's global generator.
 
         Args:
-            options: `model.moduleOptions`. A subclass names those that it takes, with their defaults; or, as in RLlib,
-                takes none and reads `self.model_config["units"]`.
+            options: `model.moduleOptions`. A subclass declares its options, with their defaults; or, as in RLlib, it
+                declares none and reads `self.model_config["units"]`.
         """
 
     def get_initial_state(self) -> dict[str, Tensor]:
-        """The state before an episode's first step, name -> `[*shape]`; empty for a module without one.
+        """Return the state before an episode's first step, name -> `[*shape]`; empty for stateless modules.
 
-        A module that gives one takes the leaf `state_in/<name>` with a batch, `[B, *shape]` (where the caller leaves it
-        out, the initial state), and puts out `state_out/<name>`, the state after the batch's last step. It takes single
-        steps `[B, …]` to act and sequences `[B, T, …]` to learn, and puts out `[B, …]` or `[B, T, …]` accordingly.
+        A module with a state takes the leaf `state_in/<name>`, `[B, *shape]`, with a batch (if the caller omits it, the
+        initial state) and returns `state_out/<name>`, the state after the batch's last step. It takes single steps
+        `[B, …]` to act and sequences `[B, T, …]` to learn, and returns `[B, …]` or `[B, T, …]` accordingly.
         """
         return {}
 
@@ -122,49 +122,54 @@ class RLModule(nn.Module):
         actions: Mapping[str, Tensor],  # noqa: ARG002
         noise: Tensor | None,  # noqa: ARG002
     ) -> dict[str, Tensor]:
-        """What of the state after a step is known only once it has acted, name -> `[B, *shape]`.
+        """Return the parts of the state after a step that depend on the action taken, name -> `[B, *shape]`.
 
         Args:
             outputs: of the forward pass.
-            actions: leaf (`actions`, or `actions/…`) -> `[B, *shape]`, those taken.
-            noise: `[B, K]` that they were sampled with; None where it acts greedily.
+            actions: the actions taken, leaf (`actions`, or `actions/…`) -> `[B, *shape]`.
+            noise: `[B, K]` noise that they were sampled from; None if the policy acts greedily.
         """
         return {}
 
     def state_before(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The state that a batch of single steps comes with, or the initial one of each row."""
+        """Return the state in a batch of single steps, or the initial state of each row."""
         if state := state_of(Columns.STATE_IN, batch):
             return state
-        (count,) = self._lead(batch)
+        (count,) = self._leading_shape(batch)
         return self.initial_states(count, batch[self._first_leaf].device)
 
     def initial_states(self, count: int, device: torch.device) -> dict[str, Tensor]:
-        """`get_initial_state` of so many rows, name -> `[count, *shape]`; on a device, wherever a subclass makes it."""
-        one = {name: torch.as_tensor(each, device=device) for name, each in self.get_initial_state().items()}
-        return {name: start.expand(count, *start.shape) for name, start in one.items()}
+        """Return `get_initial_state` for `count` rows on a device, name -> `[count, *shape]`."""
+        initial_state = {
+            name: torch.as_tensor(start, device=device) for name, start in self.get_initial_state().items()
+        }
+        return {name: start.expand(count, *start.shape) for name, start in initial_state.items()}
 
     def is_stateful(self) -> bool:
-        """Whether it carries a state from step to step."""
+        """Return whether the module carries a state from step to step."""
         return bool(self.get_initial_state())
 
     def forward_inference(self, batch: Batch) -> dict[str, Tensor]:
-        """For acting greedily: `action_dist_inputs` `[B, P]` at least."""
-        return self._computed("_forward_inference", batch)
+        """Compute the outputs for greedy actions: at least `action_dist_inputs` `[B, P]`."""
+        return self._compute_outputs("_forward_inference", batch)
 
     def forward_exploration(self, batch: Batch) -> dict[str, Tensor]:
-        """For acting by sampling: `action_dist_inputs` `[B, P]` at least."""
-        return self._computed("_forward_exploration", batch)
+        """Compute the outputs for sampled actions: at least `action_dist_inputs` `[B, P]`."""
+        return self._compute_outputs("_forward_exploration", batch)
 
     def forward_train(self, batch: Batch) -> dict[str, Tensor]:
-        """For losses: `action_dist_inputs` `[B, P]` and, with a value head, `vf_preds` `[B]`; with T of sequences."""
-        return self._computed("_forward_train", batch)
+        """Compute the outputs for losses: `action_dist_inputs` `[B, P]` and, with a value head, `vf_preds` `[B]`.
+
+        For sequences they are `[B, T, P]` and `[B, T]`.
+        """
+        return self._compute_outputs("_forward_train", batch)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """`forward_train`, so that wrappers such as DistributedDataParallel see the training pass."""
+        """Run `forward_train`, so that wrappers such as DistributedDataParallel wrap the training pass."""
         return self.forward_train(batch)
 
     def compute_values(self, batch: Batch) -> Tensor:
-        """`[B]` values of the batch's observations: those of `forward_train`, unless a subclass has a shorter way.
+        """Return `[B]` values of the batch's observations, from `forward_train` unless a subclass overrides this.
 
         Raises:
             NotImplementedError: the module has no value head.
@@ -174,24 +179,25 @@ class RLModule(nn.Module):
         return self.forward_train(batch)[Columns.VF_PREDS]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Takes the action space's constants along where torch moves the weights."""
+        """Move the action space's constants to the device and dtype of the weights."""
+        # ActionHead is not a module, so that torch does not move its tensors.
         super()._apply(fn, recurse)
         self.action_head = self.action_head.map_tensors(fn)
         return self
 
     def distribution(self, action_dist_inputs: Tensor) -> Distribution:
-        """The action distribution for the outputs of a forward pass."""
+        """Return the action distribution for the outputs of a forward pass."""
         return self.action_head.from_inputs(action_dist_inputs)
 
     def get_state(self) -> dict[str, Tensor]:
-        """A copy of all weights on the CPU."""
+        """Return a copy of all weights on the CPU."""
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over weights from `get_state`.
+        """Load weights from `get_state`.
 
         Raises:
-            RuntimeError: names or shapes do not fit.
+            RuntimeError: names or shapes do not match.
         """
         self.load_state_dict(dict(state))
 
@@ -207,72 +213,76 @@ class RLModule(nn.Module):
     def _forward_train(self, batch: Batch) -> dict[str, Tensor]:
         return self._forward(batch)
 
-    def _computed(self, name: str, batch: Batch) -> dict[str, Tensor]:
-        """What the method puts out; of a user's own module checked.
+    def _compute_outputs(self, name: str, batch: Batch) -> dict[str, Tensor]:
+        """Call a forward method; the outputs of custom modules are checked.
 
         Raises:
-            UserCodeError: it raised, or put out something else than it should.
+            UserCodeError: the method raised, or its outputs are invalid.
         """
         compute = getattr(self, name)
-        if not self._is_the_users:
+        if not self._is_user_class:
             return compute(batch)
-        kind, lead = type(self), self._lead(batch)
+        kind, lead = type(self), self._leading_shape(batch)
         with calling(f"{kind.__name__}.{name}"):
             state = self.initial_states(lead[0], batch[self._first_leaf].device)
             outputs = compute({**as_leaves(Columns.STATE_IN, state), **batch})
-            if self.value and name == "_forward_train" and self._values_separately(outputs):
+            if self.value and name == "_forward_train" and self._has_separate_values(outputs):
                 outputs = {**outputs, Columns.VF_PREDS: self.compute_values(batch)}
-        wanted = {Columns.ACTION_DIST_INPUTS: (*lead, self.action_head.inputs_size)}
+        expected_shapes = {Columns.ACTION_DIST_INPUTS: (*lead, self.action_head.inputs_size)}
         if self.value and name == "_forward_train":
-            wanted[Columns.VF_PREDS] = lead
-        wanted |= {leaf: tuple(start.shape) for leaf, start in as_leaves(Columns.STATE_OUT, state).items()}
-        if problem := output_problem(outputs, wanted):
-            own = name if getattr(kind, name) is not getattr(RLModule, name) else "_forward"
+            expected_shapes[Columns.VF_PREDS] = lead
+        expected_shapes |= {
+            leaf: tuple(start.shape) for leaf, start in as_leaves(Columns.STATE_OUT, state).items()
+        }
+        if problem := output_problem(outputs, expected_shapes):
+            method = name if getattr(kind, name) is not getattr(RLModule, name) else "_forward"
             raise UserCodeError(
-                f"{kind.__name__}.{own} ({definition_location(getattr(self, own))}) returns {problem}."
+                f"{kind.__name__}.{method} ({definition_location(getattr(self, method))}) returns {problem}."
             )
         return outputs
 
-    def _values_separately(self, outputs: Any) -> bool:
-        """Whether the training pass leaves values to `compute_values`, as modules in RLlib's form do."""
-        own = type(self).compute_values is not RLModule.compute_values
-        return own and isinstance(outputs, Mapping) and Columns.VF_PREDS not in outputs
+    def _has_separate_values(self, outputs: Any) -> bool:
+        """Return whether values come from `compute_values` only, as in modules written for RLlib."""
+        has_own_values = type(self).compute_values is not RLModule.compute_values
+        return has_own_values and isinstance(outputs, Mapping) and Columns.VF_PREDS not in outputs
 
-    def _lead(self, batch: Batch) -> tuple[int, ...]:
-        """`[B]` or `[B, T]` of a batch of observations."""
+    def _leading_shape(self, batch: Batch) -> tuple[int, ...]:
+        """Return the leading dimensions of a batch of observations: B, or B and T."""
         rows = batch[self._first_leaf]
         return tuple(rows.shape[: rows.dim() - self._first_rank])
 
 
 class ValueFunctionAPI:
-    """RLlib's mark of a module that defines `compute_values(batch)`; any module may define it without."""
+    """RLlib's marker of modules that define `compute_values(batch)`; here any module may define it."""
 
 
 class PolicyModule(RLModule):
-    """The default: encoder, policy head and, with `value`, a value head.
+    """The default module: encoder, policy head and, with `value`, a value head.
 
-    The value head has an encoder of its own unless `vf_share_layers`. Heads are `head_fcnet_hiddens` with the
-    encoder's activation, then one linear layer; the policy's starts near zero (gain 0.01), so that the first
-    policy hardly depends on the observation (arXiv 2006.05990, section 3.2).
+    The value head has its own encoder unless `vf_share_layers` is set. Heads are `head_fcnet_hiddens` with the
+    encoder's activation, then one linear layer. The policy's last layer starts near zero (gain 0.01), so that the
+    initial policy hardly depends on the observation (arXiv 2006.05990, section 3.2).
 
-    With `recurrent`, a recurrent layer follows each encoder. The state is that of the policy's; a value head with an
-    encoder of its own begins at zero in each batch, so that it values sequences, not single steps.
+    With `recurrent`, a recurrent layer follows each encoder. The state is that of the policy's layer. A value head with
+    its own encoder starts from a zero state in each batch, so that it evaluates sequences, not single steps.
     """
 
     def setup(self) -> None:  # type: ignore[override]
         model = self.model_config
         self.encoder = Encoder(self.observation_space, model)
-        self.memory = _memory(self.encoder, model)
+        self.memory = _build_recurrent_layer(self.encoder, model)
         features = self.encoder.output_size if self.memory is None else self.memory.output_size
         self.log_std = free_log_std(self.action_head, model)
         policy_outputs = self.action_head.inputs_size
         if self.log_std is not None:
             policy_outputs -= self.log_std.size
-        self.pi = _head(features, policy_outputs, model, _FIRST_POLICY_GAIN)
+        self.pi = _build_head(features, policy_outputs, model, _FIRST_POLICY_GAIN)
         if self.value:
             self.vf_encoder = None if model.vf_share_layers else Encoder(self.observation_space, model)
-            self.vf_memory = None if self.vf_encoder is None else _memory(self.vf_encoder, model)
-            self.vf = _head(features, 1, model, 1.0)
+            self.vf_memory = (
+                None if self.vf_encoder is None else _build_recurrent_layer(self.vf_encoder, model)
+            )
+            self.vf = _build_head(features, 1, model, 1.0)
 
     def get_initial_state(self) -> dict[str, Tensor]:
         return {} if self.memory is None else self.memory.initial_state()
@@ -295,7 +305,7 @@ class PolicyModule(RLModule):
         return outputs
 
     def _features(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the heads see, and the leaves `state_out/…`."""
+        """Compute the inputs of the heads, and the leaves `state_out/…`."""
         features: Tensor = self.encoder(batch)
         if self.memory is None:
             return features, {}
@@ -317,20 +327,23 @@ class PolicyModule(RLModule):
 
 
 class FreeLogStd(nn.Module):
-    """Puts log standard deviations that are parameters into their columns of the distribution's inputs.
+    """Inserts log standard deviations that are parameters into their columns of the distribution's inputs.
 
     Attributes:
-        size: how many there are.
+        size: number of log standard deviations.
     """
 
     def __init__(self, head: ActionHead) -> None:
         super().__init__()
-        free = list(head.log_std_columns)
-        computed = [column for column in range(head.inputs_size) if column not in set(free)]
-        self.size = len(free)
+        free_columns = list(head.log_std_columns)
+        computed_columns = [column for column in range(head.inputs_size) if column not in set(free_columns)]
+        self.size = len(free_columns)
         self.log_std = nn.Parameter(torch.zeros(self.size))
+        # Not persistent: it follows from the action space.
         self._order: Tensor
-        self.register_buffer("_order", torch.tensor(computed + free).argsort(), persistent=False)
+        self.register_buffer(
+            "_order", torch.tensor(computed_columns + free_columns).argsort(), persistent=False
+        )
 
     def forward(self, computed: Tensor) -> Tensor:
         log_std = self.log_std.expand(*computed.shape[:-1], self.size)
@@ -338,7 +351,7 @@ class FreeLogStd(nn.Module):
 
 
 def free_log_std(head: ActionHead, model: ModelSpec) -> FreeLogStd | None:
-    """Those of `model.free_log_std`; None where they depend on the observation, or actions have none."""
+    """Build `model.free_log_std`'s layer; None if they depend on the observation or the actions have none."""
     return FreeLogStd(head) if model.free_log_std and head.log_std_columns else None
 
 
@@ -349,19 +362,19 @@ def build_module(
     value: bool = False,
     module_class: type[RLModule] | None = None,
 ) -> RLModule:
-    """A module with fresh weights, drawn from torch's global generator (`torch.manual_seed` fixes them).
+    """Build a module whose initial weights are drawn from torch's global generator (`torch.manual_seed` fixes them).
 
     Args:
-        module_class: None is that of the model's options.
+        module_class: None is the class in the model's options.
 
     Raises:
-        SpecError: the options do not fit the spaces; or there is no such class, or it does not take its options.
-        UserCodeError: the user's own class raised.
+        SpecError: the options do not fit the spaces; or the class does not exist, or does not accept its options.
+        UserCodeError: the user's class raised.
     """
     kind = module_class or module_class_of(model)
     if not is_user_class(kind):
         return kind(observation_space, action_space, model, value)
-    arguments = _taken(
+    arguments = _accepted_arguments(
         kind,
         {
             "observation_space": observation_space,
@@ -373,67 +386,67 @@ def build_module(
             "value": value,
         },
     )
-    _check_takes(kind.__init__, _FIELD, arguments)
-    if _takes_options(kind):
-        _check_takes(kind.setup, "spec.model.moduleOptions", model.module_options)
+    _check_arguments(kind.__init__, _FIELD, arguments)
+    if _declares_options(kind):
+        _check_arguments(kind.setup, "spec.model.moduleOptions", model.module_options)
     with calling(f"making {kind.__name__}"):
         module = kind(**arguments)
-    module.value = value  # an `__init__` in RLlib's form does not hand it on
+    module.value = value  # an `__init__` written for RLlib does not pass it on
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise SpecError(
-            f"{_FIELD}: {kind.__name__} ({definition_location(kind)}) has no weights that could be trained."
-        )
+        raise SpecError(f"{_FIELD}: {kind.__name__} ({definition_location(kind)}) has no trainable weights.")
     return module
 
 
 def is_user_class(kind: type[RLModule]) -> bool:
-    """Whether a class is not Hindcast's."""
+    """Return whether a class is a user's, not Hindcast's."""
     return kind.__module__.partition(".")[0] != "hindcast"
 
 
 def module_class_of(model: ModelSpec) -> type[RLModule]:
-    """The class that a model's options name, or the default.
+    """Return the class that a model's options name, or the default.
 
     Raises:
-        SpecError: there is no such class, it is no module, or it overrides what nothing calls.
+        SpecError: the class does not exist, is not a module, or overrides a method that nothing calls.
         UserCodeError: importing it raised.
     """
     if model.module_class is None:
         return PolicyModule
     kind = import_subclass(model.module_class, RLModule, _FIELD)
-    refuse_unused_overrides(kind, RLModule, _UNCALLED)
+    refuse_unused_overrides(kind, RLModule, _UNSUPPORTED_HOOKS)
     return kind
 
 
-def _takes_options(kind: type[RLModule]) -> bool:
-    """Whether `setup` names options; in RLlib's form it takes none."""
+def _declares_options(kind: type[RLModule]) -> bool:
+    """Return whether `setup` declares options; written for RLlib, it declares none."""
     return len(inspect.signature(kind.setup).parameters) > 1
 
 
-def _taken(kind: type[RLModule], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that `__init__` takes: all, unless a subclass names them one by one."""
+def _accepted_arguments(kind: type[RLModule], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that `__init__` accepts: all of them, unless a subclass declares its arguments."""
     parameters = inspect.signature(kind.__init__).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments)
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _check_takes(method: Any, field: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that a method of the user's own does not take, rather than name a line of ours."""
+def _check_arguments(method: Any, field: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that a user's method does not accept, before a call would fail with Hindcast's traceback."""
     try:
         inspect.signature(method).bind(None, **arguments)
     except TypeError as error:
         raise SpecError(
-            f"{field} does not fit {method.__qualname__} ({definition_location(method)}): {error}."
+            f"{field} does not match {method.__qualname__} ({definition_location(method)}): {error}."
         ) from error
 
 
-def _memory(encoder: Encoder, model: ModelSpec) -> RecurrentLayer | None:
+def _build_recurrent_layer(encoder: Encoder, model: ModelSpec) -> RecurrentLayer | None:
     if model.recurrent == "none":
         return None
     return RecurrentLayer(model.recurrent, encoder.output_size, model.cell_size, recurrent_initialiser(model))
 
 
-def _head(size_in: int, size_out: int, model: ModelSpec, gain: float) -> nn.Sequential:
-    sizes, initial = [size_in, *model.head_fcnet_hiddens], head_initialiser(model)
-    return nn.Sequential(*fully_connected(sizes, model, initial), linear(sizes[-1], size_out, gain, initial))
+def _build_head(size_in: int, size_out: int, model: ModelSpec, gain: float) -> nn.Sequential:
+    sizes, initialiser = [size_in, *model.head_fcnet_hiddens], head_initialiser(model)
+    return nn.Sequential(
+        *fully_connected(sizes, model, initialiser), linear(sizes[-1], size_out, gain, initialiser)
+    )

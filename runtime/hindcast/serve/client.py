@@ -144,6 +144,7 @@ class PolicyClient:
             try:
                 return self._send(method, body, headers)
             except _CONNECTION_ERRORS as error:
+                # A connection that is kept open may have broken since the last request: the next try opens another.
                 self.close()
                 last_error = error
         raise Unreachable(

@@ -274,11 +274,11 @@ class EpisodeWriter:
                 episodes = Episodes()
                 for record in journals[number]:
                     episodes.apply(record)
-                if number == max(
-                    journals
-                ):  # running episodes of an earlier journal were copied to the next one
+                # Only in the last journal: running episodes of an earlier one were copied to the next.
+                if number == max(journals):
                     episodes.truncate_all()
                 self._write_range(number, episodes.pop_blocks())
+        # Only after all commits: a recovery that is interrupted starts over and skips the committed ranges.
         for number in sorted(journals):
             delete_journal(self._journals, number)
         return last_number
@@ -343,6 +343,7 @@ class EpisodeWriter:
         waited_s = 0.0
         while not self._stop_event.wait(step_s := min(_TICK_S, self._commit_every_s)):
             waited_s += step_s
+            # A local journal is with the kernel after each record; on an object store, records wait in memory.
             if not self._folder.is_local:
                 self._try(self.flush)
             if waited_s >= self._commit_every_s:

@@ -216,9 +216,8 @@ class _Dispatcher:
                 if key in self._answers:
                     return self._answers[key]
                 self._pending_requests[key] = threading.Event()
-        if (
-            pending_request is not None
-        ):  # sent again after its connection broke, while the first one is still running
+        # Sent again after its connection broke, while the first one is still running.
+        if pending_request is not None:
             pending_request.wait()
             return self._answers.get(key) or _refusal(503, "the request failed: send it again")
         try:

@@ -58,9 +58,8 @@ def decode_records(data: bytes, where: str) -> Iterator[Record]:
     while offset + _HEADER.size <= len(data):
         length, checksum = _HEADER.unpack_from(data, offset)
         body = data[offset + _HEADER.size : offset + _HEADER.size + length]
-        if len(body) < length or (
-            not length and not any(data[offset:])
-        ):  # half-written, or allocated but never written
+        # Half-written, or allocated but never written.
+        if len(body) < length or (not length and not any(data[offset:])):
             return
         if not length or zlib.crc32(body) != checksum:
             raise DataError(

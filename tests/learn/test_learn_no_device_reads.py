@@ -15,13 +15,13 @@ from no_device_reads import NoDeviceReads
         lambda one: one.item(),
     ],
 )
-def test_what_waits_for_a_device_is_refused(read):
+def test_operation_that_reads_the_device_fails(read):
     one = torch.ones(())
     with NoDeviceReads(), pytest.raises(AssertionError, match="aten"):
         read(one)
 
 
-def test_what_a_device_does_by_itself_is_not():
+def test_operation_on_the_device_passes():
     weights = torch.ones(3, requires_grad=True)
     with NoDeviceReads():
         (weights * 2).sum().backward()

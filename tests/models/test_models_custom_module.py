@@ -1,4 +1,4 @@
-"""Modules of the user's own: what they get, and what is said of those that do something else than they should."""
+"""Custom modules: their inputs, and the errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ def lines_with(text: str) -> list[int]:
     return [number for number, line in enumerate(FILE.read_text().splitlines(), 1) if text in line]
 
 
-def test_the_class_is_imported_and_gets_its_options() -> None:
+def test_module_class_is_imported_and_gets_its_options() -> None:
     module = build("Net", units=5)
     assert isinstance(module, module_toys.Net)
     assert module.pi.in_features == 5
     assert module.forward_train(BATCH)["action_dist_inputs"].shape == (5, 3)
 
 
-def test_a_module_written_for_rllib_reads_its_model_config() -> None:
+def test_rllib_style_module_reads_its_model_config() -> None:
     module = build("RLlibForm", value=True, h=16)
     assert isinstance(module, module_toys.RLlibForm)
     assert module.pi.in_features == 16
     assert torch.equal(module.forward_train(BATCH)["vf_preds"], module.compute_values(BATCH))
     assert dict(module.model_config) == {"h": 16}
     assert dry_run(module) == []
-    again = module_toys.RLlibForm(OBS, gym.spaces.Discrete(3), model_config={"h": 5})
-    assert again.pi.in_features == 5
+    second_module = module_toys.RLlibForm(OBS, gym.spaces.Discrete(3), model_config={"h": 5})
+    assert second_module.pi.in_features == 5
     with pytest.raises(UserCodeError, match=r"^making RLlibForm raised AssertionError at "):
         build("RLlibForm", units=5)
 
 
-def test_the_default_network_can_be_extended() -> None:
-    plain, scaled = build("Scaled", value=True), build("Scaled", value=True, scale=3.0)
-    outputs = [module.forward_train(BATCH)["action_dist_inputs"] for module in (plain, scaled)]
+def test_default_module_can_be_subclassed() -> None:
+    plain_module, scaled_module = build("Scaled", value=True), build("Scaled", value=True, scale=3.0)
+    outputs = [module.forward_train(BATCH)["action_dist_inputs"] for module in (plain_module, scaled_module)]
     torch.testing.assert_close(3.0 * outputs[0], outputs[1])
-    assert dry_run(scaled) == []
+    assert dry_run(scaled_module) == []
 
 
-def test_values_are_those_of_the_training_pass_unless_there_is_a_shorter_way() -> None:
+def test_compute_values_defaults_to_the_training_pass() -> None:
     module = build("Net", value=True).eval()
     assert torch.equal(module.compute_values(BATCH), module.forward_train(BATCH)["vf_preds"])
     with pytest.raises(NotImplementedError, match="Net has no value head"):
         build("Net").compute_values(BATCH)
 
 
-def test_the_state_is_filled_in() -> None:
+def test_missing_state_is_filled_with_the_initial_state() -> None:
     module = build("Sums")
     one = module.forward_inference(BATCH)
     assert torch.equal(one["state_out/sum"], BATCH["obs"])
@@ -82,7 +82,7 @@ def test_the_state_is_filled_in() -> None:
 
 @pytest.mark.parametrize("name", ["Net", "Sums", "Plain"])
 @pytest.mark.parametrize("value", [False, True])
-def test_nothing_is_said_of_a_module_that_is_right(name: str, value: bool) -> None:
+def test_dry_run_of_a_valid_module_reports_nothing(name: str, value: bool) -> None:
     assert dry_run(build(name, value and name == "Net")) == []
 
 
@@ -98,17 +98,18 @@ def test_nothing_is_said_of_a_module_that_is_right(name: str, value: bool) -> No
     ],
     ids=str,
 )
-def test_it_is_tried_out_in_any_space(space: gym.Space) -> None:
+def test_dry_run_works_in_any_observation_space(space: gym.Space) -> None:
     assert dry_run(build("ByEncoder", space=space)) == []
 
 
-def test_trying_out_changes_nothing() -> None:
+def test_dry_run_changes_nothing() -> None:
     module = build("Net", dropout=0.5)
     before = module.get_state()
     states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
     dry_run(module)
     with pytest.raises(
-        UserCodeError, match=r"Draws \(.*\) draws from NumPy's global generator, which no checkpoint holds"
+        UserCodeError,
+        match=r"Draws \(.*\) draws from NumPy's global generator, which checkpoints do not save",
     ):
         dry_run(build("Draws"))
     torch.manual_seed(0)
@@ -136,7 +137,7 @@ def test_trying_out_changes_nothing() -> None:
         (
             "Nameless",
             {},
-            r"^Nameless\._forward \({file}\) returns 'logits', and no 'action_dist_inputs' of shape ",
+            r"^Nameless\._forward \({file}\) returns 'logits', but no 'action_dist_inputs' of shape ",
         ),
         (
             "Whole",
@@ -146,7 +147,7 @@ def test_trying_out_changes_nothing() -> None:
         (
             "Weightless",
             {},
-            r"^spec\.model\.moduleClass: Weightless \(.*\) has no weights that could be trained\.$",
+            r"^spec\.model\.moduleClass: Weightless \(.*\) has no trainable weights\.$",
         ),
         ("Unbuildable", {}, r"^making Unbuildable raised AttributeError at {file}: .*no_such_option"),
         (
@@ -157,12 +158,12 @@ def test_trying_out_changes_nothing() -> None:
         (
             "OtherArguments",
             {},
-            r"^spec\.model\.moduleClass does not fit OtherArguments\.__init__ \({file}\): missing a ",
+            r"^spec\.model\.moduleClass does not match OtherArguments\.__init__ \({file}\): missing a ",
         ),
         (
             "Net",
             {"unit": 8},
-            r"^spec\.model\.moduleOptions does not fit Net\.setup \({file}\): got an unexpected keyword "
+            r"^spec\.model\.moduleOptions does not match Net\.setup \({file}\): got an unexpected keyword "
             r"argument 'unit'\.$",
         ),
         (
@@ -177,7 +178,9 @@ def test_trying_out_changes_nothing() -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_sentence_with_its_line(name: str, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_module_is_refused_with_file_and_line(
+    name: str, options: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(UserError) as error:
         dry_run(build(name, **options))
     pattern = sentence.replace("{file}", rf"{re.escape(str(FILE))}:\d+")
@@ -187,7 +190,7 @@ def test_a_mistake_is_one_sentence_with_its_line(name: str, options: dict[str, A
     assert "\n" not in str(error.value)
 
 
-def test_values_of_another_shape() -> None:
+def test_compute_values_of_another_shape_is_refused() -> None:
     module = build("Net", value=True)
     module.vf = torch.nn.Linear(8, 2)
     with pytest.raises(
@@ -199,22 +202,22 @@ def test_values_of_another_shape() -> None:
 @pytest.mark.parametrize(
     ("attribute", "code"), [("Counts.seen", "self.seen +="), ("Remembers.history", "self.history.append")]
 )
-def test_what_no_checkpoint_holds_is_refused_with_its_line(attribute: str, code: str) -> None:
+def test_python_state_is_refused_with_file_and_line(attribute: str, code: str) -> None:
     place = re.escape(f"{attribute} ({FILE}:{lines_with(code)[0]})")
     with pytest.raises(
-        UserCodeError, match=rf"{place} changes from call to call, and no checkpoint holds it"
+        UserCodeError, match=rf"{place} changes from call to call, but checkpoints do not save it"
     ):
         dry_run(build(attribute.partition(".")[0]))
 
 
-def test_a_layer_that_nothing_uses_is_told_with_its_line() -> None:
-    (told,) = dry_run(build("Idle"))
-    assert told.startswith(
-        f"spec.model.moduleClass: Idle.forgotten ({FILE}:{lines_with('self.forgotten')[0]}) has weights that nothing"
+def test_unused_layer_is_reported_with_file_and_line() -> None:
+    (note,) = dry_run(build("Idle"))
+    assert note.startswith(
+        f"spec.model.moduleClass: Idle.forgotten ({FILE}:{lines_with('self.forgotten')[0]}) has weights that do "
     )
 
 
-def test_the_default_takes_no_options() -> None:
+def test_default_module_accepts_no_options() -> None:
     model = ModelSpec(fcnet_hiddens=[8], module_options={"units": 3})
     assert dry_run(build_module(OBS, gym.spaces.Discrete(3), model)) == []
     with pytest.raises(SpecError, match="there is no module 'nowhere'"):

@@ -1,4 +1,4 @@
-"""Every option of an algorithm is read: by the methods that it has, or where all algorithms are trained."""
+"""Every option of an algorithm is read, by its own methods or by the code that trains all algorithms."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ELSEWHERE = ("learn", "run")
 
 
 def unread(kind: type[Algorithm], elsewhere: set[str]) -> set[str]:
-    """The options that nothing reads, by their names in Python."""
-    own = {name for method in methods_of(kind) for name in options_in(method)}
-    return kind.Options.model_fields.keys() - own - elsewhere
+    """Return the Python names of options that nothing reads."""
+    read_options = {name for method in methods_of(kind) for name in options_in(method)}
+    return kind.Options.model_fields.keys() - read_options - elsewhere
 
 
 def methods_of(kind: type[Algorithm]) -> Iterator[ast.FunctionDef]:
-    """Those that its objects call: of several of one name the class's own, and others as far as `super()` reaches."""
+    """Iterate over the methods that its objects call: overriding ones, and overridden ones that `super()` reaches."""
     is_over: dict[str, bool] = {}
-    for each in kind.__mro__[:-1]:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+    for base in kind.__mro__[:-1]:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(node, ast.ClassDef)
         for method in node.body:
             if isinstance(method, ast.FunctionDef) and not is_over.get(method.name, False):
@@ -39,7 +39,7 @@ def methods_of(kind: type[Algorithm]) -> Iterator[ast.FunctionDef]:
 
 
 def options_in(tree: ast.AST) -> Iterator[str]:
-    """The names that are read of something called `options`."""
+    """Iterate over the attributes read from a name `options`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             of = node.value
@@ -55,11 +55,11 @@ def elsewhere() -> set[str]:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_every_option_is_read(name: str, elsewhere: set[str]) -> None:
+def test_every_option_is_read_by_its_algorithm(name: str, elsewhere: set[str]) -> None:
     assert unread(REGISTRY[name], elsewhere) == set()
 
 
-def test_what_all_algorithms_share_is_read_elsewhere(elsewhere: set[str]) -> None:
+def test_shared_options_are_read_by_the_runtime(elsewhere: set[str]) -> None:
     assert {"grad_clip", "grad_clip_by", "train_batch_size_per_learner"} <= elsewhere
 
 
@@ -68,13 +68,13 @@ class ForgetfulOptions(BCOptions):
 
 
 class Forgetful(BC):
-    """Has an option that it forgot."""
+    """Has an option that it does not read."""
 
     Options = ForgetfulOptions
 
 
 class Fixed(IQL):
-    """Leaves out what its parent reads."""
+    """Does not read options that its base class reads."""
 
     def needs(self):
         return super().needs()
@@ -83,6 +83,6 @@ class Fixed(IQL):
         pass
 
 
-def test_an_option_without_a_reader_is_found(elsewhere: set[str]) -> None:
+def test_option_without_a_reader_is_detected(elsewhere: set[str]) -> None:
     assert unread(Forgetful, elsewhere) == {"temperature"}
     assert unread(Fixed, elsewhere) == {"tau"}

@@ -1,4 +1,4 @@
-"""A user's connector, pre-learner and network, written once: RLlib and Hindcast each give their base classes.
+"""A custom connector, pre-learner and network, written once for the base classes of RLlib and Hindcast.
 
 Nothing here imports either, so that both environments can.
 """
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def connector(base):
-    class Customised(base):
+    class ScalingConnector(base):
         def __init__(self, input_observation_space=None, input_action_space=None, *, scale=2.0, **kwargs):
             super().__init__(input_observation_space, input_action_space, **kwargs)
             self.scale = scale
@@ -24,22 +24,24 @@ def connector(base):
                 self.add_n_batch_items(batch, "returns_to_go", returns, steps, episode)
                 for t in range(steps):
                     self.add_batch_item(batch, "number", t, episode)
-                    seen = episode.get_observations(t) * np.float32(self.scale)
-                    episode.set_observations(new_data=seen, at_indices=t)
+                    observations = episode.get_observations(t) * np.float32(self.scale)
+                    episode.set_observations(new_data=observations, at_indices=t)
             shared_data["scaled"] = True
             return batch
 
-    return Customised
+    return ScalingConnector
 
 
-def last_piece(base):
+def last_connector(base):
     class Last(base):
         def __call__(self, *, rl_module, batch, shared_data, **kwargs):
             assert shared_data["scaled"]
             module = rl_module["default_policy"]
-            own = batch["default_policy"]
+            module_batch = batch["default_policy"]
             with torch.no_grad():
-                own["logits"] = module.forward_inference({"obs": own["obs"]})["action_dist_inputs"]
+                module_batch["logits"] = module.forward_inference({"obs": module_batch["obs"]})[
+                    "action_dist_inputs"
+                ]
             return batch
 
     return Last
@@ -60,17 +62,17 @@ def network(base):
 
 
 def prelearner(base, episode_class):
-    class Halved(base):
+    class HalvingPreLearner(base):
         def _map_to_episodes(self, batch, to_numpy=False, **kwargs):
             episodes = []
             for eps_id in dict.fromkeys(batch["eps_id"]):
-                own = np.flatnonzero(batch["eps_id"] == eps_id)
+                rows = np.flatnonzero(batch["eps_id"] == eps_id)
                 episode = episode_class(
                     id_=str(eps_id),
-                    observations=[*batch["obs"][own], batch["new_obs"][own[-1]]],
-                    actions=list(batch["actions"][own]),
-                    rewards=list(batch["rewards"][own]),
-                    terminated=bool(batch["terminateds"][own[-1]]),
+                    observations=[*batch["obs"][rows], batch["new_obs"][rows[-1]]],
+                    actions=list(batch["actions"][rows]),
+                    rewards=list(batch["rewards"][rows]),
+                    terminated=bool(batch["terminateds"][rows[-1]]),
                     len_lookback_buffer=0,
                 )
                 episode.to_numpy()
@@ -78,7 +80,7 @@ def prelearner(base, episode_class):
             return {"episodes": episodes}
 
         def __call__(self, batch):
-            made = super().__call__(batch)
-            return {**made, "default_policy/rewards": made["default_policy/rewards"] / 2}
+            result = super().__call__(batch)
+            return {**result, "default_policy/rewards": result["default_policy/rewards"] / 2}
 
-    return Halved
+    return HalvingPreLearner

@@ -21,7 +21,9 @@ class TestMeanStd:
         seed=st.integers(0, 1000),
     )
     @examples(50)
-    def test_merged_parts_equal_the_whole(self, sizes: list[int], offset: float, seed: int) -> None:
+    def test_merged_filters_equal_one_filter_over_all_rows(
+        self, sizes: list[int], offset: float, seed: int
+    ) -> None:
         rows = np.random.default_rng(seed).normal(offset, 3.0, (sum(sizes), 2))
         parts, first = [], 0
         for size in sizes:
@@ -29,27 +31,27 @@ class TestMeanStd:
             part.update(rows[first : first + size])
             parts.append(part)
             first += size
-        merged = MeanStdFilter((2,))
-        merged.merge(parts)
-        assert merged.count == len(rows)
+        merged_filter = MeanStdFilter((2,))
+        merged_filter.merge(parts)
+        assert merged_filter.count == len(rows)
         if len(rows) >= 2:
-            np.testing.assert_allclose(merged.mean, rows.mean(0), rtol=1e-9)
-            np.testing.assert_allclose(merged.std, rows.std(0, ddof=1), rtol=1e-6)
+            np.testing.assert_allclose(merged_filter.mean, rows.mean(0), rtol=1e-9)
+            np.testing.assert_allclose(merged_filter.std, rows.std(0, ddof=1), rtol=1e-6)
 
     def test_normalises_and_clips(self) -> None:
         mean_std = MeanStdFilter((1,))
         mean_std.update(np.array([[1.0], [2.0], [3.0]]))
         assert mean_std(np.array([[2.0], [4.0], [1e6]])).tolist() == [[0.0], [2.0], [10.0]]
 
-    def test_before_any_rows_it_passes_them(self) -> None:
+    def test_filter_without_statistics_passes_rows(self) -> None:
         assert MeanStdFilter((1,))(np.array([[3.0]], dtype=np.float32)).tolist() == [[3.0]]
 
-    def test_a_figure_that_never_changes_is_only_shifted(self) -> None:
+    def test_constant_element_is_only_shifted(self) -> None:
         mean_std = MeanStdFilter((1,))
         mean_std.update(np.full((5, 1), 0.1))
         np.testing.assert_allclose(mean_std(np.array([[0.1], [0.3]])), [[0.0], [0.2]], atol=1e-7)
 
-    def test_large_float64_figures_keep_their_differences(self) -> None:
+    def test_large_float64_values_keep_their_differences(self) -> None:
         mean_std = MeanStdFilter((1,))
         mean_std.update(np.array([[1e9], [1e9 + 2]]))
         np.testing.assert_allclose(
@@ -57,11 +59,11 @@ class TestMeanStd:
         )
 
     def test_state_round_trip_is_exact(self) -> None:
-        one, other = MeanStdFilter((3,)), MeanStdFilter((3,))
-        one.update(np.random.default_rng(0).normal(size=(10, 3)))
-        other.load(one.state())
+        source, target = MeanStdFilter((3,)), MeanStdFilter((3,))
+        source.update(np.random.default_rng(0).normal(size=(10, 3)))
+        target.load(source.state())
         rows = np.random.default_rng(1).normal(size=(4, 3))
-        assert np.array_equal(one(rows), other(rows))
+        assert np.array_equal(source(rows), target(rows))
 
     def test_state_of_another_shape_is_refused(self) -> None:
         with pytest.raises(ValueError, match="expected"):
@@ -72,44 +74,44 @@ class TestFrameStack:
     def test_stacks_on_the_last_axis_oldest_first(self) -> None:
         stack = FrameStack(3, ["obs"])
         for step in (1.0, 2.0, 3.0, 4.0):
-            stacked = stack({"obs": np.full((1, 2), step)}, None)["obs"]
-        assert stacked.tolist() == [[2.0, 2.0, 3.0, 3.0, 4.0, 4.0]]
+            frames = stack({"obs": np.full((1, 2), step)}, None)["obs"]
+        assert frames.tolist() == [[2.0, 2.0, 3.0, 3.0, 4.0, 4.0]]
 
-    def test_a_slot_that_begins_an_episode_forgets_alone(self) -> None:
+    def test_slot_that_begins_an_episode_clears_only_its_own_frames(self) -> None:
         stack = FrameStack(2, ["obs"])
         stack({"obs": np.array([[1.0], [1.0]])}, np.array([True, True]))
-        stacked = stack({"obs": np.array([[2.0], [2.0]])}, np.array([False, True]))["obs"]
-        assert stacked.tolist() == [[1.0, 2.0], [0.0, 2.0]]
+        frames = stack({"obs": np.array([[2.0], [2.0]])}, np.array([False, True]))["obs"]
+        assert frames.tolist() == [[1.0, 2.0], [0.0, 2.0]]
 
-    def test_images(self) -> None:
+    def test_image_frames_are_stacked_on_channels(self) -> None:
         stack = FrameStack(4, ["obs"])
         assert stack({"obs": np.ones((2, 84, 84, 1), dtype=np.uint8)}, None)["obs"].shape == (2, 84, 84, 4)
 
-    def test_another_number_of_slots_is_refused(self) -> None:
+    def test_other_number_of_slots_is_refused(self) -> None:
         stack = FrameStack(2, ["obs"])
         stack({"obs": np.zeros((2, 1))}, None)
-        with pytest.raises(ValueError, match="3 slots, where the frame stack holds 2"):
+        with pytest.raises(ValueError, match="3 slots, but the frame stack has frames of 2"):
             stack({"obs": np.zeros((3, 1))}, None)
 
-    def test_unless_all_of_them_begin_an_episode(self) -> None:
+    def test_other_number_of_slots_is_accepted_when_all_begin_an_episode(self) -> None:
         stack = FrameStack(2, ["obs"])
         stack({"obs": np.ones((2, 1))}, None)
         assert stack({"obs": np.ones((3, 1))}, np.ones(3, dtype=np.bool_))["obs"].tolist() == [[0.0, 1.0]] * 3
 
     @pytest.mark.parametrize("shape", [(3,), (2, 2, 1), (2, 2, 3)])
     @pytest.mark.parametrize("k", [2, 4])
-    def test_by_index_is_the_same_as_step_by_step(self, shape: tuple[int, ...], k: int) -> None:
+    def test_stack_rows_equals_frame_stack_step_by_step(self, shape: tuple[int, ...], k: int) -> None:
         lengths = [5, 1, 3]
         column = np.random.default_rng(0).integers(1, 255, (sum(lengths), *shape)).astype(np.uint8)
         first_rows = np.repeat(np.cumsum([0, *lengths[:-1]]), lengths)
-        stack, lived = FrameStack(k, ["obs"]), []
+        stack, expected = FrameStack(k, ["obs"]), []
         for row, first in enumerate(first_rows):
-            lived.append(stack({"obs": column[row : row + 1]}, np.array([row == first]))["obs"][0])
+            expected.append(stack({"obs": column[row : row + 1]}, np.array([row == first]))["obs"][0])
         order = np.random.default_rng(1).permutation(len(column))
-        indexed = stack_rows(
+        actual = stack_rows(
             torch.from_numpy(column), torch.from_numpy(order), torch.from_numpy(first_rows[order]), k
         )
-        assert np.array_equal(indexed.numpy(), np.stack(lived)[order])
+        assert np.array_equal(actual.numpy(), np.stack(expected)[order])
 
 
 class TestActionToEnv:
@@ -121,33 +123,33 @@ class TestActionToEnv:
         assert isinstance(actions, np.ndarray)
         assert actions.tolist() == [[-2.0, 0.0], [0.0, 7.5], [2.0, 10.0]]
 
-    def test_its_inverse_gives_the_modules_actions_back(self) -> None:
+    def test_to_module_inverts_the_scaling(self) -> None:
         space = Box(np.array([-2.0, 0.0, 3.0]), np.array([2.0, 10.0, 3.0]), dtype=np.float64)
         to_env = ActionToEnv(space)
-        given = np.array([[-1.0, 1.0, 0.0], [0.25, -0.5, 0.0]])
-        assert np.allclose(to_env.to_module("actions", to_env({"actions": given})), given)
+        actions = np.array([[-1.0, 1.0, 0.0], [0.25, -0.5, 0.0]])
+        assert np.allclose(to_env.to_module("actions", to_env({"actions": actions})), actions)
 
-    def test_the_action_has_the_spaces_dtype_and_lies_in_it(self) -> None:
+    def test_environment_action_has_the_dtype_of_the_space(self) -> None:
         space = Box(-0.4, 0.4, (17,), dtype=np.float64)
         actions = ActionToEnv(space)({"actions": np.full((2, 17), 3.0, dtype=np.float32)})
         assert all(space.contains(action) for action in actions)
 
-    def test_without_normalising_actions_pass_or_are_clipped(self) -> None:
+    def test_actions_without_normalisation_pass_or_are_clipped(self) -> None:
         space, raw = Box(-2.0, 2.0, (1,)), {"actions": np.array([[3.0]], dtype=np.float32)}
         assert ActionToEnv(space, normalize_actions=False)(raw)[0].tolist() == [3.0]
         assert ActionToEnv(space, normalize_actions=False, clip_actions=True)(raw)[0].tolist() == [2.0]
         assert ActionToEnv(space, normalize_actions=False).module_space == space
 
-    def test_an_unbounded_box_is_never_scaled(self) -> None:
+    def test_unbounded_box_is_never_scaled(self) -> None:
         space = Box(-np.inf, np.inf, (1,))
         assert ActionToEnv(space)({"actions": np.array([[3.0]], dtype=np.float32)})[0].tolist() == [3.0]
 
-    def test_discrete_actions_pass(self) -> None:
+    def test_discrete_actions_pass_unchanged(self) -> None:
         actions = ActionToEnv(Discrete(3, start=5), clip_actions=True)({"actions": np.array([5, 7])})
         assert isinstance(actions, np.ndarray)
         assert actions.tolist() == [5, 7]
 
-    def test_composite_actions_come_as_one_per_slot(self) -> None:
+    def test_composite_actions_are_one_per_slot(self) -> None:
         space = Dict(grip=Discrete(2), move=Tuple((Box(0.0, 4.0, (1,)), MultiDiscrete([2, 2]))))
         actions = ActionToEnv(space)(
             {
@@ -181,11 +183,11 @@ class TestPreprocessing:
             "obs/speed": rng.normal(5.0, 1.0, (count, 2)),
         }
 
-    def test_the_modules_space_holds_what_the_module_sees(self) -> None:
+    def test_module_space_contains_preprocessed_observations(self) -> None:
         preprocessing = self._make()
         preprocessing.update(self._obs(50))
-        seen = preprocessing.observe(self._obs())
-        one = {leaf.removeprefix("obs/"): rows[0] for leaf, rows in seen.items()}
+        observations = preprocessing.observe(self._obs())
+        one = {leaf.removeprefix("obs/"): rows[0] for leaf, rows in observations.items()}
         assert preprocessing.observation_space.contains(one)
         assert preprocessing.observation_space["image"].shape == (6, 6, 3)
         assert preprocessing.observation_space["speed"].shape == (6,)
@@ -209,49 +211,51 @@ class TestPreprocessing:
         preprocessing = self._make()
         preprocessing.update(self._obs(20))
         obs = self._obs()
-        seen = preprocessing.observe(obs)["obs/speed"]
-        np.testing.assert_array_equal(seen[:, :4], 0.0)
-        np.testing.assert_array_equal(seen[:, 4:], preprocessing.filter_obs(obs)["obs/speed"])
+        frames = preprocessing.observe(obs)["obs/speed"]
+        np.testing.assert_array_equal(frames[:, :4], 0.0)
+        np.testing.assert_array_equal(frames[:, 4:], preprocessing.filter_obs(obs)["obs/speed"])
 
-    def test_nested_batches_are_taken_apart(self) -> None:
+    def test_nested_batches_are_flattened(self) -> None:
         flat = self._obs()
-        nested = {leaf.removeprefix("obs/"): rows for leaf, rows in flat.items()}
-        one, other = self._make().observe(flat), self._make().observe(nested)
-        assert all(np.array_equal(one[leaf], other[leaf]) for leaf in one)
+        nested_batch = {leaf.removeprefix("obs/"): rows for leaf, rows in flat.items()}
+        flat_result, nested_result = self._make().observe(flat), self._make().observe(nested_batch)
+        assert all(np.array_equal(flat_result[leaf], nested_result[leaf]) for leaf in flat_result)
 
-    def test_saved_and_loaded_it_sees_the_same(self) -> None:
+    def test_loaded_preprocessing_observes_the_same(self) -> None:
         preprocessing = self._make()
         preprocessing.update(self._obs(20))
-        loaded = Preprocessing.from_json(self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json())
-        loaded.load(preprocessing.state())
-        one, other = preprocessing.observe(self._obs()), loaded.observe(self._obs())
-        assert all(np.array_equal(one[leaf], other[leaf]) for leaf in one)
+        copy = Preprocessing.from_json(self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json())
+        copy.load(preprocessing.state())
+        expected, actual = preprocessing.observe(self._obs()), copy.observe(self._obs())
+        assert all(np.array_equal(expected[leaf], actual[leaf]) for leaf in expected)
 
-    def test_merging_adds_what_others_saw(self) -> None:
-        whole, first, second = self._make(), self._make(), self._make()
-        whole.update(self._obs(10, 0))
-        whole.update(self._obs(30, 1))
+    def test_merge_adds_the_statistics_of_others(self) -> None:
+        reference, first, second = self._make(), self._make(), self._make()
+        reference.update(self._obs(10, 0))
+        reference.update(self._obs(30, 1))
         first.update(self._obs(10, 0))
         second.update(self._obs(30, 1))
         first.merge([second])
-        np.testing.assert_allclose(first.filters["obs/speed"].std, whole.filters["obs/speed"].std, rtol=1e-12)
+        np.testing.assert_allclose(
+            first.filters["obs/speed"].std, reference.filters["obs/speed"].std, rtol=1e-12
+        )
 
-    def test_a_fork_shares_the_filter_and_not_the_frames(self) -> None:
+    def test_fork_shares_filters_but_not_frames(self) -> None:
         preprocessing = self._make()
         fork = preprocessing.fork()
         preprocessing.observe(self._obs(4))
         preprocessing.update(self._obs(20))
-        seen = fork.observe(self._obs(2))["obs/speed"]
-        assert (seen[:, :4] == 0).all()
-        np.testing.assert_array_equal(seen[:, 4:], preprocessing.filter_obs(self._obs(2))["obs/speed"])
+        frames = fork.observe(self._obs(2))["obs/speed"]
+        assert (frames[:, :4] == 0).all()
+        np.testing.assert_array_equal(frames[:, 4:], preprocessing.filter_obs(self._obs(2))["obs/speed"])
 
-    def test_without_options_observations_pass_untouched(self) -> None:
+    def test_observations_without_options_pass_unchanged(self) -> None:
         preprocessing = Preprocessing.from_specs(Box(-1.0, 1.0, (4,)), Discrete(2), ModelSpec())
         obs = np.zeros((8, 4), dtype=np.float32)
         assert preprocessing.observe(obs)["obs"] is obs
         assert preprocessing.state() == {}
 
-    def test_the_environments_options_are_followed(self) -> None:
+    def test_from_specs_uses_the_environment_options(self) -> None:
         environment = EnvironmentSpec(id="x", normalize_actions=False, clip_actions=True)
         preprocessing = Preprocessing.from_specs(Discrete(2), Box(-2.0, 2.0, (1,)), ModelSpec(), environment)
         assert preprocessing.action_space == Box(-2.0, 2.0, (1,))

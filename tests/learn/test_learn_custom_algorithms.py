@@ -1,0 +1,86 @@
+"""Custom algorithms with critics, target networks and several optimisers."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from learn_dqn import DQN
+from learn_iql import IQL
+
+from hindcast.api.model import ModelSpec
+from hindcast.learn.algorithm import ModelInputs, new_networks
+from hindcast.learn.learner import Learner
+
+INPUTS = ModelInputs(
+    gym.spaces.Dict(place=gym.spaces.Box(-1, 1, (2,), np.float32), colour=gym.spaces.Discrete(3)),
+    gym.spaces.Discrete(3),
+    ModelSpec(fcnet_hiddens=[32, 32], fcnet_activation="relu"),
+)
+KINDS = pytest.mark.parametrize("kind", [IQL, DQN])
+
+
+def make_learner(kind, seed=0, **options):
+    algorithm = kind(kind.Options(**options))
+    return Learner(algorithm, new_networks(algorithm, INPUTS, seed), seed=seed)
+
+
+def batch(number, size=64):
+    """Return transitions: an action that equals the colour has reward 1; half of the steps are terminal."""
+    generator = torch.Generator().manual_seed(number)
+    place = torch.rand(2, size, 2, generator=generator) * 2 - 1
+    colour, next_colour, actions = torch.randint(3, (3, size), generator=generator)
+    terminateds = torch.rand(size, generator=generator) < 0.5
+    return {
+        "obs/place": place[0],
+        "obs/colour": colour,
+        "new_obs/place": place[1],
+        "new_obs/colour": next_colour,
+        "actions": actions,
+        "rewards": (colour == actions).float(),
+        "terminateds": terminateds,
+        "discounts": 0.9 * ~terminateds,
+        "weights": torch.ones(size),
+    }
+
+
+def train(kind, updates, **options):
+    learner = make_learner(kind, **options)
+    for number in range(updates):
+        learner.update(batch(number))
+    return learner
+
+
+@KINDS
+def test_custom_algorithm_learns_the_rewarded_action(kind):
+    learner = train(kind, 300)
+    learner.metrics()
+    test_batch = batch(1000)
+    policy = learner.nets["policy"]
+    actions = policy.distribution(policy.forward_inference(test_batch)["action_dist_inputs"]).mode()
+    assert (actions == test_batch["obs/colour"]).float().mean() > 0.95
+
+
+def test_joint_backward_pass_equals_separate_passes():
+    assert is_same_state(train(IQL, 10, joint=True), train(IQL, 10, joint=False))
+
+
+@KINDS
+def test_target_networks_follow_by_tau_and_are_never_trained(kind):
+    learner = make_learner(kind)
+    name = "targets" if kind is IQL else "target"
+    before = {key: tensor.clone() for key, tensor in learner.nets[name].state_dict().items()}
+    learner.update(batch(0))
+    learner.nets.train()
+    weights = learner.nets[name].state_dict()
+    critics = (learner.nets["critics"] if kind is IQL else learner.nets["policy"].values).state_dict()
+    for key, tensor in before.items():
+        torch.testing.assert_close(weights[key], tensor + 0.05 * (critics[key] - tensor))
+    assert not any(module.training for module in learner.nets[name].modules())
+
+
+def is_same_state(first, second):
+    first_state, second_state = first.state(), second.state()
+    assert first_state.tensors.keys() == second_state.tensors.keys()
+    return first_state.meta == second_state.meta and all(
+        torch.equal(first_state.tensors[name], second_state.tensors[name]) for name in first_state.tensors
+    )
