@@ -91,16 +91,16 @@ class TestTraining:
         with config.build_algo() as algo:
             results = [algo.train() for _ in range(3)]
             assert "offline" not in results[0].get("evaluation", {})
-            judged = results[1]["evaluation"]["offline"]
-            assert judged["training_iteration"] == 2
-            assert judged["estimated_return"] == judged["estimates"]["wis"]["value"]
-            assert results[2]["evaluation"]["offline"] == judged
+            evaluation = results[1]["evaluation"]["offline"]
+            assert evaluation["training_iteration"] == 2
+            assert evaluation["estimated_return"] == evaluation["estimates"]["wis"]["value"]
+            assert results[2]["evaluation"]["offline"] == evaluation
             folder = algo.save_to_path(tmp_path / "saved")
             expected = algo.evaluate_offline()
-        with config.build_algo() as again:
-            again.restore_from_path(folder)
-            assert again.evaluate_offline() == expected
-            assert again.train()["evaluation"]["offline"]["training_iteration"] == 4
+        with config.build_algo() as restored_algo:
+            restored_algo.restore_from_path(folder)
+            assert restored_algo.evaluate_offline() == expected
+            assert restored_algo.train()["evaluation"]["offline"]["training_iteration"] == 4
 
     def test_evaluate_offline_without_held_out_episodes_raises(self, walks: Path) -> None:
         with (
@@ -189,25 +189,25 @@ class TestTraining:
         config = clone(walks).env_runners(batch_mode="complete_episodes")
         config.offline_data(map_batches_kwargs={"concurrency": 2, "zero_copy_batch": True})
         with config.build_algo() as algo:
-            said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-            assert said == algo.notes == config.replaced_options
-        assert [line.split(":")[0] for line in said] == ["batch_mode", *["map_batches_kwargs"] * 2]
+            notes = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert notes == algo.notes == config.replaced_options
+        assert [line.split(":")[0] for line in notes] == ["batch_mode", *["map_batches_kwargs"] * 2]
 
     def test_options_that_networks_lack_are_noted(self, walks: Path, tmp_path: Path) -> None:
         model = DefaultModelConfig(fcnet_hiddens=[8], log_std_min=-3.0, frame_stack=2)
-        told = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
+        noted_options = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
         training = clone(walks).rl_module(model_config=model)
         recorder = BCConfig().environment(Walk).offline_data(output=str(tmp_path / "out"))
         for config in (training, recorder.rl_module(model_config=model)):
             with config.build_algo() as algo:
-                assert algo.notes[: len(told)] == told
+                assert algo.notes[: len(noted_options)] == noted_options
                 assert not [note for note in algo.notes if "vf_share_layers" in note]
 
     def test_padding_of_filters_is_not_noted(self, walks: Path) -> None:
         """Without images: nobody gave conv_padding, which follows from conv_filters."""
         with clone(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
-            said = [note for note in algo.notes if "conv_" in note]
-        assert said == ["model_config.conv_filters has no effect: no observation is an image"]
+            notes = [note for note in algo.notes if "conv_" in note]
+        assert notes == ["model_config.conv_filters has no effect: no observation is an image"]
         with clone(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
             assert "model_config.conv_padding has no effect: no observation is an image" in algo.notes
 
@@ -227,9 +227,9 @@ class TestTraining:
 
 class TestCheckpoints:
     def test_resume_after_half_the_updates_repeats_the_other_half(self, walks: Path, tmp_path: Path) -> None:
-        with clone(walks).build_algo() as whole:
-            results = [whole.train() for _ in range(10)]
-            final = weights(whole)
+        with clone(walks).build_algo() as expected_result:
+            results = [expected_result.train() for _ in range(10)]
+            final = weights(expected_result)
         with clone(walks).build_algo() as first:
             for _ in range(5):
                 first.train()
@@ -238,10 +238,12 @@ class TestCheckpoints:
         with clone(walks).build_algo() as second:
             second.restore_from_path(path)
             assert second.iteration == 5
-            again = [second.train() for _ in range(5)]
+            resumed_results = [second.train() for _ in range(5)]
             assert same(weights(second), final)
-        assert again[-1]["num_updates_lifetime"] == 100
-        assert [without_times(result) for result in again] == [without_times(r) for r in results[5:]]
+        assert resumed_results[-1]["num_updates_lifetime"] == 100
+        assert [without_times(result) for result in resumed_results] == [
+            without_times(r) for r in results[5:]
+        ]
 
     @pytest.mark.slow
     def test_resume_repeats_a_running_evaluation(self, walks: Path, tmp_path: Path) -> None:
@@ -397,12 +399,12 @@ class TestReferenceNames:
     def test_save_and_restore(self, walks: Path, tmp_path: Path) -> None:
         with clone(walks).build_algo() as first:
             first.train()
-            saved = first.save(tmp_path / "saved")
+            save_result = first.save(tmp_path / "saved")
             expected = weights(first)
-        assert saved.checkpoint.path == str(tmp_path / "saved")
-        for given in (saved, saved.checkpoint.path):
+        assert save_result.checkpoint.path == str(tmp_path / "saved")
+        for target in (save_result, save_result.checkpoint.path):
             with clone(walks).build_algo() as second:
-                second.restore(given)
+                second.restore(target)
                 assert second.iteration == 1
                 assert same(weights(second), expected)
 
@@ -420,15 +422,15 @@ class TestReferenceNames:
 
     def test_from_checkpoint_without_config_raises(self, tmp_path: Path) -> None:
         config = expert().environment(env_config={"render_mode": object()})
-        saved = tmp_path / "saved"
+        folder = tmp_path / "saved"
         with expert().build_algo() as algo:
             algo.config = config
-            algo.save_to_path(saved)
+            algo.save_to_path(folder)
         with pytest.raises(
             DataError, match=r"has no env_config: pass the config, from_checkpoint\(path, config\)"
         ):
-            RunningAlgorithm.from_checkpoint(saved)
-        with RunningAlgorithm.from_checkpoint(saved, expert()) as algo:
+            RunningAlgorithm.from_checkpoint(folder)
+        with RunningAlgorithm.from_checkpoint(folder, expert()) as algo:
             assert algo.iteration == 0
 
     def test_offline_data_exists_only_with_data(self, walks: Path) -> None:
@@ -470,14 +472,16 @@ class TestGroups:
                 algo.learner_group.set_weights({"default_policy": {}})
 
     def test_local_env_runner_plays_whole_episodes(self) -> None:
-        with expert().build_algo() as algo, expert().build_algo() as again:
+        with expert().build_algo() as algo, expert().build_algo() as other_algo:
             runner = algo.env_runner_group.local_env_runner
             first, second = runner.sample(num_episodes=2), runner.sample(num_episodes=1)
             assert len({episode.id_ for episode in first + second}) == 3
             assert all(episode.is_done for episode in first + second)
-            (three,) = again.env_runner_group.foreach_env_runner(lambda each: each.sample(num_episodes=3))
-            for one, other in zip(first + second, three, strict=True):
-                np.testing.assert_array_equal(one.get_observations(), other.get_observations())
+            (three,) = other_algo.env_runner_group.foreach_env_runner(
+                lambda env_runner: env_runner.sample(num_episodes=3)
+            )
+            for one, other_episode in zip(first + second, three, strict=True):
+                np.testing.assert_array_equal(one.get_observations(), other_episode.get_observations())
             assert sum(map(len, runner.sample(num_timesteps=50))) >= 50
             with pytest.raises(SpecError, match="give num_episodes or num_timesteps"):
                 runner.sample()
@@ -525,22 +529,22 @@ class TestEnvironments:
 
     @pytest.mark.slow
     def test_local_class_is_registered_in_evaluation_processes(self, walks: Path) -> None:
-        class Sent(Walk):
+        class LocalWalk(Walk):
             """Not to be imported."""
 
-        config = clone(walks).environment(Sent, env_config={"longest": 4})
+        config = clone(walks).environment(LocalWalk, env_config={"longest": 4})
         config.evaluation(evaluation_interval=1, evaluation_duration=2, evaluation_parallel_to_training=True)
         with config.build_algo() as algo:
             algo.train()
-            evaluated = algo.train()["evaluation"]
-        assert evaluated["training_iteration"] == 1
-        assert evaluated["env_runners"]["episode_len_mean"] <= 4
-        with pytest.raises(SpecError, match="Sent cannot be imported by name"):
+            evaluation = algo.train()["evaluation"]
+        assert evaluation["training_iteration"] == 1
+        assert evaluation["env_runners"]["episode_len_mean"] <= 4
+        with pytest.raises(SpecError, match="LocalWalk cannot be imported by name"):
             config.to_resource()
 
     def test_local_classes_of_one_name_are_distinct(self) -> None:
-        made = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
-        plans = [expert().environment(each).plan().training for each in made]
+        classes = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
+        plans = [expert().environment(local_class).plan().training for local_class in classes]
         assert plans[0].spec.environment.id != plans[1].spec.environment.id
 
     def test_registered_creator_gets_env_config_as_one_dictionary(self) -> None:
@@ -555,8 +559,8 @@ class TestEnvironments:
         register_env("walk-that-travels", Walk)
         options = expert().environment("walk-that-travels").to_dict()
         assert options["env"].creator is Walk
-        restored = PPOConfig().update_from_dict(options).offline_data(output="o").to_resource()
-        assert restored.spec.environment.id == "walk-that-travels"
+        resource = PPOConfig().update_from_dict(options).offline_data(output="o").to_resource()
+        assert resource.spec.environment.id == "walk-that-travels"
 
     def test_register_env_with_gymnasium_name_raises(self) -> None:
         with pytest.raises(SpecError, match="Gymnasium already has an environment 'CartPole-v1'"):

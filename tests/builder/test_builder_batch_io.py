@@ -29,7 +29,7 @@ from support import record, recording
 from toy_environments import Walk
 
 
-def built(episode: int, steps: int = 3) -> SampleBatch:
+def build_batch(episode: int, steps: int = 3) -> SampleBatch:
     """An episode, as RLlib's example `saving_experiences` makes it."""
     builder = SampleBatchBuilder()
     for t in range(steps):
@@ -49,7 +49,7 @@ def built(episode: int, steps: int = 3) -> SampleBatch:
     return builder.build_and_reset()
 
 
-def same(one: SampleBatch, other: SampleBatch) -> None:
+def assert_equal_batches(one: SampleBatch, other: SampleBatch) -> None:
     assert one.keys() - {"type"} == other.keys() - {"type"}
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
@@ -70,7 +70,7 @@ class Reader(InputReader):
     def __init__(self, ioctx: Any) -> None:
         assert ioctx.worker_index == 0
         assert ioctx.config["train_batch_size_per_learner"] == 4
-        self._left = [built(episode) for episode in range(3)]
+        self._left = [build_batch(episode) for episode in range(3)]
 
     def next(self) -> SampleBatch:
         if not self._left:
@@ -80,7 +80,7 @@ class Reader(InputReader):
 
 class Endless(Reader):
     def next(self) -> SampleBatch:
-        return built(0)
+        return build_batch(0)
 
 
 class Wrong(Reader):
@@ -95,38 +95,38 @@ class Raising(Reader):
 
 def test_sample_batch_has_columns_and_rows() -> None:
     builder = SampleBatchBuilder()
-    builder.add_batch(built(0))
+    builder.add_batch(build_batch(0))
     batch = builder.build_and_reset()
     assert (batch.count, len(batch), batch["unroll_id"].tolist()) == (3, 3, [0, 0, 0])
     assert builder.build_and_reset().count == 0
     assert [row["t"] for row in batch.rows()] == [0, 1, 2]
     assert batch.columns(["eps_id", SampleBatch.T])[1].tolist() == [0, 1, 2]
-    both = SampleBatch.concat_samples([built(4), built(5, steps=1)])
-    assert [part["t"].tolist() for part in both.split_by_episode()] == [[0, 1, 2], [0]]
-    same(both, built(4).concat(built(5, steps=1)))
-    assert both["infos"] == [{}, {"t": 1}, {"t": 2}, {}]
+    joined_batch = SampleBatch.concat_samples([build_batch(4), build_batch(5, steps=1)])
+    assert [part["t"].tolist() for part in joined_batch.split_by_episode()] == [[0, 1, 2], [0]]
+    assert_equal_batches(joined_batch, build_batch(4).concat(build_batch(5, steps=1)))
+    assert joined_batch["infos"] == [{}, {"t": 1}, {"t": 2}, {}]
     nested = SampleBatch(obs=[{"a": np.ones(2), "b": 1}] * 2)
     assert nested["obs"]["a"].shape == (2, 2)
     with pytest.raises(DataError, match="differ in length: "):
         SampleBatch(obs=[1, 2], t=[0])
     with pytest.raises(DataError, match="batches have different columns"):
-        SampleBatch.concat_samples([built(0), SampleBatch(t=[0])])
+        SampleBatch.concat_samples([build_batch(0), SampleBatch(t=[0])])
 
 
 @pytest.mark.parametrize("packed", [("obs", "new_obs"), (), ("rewards", "obs")])
 def test_written_batches_are_read_and_trained_on(tmp_path: Path, packed: tuple[str, ...]) -> None:
     writer = JsonWriter(tmp_path / "out", compress_columns=packed)
-    batches = [built(episode) for episode in range(4)]
+    batches = [build_batch(episode) for episode in range(4)]
     for batch in batches:
         writer.write(batch)
     assert [file.name.partition("_worker-")[2] for file in (tmp_path / "out").iterdir()] == ["0_0.json"]
-    for found, batch in zip(JsonReader(str(tmp_path / "out")).read_all_files(), batches, strict=True):
-        same(found, batch)
-        assert ("obs" in packed) == (found["obs"].dtype == np.float32)
+    for read_batch, batch in zip(JsonReader(str(tmp_path / "out")).read_all_files(), batches, strict=True):
+        assert_equal_batches(read_batch, batch)
+        assert ("obs" in packed) == (read_batch["obs"].dtype == np.float32)
     reader = JsonReader(str(tmp_path / "out"))
     for _ in range(2):  # it begins anew
         for batch in batches:
-            same(reader.next(), batch)
+            assert_equal_batches(reader.next(), batch)
     data = open_data([str(tmp_path / "out")])
     assert (data.num_episodes, data.num_steps) == (4, 12)
     with (
@@ -139,14 +139,14 @@ def test_writer_limits_file_size_and_shares_no_file(tmp_path: Path, memory: str)
     for _ in range(2):
         writer = JsonWriter(tmp_path, max_file_size=2000)
         for episode in range(4):
-            writer.write(built(episode))
+            writer.write(build_batch(episode))
     sizes = [file.stat().st_size for file in tmp_path.iterdir()]
     assert len(sizes) > 2
     assert max(sizes) <= 2000
     assert len(list(JsonReader([str(tmp_path)]))) == 8
     writer = JsonWriter(memory)
     for episode in range(3):
-        writer.write(built(episode))
+        writer.write(build_batch(episode))
     assert [batch["eps_id"][0] for batch in JsonReader(memory)] == [0, 1, 2]
 
 
@@ -163,11 +163,11 @@ def test_dataset_reader_reads_any_dataset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["own-reader", None])
 def test_custom_reader_is_an_input(name: str | None) -> None:
-    given: Any = Reader
+    reader_input: Any = Reader
     if name is not None:
-        register_input(name, given)
-        given = name
-    with bc().offline_data(input_=given, dataset_num_iters_per_learner=2).build_algo() as algo:
+        register_input(name, reader_input)
+        reader_input = name
+    with bc().offline_data(input_=reader_input, dataset_num_iters_per_learner=2).build_algo() as algo:
         assert any("returned 9 timesteps" in note for note in algo.notes)
         assert algo.train()["num_env_steps_trained_lifetime"] == 8
         folder = Path(algo.config.input_)
@@ -176,7 +176,7 @@ def test_custom_reader_is_an_input(name: str | None) -> None:
 
 
 def test_custom_reader_has_its_weight(tmp_path: Path) -> None:
-    JsonWriter(tmp_path / "out").write(built(7))
+    JsonWriter(tmp_path / "out").write(build_batch(7))
     shares = {Reader: 0.25, str(tmp_path / "out"): 0.75}
     with bc().offline_data(input_=shares, dataset_num_iters_per_learner=4).build_algo() as algo:
         algo.train()
@@ -196,21 +196,21 @@ def test_invalid_reader_raises(
     reader: Callable[[Any], Any], error: type[Exception], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "MAX_TIMESTEPS", 100)
-    with pytest.raises(error) as raised:
+    with pytest.raises(error) as caught_error:
         bc().offline_data(input_=reader).build_algo()
-    assert sentence in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert sentence in str(caught_error.value)
+    assert "\n" not in str(caught_error.value)
 
 
 class Writer(OutputWriter):
-    written: list[SampleBatch] = []
+    written_batches: list[SampleBatch] = []
 
     def __init__(self, ioctx: Any) -> None:
         assert ioctx.config["evaluation_duration"] == 3
-        self.written.clear()
+        self.written_batches.clear()
 
     def write(self, sample_batch: SampleBatch) -> None:
-        self.written.append(sample_batch)
+        self.written_batches.append(sample_batch)
 
 
 class RaisingWriter(Writer):
@@ -218,7 +218,7 @@ class RaisingWriter(Writer):
         raise KeyError("bucket")
 
 
-def written_by(output: Any) -> PPOConfig:
+def config_with_output(output: Any) -> PPOConfig:
     return (
         PPOConfig()
         .environment(Walk)
@@ -230,30 +230,30 @@ def written_by(output: Any) -> PPOConfig:
 
 @pytest.mark.parametrize("output", [Writer, lambda given: Writer(ioctx=given)])
 def test_custom_writer_receives_each_episode_once(output: Any) -> None:
-    with written_by(output).build_algo() as algo:
+    with config_with_output(output).build_algo() as algo:
         folder = Path(algo.config.output)
         returns = sum(algo.evaluate()["env_runners"]["episode_return_mean"] * 3 for _ in range(2))
         assert folder.exists()
     assert not folder.exists()
-    assert len({batch["eps_id"][0] for batch in Writer.written}) == len(Writer.written) == 6
-    assert sum(batch["rewards"].sum() for batch in Writer.written) == pytest.approx(returns)
+    assert len({batch["eps_id"][0] for batch in Writer.written_batches}) == len(Writer.written_batches) == 6
+    assert sum(batch["rewards"].sum() for batch in Writer.written_batches) == pytest.approx(returns)
     algo.stop()
-    assert len(Writer.written) == 6
+    assert len(Writer.written_batches) == 6
 
 
 def test_custom_writer_without_episodes_receives_nothing() -> None:
-    written_by(Writer).build_algo().stop()
-    assert Writer.written == []
+    config_with_output(Writer).build_algo().stop()
+    assert Writer.written_batches == []
 
 
 def test_invalid_writer_raises() -> None:
     with pytest.raises(
         UserCodeError, match="output made a int, expected an OutputWriter: a class with write"
     ):
-        written_by(lambda ioctx: 3).build_algo()
+        config_with_output(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):
-        written_by(Writer).evaluation(evaluation_duration=4).build_algo()
-    algo = written_by(RaisingWriter).build_algo()
+        config_with_output(Writer).evaluation(evaluation_duration=4).build_algo()
+    algo = config_with_output(RaisingWriter).build_algo()
     folder = Path(algo.config.output)
     algo.evaluate()
     with pytest.raises(UserCodeError, match=r"the writer of output in write\(\) raised KeyError at .*bucket"):
@@ -293,11 +293,11 @@ def test_example_of_the_docs_page_runs(tmp_path: Path) -> None:
     for episode in range(2):
         observation, _ = environment.reset(seed=episode)
         environment.action_space.seed(episode)
-        previous, done, t = np.zeros_like(environment.action_space.sample()), False, 0
-        while not done:
+        previous, process, t = np.zeros_like(environment.action_space.sample()), False, 0
+        while not process:
             action = environment.action_space.sample()
             new_obs, reward, terminated, truncated, info = environment.step(action)
-            done = terminated or truncated
+            process = terminated or truncated
             builder.add_values(
                 t=t,
                 eps_id=episode,
@@ -308,7 +308,7 @@ def test_example_of_the_docs_page_runs(tmp_path: Path) -> None:
                 rewards=reward,
                 prev_actions=previous,
                 prev_rewards=0,
-                dones=done,
+                dones=process,
                 infos=info,
                 new_obs=new_obs,
             )

@@ -48,7 +48,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
-class Scaled(ConnectorV2):
+class ScaleObservations(ConnectorV2):
     """Scales observations and adds a column, and uses all that it is given."""
 
     def __init__(self, input_observation_space=None, input_action_space=None, *, scale=1.0, **kwargs):
@@ -102,7 +102,7 @@ class OwnPieceAtTheEnd(OwnPipeline):
         return pipeline
 
 
-def trained(walks: Path, kind: type[AlgorithmConfig] = BCConfig, **options: Any) -> AlgorithmConfig:
+def training_config(walks: Path, kind: type[AlgorithmConfig] = BCConfig, **options: Any) -> AlgorithmConfig:
     config = kind().environment("toy_environments:Walk").training(train_batch_size_per_learner=16, **options)
     return config.offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
 
@@ -114,28 +114,31 @@ def first_batch(config: AlgorithmConfig) -> dict[str, torch.Tensor]:
 
 
 def make(observation_space: gym.Space, action_space: gym.Space) -> ConnectorV2:
-    return Scaled(scale=3.0)
+    return ScaleObservations(scale=3.0)
 
 
 @pytest.mark.parametrize(
     "given",
     [
         make,
-        {"name": Scaled, "kwargs": {"scale": 3.0}},
-        Scaled(scale=3.0),
-        lambda observations, actions: [Scaled(observations, actions, scale=3.0)],
-        lambda *spaces: LearnerConnectorPipeline(connectors=[Scaled(*spaces, scale=3.0)]),
+        {"name": ScaleObservations, "kwargs": {"scale": 3.0}},
+        ScaleObservations(scale=3.0),
+        lambda observations, actions: [ScaleObservations(observations, actions, scale=3.0)],
+        lambda *spaces: LearnerConnectorPipeline(connectors=[ScaleObservations(*spaces, scale=3.0)]),
     ],
 )
 def test_connector_in_any_form_gives_the_same_batches(walks: Path, given: Any) -> None:
-    plain, found = first_batch(trained(walks)), first_batch(trained(walks, learner_connector=given))
-    assert torch.equal(found["obs"], 3 * plain["obs"])
-    assert found["before"].shape == (16, 3)
-    assert {*found} - {*plain} == {"before"}
+    plain, batch = (
+        first_batch(training_config(walks)),
+        first_batch(training_config(walks, learner_connector=given)),
+    )
+    assert torch.equal(batch["obs"], 3 * plain["obs"])
+    assert batch["before"].shape == (16, 3)
+    assert {*batch} - {*plain} == {"before"}
 
 
 def test_results_contain_metrics_of_connectors(walks: Path) -> None:
-    with trained(walks, learner_connector=Scaled).build_algo() as algo:
+    with training_config(walks, learner_connector=ScaleObservations).build_algo() as algo:
         data = algo.offline_data
         assert data is not None
         assert algo.train()["learner_connector"] == {"timesteps": data.epoch_size}
@@ -143,16 +146,16 @@ def test_results_contain_metrics_of_connectors(walks: Path) -> None:
 
 
 def test_override_of_build_learner_connector_is_used(walks: Path) -> None:
-    plain, found = first_batch(trained(walks)), first_batch(trained(walks, OwnPipeline))
-    assert {*found} - {*plain} == {"new_obs"}
-    assert torch.equal(found["obs"], plain["obs"])
+    plain, batch = first_batch(training_config(walks)), first_batch(training_config(walks, OwnPipeline))
+    assert {*batch} - {*plain} == {"new_obs"}
+    assert torch.equal(batch["obs"], plain["obs"])
 
 
 def test_connector_after_default_ones_gets_tensors(walks: Path) -> None:
-    plain = first_batch(trained(walks, OwnPipeline))
-    config = trained(walks, OwnPieceAtTheEnd, learner_connector=make)
-    found = first_batch(config)
-    torch.testing.assert_close(found["obs"], 3 * plain["obs"] + 1)
+    plain = first_batch(training_config(walks, OwnPipeline))
+    config = training_config(walks, OwnPieceAtTheEnd, learner_connector=make)
+    batch = first_batch(config)
+    torch.testing.assert_close(batch["obs"], 3 * plain["obs"] + 1)
     with pytest.raises(SpecError, match="build_learner_connector cannot be imported by name"):
         config.to_resource()
 
@@ -171,7 +174,7 @@ def test_connector_that_changes_obs_without_new_obs_raises(walks: Path) -> None:
             return pipeline
 
     with pytest.raises(UserCodeError, match=r"connector ObsAlone at .*: ?\d* ?changed 'obs' .* no 'new_obs'"):
-        first_batch(trained(walks, Own))
+        first_batch(training_config(walks, Own))
 
 
 class Penalised(BCTorchLearner):
@@ -195,7 +198,7 @@ class LogsASum(BCTorchLearner):
 
 def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
     with (
-        trained(walks, learner_class=LogsASum).build_algo() as algo,
+        training_config(walks, learner_class=LogsASum).build_algo() as algo,
         pytest.raises(
             UserCodeError, match="metric 'updates': reduce is 'sum', but metrics of updates are averaged"
         ),
@@ -204,17 +207,19 @@ def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
 
 
 def test_learner_class_has_its_own_loss(walks: Path, tmp_path: Path) -> None:
-    with trained(walks).build_algo() as algo:
-        plain = algo.train()["learners"]["default_policy"]
-    config = trained(walks, learner_class=Penalised)
+    with training_config(walks).build_algo() as algo:
+        bc_metrics = algo.train()["learners"]["default_policy"]
+    config = training_config(walks, learner_class=Penalised)
     with config.build_algo() as algo:
-        own = algo.train()["learners"]["default_policy"]
-        saved = algo.save_to_path(tmp_path / "saved")
-        following = algo.train()["learners"]["default_policy"]
-    assert own["total_loss"] == pytest.approx(plain["total_loss"] + 1e-4 * own["penalty"], rel=1e-5)
+        custom_metrics = algo.train()["learners"]["default_policy"]
+        checkpoint = algo.save_to_path(tmp_path / "saved")
+        expected = algo.train()["learners"]["default_policy"]
+    assert custom_metrics["total_loss"] == pytest.approx(
+        bc_metrics["total_loss"] + 1e-4 * custom_metrics["penalty"], rel=1e-5
+    )
     with config.build_algo() as algo:
-        algo.restore_from_path(saved)
-        assert algo.train()["learners"]["default_policy"] == following
+        algo.restore_from_path(checkpoint)
+        assert algo.train()["learners"]["default_policy"] == expected
 
 
 class Words(OfflinePreLearner):
@@ -351,11 +356,11 @@ def of_sample_batches(folder: Path) -> AlgorithmConfig:
 def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
     config = of_sample_batches(tmp_path / "batches").offline_data(input_read_sample_batches=True)
     batch = first_batch(config)
-    following = {
+    next_obs = {
         int(action): int(obs[0]) for action, obs in zip(batch["actions"], batch["new_obs"], strict=True)
     }
     assert torch.equal(batch["obs"][:, 0], batch["actions"].float())
-    assert following == {step: step - 1 if step % 4 else step for step in range(12)}
+    assert next_obs == {step: step - 1 if step % 4 else step for step in range(12)}
     assert set(batch["rewards"].tolist()) == {0.5}
 
 
@@ -447,7 +452,7 @@ def test_ray_data_methods_read_by_name_or_in_a_class(tmp_path: Path) -> None:
     config.training(train_batch_size_per_learner=18)
     by_name = config.copy().offline_data(input_read_method="read_numpy", prelearner_class=Single)
     by_class = config.copy().offline_data(offline_data_class=ReadsByItself, prelearner_class=Single)
-    whole = np.sort(np.concatenate(arrays)[:, 0])
-    for each, factor in ((by_name, 1), (by_class, 2)):
-        found = first_batch(each)["obs"][:, 0].numpy()
-        np.testing.assert_array_equal(np.sort(found), factor * whole)
+    expected_obs = np.sort(np.concatenate(arrays)[:, 0])
+    for reader_config, factor in ((by_name, 1), (by_class, 2)):
+        obs = first_batch(reader_config)["obs"][:, 0].numpy()
+        np.testing.assert_array_equal(np.sort(obs), factor * expected_obs)

@@ -74,13 +74,13 @@ def test_file_system_object_is_written_and_read(
     filesystem, folder = kind(tmp_path), folder.format(root=tmp_path)
     record(recorder(folder, output_filesystem=filesystem), calls=1)
     assert open_dataset(folder, filesystem).num_episodes == 10
-    trained = (
+    digests = (
         BCConfig()
         .environment(Walk)
         .rl_module(model_config={"fcnet_hiddens": [8]})
         .offline_data(input_=f"{folder}/*.parquet", input_filesystem=filesystem)
     )
-    with trained.build_algo() as algo:
+    with digests.build_algo() as algo:
         assert algo.train()["num_env_steps_trained_lifetime"] > 0
 
 
@@ -118,8 +118,8 @@ def test_no_evaluation_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_record_the_same_episodes(tmp_path: Path) -> None:
     here = record(recorder(tmp_path / "here"), calls=2)
-    there = record(recorder(tmp_path / "there").evaluation(evaluation_num_env_runners=2), calls=2)
-    assert here == there
+    files = record(recorder(tmp_path / "there").evaluation(evaluation_num_env_runners=2), calls=2)
+    assert here == files
     assert episode_hashes(read_all(tmp_path / "here")) == episode_hashes(read_all(tmp_path / "there"))
 
 
@@ -192,7 +192,10 @@ class TestAnotherRecording:
 
     def test_foreign_files_are_kept(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("mine")
-        with recorder(tmp_path).build_algo() as algo, pytest.raises(OutputConflict, match="no recording of"):
+        with (
+            recorder(tmp_path).build_algo() as algo,
+            pytest.raises(OutputConflict, match="files that Hindcast did not record"),
+        ):
             algo.evaluate()
 
 
@@ -201,10 +204,10 @@ def test_columns_format_contains_the_same_episodes(tmp_path: Path) -> None:
         config = recorder(tmp_path / name, output_write_episodes=episodes)
         with config.build_algo() as algo:
             algo.evaluate()
-    found, expected = (
+    column_hashes, episode_format_hashes = (
         set(episode_hashes(read_all(tmp_path / name)).values()) for name in ("columns", "episodes")
     )
-    assert found == expected
+    assert column_hashes == episode_format_hashes
 
 
 @pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
@@ -246,9 +249,11 @@ def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
     assert open_dataset(str(tmp_path / "killed")).num_episodes == 20
     assert run(tmp_path / "killed", killed_after=-1) == 0
     record(recorder(tmp_path / "whole"), calls=4)
-    whole, killed = (episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed"))
-    assert whole == killed
-    assert len(whole) == 40
+    expected_hashes, resumed_hashes = (
+        episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed")
+    )
+    assert expected_hashes == resumed_hashes
+    assert len(expected_hashes) == 40
     assert leftovers(tmp_path / "killed") == []
 
 

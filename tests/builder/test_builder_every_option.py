@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic.alias_generators import to_camel
-from test_builder_options import CLASSES, MAPPED, MODEL_SAMPLES, SAMPLES
+from test_builder_options import CLASSES, MAPPED_OPTIONS, MODEL_SAMPLES, SAMPLES
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
 from hindcast.api.options import options_of, schemas
@@ -33,7 +33,7 @@ CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
 }
 METHODS = [method for method in OPTIONS if method not in CLASSES]
 VALUES: dict[str, Any] = {
-    **{name: given for name, (given, *_) in SAMPLES.items()},
+    **{name: value for name, (value, *_) in SAMPLES.items()},
     "initial_checkpoint": "there",
     "iter_batches_kwargs": {"local_shuffle_seed": 3, "local_shuffle_buffer_size": 100},
 }
@@ -43,19 +43,21 @@ NONSENSE: tuple[Any, ...] = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a"
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("method", METHODS)
 def test_option_without_effect_is_noted(kind: str, method: str) -> None:
-    given = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
+    values = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
     if method == "evaluation":
-        given["evaluation_config"] = {"explore": "recording" not in kind}
-    fates = {name: option_effect(CONFIGS[kind](), method, {name: value}) for name, value in given.items()}
-    assert [name for name, found in fates.items() if found == "does nothing"] == []
+        values["evaluation_config"] = {"explore": "recording" not in kind}
+    effects_by_option = {
+        name: option_effect(CONFIGS[kind](), method, {name: value}) for name, value in values.items()
+    }
+    assert [name for name, effect in effects_by_option.items() if effect == "does nothing"] == []
 
 
 @pytest.mark.parametrize("algorithm", schemas())
 def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
     for name in algorithm_options(algorithm):
         option = options_of(algorithm)[to_camel(name.rstrip("_"))]
-        needed = option.get("x-only-with")
-        is_lacking = needed is not None and not options_of(algorithm)[needed]["default"]
+        required_options = option.get("x-only-with")
+        is_lacking = required_options is not None and not options_of(algorithm)[required_options]["default"]
         expected = "is warned of" if is_lacking else "has an effect"
         assert option_effect(config_of(algorithm), "training", {name: other_value(option)}) == expected, name
 
@@ -64,10 +66,10 @@ def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
 def test_model_field_without_effect_is_noted(kind: str) -> None:
     before = effective_options(CONFIGS[kind]().rl_module(model_config={"head_fcnet_hiddens": [5]}))
     for name in OPTIONS["DefaultModelConfig"]:
-        given = MODEL_SAMPLES.get(name, (3,))[0]
+        value = MODEL_SAMPLES.get(name, (3,))[0]
         config = CONFIGS[kind]()
         try:
-            config.rl_module(model_config={"head_fcnet_hiddens": [5], name: given})
+            config.rl_module(model_config={"head_fcnet_hiddens": [5], name: value})
             assert effective_options(config) != before or any(
                 f" {name}: " in line for line in config.replaced_options
             ), name
@@ -76,12 +78,12 @@ def test_model_field_without_effect_is_noted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("name", MAPPED_OPTIONS)
 def test_wrong_value_raises_one_sentence(kind: str, name: str) -> None:
     for value in NONSENSE:
         config = CONFIGS[kind]()
         try:
-            getattr(config, MAPPED[name].method)(**{name: value})
+            getattr(config, MAPPED_OPTIONS[name].method)(**{name: value})
             config.validate()
         except UserError as error:
             assert str(error)

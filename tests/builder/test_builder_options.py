@@ -1,4 +1,4 @@
-"""`AlgorithmConfig`: where each option goes, and what is said of those that go nowhere."""
+"""`AlgorithmConfig`: the field of each option, and the notes and errors of the others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ JUDGING = ("offline_evaluation_held_out", "offline_evaluation_input")
 CLASSES = ("DefaultModelConfig", "RLModuleSpec")
 """Of the table, those that are no methods."""
 
-# Option -> (value given, what the training's field is, what the recording's field is).
+# Option -> (value, expected field of a training, expected field of a recording).
 SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "env": ("Acrobot-v1", "Acrobot-v1", "Acrobot-v1"),
     "env_config": ({"size": (1, 2)}, {"size": [1, 2]}, {"size": [1, 2]}),
@@ -78,7 +78,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_envs_per_env_runner": (4, None, 4),
     "num_cpus_per_env_runner": (2, None, 2.0),
     "explore": (False, None, False),
-    "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
+    "observation_filter": ("MeanStdFilter", "MeanStd", "MeanStd"),
     "burnin_len": (5, 5, None),
     "initial_checkpoint": ("somewhere", "somewhere", "somewhere"),
     "sampler": (
@@ -154,7 +154,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "materialize_mapped_data": (False, "Streaming", None),
     "prelearner_class": (OfflinePreLearner, "hindcast.pipeline.prelearner:OfflinePreLearner", None),
     "prelearner_kwargs": ({"a": 1}, {"a": 1}, None),
-    "prelearner_use_recorded_module_states": (True, "recorded", None),
+    "prelearner_use_recorded_module_states": (True, "Recorded", None),
     "offline_data_class": (OfflineData, "hindcast.pipeline.offline_data:OfflineData", None),
     "sampling": ("WithReplacement", "WithReplacement", None),
     "window_steps": (128, 128, None),
@@ -175,7 +175,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "output_on_existing": ("Fail", None, "Fail"),
     "evaluation_interval": (3, 3, None),
     "evaluation_duration": (5, 5, {"episodes": 5}),
-    "evaluation_duration_unit": ("timesteps", "timesteps", {"timesteps": 10}),
+    "evaluation_duration_unit": ("timesteps", "Timesteps", {"timesteps": 10}),
     "evaluation_num_env_runners": (2, 2, 2),
     "evaluation_parallel_to_training": (True, True, None),
     "evaluation_sample_timeout_s": (9, 9.0, None),
@@ -209,7 +209,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "seed": (11, 11, 11),
 }
-MAPPED = {
+MAPPED_OPTIONS = {
     name: option
     for options in OPTIONS.values()
     for name, option in options.items()
@@ -226,11 +226,11 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "vf_share_layers": (True, True),
     "log_std_min": (-5.0, -5.0),
     "log_std_max": (2.0, 2.0),
-    "distribution": ("gaussian", "gaussian"),
-    "observation_filter": ("MeanStdFilter", "meanStd"),
+    "distribution": ("gaussian", "Gaussian"),
+    "observation_filter": ("MeanStdFilter", "MeanStd"),
     "frame_stack": (4, 4),
-    "use_lstm": (True, "lstm"),
-    "recurrent": ("gru", "gru"),
+    "use_lstm": (True, "LSTM"),
+    "recurrent": ("gru", "GRU"),
     "lstm_cell_size": (8, 8),
     "max_seq_len": (30, 30),
     "conv_padding": ("same", "same"),
@@ -271,7 +271,7 @@ def recorder() -> PPOConfig:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         (
             {"offline_evaluation_type": "dr"},
@@ -284,32 +284,32 @@ def recorder() -> PPOConfig:
         ({"offline_evaluation_interval": 1}, "exactly one of heldOut, input is needed"),
     ],
 )
-def test_contradicting_offline_evaluation_raises(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        bc().evaluation(**given).validate()
+def test_contradicting_offline_evaluation_raises(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        bc().evaluation(**options).validate()
 
 
 def test_samples_cover_the_table() -> None:
-    assert set(SAMPLES) == set(MAPPED)
-    shown = {name for name, option in OPTIONS["DefaultModelConfig"].items() if option.kind == "mapped"}
+    assert set(SAMPLES) == set(MAPPED_OPTIONS)
+    option_names = {name for name, option in OPTIONS["DefaultModelConfig"].items() if option.kind == "mapped"}
     assert {
         *MODEL_SAMPLES,
         *(f"{name}_kwargs" for name in MODEL_SAMPLES if name.endswith("initializer")),
-    } == shown
+    } == option_names
 
 
-@pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.training])
+@pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.training])
 def test_option_sets_its_field_of_a_training(name: str) -> None:
-    option, (given, expected, _) = MAPPED[name], SAMPLES[name]
+    option, (value, expected, _) = MAPPED_OPTIONS[name], SAMPLES[name]
     config = playing() if option.training.startswith("input.sampler") else bc()
     if name == "num_envs_per_env_runner":
         config.evaluation(evaluation_interval=1)
-        expected = given
+        expected = value
     if name == "evaluation_config":
         config.evaluation(evaluation_interval=1)
     if option.training.startswith("evaluation.offline.") and name not in JUDGING:
         config.evaluation(offline_evaluation_held_out=0.1)
-    resource = take(config, option, given).to_resource()
+    resource = take(config, option, value).to_resource()
     if name == "input_":
         assert [source.path for source in resource.spec.input] == expected
     elif name == "input_read_method_kwargs":
@@ -321,13 +321,13 @@ def test_option_sets_its_field_of_a_training(name: str) -> None:
         assert at(resource, option.training) == expected
 
 
-@pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.recording])
+@pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.recording])
 def test_option_sets_its_field_of_a_recording(name: str) -> None:
-    option, (given, _, expected) = MAPPED[name], SAMPLES[name]
+    option, (value, _, expected) = MAPPED_OPTIONS[name], SAMPLES[name]
     config = recorder()
     if name == "output_compress_columns":
         config.offline_data(output_format="SampleBatch")
-    resource = take(config, option, given).to_resource()
+    resource = take(config, option, value).to_resource()
     if name in ("model_config", "rl_module_spec"):
         assert {field: at(resource, f"policy.train.model.{field}") for field in expected} == expected
     else:
@@ -336,20 +336,20 @@ def test_option_sets_its_field_of_a_recording(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODEL_SAMPLES)
 def test_model_field_sets_its_field(name: str) -> None:
-    given, expected = MODEL_SAMPLES[name]
-    resource = bc().rl_module(model_config={name: given}).to_resource()
+    value, expected = MODEL_SAMPLES[name]
+    resource = bc().rl_module(model_config={name: value}).to_resource()
     assert at(resource, OPTIONS["DefaultModelConfig"][name].training) == expected
-    whole = bc().rl_module(model_config=DefaultModelConfig(**{name: given})).to_resource()
-    assert at(whole, OPTIONS["DefaultModelConfig"][name].training) == expected
+    resource_of_class = bc().rl_module(model_config=DefaultModelConfig(**{name: value})).to_resource()
+    assert at(resource_of_class, OPTIONS["DefaultModelConfig"][name].training) == expected
 
 
-REPLACED = [
+REPLACED_OPTIONS = [
     (option.method, name)
     for options in OPTIONS.values()
     for name, option in options.items()
     if option.kind == "replaced" and option.method not in (*CLASSES, "framework")
 ]
-REFUSED = [
+REFUSED_OPTIONS = [
     option
     for options in OPTIONS.values()
     for option in options.values()
@@ -358,10 +358,10 @@ REFUSED = [
 
 
 def test_most_specific_output_option_takes_precedence() -> None:
-    packed = (
+    compressed_columns = (
         recorder().offline_data(output_write_episodes=False, output_compress_columns=["obs"]).to_resource()
     )
-    assert packed.spec.output.compress_columns == []  # Parquet compresses all of them
+    assert compressed_columns.spec.output.compress_columns == []  # Parquet compresses all of them
     config = recorder().offline_data(output_write_episodes=True, output_write_method="write_parquet")
     assert config.to_resource().spec.output.format == "Episodes"
     config.offline_data(output_write_method="write_json")
@@ -370,7 +370,7 @@ def test_most_specific_output_option_takes_precedence() -> None:
     assert config.to_resource().spec.output.format == "Columns"
 
 
-@pytest.mark.parametrize(("method", "name"), REPLACED)
+@pytest.mark.parametrize(("method", "name"), REPLACED_OPTIONS)
 def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> None:
     config = bc()
     before = config.to_resource()
@@ -380,30 +380,30 @@ def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "said"),
+    ("option", "value", "message"),
     [
         ("input_read_method_kwargs", {"override_num_blocks": 9}, "pieces"),
         ("input_read_method_kwargs", {"concurrency": 9}, "pieces"),
         ("map_batches_kwargs", {"zero_copy_batch": True}, "shared memory"),
     ],
 )
-def test_entry_without_effect_is_noted(option: str, given: Any, said: str) -> None:
-    config = bc().offline_data(**{option: given})
+def test_entry_without_effect_is_noted(option: str, value: Any, message: str) -> None:
+    config = bc().offline_data(**{option: value})
     (line,) = config.replaced_options
-    assert line.startswith(f"{option}: {next(iter(given))}: ")
-    assert said in line
-    assert bc().offline_data(**{option: dict.fromkeys(given)}).replaced_options == []
+    assert line.startswith(f"{option}: {next(iter(value))}: ")
+    assert message in line
+    assert bc().offline_data(**{option: dict.fromkeys(value)}).replaced_options == []
 
 
 @pytest.mark.parametrize("form", ["Columns", "Episodes", "JSON", "SampleBatch"])
 def test_output_compress_columns_without_sample_batch_is_noted(form: str) -> None:
     config = recorder().offline_data(output_compress_columns=["obs"], output_format=form)
-    said = [line for line in config.replaced_options if line.startswith("output_compress_columns: ")]
-    assert bool(said) == (form != "SampleBatch")
+    notes = [line for line in config.replaced_options if line.startswith("output_compress_columns: ")]
+    assert bool(notes) == (form != "SampleBatch")
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (
             lambda: bc().offline_data(output_compression="zstd"),
@@ -439,9 +439,9 @@ def test_output_compress_columns_without_sample_batch_is_noted(form: str) -> Non
         ),
     ],
 )
-def test_option_without_effect_is_noted_with_its_reason(config: Any, said: str) -> None:
+def test_option_without_effect_is_noted_with_its_reason(config: Any, message: str) -> None:
     (line,) = config().replaced_options
-    assert line.startswith(said)
+    assert line.startswith(message)
 
 
 def test_options_at_their_defaults_are_not_noted() -> None:
@@ -450,7 +450,7 @@ def test_options_at_their_defaults_are_not_noted() -> None:
     assert config.replaced_options == []
 
 
-@pytest.mark.parametrize("option", REFUSED, ids=lambda option: f"{option.method}-{option.name}")
+@pytest.mark.parametrize("option", REFUSED_OPTIONS, ids=lambda option: f"{option.method}-{option.name}")
 def test_refused_option_raises_with_reason(option: Option) -> None:
     with pytest.raises(SpecError, match=option.name) as refusal:
         take(bc(), option, 3)
@@ -460,7 +460,7 @@ def test_refused_option_raises_with_reason(option: Option) -> None:
 
 def test_refused_model_field_raises_unless_at_its_default() -> None:
     with pytest.raises(
-        SpecError, match="lstm_use_prev_action is True: the recurrent layer sees observations"
+        SpecError, match="lstm_use_prev_action is True: the recurrent layer only gets observations"
     ):
         bc().rl_module(model_config=DefaultModelConfig(lstm_use_prev_action=True)).to_resource()
     with pytest.raises(SpecError, match=r"model_config\.lstm_use_prev_reward is True"):
@@ -472,8 +472,14 @@ def test_lstm_options_of_rllib_set_the_model() -> None:
     config = bc().training(burnin_len=3).offline_data(prelearner_use_recorded_module_states=True)
     config.rl_module(model_config=DefaultModelConfig(use_lstm=True, lstm_cell_size=64))
     model = config.to_resource().spec.model
-    given = (model.recurrent, model.cell_size, model.max_seq_len, model.burn_in, model.initial_state)
-    assert given == ("lstm", 64, 20, 3, "recorded")
+    recurrent_fields = (
+        model.recurrent,
+        model.cell_size,
+        model.max_seq_len,
+        model.burn_in,
+        model.initial_state,
+    )
+    assert recurrent_fields == ("lstm", 64, 20, 3, "recorded")
     assert config.plan().model == model
     assert config.replaced_options == []
     config.rl_module(model_config=DefaultModelConfig(use_lstm=True, recurrent="gru"))
@@ -672,9 +678,9 @@ class TestMistakes:
 
     @pytest.mark.parametrize("name", ["build_env_to_module_connector", "get_default_rl_module_spec"])
     def test_unused_override_raises_one_sentence(self, name: str) -> None:
-        own = type("Mine", (BCConfig,), {name: lambda *_: None})
+        config_class = type("Mine", (BCConfig,), {name: lambda *_: None})
         with pytest.raises(SpecError, match=f"^Mine overrides {name}, which is never called: "):
-            own()
+            config_class()
 
     def test_all_mistakes_are_reported_at_once(self) -> None:
         config = bc().training(lr="fast", grad_clip=-1.0).evaluation(evaluation_interval="often")
@@ -786,13 +792,13 @@ def test_input_weights_mix_sources() -> None:
 
 def test_sampler_with_or_without_files_is_an_input() -> None:
     """As the reference's page of 2019 mixes them."""
-    mixed = playing().offline_data(
+    mixed_config = playing().offline_data(
         input_={"a": 0.4, "b": 0.3, "sampler": 0.3}, input_read_schema={"obs": "o"}
     )
-    found = mixed.training(replay_buffer_config={"capacity": 50}).to_resource().spec
-    assert [(each.path, each.weight) for each in found.input] == [("a", 0.4), ("b", 0.3), (None, 0.3)]
-    assert [each.schema_map for each in found.input] == [{"obs": "o"}, {"obs": "o"}, {}]
-    assert found.sampler.capacity == 50
+    inputs = mixed_config.training(replay_buffer_config={"capacity": 50}).to_resource().spec
+    assert [(entry.path, entry.weight) for entry in inputs.input] == [("a", 0.4), ("b", 0.3), (None, 0.3)]
+    assert [entry.schema_map for entry in inputs.input] == [{"obs": "o"}, {"obs": "o"}, {}]
+    assert inputs.sampler.capacity == 50
     assert (
         playing().to_resource().spec.input
         == playing().offline_data(input_="sampler").to_resource().spec.input
@@ -824,12 +830,12 @@ def test_default_model_config_shares_layers_as_rllib() -> None:
 class TestModelConfig:
     @pytest.mark.parametrize("name", ["orthogonal_", "orthogonal", torch.nn.init.orthogonal_])
     def test_initialiser_with_arguments_sets_its_field(self, name: Any) -> None:
-        given = {"conv_kernel_initializer": name, "conv_kernel_initializer_kwargs": {"gain": 2}}
-        config = bc().rl_module(model_config=DefaultModelConfig(**given))
-        found = config.to_resource().spec.model.conv_kernel_initializer
-        assert (found.name, found.kwargs) == ("orthogonal", {"gain": 2})
-        again = BCConfig.from_dict(config.to_dict())
-        assert again.to_resource() == config.to_resource()
+        initializer = {"conv_kernel_initializer": name, "conv_kernel_initializer_kwargs": {"gain": 2}}
+        config = bc().rl_module(model_config=DefaultModelConfig(**initializer))
+        field = config.to_resource().spec.model.conv_kernel_initializer
+        assert (field.name, field.kwargs) == ("orthogonal", {"gain": 2})
+        copied_config = BCConfig.from_dict(config.to_dict())
+        assert copied_config.to_resource() == config.to_resource()
 
     def test_arguments_without_initialiser_are_noted(self) -> None:
         config = bc().rl_module(model_config={"fcnet_bias_initializer_kwargs": {"val": 1}})
@@ -838,7 +844,7 @@ class TestModelConfig:
         ]
 
     @pytest.mark.parametrize(
-        ("given", "padding"),
+        ("model_config", "padding"),
         [
             ({"conv_filters": [[4, 3, 1]]}, "same"),
             ({"conv_filters": [[4, 3, 1, "valid"], [4, [3, 3], 1, "valid"]]}, "valid"),
@@ -846,8 +852,8 @@ class TestModelConfig:
             ({"conv_filters": None}, "valid"),
         ],
     )
-    def test_conv_filters_set_the_padding(self, given: dict[str, Any], padding: str) -> None:
-        for config in (given, DefaultModelConfig(**given)):
+    def test_conv_filters_set_the_padding(self, model_config: dict[str, Any], padding: str) -> None:
+        for config in (model_config, DefaultModelConfig(**model_config)):
             assert bc().rl_module(model_config=config).to_resource().spec.model.conv_padding == padding
 
     def test_layernorm_of_heads_follows_the_encoder(self) -> None:
@@ -861,7 +867,7 @@ class TestModelConfig:
         assert config.replaced_options == []
 
     @pytest.mark.parametrize(
-        ("given", "sentence"),
+        ("model_config", "sentence"),
         [
             (
                 {"conv_filters": [[4, 3, 1, "same"], [4, 3, 1, "valid"]]},
@@ -876,9 +882,9 @@ class TestModelConfig:
             ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder processes all observations"),
         ],
     )
-    def test_mistake_raises_one_sentence(self, given: dict[str, Any], sentence: str) -> None:
+    def test_mistake_raises_one_sentence(self, model_config: dict[str, Any], sentence: str) -> None:
         with pytest.raises(SpecError) as error:
-            bc().rl_module(model_config=given).to_resource()
+            bc().rl_module(model_config=model_config).to_resource()
         assert sentence in str(error.value)
 
 
@@ -907,8 +913,8 @@ class TestModuleSpec:
     def test_default_model_config_in_spec_is_that_of_rl_module(self, module_class: Any) -> None:
         spec = RLModuleSpec(module_class, DefaultModelConfig(fcnet_hiddens=[8]))
         assert bc().rl_module(rl_module_spec=spec).to_resource().spec.model.fcnet_hiddens == [8]
-        given = bc().rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
-        assert given.to_resource().spec.model.fcnet_hiddens == [8]
+        spec_config = bc().rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
+        assert spec_config.to_resource().spec.model.fcnet_hiddens == [8]
 
     def test_fields_that_follow_from_the_config_are_noted(self) -> None:
         spec = RLModuleSpec(Net, observation_space=OBSERVATIONS, inference_only=True)
@@ -922,8 +928,8 @@ class TestModuleSpec:
     def test_to_dict_contains_the_module_spec(self) -> None:
         options = bc().rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 9})).to_dict()
         assert options["rl_module_spec"] == {"module_class": "module_toys:Net", "model_config": {"units": 9}}
-        again = BCConfig.from_dict(options)
-        assert again.to_resource().spec.model.module_options == {"units": 9}
+        copied_config = BCConfig.from_dict(options)
+        assert copied_config.to_resource().spec.model.module_options == {"units": 9}
 
     @pytest.mark.parametrize(
         ("spec", "sentence"),
@@ -955,8 +961,8 @@ class TestModuleSpec:
 
 def test_copies_are_independent() -> None:
     config = bc()
-    twin = config.copy().training(lr=1e-2)
-    assert twin["lr"] == 1e-2
+    config_copy = config.copy().training(lr=1e-2)
+    assert config_copy["lr"] == 1e-2
     assert config.get("lr") is None
 
 
@@ -964,8 +970,8 @@ def test_containers_are_copied_into_the_config() -> None:
     sizes, env_config, model = [8], {"sizes": ({"a": [1]},)}, DefaultModelConfig(fcnet_hiddens=[8])
     config = bc().environment("CartPole-v1", env_config=env_config)
     config.rl_module(model_config={"fcnet_hiddens": sizes})
-    given, frozen = config.to_dict(), config.copy(copy_frozen=True)
-    described = bc().rl_module(model_config=model)
+    options, frozen = config.to_dict(), config.copy(copy_frozen=True)
+    network_config = bc().rl_module(model_config=model)
     sizes.append(4)
     model.fcnet_hiddens.append(4)
     env_config["sizes"][0]["a"].append(2)
@@ -973,18 +979,18 @@ def test_containers_are_copied_into_the_config() -> None:
     config.copy().env_config["b"] = 2
     frozen.env_config["b"] = 2
     frozen.get("env_config")["b"] = 2
-    assert config.to_dict() == frozen.to_dict() == given
-    assert given["env_config"] == {"sizes": ({"a": [1]},)}
-    assert described.model_config.fcnet_hiddens == given["model_config"]["fcnet_hiddens"] == [8]
+    assert config.to_dict() == frozen.to_dict() == options
+    assert options["env_config"] == {"sizes": ({"a": [1]},)}
+    assert network_config.model_config.fcnet_hiddens == options["model_config"]["fcnet_hiddens"] == [8]
 
 
 def test_other_objects_are_not_copied() -> None:
-    held, files = object(), pafs.LocalFileSystem()
-    config = bc().environment(Net, env_config={"held": [held]}).offline_data(input_filesystem=files)
-    for twin in (config, config.copy(), BCConfig.from_dict(config.to_dict())):
-        assert twin.env_config["held"][0] is held
-        assert (twin.env, twin.input_filesystem) == (Net, files)
-        assert twin.input_filesystem is files
+    shared_object, files = object(), pafs.LocalFileSystem()
+    config = bc().environment(Net, env_config={"held": [shared_object]}).offline_data(input_filesystem=files)
+    for config_copy in (config, config.copy(), BCConfig.from_dict(config.to_dict())):
+        assert config_copy.env_config["held"][0] is shared_object
+        assert (config_copy.env, config_copy.input_filesystem) == (Net, files)
+        assert config_copy.input_filesystem is files
 
 
 def test_config_subclass_may_override_init() -> None:
@@ -997,17 +1003,17 @@ def test_config_subclass_may_override_init() -> None:
         def __init__(self) -> None:
             super().__init__()
 
-    twin = Small().copy().offline_data(input_="a")
-    assert (type(twin), twin.lr, Small().get("input_")) == (Small, 0.5, None)
+    config_copy = Small().copy().offline_data(input_="a")
+    assert (type(config_copy), config_copy.lr, Small().get("input_")) == (Small, 0.5, None)
     assert Fixed().copy(copy_frozen=True).copy(copy_frozen=False).training(lr=0.1).lr == 0.1
 
 
 def test_all_callback_classes_are_called() -> None:
     first, second = (f"{CALLING}:Callbacks", f"{CALLING}:on_train_result.builtins.print")
-    several = bc().callbacks(first, second).to_resource()
-    assert several.spec.callbacks == [first, second]
-    assert several == bc().callbacks([first, second]).to_resource()
-    assert several == bc().callbacks(first, callbacks_class=second).to_resource()
+    callback_classes = bc().callbacks(first, second).to_resource()
+    assert callback_classes.spec.callbacks == [first, second]
+    assert callback_classes == bc().callbacks([first, second]).to_resource()
+    assert callback_classes == bc().callbacks(first, callbacks_class=second).to_resource()
     assert bc().callbacks(first).callbacks_class == first
 
 
@@ -1026,9 +1032,9 @@ def test_options_are_attributes() -> None:
 def test_frozen_config_raises_on_changes() -> None:
     config = bc()
     config.freeze()
-    for twin in (config, config.copy(), config.copy(copy_frozen=True)):
+    for config_copy in (config, config.copy(), config.copy(copy_frozen=True)):
         with pytest.raises(SpecError, match=r"the config is frozen: change config\.copy"):
-            twin.lr = 0.5
+            config_copy.lr = 0.5
     assert config.copy(copy_frozen=False).training(lr=0.5).lr == 0.5
 
 
@@ -1074,8 +1080,8 @@ def test_none_turns_off_an_option_that_is_on_by_default(algorithm: str, name: st
 def test_option_with_required_option_by_default_is_not_noted() -> None:
     config = AlgorithmConfig("DecisionTransformer").environment("CartPole-v1").offline_data(input_="data")
     assert config.training(grad_clip_by="norm").replaced_options == []
-    said = ["grad_clip_by: has no effect without grad_clip"]
-    assert config.training(grad_clip=None).replaced_options == said
+    notes = ["grad_clip_by: has no effect without grad_clip"]
+    assert config.training(grad_clip=None).replaced_options == notes
     assert bc().training(grad_clip_by="global_norm").replaced_options == []
 
 
@@ -1113,7 +1119,7 @@ def test_missing_option_at_rllib_default_is_accepted(algorithm: str, options: di
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options", "said"),
+    ("algorithm", "options", "message"),
     [
         ("SAC", {"lr": 1e-3}, "lr does not apply to SAC; it is an option of BC"),
         ("CQL", {"n_step": 3}, "n_step does not apply to CQL; it is an option of DQN"),
@@ -1123,8 +1129,10 @@ def test_missing_option_at_rllib_default_is_accepted(algorithm: str, options: di
         ("SAC", {"lrr": None}, "lrr is not an option"),
     ],
 )
-def test_missing_option_at_another_value_raises(algorithm: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(said)):
+def test_missing_option_at_another_value_raises(
+    algorithm: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
         AlgorithmConfig(algorithm).environment("Pendulum-v1").training(**options).validate()
 
 
@@ -1136,12 +1144,12 @@ class TestInputEvaluation:
         [["is", "wis"], {"is": {"type": "is"}, "wis": {"type": "WeightedImportanceSampling"}}, ("is", "wis")],
     )
     def test_estimates_use_held_out_episodes_in_every_iteration(self, value: Any) -> None:
-        found = bc().offline_data(input_evaluation=value).to_resource().spec.evaluation.offline
-        assert (found.estimates, found.interval, found.held_out) == (["is", "wis"], 1, 0.1)
+        offline = bc().offline_data(input_evaluation=value).to_resource().spec.evaluation.offline
+        assert (offline.estimates, offline.interval, offline.held_out) == (["is", "wis"], 1, 0.1)
 
     def test_simulation_evaluates_in_every_iteration(self) -> None:
-        found = bc().offline_data(input_evaluation="simulation").to_resource().spec.evaluation
-        assert (found.interval, found.offline) == (1, None)
+        evaluation = bc().offline_data(input_evaluation="simulation").to_resource().spec.evaluation
+        assert (evaluation.interval, evaluation.offline) == (1, None)
         both = bc().offline_data(input_evaluation=["simulation", "dr"]).to_resource().spec.evaluation
         assert (both.interval, both.offline.estimates) == (1, ["dr"])
 
@@ -1149,16 +1157,20 @@ class TestInputEvaluation:
         config = bc().offline_data(input_evaluation=["is", "simulation"])
         config.evaluation(offline_evaluation_input="held", offline_evaluation_interval=5)
         config.evaluation(off_policy_estimation_methods=["dr"], evaluation_interval=2)
-        found = config.to_resource().spec.evaluation
-        assert (found.interval, found.offline.interval, found.offline.estimates) == (2, 5, ["dr"])
-        assert (found.offline.held_out, found.offline.input) == (None, ["held"])
+        evaluation = config.to_resource().spec.evaluation
+        assert (evaluation.interval, evaluation.offline.interval, evaluation.offline.estimates) == (
+            2,
+            5,
+            ["dr"],
+        )
+        assert (evaluation.offline.held_out, evaluation.offline.input) == (None, ["held"])
 
     @pytest.mark.parametrize("value", [None, [], {}])
     def test_empty_value_evaluates_nothing(self, value: Any) -> None:
         assert bc().offline_data(input_evaluation=value).to_resource() == bc().to_resource()
 
     @pytest.mark.parametrize(
-        ("value", "said"),
+        ("value", "message"),
         [
             (
                 "counterfactual",
@@ -1168,8 +1180,8 @@ class TestInputEvaluation:
             ({"a": {"type": "is", "k": 1}}, "input_evaluation['a'] contains 'k', but only accepts type"),
         ],
     )
-    def test_unsupported_value_raises(self, value: Any, said: str) -> None:
-        with pytest.raises(SpecError, match=re.escape(said)):
+    def test_unsupported_value_raises(self, value: Any, message: str) -> None:
+        with pytest.raises(SpecError, match=re.escape(message)):
             bc().offline_data(input_evaluation=value).validate()
 
 
@@ -1194,7 +1206,7 @@ class TestReplayBufferConfig:
         assert (config.to_resource().spec.sampler.capacity, config.to_resource().spec.config) == (50, {})
 
     @pytest.mark.parametrize(
-        ("algorithm", "value", "said"),
+        ("algorithm", "value", "message"),
         [
             ("SAC", {"type": "PrioritizedEpisodeReplayBuffer"}, "SAC draws uniformly, without priorities"),
             ("DQN", {"type": "EpisodeReplayBuffer", "alpha": 1}, "alpha is an option of PrioritizedEpisode"),
@@ -1204,23 +1216,23 @@ class TestReplayBufferConfig:
             ("DQN", 3, "replay_buffer_config is 3, expected a dictionary"),
         ],
     )
-    def test_unsupported_value_raises(self, algorithm: str, value: Any, said: str) -> None:
+    def test_unsupported_value_raises(self, algorithm: str, value: Any, message: str) -> None:
         config = AlgorithmConfig(algorithm).environment("Pendulum-v1").training(replay_buffer_config=value)
-        with pytest.raises(SpecError, match=re.escape(said)):
+        with pytest.raises(SpecError, match=re.escape(message)):
             config.validate()
         assert isinstance(config.replaced_options, list)
 
 
 class TestEvaluationConfig:
     def test_environment_of_evaluation_config_is_used(self) -> None:
-        own = {"env": "Acrobot-v1", "env_config": {"size": 2}, "explore": True}
+        overrides = {"env": "Acrobot-v1", "env_config": {"size": 2}, "explore": True}
         config = bc().environment(env_config={"size": 1, "wind": 3})
-        spec = config.evaluation(evaluation_config=own, evaluation_interval=1).to_resource().spec
+        spec = config.evaluation(evaluation_config=overrides, evaluation_interval=1).to_resource().spec
         assert (spec.environment.id, spec.environment.kwargs) == ("Acrobot-v1", {"size": 2, "wind": 3})
         assert spec.evaluation.explore is True
 
     @pytest.mark.parametrize(
-        ("config", "value", "said"),
+        ("config", "value", "message"),
         [
             (playing(), {"env_config": {"a": 1}}, "the policy also plays in this environment to learn"),
             (recorder(), {"env_config": {"a": 1}}, "evaluate elsewhere with custom_evaluation_function"),
@@ -1230,14 +1242,14 @@ class TestEvaluationConfig:
         ],
     )
     def test_unsupported_evaluation_config_raises(
-        self, config: AlgorithmConfig, value: Any, said: str
+        self, config: AlgorithmConfig, value: Any, message: str
     ) -> None:
-        with pytest.raises(SpecError, match=re.escape(said)):
+        with pytest.raises(SpecError, match=re.escape(message)):
             config.copy().evaluation(evaluation_config=value).validate()
 
 
 @pytest.mark.parametrize(
-    ("config", "method", "options", "said"),
+    ("config", "method", "options", "message"),
     [
         (recorder(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
         (bc(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
@@ -1247,35 +1259,35 @@ class TestEvaluationConfig:
     ],
 )
 def test_number_as_text_raises(
-    config: AlgorithmConfig, method: str, options: dict[str, Any], said: str
+    config: AlgorithmConfig, method: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SpecError, match=re.escape(said)):
+    with pytest.raises(SpecError, match=re.escape(message)):
         getattr(config.copy(), method)(**options).validate()
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("MARWILConfg", r"Hindcast has no MARWILConfg; did you mean 'MARWILConfig'\?"),
         ("ImpalaConfig", "Hindcast has no ImpalaConfig: DQN, PPO, SAC learn in an environment, BC, "),
     ],
 )
-def test_import_of_unknown_config_raises(name: str, said: str) -> None:
-    with pytest.raises(ImportError, match=said):
+def test_import_of_unknown_config_raises(name: str, message: str) -> None:
+    with pytest.raises(ImportError, match=message):
         exec(f"from hindcast import {name}")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("rollouts", r"rollouts\(\): RLlib renamed it; use env_runners"),
         ("serialize", r"serialize\(\): to_dict\(\) returns the options"),
         ("no_such", "no_such is not an option of a config"),
     ],
 )
-def test_removed_method_names_its_replacement(name: str, said: str) -> None:
+def test_removed_method_names_its_replacement(name: str, message: str) -> None:
     assert not hasattr(BCConfig(), name)
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         getattr(BCConfig(), name)()
 
 
@@ -1298,8 +1310,8 @@ def test_import_does_not_import_torch() -> None:
     code = (
         "import sys, hindcast; print([m for m in ('torch', 'ray', 'numpy', 'pydantic') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_algorithm_that_does_not_match_actions_names_no_option(tmp_path: Path) -> None:

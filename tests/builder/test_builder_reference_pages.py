@@ -9,19 +9,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRINTED = ROOT / "tests" / "fixtures" / "reference_pages"
+PRINTED_PAGES = ROOT / "tests" / "fixtures" / "reference_pages"
 FILES = [file for file in (ROOT / "examples" / "reference").glob("*/*") if file.suffix in (".py", ".sh")]
-CHANGED = "# changed: "
+CHANGE_MARK = "# changed: "
 IMPORT = re.compile(r"(from [\w.]+ )?import ")
 NAME = re.compile(r"[\w.]+( as \w+)?,?")
 
 
-def differences(printed: str, example: str) -> list[list[str]]:
+def differences(printed_block: str, example: str) -> list[list[str]]:
     """Each run of lines that differs: the page's, marked `-`, and the example's, marked `+`. Indentation, blank lines
     and comments are the example's own, but for those that say what was changed.
     """
     runs: list[list[str]] = [[]]
-    lines = [list(filter(is_compared, map(str.strip, text.splitlines()))) for text in (printed, example)]
+    lines = [
+        list(filter(is_compared, map(str.strip, text.splitlines()))) for text in (printed_block, example)
+    ]
     for line in difflib.ndiff(*lines, linejunk=None, charjunk=None):
         if line.startswith(("+ ", "- ")):
             runs[-1].append(line)
@@ -31,11 +33,11 @@ def differences(printed: str, example: str) -> list[list[str]]:
 
 
 def is_compared(line: str) -> bool:
-    return bool(line) and (not line.startswith("#") or line.startswith(CHANGED))
+    return bool(line) and (not line.startswith("#") or line.startswith(CHANGE_MARK))
 
 
 def is_import(line: str) -> bool:
-    """Whether it is a line of an import, which may have names on lines of their own."""
+    """Return True if a line belongs to an import, which may have names on separate lines."""
     code = line[2:].strip()
     return bool(IMPORT.match(code) or NAME.fullmatch(code) or code == ")")
 
@@ -47,12 +49,12 @@ def without_heading(code: str) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_examples_differ_only_in_imports_and_marked_lines(file: Path) -> None:
-    printed, example = (PRINTED / f"{file.stem}.txt").read_text(), file.read_text()
-    is_marked_command = file.suffix == ".sh" and CHANGED in example
-    for run in differences(*map(without_heading, (printed, example))):
-        is_marked = is_marked_command or any(CHANGED in line for line in run)
+    printed_block, example = (PRINTED_PAGES / f"{file.stem}.txt").read_text(), file.read_text()
+    is_marked_command = file.suffix == ".sh" and CHANGE_MARK in example
+    for run in differences(*map(without_heading, (printed_block, example))):
+        is_marked = is_marked_command or any(CHANGE_MARK in line for line in run)
         assert is_marked or all(map(is_import, run)), "\n".join(run)
 
 
 def test_every_printed_block_has_an_example() -> None:
-    assert {file.stem for file in PRINTED.glob("*.txt")} == {file.stem for file in FILES}
+    assert {file.stem for file in PRINTED_PAGES.glob("*.txt")} == {file.stem for file in FILES}

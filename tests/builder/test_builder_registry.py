@@ -37,16 +37,16 @@ class WeightedOptions(BCOptions):
     """The weight w."""
 
 
-class Weighted(BC):
+class WeightedBC(BC):
     """BC whose loss has a weight."""
 
     Options = WeightedOptions
     options: WeightedOptions
 
     def losses(self, nets: torch.nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        found = super().losses(nets, batch, step)
+        losses = super().losses(nets, batch, step)
         return Losses(
-            {"policy": self.options.weight * found.losses["policy"]}, {"weighed": torch.tensor(1.0)}
+            {"policy": self.options.weight * losses.losses["policy"]}, {"weighed": torch.tensor(1.0)}
         )
 
 
@@ -59,7 +59,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Both registered, a line each, and what `make crds` then writes: where the package looks for it."""
     root = tmp_path_factory.mktemp("generated")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(REGISTRY, "Weighted", Weighted)
+        patch.setitem(REGISTRY, "Weighted", WeightedBC)
         patch.setitem(REGISTRY, "Sampling", Sampling)
         generate(root)
         patch.setattr(options, "files", lambda _: root / "runtime" / "hindcast" / "api")

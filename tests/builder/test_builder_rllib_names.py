@@ -1,4 +1,4 @@
-"""What code written for RLlib imports: the names that are here, and a sentence for those that are not."""
+"""Names that code written for RLlib imports, and the errors for names that do not exist here."""
 
 from __future__ import annotations
 
@@ -82,16 +82,16 @@ def test_algorithm_class_builds_the_algorithm(tmp_path: Path) -> None:
         recorder.evaluate()
     with BC(config=BCConfig().offline_data(input_=str(tmp_path / "data")), env="CartPole-v1") as algo:
         algo.train()
-        saved = algo.save_to_path(tmp_path / "saved")
-    with BC.from_checkpoint(saved) as again:
-        assert again.iteration == 1
-        assert again.get_policy("default_policy") is again.get_policy()
-        assert again.get_config() is again.config
+        checkpoint = algo.save_to_path(tmp_path / "saved")
+    with BC.from_checkpoint(checkpoint) as restored_algo:
+        assert restored_algo.iteration == 1
+        assert restored_algo.get_policy("default_policy") is restored_algo.get_policy()
+        assert restored_algo.get_config() is restored_algo.config
         with pytest.raises(SpecError, match="policy_id is 'p1': the only policy is 'default_policy'"):
-            again.get_policy("p1")
+            restored_algo.get_policy("p1")
         with pytest.raises(SpecError, match="logdir does not exist: train"):
-            _ = again.logdir
-        again.cleanup()
+            _ = restored_algo.logdir
+        restored_algo.cleanup()
 
 
 def test_option_is_set_by_key() -> None:

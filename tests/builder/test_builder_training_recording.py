@@ -48,9 +48,9 @@ def train(config: AlgorithmConfig, iterations: int) -> int:
 
 @pytest.mark.parametrize("algorithm", OPTIONS)
 def test_every_episode_of_training_is_recorded_once(tmp_path: Path, algorithm: str) -> None:
-    played = train(learner(algorithm, tmp_path), iterations=3)
+    num_played = train(learner(algorithm, tmp_path), iterations=3)
     block = read_all(tmp_path)
-    assert block.num_steps == played
+    assert block.num_steps == num_played
     assert len(set(block.eps_id)) == block.num_episodes
     assert (block.terminated | block.truncated).all()
     assert "action_logp" in block.columns
@@ -70,11 +70,11 @@ def test_episode_cut_by_rollout_is_truncated(tmp_path: Path) -> None:
 def test_second_run_records_only_new_episodes(tmp_path: Path, algorithm: str) -> None:
     train(learner(algorithm, tmp_path / "again"), iterations=2)
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}
-    played = train(learner(algorithm, tmp_path / "again"), iterations=4)
+    num_played = train(learner(algorithm, tmp_path / "again"), iterations=4)
     train(learner(algorithm, tmp_path / "whole"), iterations=4)
-    again, whole = (read_all(tmp_path / name) for name in ("again", "whole"))
-    assert again.num_steps == played
-    assert episode_hashes(again) == episode_hashes(whole)
+    second_block, expected_block = (read_all(tmp_path / name) for name in ("again", "whole"))
+    assert second_block.num_steps == num_played
+    assert episode_hashes(second_block) == episode_hashes(expected_block)
     assert (
         before.items()
         <= {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}.items()
@@ -102,7 +102,7 @@ with (RunningAlgorithm.from_checkpoint(saved, config) if saved.exists() else con
 @pytest.mark.faults
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: str) -> None:
-    """What was not written yet when it was killed is played, and recorded, again."""
+    """Episodes that were not written before the kill are played and recorded again."""
 
     def run(killed_after: int) -> int:
         command = [sys.executable, "-c", SCRIPT.format(algorithm=algorithm), str(tmp_path), str(killed_after)]
@@ -112,21 +112,21 @@ def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: 
     assert run(killed_after=3) == -signal.SIGKILL
     before = open_dataset(str(tmp_path / "data")).num_steps
     assert run(killed_after=-1) == 0
-    played = train(learner(algorithm, tmp_path / "whole"), iterations=4)
-    killed, whole = (read_all(tmp_path / name) for name in ("data", "whole"))
-    assert before < killed.num_steps == played
-    assert set(episode_hashes(killed).values()) == set(episode_hashes(whole).values())
+    num_played = train(learner(algorithm, tmp_path / "whole"), iterations=4)
+    resumed_block, expected_block = (read_all(tmp_path / name) for name in ("data", "whole"))
+    assert before < resumed_block.num_steps == num_played
+    assert set(episode_hashes(resumed_block).values()) == set(episode_hashes(expected_block).values())
     assert leftovers(tmp_path / "data") == []
 
 
 class TestOneOrTheOther:
     def test_evaluation_after_training_is_not_recorded(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
-            played = algo.train()["num_env_steps_sampled_lifetime"]
+            num_played = algo.train()["num_env_steps_sampled_lifetime"]
             for _ in range(2):
                 assert algo.evaluate()["env_runners"]["num_episodes"] == 2
             assert [note for note in algo.notes if "evaluate() adds none" in note] == algo.notes
-        assert open_dataset(str(tmp_path)).num_steps == played
+        assert open_dataset(str(tmp_path)).num_steps == num_played
 
     def test_training_after_evaluation_is_not_recorded(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
@@ -137,20 +137,20 @@ class TestOneOrTheOther:
 
     @pytest.mark.parametrize("first", ["train", "evaluate"])
     def test_dataset_of_the_other_kind_raises(self, tmp_path: Path, first: str) -> None:
-        other = {"train": "evaluate", "evaluate": "train"}[first]
+        second = {"train": "evaluate", "evaluate": "train"}[first]
         with learner("PPO", tmp_path).build_algo() as algo:
             getattr(algo, first)()
         with (
             learner("PPO", tmp_path).build_algo() as algo,
             pytest.raises(OutputConflict, match="contains episodes of"),
         ):
-            getattr(algo, other)()
+            getattr(algo, second)()
 
     def test_dataset_of_the_other_kind_on_request_is_replaced(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
             algo.evaluate()
-        played = train(learner("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
-        assert open_dataset(str(tmp_path)).num_steps == played
+        num_played = train(learner("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
+        assert open_dataset(str(tmp_path)).num_steps == num_played
         assert leftovers(tmp_path) == []
 
 
@@ -165,6 +165,6 @@ def test_manifest_contains_the_trained_policy(tmp_path: Path) -> None:
 
 
 def test_sample_batches_have_packed_columns(tmp_path: Path) -> None:
-    packed = {"output_format": "SampleBatch", "output_compress_columns": ["obs"]}
-    played = train(learner("PPO", tmp_path, **packed), iterations=2)
-    assert read_all(tmp_path).num_steps == played
+    packed_columns = {"output_format": "SampleBatch", "output_compress_columns": ["obs"]}
+    num_played = train(learner("PPO", tmp_path, **packed_columns), iterations=2)
+    assert read_all(tmp_path).num_steps == num_played

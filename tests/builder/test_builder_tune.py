@@ -42,15 +42,15 @@ def test_search_connects_to_ray_first(monkeypatch: pytest.MonkeyPatch, begins: s
     """By us: Ray itself would join any cluster on the machine."""
     from hindcast import tune
 
-    told: list[str] = []
-    monkeypatch.setattr(tune, "connect", lambda: told.append("connected"))
-    monkeypatch.setattr(f"ray.tune.{begins}", lambda *_, **__: told.append("begun"))
+    num_connections: list[str] = []
+    monkeypatch.setattr(tune, "connect", lambda: num_connections.append("connected"))
+    monkeypatch.setattr(f"ray.tune.{begins}", lambda *_, **__: num_connections.append("begun"))
     {
         "run": lambda: tune.run("BC"),
         "Tuner.fit": lambda: tune.Tuner("BC").fit(),
         "Tuner.restore": lambda: tune.Tuner.restore("folder", "BC"),
     }[begins]()
-    assert told == ["connected", "begun"]
+    assert num_connections == ["connected", "begun"]
 
 
 @pytest.mark.ray
@@ -113,8 +113,8 @@ def test_search_over_a_config_finds_the_best(
 def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     from hindcast.builder.trainable import BC
 
-    judged = clone(walks).evaluation(offline_evaluation_interval=2, offline_evaluation_held_out=0.3)
-    first = BC(judged.to_dict())
+    evaluation = clone(walks).evaluation(offline_evaluation_interval=2, offline_evaluation_held_out=0.3)
+    first = BC(evaluation.to_dict())
     result = first.step()
     assert math.isnan(result["evaluation"]["env_runners"]["episode_return_mean"])
     assert math.isnan(result["evaluation"]["offline"]["estimated_return"])
@@ -124,7 +124,7 @@ def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     assert expected["evaluation"]["offline"]["validation_loss"] > 0
     assert math.isnan(expected["evaluation"]["offline"]["estimated_return"])  # none was asked for
     first.cleanup()
-    second = BC(judged.to_dict())
+    second = BC(evaluation.to_dict())
     second.load_checkpoint(str(tmp_path))
     assert second.step()["learners"] == expected["learners"]
     second.cleanup()

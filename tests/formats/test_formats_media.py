@@ -132,7 +132,7 @@ def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapper", "error", "sentence"),
     [
-        ("NoRowMapper", SpecError, "override map_rows in NoRowMapper"),
+        ("NoRowMapper", SpecError, "NoRowMapper does not override map_rows"),
         ("ArrayMapper", UserCodeError, "returned a ndarray; it must return a list"),
         (
             "Words",

@@ -24,7 +24,7 @@ MakeFeed = Callable[..., WindowFeed]
 @pytest.fixture
 def make_feed() -> Iterator[MakeFeed]:
     """`make_feed(kind, dataset, batch_size=…, …)`; the feeds are closed after the test."""
-    made: list[WindowFeed] = []
+    feeds: list[WindowFeed] = []
 
     def make(
         kind: str,
@@ -36,19 +36,19 @@ def make_feed() -> Iterator[MakeFeed]:
         prelearn: Any = None,
         **order: Any,
     ) -> WindowFeed:
-        made.append(KINDS[kind](loader_of(dataset, recipe, prelearn, **order), batch_size, targets))
-        return made[-1]
+        feeds.append(KINDS[kind](loader_of(dataset, recipe, prelearn, **order), batch_size, targets))
+        return feeds[-1]
 
     yield make
-    for feed in made:
+    for feed in feeds:
         feed.close()
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Callable[..., Dataset]:
-    """`recorded(units, name=…)`: the fake dataset's episodes in a folder, one file a unit, opened."""
+def make_dataset(tmp_path: Path) -> Callable[..., Dataset]:
+    """`make_dataset(units, name=…)`: the fake dataset's episodes in a folder, one file a unit, opened."""
 
-    def record(units: Sequence[Sequence[int]], name: str = "data") -> Dataset:
+    def make(units: Sequence[Sequence[int]], name: str = "data") -> Dataset:
         fake = FakeDataset(units)
         spec = DataSpec.from_block(fake.blocks[0], OBSERVATION_SPACE, ACTION_SPACE)
         for number, block in enumerate(fake.blocks):
@@ -56,4 +56,4 @@ def recorded(tmp_path: Path) -> Callable[..., Dataset]:
                 writer.write(block)
         return open_dataset(tmp_path / name)
 
-    return record
+    return make

@@ -72,10 +72,10 @@ class FakeDataset:
     def read(self, unit: Unit, columns: Any = None) -> Block:
         self.reads.append(unit.id)
         block = self.blocks[unit.id]
-        wanted = {
+        columns_read = {
             leaf: column for leaf, column in block.columns.items() if columns is None or root(leaf) in columns
         }
-        return block.with_columns(wanted)
+        return block.with_columns(columns_read)
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         return EpisodeLocation(f"file-{unit.id}.parquet", episode)

@@ -124,12 +124,12 @@ def assert_same_batches(one, other, count):
         other.close()
 
 
-def test_data_workers_deliver_the_batches_of_local(recorded):
+def test_data_workers_deliver_the_batches_of_local(make_dataset):
     """Over epochs, with randomness in a connector, and after a jump."""
-    dataset = recorded(UNITS)
+    dataset = make_dataset(UNITS)
     pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
-    there = {"label_selector": POOL}
-    ray = data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=there), **pipeline)
+    positions = {"label_selector": POOL}
+    ray = data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=positions), **pipeline)
     local = data(dataset, Local(), **pipeline)
     assert_same_batches(ray, local, 12)
     state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
@@ -138,15 +138,15 @@ def test_data_workers_deliver_the_batches_of_local(recorded):
     assert_same_batches(ray, local, 3)
 
 
-def test_two_sources_share_one_worker_with_all_cpus(recorded):
+def test_two_sources_share_one_worker_with_all_cpus(make_dataset):
     """Each with a pool of its own, the second one's would wait for ever for the first one's processors."""
     spec = PipelineSpec(window_steps=25)
-    sources = [Source(name, recorded(UNITS), weight) for name, weight in (("one", 1.0), ("other", 3.0))]
+    sources = [Source(name, make_dataset(UNITS), weight) for name, weight in (("one", 1.0), ("other", 3.0))]
 
-    def mixed(executor):
+    def make_mixed(executor):
         return OfflineData(sources, NEEDS, batch_size=10, seed=3, pipeline=spec, executor=executor)
 
-    assert_same_batches(mixed(DataWorkers((1, 2), num_cpus=4)), mixed(Local()), 40)
+    assert_same_batches(make_mixed(DataWorkers((1, 2), num_cpus=4)), make_mixed(Local()), 40)
 
 
 def test_pool_when_blocks_are_late_grows(tmp_path: Path):
@@ -168,8 +168,8 @@ def test_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, kind):
     assert ("begin begin" in file.read_text()) == (kind is Alone)
 
 
-def test_resident_data_are_read_by_data_workers_once(recorded):
-    dataset = recorded(UNITS)
+def test_resident_data_are_read_by_data_workers_once(make_dataset):
+    dataset = make_dataset(UNITS)
     ray = data(dataset, DataWorkers((1, 2), num_cpus=0.5), residency="Resident")
     assert ray.plan()["executor"] == "DataWorkers"
     assert_same_batches(ray, data(dataset, Local(), residency="Resident"), 20)
@@ -189,8 +189,8 @@ def test_stream_when_data_workers_keep_dying_raises():
         next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [UnitInEpoch(dataset.units[0], 0)], Dies()))
 
 
-def test_user_error_on_data_worker_keeps_its_message(recorded):
-    broken = data(recorded(UNITS), DataWorkers((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
+def test_user_error_on_data_worker_keeps_its_message(make_dataset):
+    broken = data(make_dataset(UNITS), DataWorkers((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
     with pytest.raises(
         UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps.py:\d+: 'sen"
     ):

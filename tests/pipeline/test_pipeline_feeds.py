@@ -19,40 +19,42 @@ from layers import examples
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
 
-both = pytest.mark.parametrize("kind", ["resident", "streaming"])
+both_feeds = pytest.mark.parametrize("kind", ["resident", "streaming"])
 
 
 def fillers():
     return [thread for thread in threading.enumerate() if "filler" in thread.name]
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+def equal_batches(left_batch, right_batch):
+    return left_batch.keys() == right_batch.keys() and all(
+        torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
+    )
 
 
 def steps_of(feed, batches):
     return np.concatenate([feed.next()["rewards"].numpy() for _ in range(batches)])
 
 
-@both
+@both_feeds
 def test_epoch_is_a_permutation_of_the_dataset(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS)
     for _ in range(3):
         assert sorted(feed.next()["rewards"].tolist()) == list(range(STEPS))
 
 
-@both
+@both_feeds
 def test_batch_columns_belong_to_the_same_steps(kind, make_feed):
     batch = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS).next()
     step = batch["rewards"]
     assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
     assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
-    done = batch["terminateds"] | batch["truncateds"]
-    next_obs = torch.where(done, step + 0.75, step + 1.25)
+    is_last = batch["terminateds"] | batch["truncateds"]
+    next_obs = torch.where(is_last, step + 0.75, step + 1.25)
     assert torch.equal(batch["new_obs"], next_obs[:, None].expand(-1, 3))
 
 
-@both
+@both_feeds
 def test_flags_are_set_on_last_step_of_episode(kind, make_feed):
     batch = make_feed(kind, FakeDataset([[2, 3], [4]]), batch_size=9).next()
     by_step = batch["rewards"].argsort()
@@ -74,13 +76,13 @@ def test_resident_and_streaming_feeds_deliver_the_same_batches(units, batch_size
     ]
     try:
         for _ in range(12):
-            assert same(feeds[0].next(), feeds[1].next())
+            assert equal_batches(feeds[0].next(), feeds[1].next())
     finally:
         for feed in feeds:
             feed.close()
 
 
-@both
+@both_feeds
 def test_batches_across_windows_and_epochs_are_full(kind, make_feed):
     batch_size = 37
     feed = make_feed(kind, FakeDataset(UNITS), batch_size=batch_size, window_steps=30)
@@ -91,26 +93,28 @@ def test_batches_across_windows_and_epochs_are_full(kind, make_feed):
         assert sorted(steps[epoch * STEPS : (epoch + 1) * STEPS]) == list(range(STEPS))
 
 
-@both
+@both_feeds
 def test_another_seed_gives_other_batches(kind, make_feed):
     dataset = FakeDataset(UNITS)
-    first, again, other = (steps_of(make_feed(kind, dataset, seed=seed), 5) for seed in (1, 1, 2))
-    assert (first == again).all()
-    assert (first != other).any()
+    first, repeated_steps, other_steps = (
+        steps_of(make_feed(kind, dataset, seed=seed), 5) for seed in (1, 1, 2)
+    )
+    assert (first == repeated_steps).all()
+    assert (first != other_steps).any()
 
 
-@both
-@pytest.mark.parametrize("done", [0, 1, 3, 9, 10, 11, 40])
-def test_resume_repeats_the_run_exactly(kind, done, make_feed):
+@both_feeds
+@pytest.mark.parametrize("num_batches", [0, 1, 3, 9, 10, 11, 40])
+def test_resume_repeats_the_run_exactly(kind, num_batches, make_feed):
     options = {"batch_size": 13, "window_steps": 25}
-    whole = make_feed(kind, FakeDataset(UNITS), **options)
-    for _ in range(done):
-        whole.next()
-    resumed = make_feed(kind, FakeDataset(UNITS), **options)
-    resumed.seek(whole.state())
-    assert resumed.cursor == whole.cursor == 13 * done
+    original = make_feed(kind, FakeDataset(UNITS), **options)
+    for _ in range(num_batches):
+        original.next()
+    resumed_feed = make_feed(kind, FakeDataset(UNITS), **options)
+    resumed_feed.seek(original.state())
+    assert resumed_feed.cursor == original.cursor == 13 * num_batches
     for _ in range(10):
-        assert same(whole.next(), resumed.next())
+        assert equal_batches(original.next(), resumed_feed.next())
 
 
 def test_streaming_feed_after_seek_reads_only_its_window(make_feed):
@@ -123,7 +127,7 @@ def test_streaming_feed_after_seek_reads_only_its_window(make_feed):
     assert dataset.reads[: len(window.units)] == list(window.units)
 
 
-@both
+@both_feeds
 def test_seek_back_repeats_batches(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), window_steps=25)
     start = feed.state()
@@ -132,7 +136,7 @@ def test_seek_back_repeats_batches(kind, make_feed):
     assert (steps_of(feed, 15) == first).all()
 
 
-@both
+@both_feeds
 def test_seek_to_position_of_other_data_or_order_raises(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS))
     with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
@@ -141,7 +145,7 @@ def test_seek_to_position_of_other_data_or_order_raises(kind, make_feed):
         feed.seek(make_feed(kind, FakeDataset(UNITS), seed=5).state())
 
 
-@both
+@both_feeds
 def test_metrics_report_epoch_and_coverage(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS // 2)
     feed.next()
@@ -153,22 +157,22 @@ def test_metrics_report_epoch_and_coverage(kind, make_feed):
     assert feed.metrics()["data_wait_seconds"] > 0
 
 
-@both
+@both_feeds
 def test_coverage_with_replacement_counts_windows_drawn_from(kind, make_feed):
     """10 of 100 windows used up: 1 - 1/e of their timesteps were drawn, and none of the other 90 windows'."""
     units, window = 100, 50
     feed = make_feed(
         kind, FakeDataset([[window]] * units), batch_size=window, window_steps=window, replacement=True
     )
-    drawn = {int(step) for step in steps_of(feed, 10)}
+    drawn_steps = {int(step) for step in steps_of(feed, 10)}
     expected = 0.1 * (1 - (1 - 1 / window) ** window)
     metrics = feed.metrics()
     assert metrics["coverage"] == pytest.approx(expected, abs=1e-3)
-    assert metrics["coverage"] == pytest.approx(len(drawn) / (units * window), abs=0.01)
-    assert metrics["timesteps_seen"] == pytest.approx(len(drawn), abs=50)
+    assert metrics["coverage"] == pytest.approx(len(drawn_steps) / (units * window), abs=0.01)
+    assert metrics["timesteps_seen"] == pytest.approx(len(drawn_steps), abs=50)
 
 
-@both
+@both_feeds
 def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(kind, make_feed):
     """Sources of 200 and 100 timesteps, as 20 and 10 sequences."""
     needs = Needs(frozenset({"rewards"}), seq_len=10)
@@ -176,18 +180,18 @@ def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(kind, make_feed
     for units in ([[20]] * 10, [[20]] * 5):
         items = np.full(len(units), 2)
         sources.append((make_feed(kind, FakeDataset(units), recipe=Recipe(needs), unit_items=items), 1.0))
-    mixed = MixedFeed(sources, seed=0, batch_size=5)
-    assert mixed.metrics()["coverage"] == 0.0
-    while mixed.cursor < 10:
-        mixed.next()
-    assert mixed.metrics()["timesteps_seen"] == 100.0
-    assert mixed.metrics()["coverage"] == pytest.approx(1 / 3)
+    mixed_feed = MixedFeed(sources, seed=0, batch_size=5)
+    assert mixed_feed.metrics()["coverage"] == 0.0
+    while mixed_feed.cursor < 10:
+        mixed_feed.next()
+    assert mixed_feed.metrics()["timesteps_seen"] == 100.0
+    assert mixed_feed.metrics()["coverage"] == pytest.approx(1 / 3)
     while min(feed.cursor / feed.epoch_size for feed, _ in sources) < 1:
-        mixed.next()
-    assert mixed.metrics()["coverage"] == 1.0
+        mixed_feed.next()
+    assert mixed_feed.metrics()["coverage"] == 1.0
 
 
-@both
+@both_feeds
 def test_next_when_loading_fails_raises(kind, make_feed):
     dataset = FakeDataset(UNITS)
 
@@ -204,39 +208,39 @@ def test_next_when_loading_fails_raises(kind, make_feed):
     assert not fillers()
 
 
-@both
+@both_feeds
 def test_next_after_failed_read_reads_again(kind, make_feed):
-    dataset, damaged = FakeDataset(UNITS), {3, 4}
+    dataset, damaged_units = FakeDataset(UNITS), {3, 4}
 
     def prelearn(unit, epoch):
-        if unit.id in damaged:
-            damaged.remove(unit.id)
+        if unit.id in damaged_units:
+            damaged_units.remove(unit.id)
             raise DataError(f"file-{unit.id}.parquet is damaged")
         return dataset.read(unit)
 
     feed = make_feed(kind, dataset, prelearn=prelearn, window_steps=20, batch_size=1)
-    other = make_feed(kind, FakeDataset(UNITS), window_steps=20, batch_size=1)
+    expected_feed = make_feed(kind, FakeDataset(UNITS), window_steps=20, batch_size=1)
     for _ in range(STEPS):
-        expected = other.next()
+        expected = expected_feed.next()
         while True:
             try:
                 batch = feed.next()
             except DataError:
                 continue
             break
-        assert same(batch, expected)
-    assert not damaged
+        assert equal_batches(batch, expected)
+    assert not damaged_units
 
 
-@both
+@both_feeds
 def test_close_ends_threads_and_feed_can_resume(kind, make_feed):
     options = {"window_steps": 20, "batch_size": 7}
-    feed, other = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
-    assert same(feed.next(), other.next())
-    other.close()
+    feed, open_feed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
+    assert equal_batches(feed.next(), open_feed.next())
+    open_feed.close()
     feed.close()
     assert not fillers()
-    assert same(feed.next(), other.next())
+    assert equal_batches(feed.next(), open_feed.next())
 
 
 def test_close_during_read_waits_for_it(make_feed):
@@ -257,26 +261,26 @@ def test_close_during_read_waits_for_it(make_feed):
 
 
 def test_prefetcher_loads_at_most_one_window_ahead(make_feed):
-    dataset, asked, ahead = FakeDataset([[10]] * 8), [], []
+    dataset, batches, ahead = FakeDataset([[10]] * 8), [], []
 
     def prelearn(unit, epoch):
-        ahead.append(len(dataset.reads) - len(asked))
+        ahead.append(len(dataset.reads) - len(batches))
         return dataset.read(unit)
 
     feed = make_feed("streaming", dataset, prelearn=prelearn, window_steps=10, batch_size=10)
     for batch in range(8):
-        asked.append(batch)
+        batches.append(batch)
         feed.next()
         time.sleep(0.01)  # so that a thread that does not wait would run ahead
     assert max(ahead) == 0
 
 
-@both
+@both_feeds
 def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, make_feed):
-    entered = []
+    window_steps = []
 
     def returns_to_go(window):
-        entered.append(window.num_steps)
+        window_steps.append(window.num_steps)
         episode = torch.repeat_interleave(torch.arange(len(window.length)), window.length)
         totals = torch.zeros(len(window.length)).index_add(0, episode, window.columns["rewards"])
         return {"value_targets": totals[episode]}
@@ -290,16 +294,16 @@ def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, mak
         ]
     )
     for _ in range(2 * STEPS // 5):
-        seen = len(entered)
+        num_entered = len(window_steps)
         batch = feed.next()
         assert torch.equal(batch["value_targets"], torch.from_numpy(totals[batch["rewards"].int()]).float())
-        assert len(entered) <= seen + 2
-    assert sum(entered) >= 2 * STEPS - 25
+        assert len(window_steps) <= num_entered + 2
+    assert sum(window_steps) >= 2 * STEPS - 25
 
 
 def test_targets_get_the_same_window_in_both_feeds(make_feed):
-    seen = {"resident": [], "streaming": []}
-    for kind, windows in seen.items():
+    windows_of = {"resident": [], "streaming": []}
+    for kind, windows in windows_of.items():
         feed = make_feed(
             kind,
             FakeDataset(UNITS),
@@ -307,14 +311,14 @@ def test_targets_get_the_same_window_in_both_feeds(make_feed):
             targets=Targets(lambda w, to=windows: to.append(w) or {}, lambda: 0),
         )
         steps_of(feed, 30)
-    for resident, streaming in zip(*seen.values(), strict=True):
-        assert same(resident.columns, streaming.columns)
+    for resident, streaming in zip(*windows_of.values(), strict=True):
+        assert equal_batches(resident.columns, streaming.columns)
         assert torch.equal(resident.obs_row, streaming.obs_row)
         assert torch.equal(resident.terminated, streaming.terminated)
         assert torch.equal(resident.length, streaming.length)
 
 
-@both
+@both_feeds
 def test_needed_composite_column_brings_all_its_leaves(kind, make_feed):
     dataset = FakeDataset([[4, 3], [5]])
     for block in dataset.blocks:
@@ -332,20 +336,20 @@ def test_needed_composite_column_brings_all_its_leaves(kind, make_feed):
     assert torch.equal(batch["obs/camera"][:, 0], batch["obs/speed"].to(torch.uint8))
 
 
-@both
+@both_feeds
 def test_batch_contains_only_needed_columns(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
     assert list(feed.next()) == ["actions"]
 
 
-@both
+@both_feeds
 def test_missing_column_is_named(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
     with pytest.raises(DataError, match=r"'action_logp'.*actions, obs, rewards"):
         feed.next()
 
 
-@both
+@both_feeds
 def test_text_column_raises_with_remedy(kind, make_feed):
     dataset = FakeDataset([[2]])
     dataset.blocks[0].columns["obs"] = np.array(["a", "b", "c"], dtype=object)
@@ -370,11 +374,11 @@ def test_batches_have_documented_dtypes(stored, delivered):
     assert batch_dtype(np.dtype(stored)).name == delivered
 
 
-@both
+@both_feeds
 def test_resume_with_replacement_repeats_batches(kind, make_feed):
     options = {"replacement": True, "window_steps": 25, "batch_size": 9}
-    feed, resumed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
+    feed, resumed_feed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
     steps = steps_of(feed, 20)
     assert len(set(steps.tolist())) < len(steps)
-    resumed.seek(feed.state())
-    assert same(feed.next(), resumed.next())
+    resumed_feed.seek(feed.state())
+    assert equal_batches(feed.next(), resumed_feed.next())

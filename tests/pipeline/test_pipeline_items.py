@@ -31,7 +31,7 @@ EVERYTHING = frozenset(
         "n_step",
     }
 )
-both = pytest.mark.parametrize("kind", ["resident", "streaming"])
+both_feeds = pytest.mark.parametrize("kind", ["resident", "streaming"])
 
 
 def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, dict[str, Any]]:
@@ -43,20 +43,20 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
             numbers, rewards = block.columns["actions"][steps, 0], block.columns["rewards"][steps]
             obs = block.columns["obs"][observations, 0]
             for t in range(len(numbers)):
-                total, covered = 0.0, 0
-                while covered < n and t + covered < len(numbers):
-                    total += gamma**covered * float(rewards[t + covered])
-                    covered += 1
-                at_end = t + covered == len(numbers)  # finished or not
+                total, covered_steps = 0.0, 0
+                while covered_steps < n and t + covered_steps < len(numbers):
+                    total += gamma**covered_steps * float(rewards[t + covered_steps])
+                    covered_steps += 1
+                at_end = t + covered_steps == len(numbers)  # finished or not
                 terminated = at_end and bool(block.terminated[episode])
                 items[int(numbers[t])] = {
                     "obs": obs[t],
-                    "new_obs": obs[t + covered],
-                    "new_actions": numbers[t if at_end else t + covered],
+                    "new_obs": obs[t + covered_steps],
+                    "new_actions": numbers[t if at_end else t + covered_steps],
                     "followed": not at_end,
                     "rewards": total,
-                    "n_step": covered,
-                    "discounts": 0.0 if terminated else gamma**covered,
+                    "n_step": covered_steps,
+                    "discounts": 0.0 if terminated else gamma**covered_steps,
                     "terminateds": terminated,
                     "truncateds": at_end and bool(block.truncated[episode]),
                 }
@@ -66,33 +66,33 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
 def pass_over(kind: str, dataset: FakeDataset, needs: Needs, **order: Any) -> Batch:
     """All items of an epoch, in batches that span windows."""
     with closing(KINDS[kind](loader_of(dataset, Recipe(needs), **order), 1)) as feed:
-        parts, left = [], feed.epoch_size
-        while left:
-            parts.append(feed.take(min(7, left)))
-            left -= len(parts[-1]["obs"])
+        parts, num_remaining = [], feed.epoch_size
+        while num_remaining:
+            parts.append(feed.take(min(7, num_remaining)))
+            num_remaining -= len(parts[-1]["obs"])
         return {leaf: torch.cat([part[leaf] for part in parts]) for leaf in parts[0]}
 
 
 @examples(100)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 20), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
-@both
+@both_feeds
 def test_n_step_items_equal_reference(kind, seed, n, gamma):
     dataset = random_dataset(seed)
     expected = n_step_reference(dataset, n, gamma)
     batch = pass_over(kind, dataset, Needs(EVERYTHING, n_step=n, gamma=gamma), window_steps=25)
     numbers = batch["actions"][:, 0].int().tolist()
     assert sorted(numbers) == sorted(expected)
-    for place, number in enumerate(numbers):
+    for position, number in enumerate(numbers):
         for name, value in expected[number].items():
-            found = batch[name][place].flatten()[0].item()
-            assert found == pytest.approx(value, rel=1e-6, abs=1e-6), (number, name)
+            actual = batch[name][position].flatten()[0].item()
+            assert actual == pytest.approx(value, rel=1e-6, abs=1e-6), (number, name)
 
 
 def test_n_step_items_have_documented_dtypes():
     batch = pass_over("resident", random_dataset(0), Needs(EVERYTHING, n_step=3, gamma=0.9))
     names = ("rewards", "discounts", "n_step", "terminateds", "followed", "new_actions")
-    found = {name: batch[name].dtype for name in names}
-    assert found == {
+    dtypes = {name: batch[name].dtype for name in names}
+    assert dtypes == {
         "rewards": torch.float32,
         "discounts": torch.float32,
         "n_step": torch.int64,
@@ -103,12 +103,13 @@ def test_n_step_items_have_documented_dtypes():
 
 
 def test_one_step_items_contain_stored_values():
-    plain = Needs(frozenset({"obs", "new_obs", "actions", "rewards"}))
-    one, other = (
-        pass_over("resident", random_dataset(1), needs) for needs in (plain, Needs(EVERYTHING, gamma=0.9))
+    stored_needs = Needs(frozenset({"obs", "new_obs", "actions", "rewards"}))
+    stored_batch, full_batch = (
+        pass_over("resident", random_dataset(1), needs)
+        for needs in (stored_needs, Needs(EVERYTHING, gamma=0.9))
     )
-    assert list(one) == ["actions", "rewards", "obs", "new_obs"]
-    assert all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+    assert list(stored_batch) == ["actions", "rewards", "obs", "new_obs"]
+    assert all(torch.equal(stored_batch[leaf], full_batch[leaf]) for leaf in stored_batch)
 
 
 def sequence_reference(dataset: FakeDataset, seq_len: int, burn_in: int) -> dict[int, dict[str, Any]]:
@@ -119,17 +120,17 @@ def sequence_reference(dataset: FakeDataset, seq_len: int, burn_in: int) -> dict
             steps = block.rows_of("actions", episode)
             numbers = block.columns["actions"][steps, 0].astype(int).tolist()
             states = block.columns["state_out/h"][steps]
-            learnt = begin = 0
-            while learnt < len(numbers):
+            learned_steps = begin = 0
+            while learned_steps < len(numbers):
                 rows = [(begin + i) if begin + i < len(numbers) else None for i in range(seq_len)]
                 items[numbers[begin]] = {
                     "numbers": [None if row is None else numbers[row] for row in rows],
                     "t": [0 if row is None else int(block.t_started[episode]) + row for row in rows],
-                    "loss_mask": [row is not None and row >= learnt for row in rows],
+                    "loss_mask": [row is not None and row >= learned_steps for row in rows],
                     "seq_lens": sum(row is not None for row in rows),
                     "state": states[begin - 1] if begin else np.zeros(2),
                 }
-                learnt = min(begin + seq_len, len(numbers))
+                learned_steps = min(begin + seq_len, len(numbers))
                 begin += seq_len - burn_in
     return items
 
@@ -149,7 +150,7 @@ def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
 
 @examples(100)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
-@both
+@both_feeds
 def test_sequences_equal_reference(kind, seed, seq_len, data):
     dataset = with_states(random_dataset(seed))
     burn_in = data.draw(st.integers(0, seq_len - 1))
@@ -160,22 +161,24 @@ def test_sequences_equal_reference(kind, seed, seq_len, data):
     firsts = batch["actions"][:, 0, 0].int().tolist()
     assert sorted(firsts) == sorted(expected)
     rewards = np.concatenate([block.columns["rewards"] for block in dataset.blocks])
-    for place, first in enumerate(firsts):
+    for position, first in enumerate(firsts):
         item = expected[first]
-        assert batch["loss_mask"][place].tolist() == item["loss_mask"]
-        assert batch["seq_lens"][place] == item["seq_lens"]
-        assert batch["t"][place].tolist() == item["t"]
-        assert batch["state_in/h"][place].tolist() == pytest.approx(item["state"])
+        assert batch["loss_mask"][position].tolist() == item["loss_mask"]
+        assert batch["seq_lens"][position] == item["seq_lens"]
+        assert batch["t"][position].tolist() == item["t"]
+        assert batch["state_in/h"][position].tolist() == pytest.approx(item["state"])
         for step, number in enumerate(item["numbers"]):
-            found = [float(batch[leaf][place, step].flatten()[0]) for leaf in ("actions", "obs", "rewards")]
-            wanted = [0.0, 0.0, 0.0] if number is None else [number, number + 0.25, rewards[number]]
-            assert found == pytest.approx(wanted)
+            actual_values = [
+                float(batch[leaf][position, step].flatten()[0]) for leaf in ("actions", "obs", "rewards")
+            ]
+            expected_values = [0.0, 0.0, 0.0] if number is None else [number, number + 0.25, rewards[number]]
+            assert actual_values == pytest.approx(expected_values)
     assert int(batch["loss_mask"].sum()) == dataset.num_steps, "an epoch learns from each timestep once"
 
 
 @examples(50)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
-@both
+@both_feeds
 def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len, data):
     dataset = random_dataset(seed)
     stride = data.draw(st.integers(1, seq_len))
@@ -187,14 +190,14 @@ def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len
         for first in range(0, int(block.length[episode]), stride)
     ]
     batch = pass_over(kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
-    found = [
+    sequences = [
         row[mask].tolist() for row, mask in zip(batch["actions"][..., 0], batch["loss_mask"], strict=True)
     ]
-    assert sorted(found) == sorted(expected)
-    assert batch["seq_lens"].tolist() == [len(each) for each in found]
+    assert sorted(sequences) == sorted(expected)
+    assert batch["seq_lens"].tolist() == [len(sequence) for sequence in sequences]
 
 
-@both
+@both_feeds
 def test_n_step_columns_of_sequences_reach_beyond_their_end(kind):
     dataset = random_dataset(3)
     needs = Needs(EVERYTHING, n_step=3, gamma=0.9, seq_len=4)
@@ -238,17 +241,17 @@ def test_sequences_have_documented_dtypes_and_shapes():
 def test_sequences_resume_at_any_batch_in_both_feeds(seed, seq_len, replacement, done):
     dataset = random_dataset(seed)
     needs = Needs(frozenset({"actions", "t"}), seq_len=seq_len, burn_in=seq_len // 2)
-    order = {"window_steps": 20, "replacement": replacement, "items": items_per_unit(dataset, needs)}
+    order = {"window_steps": 20, "replacement": replacement, "unit_items": items_per_unit(dataset, needs)}
     feeds = [
         KINDS[kind](loader_of(dataset, Recipe(needs), **order), 3) for kind in ("resident", "streaming") * 2
     ]
     with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
-        whole = [feeds[0].next() for _ in range(done + 5)]
+        original = [feeds[0].next() for _ in range(done + 5)]
         for _ in range(done):
             feeds[1].next()
-        for resumed in feeds[2:]:
-            resumed.seek(feeds[1].state())
-        for batch in whole[done:]:
+        for resumed_feed in feeds[2:]:
+            resumed_feed.seek(feeds[1].state())
+        for batch in original[done:]:
             for feed in feeds[1:]:
                 other = feed.next()
                 assert all(torch.equal(batch[leaf], other[leaf]) for leaf in batch)
@@ -257,7 +260,7 @@ def test_sequences_resume_at_any_batch_in_both_feeds(seed, seq_len, replacement,
 def test_shards_of_a_batch_partition_its_sequences():
     dataset = random_dataset(5)
     needs = Needs(frozenset({"actions"}), seq_len=3)
-    order = {"window_steps": 20, "items": items_per_unit(dataset, needs)}
+    order = {"window_steps": 20, "unit_items": items_per_unit(dataset, needs)}
     feeds = [KINDS["streaming"](loader_of(dataset, Recipe(needs), **order), 7) for _ in range(4)]
     with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
         for _ in range(6):
@@ -275,8 +278,8 @@ def test_shards_of_a_batch_partition_its_sequences():
         ({"gamma": 1.5}, "gamma is 1.5"),
         ({"seq_len": 0}, "seq_len is 0"),
         ({"seq_len": 4, "burn_in": 4}, "burn_in is 4"),
-        ({"burn_in": 1}, "give seq_len"),
-        ({"initial_state": "recorded"}, "give seq_len"),
+        ({"burn_in": 1}, "set seq_len"),
+        ({"initial_state": "recorded"}, "set seq_len"),
     ],
 )
 def test_impossible_needs_raise(wrong, sentence):

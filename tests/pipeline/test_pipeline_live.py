@@ -13,7 +13,7 @@ from hindcast.pipeline.shard import Shard
 from hindcast.pipeline.window import Recipe, concat_batches
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3]]
-both = pytest.mark.parametrize("sampling", ["epochs", "prioritized"])
+both_samplings = pytest.mark.parametrize("sampling", ["epochs", "prioritized"])
 
 
 class Playing:
@@ -58,18 +58,20 @@ def feed_of(sampling="epochs", batch_size=10, seed=0, needs=None, updates=0, **o
     return feed
 
 
-def learn(feed, batches):
-    found = []
-    for _ in range(batches):
-        found.append(feed.next())
+def learn(feed, num_batches):
+    batches = []
+    for _ in range(num_batches):
+        batches.append(feed.next())
         feed._live.updates.updates += 1
-        if "weights" in found[-1]:
-            feed.prioritise((found[-1]["rewards"] * 0.37).sin().reshape(feed.batch_size, -1)[:, 0])
-    return found
+        if "weights" in batches[-1]:
+            feed.prioritise((batches[-1]["rewards"] * 0.37).sin().reshape(feed.batch_size, -1)[:, 0])
+    return batches
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+def equal_batches(left_batch, right_batch):
+    return left_batch.keys() == right_batch.keys() and all(
+        torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
+    )
 
 
 def test_episodes_are_played_as_updates_proceed():
@@ -90,7 +92,7 @@ def test_episodes_are_played_as_updates_proceed():
     ],
 )
 def test_whole_episodes_are_played_until_none_is_due(options, updates, timesteps):
-    """Where other sources have had the updates before, too."""
+    """Also if earlier updates used other sources."""
     feed = feed_of(updates=updates, **options)
     feed.next()
     assert feed.timesteps_played == timesteps
@@ -113,20 +115,20 @@ def test_close_closes_the_player():
     assert not feed._live.player.is_open
 
 
-@both
+@both_samplings
 def test_draws_come_from_the_newest_episodes(sampling):
     feed = feed_of(sampling, batch_size=300, timesteps_per_update=18.0)
     for number, batch in enumerate(learn(feed, 9), 1):
         step = batch["rewards"]
         assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
         episodes = (step // 1000).int().unique().tolist()
-        held, steps = [], 0
+        stored_episodes, steps = [], 0
         for index in reversed(range(4 * number)):
             if steps + 3 + index % 4 > 60:
                 break
             steps += 3 + index % 4
-            held.insert(0, index)
-        assert episodes == held
+            stored_episodes.insert(0, index)
+        assert episodes == stored_episodes
 
 
 def test_new_steps_get_the_maximum_priority():
@@ -151,33 +153,33 @@ def test_invalid_priority_after_further_episodes_raises(wrong):
     feed.prioritise(torch.full((10,), wrong))
     learn(feed, 4)
     assert len(feed._live.player.played) > 1
-    for held in (feed.metrics, feed.tensors):
+    for report in (feed.metrics, feed.tensors):
         with pytest.raises(DataError, match="A priority became NaN or infinite"):
-            held()
+            report()
 
 
-@both
-@pytest.mark.parametrize("done", [0, 1, 5, 13])
-def test_resume_repeats_the_run_exactly(sampling, done):
-    whole, resumed = feed_of(sampling), feed_of(sampling, updates=done - 3)
-    learn(whole, done)
-    learn(resumed, 3)
-    resumed.seek(whole.state(), whole.tensors())
-    for one, other in zip(learn(whole, 12), learn(resumed, 12), strict=True):
-        assert same(one, other)
-    one, other = whole.metrics(), resumed.metrics()
-    assert one | {"data_wait_seconds": 0} == other | {"data_wait_seconds": 0}
-    assert whole.returns() == resumed.returns() != []
+@both_samplings
+@pytest.mark.parametrize("num_batches", [0, 1, 5, 13])
+def test_resume_repeats_the_run_exactly(sampling, num_batches):
+    original, resumed_feed = feed_of(sampling), feed_of(sampling, updates=num_batches - 3)
+    learn(original, num_batches)
+    learn(resumed_feed, 3)
+    resumed_feed.seek(original.state(), original.tensors())
+    for expected, actual in zip(learn(original, 12), learn(resumed_feed, 12), strict=True):
+        assert equal_batches(expected, actual)
+    expected, actual = original.metrics(), resumed_feed.metrics()
+    assert expected | {"data_wait_seconds": 0} == actual | {"data_wait_seconds": 0}
+    assert original.returns() == resumed_feed.returns() != []
 
 
 def test_shards_of_draws_equal_the_batch_of_one_learner():
     alone, ranks = feed_of(), [feed_of() for _ in range(2)]
     for _ in range(6):
         parts = [feed.take(10, Shard(rank, 2)) for rank, feed in enumerate(ranks)]
-        assert same(concat_batches(parts), alone.next())
+        assert equal_batches(concat_batches(parts), alone.next())
 
 
-@both
+@both_samplings
 def test_sequences_are_drawn_from_whole_episodes(sampling):
     feed = feed_of(sampling, needs={"seq_len": 4, "burn_in": 1})
     for batch in learn(feed, 9):
@@ -192,32 +194,35 @@ def test_seek_to_position_of_other_source_raises():
         feed.seek(feed_of(warmup=30).state())
 
 
-def test_mixed_feed_has_requested_fractions(recorded):
-    sources = [Source("one", recorded(UNITS, "one"), 0.4), Source("two", recorded(UNITS[:2], "two"), 0.3)]
+def test_mixed_feed_has_requested_fractions(make_dataset):
+    sources = [
+        Source("one", make_dataset(UNITS, "one"), 0.4),
+        Source("two", make_dataset(UNITS[:2], "two"), 0.3),
+    ]
 
     live = live_of(weight=0.3, timesteps_per_update=0.1)
 
-    def made():
+    def make_data():
         return OfflineData(sources, Needs(ALL), batch_size=2, seed=5, live_sources=[live])
 
-    whole, resumed, found = made(), made(), []
+    original, resumed_feed, batch_sources = make_data(), make_data(), []
     for number in range(10_000):
         live.updates.updates = number
         if number == 3333:
-            resumed.seek(whole.state(), whole.tensors())
-        batch = whole.next()
-        found.append(whole._feed.source_of(number))
+            resumed_feed.seek(original.state(), original.tensors())
+        batch = original.next()
+        batch_sources.append(original._feed.source_of(number))
         if 3333 <= number < 3400:
-            assert same(batch, resumed.next())
-    for number, share in enumerate((0.4, 0.3, 0.3)):
-        assert found.count(number) / 10_000 == pytest.approx(share, rel=0.01)
-        assert found[:100].count(number) / 100 == pytest.approx(share, abs=0.15)
-    result = whole.end({})
+            assert equal_batches(batch, resumed_feed.next())
+    for number, fraction in enumerate((0.4, 0.3, 0.3)):
+        assert batch_sources.count(number) / 10_000 == pytest.approx(fraction, rel=0.01)
+        assert batch_sources[:100].count(number) / 100 == pytest.approx(fraction, abs=0.15)
+    result = original.end({})
     assert result["num_env_steps_sampled_lifetime"] == pytest.approx(18 + 0.1 * 10_000, abs=18)
     assert result["env_runners"]["num_episodes"] * 4.5 == result["num_env_steps_sampled_lifetime"]
-    assert result["epoch"] == pytest.approx(0.7 * 10_000 * 2 / whole.epoch_size, rel=0.01)
-    whole.close()
-    resumed.close()
+    assert result["epoch"] == pytest.approx(0.7 * 10_000 * 2 / original.epoch_size, rel=0.01)
+    original.close()
+    resumed_feed.close()
 
 
 @pytest.mark.parametrize(
@@ -227,8 +232,8 @@ def test_mixed_feed_has_requested_fractions(recorded):
         ({}, {"connectors": ["user_steps:Noise"]}, "would only change recorded data"),
     ],
 )
-def test_unsupported_settings_of_live_samples_raise(recorded, needs, pipeline, sentence):
-    sources = [Source("one", recorded(UNITS), 0.4)]
+def test_unsupported_settings_of_live_samples_raise(make_dataset, needs, pipeline, sentence):
+    sources = [Source("one", make_dataset(UNITS), 0.4)]
     spec = PipelineSpec.model_validate(pipeline)
     with pytest.raises(SpecError, match=sentence):
         OfflineData(sources, Needs(ALL, **needs), batch_size=2, pipeline=spec, live_sources=[live_of()])

@@ -22,8 +22,8 @@ from hindcast.storage.location import resolve
 
 OBSERVATIONS = gym.spaces.Box(-1, 1, (1,), np.float32)
 ACTIONS = gym.spaces.Box(np.array([0, -2], np.float32), np.array([10, 2], np.float32))
-GIVEN = np.array([[0, -2], [5, 0], [10, 2], [7.5, 1]], dtype=np.float32)
-SCALED = [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [0.5, 0.5]]
+ENVIRONMENT_ACTIONS = np.array([[0, -2], [5, 0], [10, 2], [7.5, 1]], dtype=np.float32)
+MODULE_ACTIONS = [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [0.5, 0.5]]
 MakeDataset = Callable[..., Dataset]
 
 
@@ -64,20 +64,22 @@ def batch_of(dataset: Dataset, normalize: bool = True) -> list[list[float]]:
 
 
 def test_environment_actions_are_scaled_to_module_bounds(dataset: MakeDataset) -> None:
-    assert batch_of(dataset(GIVEN, normalized=False)) == sorted(SCALED)
+    assert batch_of(dataset(ENVIRONMENT_ACTIONS, normalized=False)) == sorted(MODULE_ACTIONS)
 
 
 def test_integer_actions_are_scaled(dataset: MakeDataset) -> None:
-    given = np.array([[0, -2], [5, 0], [10, 2]])
-    assert batch_of(dataset(given, normalized=False)) == SCALED[:3]
+    integers = np.array([[0, -2], [5, 0], [10, 2]])
+    assert batch_of(dataset(integers, normalized=False)) == MODULE_ACTIONS[:3]
 
 
 def test_module_actions_are_unchanged(dataset: MakeDataset) -> None:
-    assert batch_of(dataset(GIVEN, normalized=True)) == sorted(GIVEN.tolist())
+    assert batch_of(dataset(ENVIRONMENT_ACTIONS, normalized=True)) == sorted(ENVIRONMENT_ACTIONS.tolist())
 
 
 def test_actions_of_module_without_scaling_are_unchanged(dataset: MakeDataset) -> None:
-    assert batch_of(dataset(GIVEN, normalized=False), normalize=False) == sorted(GIVEN.tolist())
+    assert batch_of(dataset(ENVIRONMENT_ACTIONS, normalized=False), normalize=False) == sorted(
+        ENVIRONMENT_ACTIONS.tolist()
+    )
 
 
 def test_environment_actions_out_of_bounds_raise(dataset: MakeDataset) -> None:

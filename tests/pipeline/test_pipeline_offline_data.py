@@ -30,7 +30,7 @@ WITH_REWARDS = Needs(frozenset({"obs", "actions", "rewards"}))
 @pytest.fixture
 def make_data():
     """`make_data(dataset, needs, **pipeline)`, or several sources; closed after the test."""
-    made = []
+    datasets = []
 
     def make(dataset, needs=WITH_REWARDS, *, batch_size=10, seed=0, kind=OfflineData, **pipeline):
         options = {name: pipeline.pop(name) for name in ("preprocessing", "connectors_") if name in pipeline}
@@ -38,20 +38,22 @@ def make_data():
             options["connectors"] = options.pop("connectors_")
         sources = dataset if isinstance(dataset, list) else [Source("data", dataset)]
         spec = PipelineSpec.model_validate(pipeline)
-        made.append(kind(sources, needs, batch_size=batch_size, seed=seed, pipeline=spec, **options))
-        return made[-1]
+        datasets.append(kind(sources, needs, batch_size=batch_size, seed=seed, pipeline=spec, **options))
+        return datasets[-1]
 
     yield make
-    for data in made:
+    for data in datasets:
         data.close()
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+def equal_batches(left_batch, right_batch):
+    return left_batch.keys() == right_batch.keys() and all(
+        torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
+    )
 
 
-def test_recorded_files_become_batches(recorded, make_data):
-    data = make_data(recorded(UNITS), batch_size=STEPS)
+def test_recorded_files_become_batches(make_dataset, make_data):
+    data = make_data(make_dataset(UNITS), batch_size=STEPS)
     batch = data.next()
     step = batch["rewards"]
     assert sorted(step.tolist()) == list(range(STEPS))
@@ -60,23 +62,23 @@ def test_recorded_files_become_batches(recorded, make_data):
     assert {tensor.dtype for tensor in batch.values()} == {torch.float32}
 
 
-def test_residency_does_not_change_batches(recorded, make_data):
-    dataset = recorded(UNITS)
+def test_residency_does_not_change_batches(make_dataset, make_data):
+    dataset = make_dataset(UNITS)
     feeds = [
         make_data(dataset, residency=residency, windowSteps=25)
         for residency in ("Resident", "Streaming", "Auto")
     ]
     for _ in range(25):
         first, *others = [data.next() for data in feeds]
-        assert all(same(first, other) for other in others)
+        assert all(equal_batches(first, other) for other in others)
 
 
 def test_only_needed_columns_are_read(make_data):
     dataset = FakeDataset(UNITS)
-    read, asked = dataset.read, []
-    dataset.read = lambda unit, columns=None: asked.append(columns) or read(unit, columns)
+    read, columns_read = dataset.read, []
+    dataset.read = lambda unit, columns=None: columns_read.append(columns) or read(unit, columns)
     make_data(dataset, BC).next()
-    assert set(asked) == {frozenset({"obs", "actions"})}
+    assert set(columns_read) == {frozenset({"obs", "actions"})}
 
 
 def test_missing_column_is_named_before_reading(make_data):
@@ -84,10 +86,10 @@ def test_missing_column_is_named_before_reading(make_data):
         make_data(FakeDataset(UNITS), Needs(frozenset({"obs", "action_logp"})))
 
 
-def test_spaces_that_do_not_match_raise_before_reading(recorded):
+def test_spaces_that_do_not_match_raise_before_reading(make_dataset):
     other = gym.spaces.Box(-1, 1, (4,), np.float32)
     with pytest.raises(DataError, match=r"'obs' is float64 \[3\]"):
-        OfflineData([Source("data", recorded(UNITS))], BC, batch_size=10, observation_space=other)
+        OfflineData([Source("data", make_dataset(UNITS))], BC, batch_size=10, observation_space=other)
 
 
 def test_nan_in_first_epoch_raises_with_its_location(make_data):
@@ -104,12 +106,12 @@ def test_nan_in_first_epoch_raises_with_its_location(make_data):
 
 def test_state_is_json_and_resumes_exactly(make_data):
     options = {"windowSteps": 25, "connectors": ["user_steps:RunningSum"]}
-    data, resumed = (make_data(FakeDataset(UNITS), **options) for _ in range(2))
+    data, resumed_data = (make_data(FakeDataset(UNITS), **options) for _ in range(2))
     for _ in range(13):
         data.next()
-    resumed.seek(json.loads(json.dumps(data.state())))
+    resumed_data.seek(json.loads(json.dumps(data.state())))
     for _ in range(5):
-        assert same(data.next(), resumed.next())
+        assert equal_batches(data.next(), resumed_data.next())
 
 
 # Residency
@@ -179,13 +181,13 @@ def test_library_connectors_add_columns_to_batches(make_data):
 def test_stochastic_connector_draws_by_unit_and_epoch(make_data):
     dataset = FakeDataset([[6], [7]])
     options = {"connectors": ["user_steps:Noise"], "batch_size": 13}
-    data, other, windowed = (make_data(dataset, windowSteps=w, **options) for w in (100, 100, 1))
+    data, other, streamed = (make_data(dataset, windowSteps=w, **options) for w in (100, 100, 1))
     epochs = [data.next() for _ in range(2)]
-    assert same(epochs[0], other.next())
-    by_step = [batch["obs"][batch["rewards"].argsort()] for batch in (*epochs, windowed.next())]
+    assert equal_batches(epochs[0], other.next())
+    by_step = [batch["obs"][batch["rewards"].argsort()] for batch in (*epochs, streamed.next())]
     assert torch.equal(by_step[0], by_step[2])
     assert not torch.equal(by_step[0], by_step[1])
-    assert not same(make_data(dataset, seed=1, **options).next(), epochs[0])
+    assert not equal_batches(make_data(dataset, seed=1, **options).next(), epochs[0])
 
 
 def test_undeclared_randomness_raises(make_data):
@@ -282,7 +284,7 @@ def test_connector_objects_are_accepted(make_data):
             "AddObservationsFromEpisodeToBatch",
             "did you mean 'AddObservationsFromEpisodesToBatch'",
         ),
-        ("NumpyToTensor", "leave it out: batches are tensors"),
+        ("NumpyToTensor", "Leave it out: batches are already tensors"),
         ("nowhere.at:All", "there is no module 'nowhere'"),
         ("user_steps:Nobody", "has no 'Nobody'"),
         ("collections:OrderedDict", "is not a connector"),
@@ -300,7 +302,7 @@ def test_prelearner_with_options_maps_to_episodes(make_data):
 
 
 def test_prelearner_can_override_call(make_data):
-    batch = make_data(FakeDataset(UNITS), preLearner="user_steps:Whole").next()
+    batch = make_data(FakeDataset(UNITS), preLearner="user_steps:DoubleRewards").next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
 
 
@@ -314,9 +316,9 @@ def test_prelearner_can_override_call(make_data):
         ),
         ({"preLearner": "user_steps:Scale"}, SpecError, "not a subclass of OfflinePreLearner"),
         (
-            {"preLearner": "user_steps:Connected"},
+            {"preLearner": "user_steps:OverridesLearnerConnector"},
             SpecError,
-            "^Connected overrides build_learner_connector, which is never called: it is a config's",
+            "^OverridesLearnerConnector overrides build_learner_connector, which is never called: override Algo",
         ),
         (
             {"preLearner": "user_steps:Shift", "preLearnerKwargs": {"bye": 1}},
@@ -331,15 +333,16 @@ def test_invalid_prelearner_raises(options, error, message, make_data):
 
 
 def test_offline_data_subclass_is_used(make_data):
-    kind = offline_data_class(PipelineSpec(offline_data="user_steps:Doubled"))
+    kind = offline_data_class(PipelineSpec(offline_data="user_steps:DoubleSampledRewards"))
     batch = make_data(FakeDataset(UNITS), kind=kind).next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
     with pytest.raises(SpecError, match="not a subclass of OfflineData"):
         offline_data_class(PipelineSpec(offline_data="user_steps:Scale"))
     with pytest.raises(
-        SpecError, match=r"^Buffered overrides default_iter_batches_kwargs, which is never called: "
+        SpecError,
+        match=r"^OverridesIterBatches overrides default_iter_batches_kwargs, which is never called: ",
     ):
-        offline_data_class(PipelineSpec(offline_data="user_steps:Buffered"))
+        offline_data_class(PipelineSpec(offline_data="user_steps:OverridesIterBatches"))
 
 
 # Preprocessing, targets, sampling
@@ -399,42 +402,42 @@ def test_updates_per_iteration_follow_the_option(make_data):
 
 def test_mixed_sources_keep_weights_order_and_cursors(make_data):
     sources = [Source("few", FakeDataset([[9], [8]]), 1.0), Source("many", FakeDataset(UNITS), 3.0)]
-    data, again, other = (make_data(sources, seed=seed, windowSteps=25) for seed in (0, 0, 1))
-    drawn = [data._feed.source_of(batch) for batch in range(400)]
-    assert 0.2 < drawn.count(0) / 400 < 0.3
-    assert drawn == [again._feed.source_of(batch) for batch in range(400)]
-    assert drawn != [other._feed.source_of(batch) for batch in range(400)]
+    data, same_seed, other_seed = (make_data(sources, seed=seed, windowSteps=25) for seed in (0, 0, 1))
+    batch_sources = [data._feed.source_of(batch) for batch in range(400)]
+    assert 0.2 < batch_sources.count(0) / 400 < 0.3
+    assert batch_sources == [same_seed._feed.source_of(batch) for batch in range(400)]
+    assert batch_sources != [other_seed._feed.source_of(batch) for batch in range(400)]
     assert [source["share"] for source in data.plan()["sources"]] == [0.25, 0.75]
-    alone = [make_data([source], windowSteps=25) for source in sources]
-    for number in drawn[:40]:
-        assert same(data.next(), alone[number].next())
-    resumed = make_data(sources, windowSteps=25)
-    resumed.seek(data.state())
-    assert resumed.cursor == data.cursor == 400
+    single_sources = [make_data([source], windowSteps=25) for source in sources]
+    for number in batch_sources[:40]:
+        assert equal_batches(data.next(), single_sources[number].next())
+    resumed_data = make_data(sources, windowSteps=25)
+    resumed_data.seek(data.state())
+    assert resumed_data.cursor == data.cursor == 400
     for _ in range(10):
-        assert same(data.next(), resumed.next())
+        assert equal_batches(data.next(), resumed_data.next())
 
 
 def test_seek_with_other_inputs_raises(make_data):
     few, many = Source("few", FakeDataset([[9], [8]])), Source("many", FakeDataset(UNITS))
-    saved = make_data([few, many]).state()
+    state = make_data([few, many]).state()
     with pytest.raises(DataError, match="the data in many, or how Hindcast prepares them, have changed"):
-        make_data([many, few]).seek(saved)
+        make_data([many, few]).seek(state)
     with pytest.raises(
         DataError, match=r"weights of the inputs were \[1.0, 1.0\] when .* and are \[1.0\] now"
     ):
-        make_data([many]).seek(saved)
+        make_data([many]).seek(state)
 
 
 def test_two_inputs_of_one_path_are_two_sources(make_data):
     """Such as a dataset, and its best episodes once more."""
-    best, whole = Source("data", FakeDataset([[9], [8]]), 1.0), Source("data", FakeDataset(UNITS), 3.0)
-    data, alone = make_data([best, whole]), [make_data([source]) for source in (best, whole)]
-    assert data.epoch_size == sum(each.epoch_size for each in alone)
-    drawn = [data._feed.source_of(batch) for batch in range(40)]
-    assert set(drawn) == {0, 1}
-    for number in drawn:
-        assert same(data.next(), alone[number].next())
+    best, full = Source("data", FakeDataset([[9], [8]]), 1.0), Source("data", FakeDataset(UNITS), 3.0)
+    data, single_sources = make_data([best, full]), [make_data([source]) for source in (best, full)]
+    assert data.epoch_size == sum(single.epoch_size for single in single_sources)
+    batch_sources = [data._feed.source_of(batch) for batch in range(40)]
+    assert set(batch_sources) == {0, 1}
+    for number in batch_sources:
+        assert equal_batches(data.next(), single_sources[number].next())
 
 
 @pytest.mark.parametrize(
@@ -450,34 +453,34 @@ def test_two_inputs_of_one_path_are_two_sources(make_data):
 )
 def test_seek_with_other_batches_raises(options, weights, was, make_data):
     few, many = FakeDataset([[9], [8]]), FakeDataset(UNITS)
-    saved = make_data([Source("few", few, weights[0]), Source("many", many, weights[1])], **options).state()
+    state = make_data([Source("few", few, weights[0]), Source("many", many, weights[1])], **options).state()
     data = make_data([Source("few", few, 1.0), Source("many", many, 3.0)])
     with pytest.raises(DataError, match=was):
-        data.seek(saved)
-    data.seek({key: saved[key] for key in ("feed", "connectors")})  # as earlier checkpoints have it
+        data.seek(state)
+    data.seek({key: state[key] for key in ("feed", "connectors")})  # as earlier checkpoints have it
 
 
-def opened(folder):
+def open_folder(folder):
     reading = Reading((str(folder),))
     return Input(reading, opened_data=open_reading(reading))
 
 
-def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
-    recorded([[3], [4]], "a"), recorded([[5]], "b")
-    a, b = opened(tmp_path / "a"), opened(tmp_path / "b")
+def test_inputs_without_weights_are_one_dataset(make_dataset, tmp_path):
+    make_dataset([[3], [4]], "a"), make_dataset([[5]], "b")
+    a, b = open_folder(tmp_path / "a"), open_folder(tmp_path / "b")
     (source,) = sources_of([a, b])
     assert source.dataset.num_steps == 12
     assert source.dataset.digest == open_dataset([a.path, b.path]).digest
-    weighted = sources_of([a._replace(weight=1.0), b._replace(weight=3.0)])
-    assert [(source.name, source.weight) for source in weighted] == [(a.path, 1.0), (b.path, 3.0)]
-    with pytest.raises(SpecError, match="give all a weight, or none"):
+    weighted_data = sources_of([a._replace(weight=1.0), b._replace(weight=3.0)])
+    assert [(source.name, source.weight) for source in weighted_data] == [(a.path, 1.0), (b.path, 3.0)]
+    with pytest.raises(SpecError, match="give all of them a weight, or none"):
         sources_of([a._replace(weight=1.0), b])
 
 
-def test_input_top_selects_best_episodes(recorded, tmp_path):
+def test_input_top_selects_best_episodes(make_dataset, tmp_path):
     """Rewards are the numbers of the steps, so that the last of these is the best."""
-    recorded([[3, 2], [4]], "a"), recorded([[5, 6]], "b")
-    best, all_of_it = opened(tmp_path / "a")._replace(top=0.3), opened(tmp_path / "b")
+    make_dataset([[3, 2], [4]], "a"), make_dataset([[5, 6]], "b")
+    best, all_of_it = open_folder(tmp_path / "a")._replace(top=0.3), open_folder(tmp_path / "b")
     (source,) = sources_of([best, all_of_it])
     assert source.dataset.num_steps == 4 + 11
     sources = sources_of([best._replace(weight=1.0), all_of_it._replace(weight=1.0)])
@@ -499,12 +502,12 @@ def test_rllib_connectors_keep_composite_leaves(make_data):
     assert torch.equal(batch["obs/camera"][:, 0], 0.25 - batch["rewards"])
 
 
-def test_prelearner_and_connectors_can_be_pickled(recorded, make_data):
+def test_prelearner_and_connectors_can_be_pickled(make_dataset, make_data):
     names = [{"name": "user_steps:Scale", "kwargs": {"factor": 2}}, "user_steps:NegateRewards"]
-    dataset = recorded(UNITS)
-    data = make_data(dataset, connectors=names, preLearner="user_steps:Whole")
+    dataset = make_dataset(UNITS)
+    data = make_data(dataset, connectors=names, preLearner="user_steps:DoubleRewards")
     here = data._sources[0]._prelearn
-    there = pickle.loads(pickle.dumps(here))
+    restored_steps = pickle.loads(pickle.dumps(here))
     for unit in dataset.units:
-        one, other = here(unit, 0), there(unit, 0)
+        one, other = here(unit, 0), restored_steps(unit, 0)
         assert all(np.array_equal(one.columns[leaf], other.columns[leaf]) for leaf in one.columns)

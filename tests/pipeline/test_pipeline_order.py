@@ -23,14 +23,14 @@ def order_of(steps, nbytes=None, *, seed=0, window_steps=64, window_bytes=1 << 3
     )
 
 
-def delivered(order, start, count):
+def deliver(order, start, count):
     """(unit, step in unit) of `count` items from cursor `start`, found window by window."""
     window, offset = order.locate(start)
     items = []
     while len(items) < count:
-        where = [(unit, step) for unit in window.units for step in range(order.steps[unit])]
+        where = [(unit, step) for unit in window.units for step in range(order.unit_steps[unit])]
         items += [where[i] for i in order.permutation(window)[offset:]]
-        window, offset = order.following(window), 0
+        window, offset = order.next_window(window), 0
     return items[:count]
 
 
@@ -43,7 +43,7 @@ def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_b
     order = order_of(steps, seed=seed, window_steps=window_steps, window_bytes=window_bytes)
     everything = sorted((unit, step) for unit, n in enumerate(steps) for step in range(n))
     for epoch in (0, 1, 5):
-        assert sorted(delivered(order, epoch * sum(steps), sum(steps))) == everything
+        assert sorted(deliver(order, epoch * sum(steps), sum(steps))) == everything
 
 
 @examples(60)
@@ -51,8 +51,8 @@ def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_b
 def test_locate_agrees_with_iteration(steps, seed, window_steps, data):
     order = order_of(steps, seed=seed, window_steps=window_steps)
     cursor = data.draw(st.integers(0, 3 * sum(steps)))
-    walked = delivered(order, 0, cursor + 5)
-    assert delivered(order, cursor, 5) == walked[cursor:]
+    expected_window = deliver(order, 0, cursor + 5)
+    assert deliver(order, cursor, 5) == expected_window[cursor:]
 
 
 @examples(60)
@@ -66,8 +66,8 @@ def test_windows_respect_limits_unless_one_unit_exceeds_them(units, window_steps
     order = order_of(steps, nbytes, window_steps=window_steps, window_bytes=window_bytes)
     windows = order.windows(0)
     for window in windows:
-        held = sum(steps[u] for u in window.units), sum(nbytes[u] for u in window.units)
-        assert len(window.units) == 1 or (held[0] <= window_steps and held[1] <= window_bytes)
+        window_items = sum(steps[u] for u in window.units), sum(nbytes[u] for u in window.units)
+        assert len(window.units) == 1 or (window_items[0] <= window_steps and window_items[1] <= window_bytes)
     for window, after in pairwise(windows):
         unit = after.units[0]
         too_many = window.num_steps + steps[unit] > window_steps
@@ -83,14 +83,14 @@ def test_unit_beyond_window_limit_is_a_separate_window():
 
 def test_order_depends_on_seed():
     steps = [20, 30, 40]
-    first = delivered(order_of(steps, seed=7), 0, 200)
-    assert first == delivered(order_of(steps, seed=7), 0, 200)
-    assert first != delivered(order_of(steps, seed=8), 0, 200)
+    first = deliver(order_of(steps, seed=7), 0, 200)
+    assert first == deliver(order_of(steps, seed=7), 0, 200)
+    assert first != deliver(order_of(steps, seed=8), 0, 200)
 
 
 def test_epochs_differ_in_units_and_steps():
     order = order_of([10] * 20, window_steps=50)
-    epochs = [delivered(order, epoch * 200, 200) for epoch in (0, 1)]
+    epochs = [deliver(order, epoch * 200, 200) for epoch in (0, 1)]
     assert epochs[0] != epochs[1]
     assert order.windows(0)[0].units != order.windows(1)[0].units
 
@@ -130,22 +130,22 @@ def test_num_distinct_without_replacement_counts_items(cursor):
 @pytest.mark.parametrize("cursor", [0, 1, 150, 2000, 2050, 5000, 7321, 20_000])
 def test_num_distinct_with_replacement_matches_simulation(cursor):
     """Within a window, after some of an epoch's windows, and in the epochs after it."""
-    found = [
-        len(set(delivered(order_of([20] * 250, seed=seed, window_steps=100, replacement=True), 0, cursor)))
+    num_distinct = [
+        len(set(deliver(order_of([20] * 250, seed=seed, window_steps=100, replacement=True), 0, cursor)))
         for seed in range(5)
     ]
     order = order_of([20] * 250, window_steps=100, replacement=True)
-    assert order.num_distinct(cursor) == pytest.approx(np.mean(found), rel=0.01, abs=10)
+    assert order.num_distinct(cursor) == pytest.approx(np.mean(num_distinct), rel=0.01, abs=10)
 
 
 def test_num_distinct_does_not_depend_on_earlier_calls():
     order = order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True)
-    asked = [order.num_distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
+    num_calls = [order.num_distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
     fresh = [
         order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True).num_distinct(cursor)
         for cursor in (0, 30, 700, 699, 480, 2000)
     ]
-    assert asked == fresh
+    assert num_calls == fresh
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hindcast.pipeline.prelearner import OfflinePreLearner
 
 HERE = Path(__file__)
 ROWS = {"value": np.arange(6, dtype=np.float32)}
-TOLD = {"observationSpace": space_to_json(gym.spaces.Box(-9, 9, (1,), np.float32))}
+MESSAGES = {"observationSpace": space_to_json(gym.spaces.Box(-9, 9, (1,), np.float32))}
 
 
 def episodes_of(values: Any, rewards: Any = None, width: int = 1) -> dict[str, list[SingleAgentEpisode]]:
@@ -37,8 +37,8 @@ def episodes_of(values: Any, rewards: Any = None, width: int = 1) -> dict[str, l
 def test_schema_with_several_columns_stacks_one_vector() -> None:
     rows = {"age": np.arange(3), "weight": np.ones(3), "actions": np.zeros(3, int), "rewards": np.ones(3)}
     rows["eps_id"] = np.array(["a", "a", "b"], dtype=object)
-    found = OfflinePreLearner._map_to_episodes(None, batch=rows, schema={"obs": ["age", "weight"]})
-    first, second = found["episodes"]
+    episodes = OfflinePreLearner._map_to_episodes(None, batch=rows, schema={"obs": ["age", "weight"]})
+    first, second = episodes["episodes"]
     assert np.array_equal(first.get_observations(), [[0, 1], [1, 1], [1, 1]])
     assert np.array_equal(second.get_observations(), [[2, 1], [2, 1]])
     assert not first.extra_model_outputs
@@ -55,11 +55,11 @@ class Noisy(OfflinePreLearner):
 
 
 class Counting(OfflinePreLearner):
-    seen = 0
+    num_calls = 0
 
     def _map_to_episodes(self, batch, **kwargs):
-        self.seen += 1
-        return episodes_of(batch["value"] + self.seen)
+        self.num_calls += 1
+        return episodes_of(batch["value"] + self.num_calls)
 
 
 class Mutating(OfflinePreLearner):
@@ -122,7 +122,7 @@ MISTAKES = {
 
 
 def test_valid_prelearner_is_accepted() -> None:
-    block = Right.make_episodes(ROWS, {}, TOLD, "a file")
+    block = Right.make_episodes(ROWS, {}, MESSAGES, "a file")
     assert block is not None
     assert block.length.tolist() == [5]
     assert ROWS["value"].flags.writeable
@@ -132,11 +132,11 @@ def test_valid_prelearner_is_accepted() -> None:
 def test_mistake_raises_one_sentence(kind: type[OfflinePreLearner]) -> None:
     method, expected = MISTAKES[kind]
     with pytest.raises(UserCodeError) as error:
-        kind.make_episodes(ROWS, {}, TOLD, "a file")
-    said = str(error.value)
-    assert said.startswith(f"{kind.__name__}.{method}, given a file, ")
-    found = re.search(re.escape(str(HERE)) + r":(\d+)", said)
-    assert found is not None, said
+        kind.make_episodes(ROWS, {}, MESSAGES, "a file")
+    message = str(error.value)
+    assert message.startswith(f"{kind.__name__}.{method}, given a file, ")
+    found = re.search(re.escape(str(HERE)) + r":(\d+)", message)
+    assert found is not None, message
     assert re.search(r"def |mutates|@", HERE.read_text().splitlines()[int(found[1]) - 1])
-    assert expected.format(found[0]) in said
-    assert "\n" not in said
+    assert expected.format(found[0]) in message
+    assert "\n" not in message

@@ -1,4 +1,4 @@
-"""What a policy sees in training is what it sees when it acts."""
+"""Training and acting preprocess observations in the same way."""
 
 import gymnasium as gym
 import numpy as np
@@ -14,9 +14,9 @@ UNITS = [[5, 1, 7], [4, 4], [9]]
 STEPS = 30
 
 
-def acted(preprocessing, dataset):
+def act(preprocessing, dataset):
     """`{step: what the module sees}` and the same of next observations, by acting through each episode."""
-    seen, after = {}, {}
+    observations, after = {}, {}
     for block in dataset.blocks:
         for episode in range(block.num_episodes):
             rows = block.columns["obs"][block.rows_of("obs", episode)]
@@ -26,9 +26,9 @@ def acted(preprocessing, dataset):
             views = [
                 preprocessing.observe(rows[t : t + 1], first[t : t + 1])["obs"][0] for t in range(len(rows))
             ]
-            seen |= dict(zip(steps.astype(int), views, strict=False))
+            observations |= dict(zip(steps.astype(int), views, strict=False))
             after |= dict(zip(steps.astype(int), views[1:], strict=True))
-    return seen, after
+    return observations, after
 
 
 @pytest.mark.parametrize("kind", ["resident", "streaming"])
@@ -46,9 +46,9 @@ def test_training_and_acting_get_the_same_observations(
     dataset = FakeDataset(UNITS, obs_shape=shape)
     recipe = Recipe(Needs(frozenset({"obs", "new_obs", "rewards"})), preprocessing)
     batch = make_feed(kind, dataset, recipe=recipe, batch_size=STEPS, window_steps=12).next()
-    seen, after = acted(preprocessing, dataset)
+    observations, after = act(preprocessing, dataset)
     for row, step in enumerate(batch["rewards"].int().tolist()):
-        assert np.array_equal(batch["obs"][row].numpy(), seen[step].astype(np.float32))
+        assert np.array_equal(batch["obs"][row].numpy(), observations[step].astype(np.float32))
         assert np.array_equal(batch["new_obs"][row].numpy(), after[step].astype(np.float32))
 
 
@@ -64,5 +64,5 @@ def test_images_keep_dtype_and_are_stored_once(kind, make_feed):
     assert batch["obs"].shape == (10, 8, 8, 4)
     assert batch["obs"].dtype == torch.uint8
     assert torch.equal(batch["obs"][..., 1:], batch["new_obs"][..., :-1])
-    data = feed._current.data
+    data = feed._current_window.data
     assert data.columns["obs"].nbytes == 64 * (data.num_steps + len(data.length))

@@ -11,7 +11,7 @@ from hindcast.pipeline.rng import Uniforms, generator
 from layers import examples
 
 
-class Slowly:
+class LinearPriorities:
     """One number an item, and a search from the first item on."""
 
     def __init__(self, size, alpha):
@@ -26,11 +26,14 @@ class Slowly:
             self.priority[place] = max(self.priority[place], value)
 
     def draw(self, uniform):
-        left, least = uniform * self.priority.sum(dtype=np.float64), self.priority[self.priority > 0].min()
+        remaining, minimum = (
+            uniform * self.priority.sum(dtype=np.float64),
+            self.priority[self.priority > 0].min(),
+        )
         for place, priority in enumerate(self.priority.tolist()):
-            if left < priority:
-                return place, priority / float(least)
-            left -= priority
+            if remaining < priority:
+                return place, priority / float(minimum)
+            remaining -= priority
         raise AssertionError("no place has a priority")
 
 
@@ -42,46 +45,46 @@ class Slowly:
 )
 def test_draws_equal_those_of_linear_search(size, alpha, seed):
     random = np.random.default_rng(seed)
-    ours, slowly = Priorities(size, alpha), Slowly(size, alpha)
+    tree, reference = Priorities(size, alpha), LinearPriorities(size, alpha)
     begin = int(random.integers(0, size))
-    ours.fill(torch.full((begin,), ours.to_power(2.0)))
-    slowly.set(range(begin), [2.0] * begin)
+    tree.fill(torch.full((begin,), tree.to_power(2.0)))
+    reference.set(range(begin), [2.0] * begin)
     for _ in range(5):
         places, priorities = random.integers(0, size, 20), random.normal(size=20) * 3
-        ours.set(torch.from_numpy(places), torch.from_numpy(priorities))
-        slowly.set(places.tolist(), priorities.tolist())
+        tree.set(torch.from_numpy(places), torch.from_numpy(priorities))
+        reference.set(places.tolist(), priorities.tolist())
         uniform = random.random(8)
-        drawn, likelier = ours.draw(torch.from_numpy(uniform))
-        expected = [slowly.draw(number) for number in uniform.tolist()]
-        assert drawn.tolist() == [place for place, _ in expected]
-        assert likelier.tolist() == pytest.approx([ratio for _, ratio in expected])
+        slots, relative_odds = tree.draw(torch.from_numpy(uniform))
+        expected = [reference.draw(number) for number in uniform.tolist()]
+        assert slots.tolist() == [slot for slot, _ in expected]
+        assert relative_odds.tolist() == pytest.approx([ratio for _, ratio in expected])
 
 
 def test_draw_frequency_is_proportional_to_priority():
-    ours = Priorities(200, alpha=0.5)
-    wanted = np.sqrt(np.arange(200.0) + 1e-6)
-    ours.set(torch.arange(200), torch.arange(200.0, dtype=torch.float64))
-    drawn, _ = ours.draw(torch.from_numpy(np.random.default_rng(0).random(200_000)))
-    counts = np.bincount(drawn.numpy(), minlength=200)
-    expected = 200_000 * wanted / wanted.sum()
+    tree = Priorities(200, alpha=0.5)
+    powers = np.sqrt(np.arange(200.0) + 1e-6)
+    tree.set(torch.arange(200), torch.arange(200.0, dtype=torch.float64))
+    slots, _ = tree.draw(torch.from_numpy(np.random.default_rng(0).random(200_000)))
+    counts = np.bincount(slots.numpy(), minlength=200)
+    expected = 200_000 * powers / powers.sum()
     np.testing.assert_allclose(counts, expected, atol=5 * np.sqrt(expected.max()))
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1.0 - 2**-53])
 def test_empty_slot_is_never_drawn(uniform):
-    ours = Priorities(1000, alpha=1.0)
-    ours.set(torch.tensor([3, 700]), torch.tensor([1e-3, 1e6]))
-    drawn, _ = ours.draw(torch.tensor([uniform], dtype=torch.float64))
-    assert drawn.item() == (3 if uniform == 0.0 else 700)
+    tree = Priorities(1000, alpha=1.0)
+    tree.set(torch.tensor([3, 700]), torch.tensor([1e-3, 1e6]))
+    slots, _ = tree.draw(torch.tensor([uniform], dtype=torch.float64))
+    assert slots.item() == (3 if uniform == 0.0 else 700)
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 def test_invalid_priority_is_reported(wrong):
-    ours = Priorities(100, alpha=0.6)
-    assert not ours.set(torch.arange(100), torch.ones(100))
-    assert ours.set(torch.tensor([4]), torch.tensor([wrong]))
-    drawn, _ = ours.draw(torch.rand(50, dtype=torch.float64))
-    assert ((drawn >= 0) & (drawn < 100)).all()
+    tree = Priorities(100, alpha=0.6)
+    assert not tree.set(torch.arange(100), torch.ones(100))
+    assert tree.set(torch.tensor([4]), torch.tensor([wrong]))
+    slots, _ = tree.draw(torch.rand(50, dtype=torch.float64))
+    assert ((slots >= 0) & (slots < 100)).all()
 
 
 def test_uniforms_depend_only_on_their_index():

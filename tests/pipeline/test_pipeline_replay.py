@@ -16,37 +16,41 @@ from hindcast.pipeline.window import Recipe, concat_batches
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
-both = pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
+both_samplings = pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 
 
 def feed_of(sampling, batch_size=10, seed=0, units=UNITS, **needs):
     recipe, order = Recipe(Needs(ALL, sampling=sampling, **needs)), {}
     if "seq_len" in needs:
-        cut = [count_sequences(np.array(unit), needs["seq_len"], needs["burn_in"]) for unit in units]
-        order = {"items": np.array([count.sum() for count in cut])}
+        num_sequences = [
+            count_sequences(np.array(unit), needs["seq_len"], needs["burn_in"]) for unit in units
+        ]
+        order = {"unit_items": np.array([count.sum() for count in num_sequences])}
     return ReplayFeed(loader_of(FakeDataset(units), recipe, seed=seed, **order), batch_size)
 
 
-def errors(batch):
-    """What the losses of a batch would give: some function of its steps."""
+def priorities_of_batch(batch):
+    """Return priorities like those of losses: a function of the batch's steps."""
     return (batch["rewards"] * 0.37).sin()
 
 
-def learn(feed, batches, share=None):
-    """So many batches of a training on the feed: each gets its priorities, where it is drawn by them."""
-    found = []
-    for _ in range(batches):
-        found.append(feed.take(feed.batch_size, share) if share else feed.next())
-        if "weights" in found[-1] and share is None:
-            feed.prioritise(errors(found[-1]))
-    return found
+def learn(feed, num_batches, shard=None):
+    """Take batches as a training does: each gets its priorities if it is drawn by them."""
+    batches = []
+    for _ in range(num_batches):
+        batches.append(feed.take(feed.batch_size, shard) if shard else feed.next())
+        if "weights" in batches[-1] and shard is None:
+            feed.prioritise(priorities_of_batch(batches[-1]))
+    return batches
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+def equal_batches(left_batch, right_batch):
+    return left_batch.keys() == right_batch.keys() and all(
+        torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
+    )
 
 
-@both
+@both_samplings
 def test_draws_cover_all_data_and_columns_belong_together(sampling):
     (batch,) = learn(feed_of(sampling, batch_size=4000), 1)
     step = batch["rewards"]
@@ -68,35 +72,35 @@ def test_draws_follow_the_last_priorities():
         chances = powers / powers.sum()
         weights = (STEPS * chances) ** -0.5
         np.testing.assert_allclose(batch["weights"], weights[expected] / weights.max(), rtol=1e-5)
-        feed.prioritise(errors(batch))
-        slowly[expected] = np.abs(errors(batch).numpy())
+        feed.prioritise(priorities_of_batch(batch))
+        slowly[expected] = np.abs(priorities_of_batch(batch).numpy())
 
 
-@both
-@pytest.mark.parametrize("done", [0, 1, 7])
-def test_resume_repeats_the_run_exactly(sampling, done):
-    whole, resumed = (feed_of(sampling, batch_size=13) for _ in range(2))
-    learn(whole, done)
-    learn(resumed, 3)
-    resumed.seek(whole.state(), whole.tensors())
-    assert resumed.cursor == whole.cursor == 13 * done
-    for one, other in zip(learn(whole, 10), learn(resumed, 10), strict=True):
-        assert same(one, other)
-    one, other = whole.metrics(), resumed.metrics()
-    assert {**one, "data_wait_seconds": 0} == {**other, "data_wait_seconds": 0}
-    assert 0 < one["coverage"] == one["timesteps_seen"] / STEPS < 1
-    assert one["epoch"] == 13 * (done + 10) / STEPS
+@both_samplings
+@pytest.mark.parametrize("num_batches", [0, 1, 7])
+def test_resume_repeats_the_run_exactly(sampling, num_batches):
+    original, resumed_feed = (feed_of(sampling, batch_size=13) for _ in range(2))
+    learn(original, num_batches)
+    learn(resumed_feed, 3)
+    resumed_feed.seek(original.state(), original.tensors())
+    assert resumed_feed.cursor == original.cursor == 13 * num_batches
+    for expected, actual in zip(learn(original, 10), learn(resumed_feed, 10), strict=True):
+        assert equal_batches(expected, actual)
+    expected, actual = original.metrics(), resumed_feed.metrics()
+    assert {**expected, "data_wait_seconds": 0} == {**actual, "data_wait_seconds": 0}
+    assert 0 < expected["coverage"] == expected["timesteps_seen"] / STEPS < 1
+    assert expected["epoch"] == 13 * (num_batches + 10) / STEPS
 
 
-@both
+@both_samplings
 def test_shards_of_learners_equal_the_draws_of_one(sampling):
     alone, ranks = feed_of(sampling), [feed_of(sampling) for _ in range(3)]
     for _ in range(20):
         (expected,) = learn(alone, 1)
         parts = [learn(feed, 1, Shard(rank, 3))[0] for rank, feed in enumerate(ranks)]
-        assert same(concat_batches(parts), expected)
+        assert equal_batches(concat_batches(parts), expected)
         for feed in ranks if sampling == "prioritized" else ():
-            feed.prioritise(torch.cat([errors(part) for part in parts]))
+            feed.prioritise(torch.cat([priorities_of_batch(part) for part in parts]))
 
 
 def test_sequences_have_their_own_priorities():
@@ -112,13 +116,13 @@ def test_seek_to_position_of_other_data_or_draws_raises():
     feed = feed_of("prioritized")
     with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
         feed.seek(feed_of("prioritized", units=[*UNITS, [1]]).state())
-    for other in (feed_of("uniform"), feed_of("prioritized", seed=1), feed_of("prioritized", alpha=0.1)):
+    for other_feed in (feed_of("uniform"), feed_of("prioritized", seed=1), feed_of("prioritized", alpha=0.1)):
         with pytest.raises(DataError, match="the seed, the sampling"):
-            feed.seek(other.state())
+            feed.seek(other_feed.state())
 
 
 def test_priorities_require_prioritized_sampling():
-    with pytest.raises(UserCodeError, match="its needs must say sampling='prioritized'"):
+    with pytest.raises(UserCodeError, match="set sampling='prioritized' in its needs"):
         feed_of("uniform").prioritise(torch.ones(10))
     feed = feed_of("prioritized")
     feed.next()
@@ -134,7 +138,7 @@ def test_priorities_require_prioritized_sampling():
         ({"sampling": "all"}, "sampling is 'all'; it must be one of 'epochs', 'uniform', 'prioritized'"),
         ({"sampling": "uniform", "targets": True}, "targets require sampling 'epochs'"),
         ({"sampling": "prioritized", "alpha": -1.0}, "alpha is -1.0"),
-        ({"columns": frozenset({"weights"}), "sampling": "prioritized"}, "the column 'weights'"),
+        ({"columns": frozenset({"weights"}), "sampling": "prioritized"}, "adds its own column 'weights'"),
     ],
 )
 def test_impossible_sampling_needs_raise(options, sentence):
@@ -145,25 +149,28 @@ def test_impossible_sampling_needs_raise(options, sentence):
 @pytest.mark.parametrize(
     ("pipeline", "sentence"),
     [
-        ({"residency": "Streaming"}, "streamed: asked for; leave spec.pipeline.residency at Auto"),
-        ({"residentBudget": "1Ki"}, "exceed the budget of 1.0 KiB; .* raise spec.pipeline.residentBudget"),
-        ({"sampling": "WithReplacement"}, r"spec.pipeline.sampling is WithReplacement.* leave it out"),
+        ({"residency": "Streaming"}, "streamed: asked for. Leave spec.pipeline.residency at Auto"),
+        ({"residentBudget": "1Ki"}, "exceed the budget of 1.0 KiB. .* raise spec.pipeline.residentBudget"),
+        ({"sampling": "WithReplacement"}, r"spec.pipeline.sampling is WithReplacement.* Leave it out"),
     ],
 )
-@both
-def test_draws_from_streamed_data_raise(recorded, pipeline, sentence, sampling):
+@both_samplings
+def test_draws_from_streamed_data_raise(make_dataset, pipeline, sentence, sampling):
     spec = PipelineSpec.model_validate(pipeline)
     needs = Needs(frozenset({"obs"}), sampling=sampling)
     with pytest.raises(SpecError, match=sentence):
-        OfflineData([Source("data", recorded(UNITS))], needs, batch_size=4, pipeline=spec)
+        OfflineData([Source("data", make_dataset(UNITS))], needs, batch_size=4, pipeline=spec)
 
 
-def test_weighted_sources_have_their_own_priorities(recorded):
-    sources = [Source("one", recorded(UNITS, "one"), 0.7), Source("two", recorded(UNITS[:3], "two"), 0.3)]
-    whole, resumed = (
+def test_weighted_sources_have_their_own_priorities(make_dataset):
+    sources = [
+        Source("one", make_dataset(UNITS, "one"), 0.7),
+        Source("two", make_dataset(UNITS[:3], "two"), 0.3),
+    ]
+    original, resumed_feed = (
         OfflineData(sources, Needs(ALL, sampling="prioritized"), batch_size=8, seed=1) for _ in range(2)
     )
-    learn(whole, 12)
-    resumed.seek(whole.state(), whole.tensors())
-    for one, other in zip(learn(whole, 12), learn(resumed, 12), strict=True):
-        assert same(one, other)
+    learn(original, 12)
+    resumed_feed.seek(original.state(), original.tensors())
+    for expected, actual in zip(learn(original, 12), learn(resumed_feed, 12), strict=True):
+        assert equal_batches(expected, actual)

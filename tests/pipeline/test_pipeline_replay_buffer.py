@@ -54,26 +54,29 @@ def plain(state):
     nbytes=st.none() | st.integers(1, 3000),
 )
 def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
-    store, slowly, first = EpisodeStore(capacity, nbytes), [], 0
-    for own in lengths:
-        block = block_of(own, first)
+    store, expected_blocks, first = EpisodeStore(capacity, nbytes), [], 0
+    for episode_lengths in lengths:
+        block = block_of(episode_lengths, first)
         store.add(block)
-        slowly += [block.take([number]) for number in range(len(own))]
-        first += sum(own)
-        sizes = [sum(column.nbytes for column in each.columns.values()) for each in slowly]
-        while len(slowly) > 1 and (
-            sum(each.num_steps for each in slowly) > capacity or sum(sizes) > (nbytes or 1 << 40)
+        expected_blocks += [block.take([number]) for number in range(len(episode_lengths))]
+        first += sum(episode_lengths)
+        sizes = [
+            sum(column.nbytes for column in block_part.columns.values()) for block_part in expected_blocks
+        ]
+        while len(expected_blocks) > 1 and (
+            sum(block_part.num_steps for block_part in expected_blocks) > capacity
+            or sum(sizes) > (nbytes or 1 << 40)
         ):
-            slowly.pop(0)
+            expected_blocks.pop(0)
             sizes.pop(0)
-        ids = [name for each in store.blocks for name in each.eps_id]
-        assert ids == [each.eps_id[0] for each in slowly]
+        ids = [name for block_part in store.blocks for name in block_part.eps_id]
+        assert ids == [block_part.eps_id[0] for block_part in expected_blocks]
         assert store.nbytes == sum(sizes)
     assert store.num_evicted == sum(map(len, lengths)) - store.num_episodes
     steps = np.random.default_rng(0).integers(0, store.num_steps, 20)
-    found = store.rows("rewards", steps)
-    expected = np.concatenate([each.columns["rewards"] for each in slowly])
-    assert (found == expected[steps]).all()
+    rewards = store.rows("rewards", steps)
+    expected = np.concatenate([block_part.columns["rewards"] for block_part in expected_blocks])
+    assert (rewards == expected[steps]).all()
 
 
 def test_store_merges_blocks():
@@ -113,7 +116,7 @@ def test_transition_covers_n_steps(kind):
     buffer = kind(1000)
     buffer.add([episode(number, 3 + number, end="truncated", infos=True) for number in range(8)])
     options = {"n_step": (1, 4), "gamma": 0.5, "include_infos": True, "include_extra_model_outputs": True}
-    seen = set()
+    transitions = set()
     for item in items(buffer, 1000, **options):
         (number, t), n = item.get_observations(0), item.get_extra_model_outputs("n_step", 0)
         assert item.get_rewards(0) == pytest.approx(sum(0.5**k * (100 * number + t + k) for k in range(n)))
@@ -123,9 +126,9 @@ def test_transition_covers_n_steps(kind):
         assert item.id_ == f"e{int(number)}"
         assert item.is_truncated == (t + n == 3 + number)
         assert item.get_extra_model_outputs("weights", 0) == 1
-        seen.add((number, t, int(n)))
-    assert {n for _, _, n in seen} == {1, 2, 3}
-    assert len({(number, t) for number, t, _ in seen}) == len(buffer) == sum(range(3, 11))
+        transitions.add((number, t, int(n)))
+    assert {n for _, _, n in transitions} == {1, 2, 3}
+    assert len({(number, t) for number, t, _ in transitions}) == len(buffer) == sum(range(3, 11))
     assert buffer.get_sampled_timesteps() == 1000
     assert list(items(buffer, 1)[0].extra_model_outputs) == ["n_step", "weights"]
 
@@ -162,14 +165,14 @@ def test_sampled_sequences_have_lookback():
     buffer = EpisodeReplayBuffer(1000)
     buffer.add([episode(number, 2 + 5 * number) for number in range(3)])
     starts = set()
-    found = buffer.sample(300, sample_episodes=True, batch_length_T=4, lookback=2, min_batch_length_T=3)
-    for item in found:
+    samples = buffer.sample(300, sample_episodes=True, batch_length_T=4, lookback=2, min_batch_length_T=3)
+    for item in samples:
         number, t = item.get_observations(0)
         assert len(item) == min(4, 2 + 5 * number - t) >= 3
         starts.add((int(number), int(t)))
         assert item.rewards.lookback == min(2, t)
     assert starts == {(1, t) for t in range(5)} | {(2, t) for t in range(10)}
-    with pytest.raises(ValueError, match="longest episode held has 12"):
+    with pytest.raises(ValueError, match="longest stored episode has 12"):
         buffer.sample(1, sample_episodes=True, batch_length_T=20, min_batch_length_T=13)
 
 
@@ -178,7 +181,7 @@ def test_composite_values_have_the_structure_of_their_space():
         place=gym.spaces.Box(-1, 1, (2,)), pair=gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2)
     )
     observations = [space.sample() for _ in range(5)]
-    made = SingleAgentEpisode(
+    first_episode = SingleAgentEpisode(
         observations=observations,
         actions=[0] * 4,
         rewards=[0.0] * 4,
@@ -186,12 +189,12 @@ def test_composite_values_have_the_structure_of_their_space():
         len_lookback_buffer=0,
     )
     buffer = EpisodeReplayBuffer(100)
-    buffer.add(made)
+    buffer.add(first_episode)
     (item,) = items(buffer, 1)
     assert isinstance(item.get_observations(0)["pair"], tuple)
-    again = EpisodeReplayBuffer(100)
-    again.set_state(buffer.get_state())
-    sample = again.sample(2, batch_length_T=3)
+    restored = EpisodeReplayBuffer(100)
+    restored.set_state(buffer.get_state())
+    sample = restored.sample(2, batch_length_T=3)
     assert sample["obs"]["place"].shape == (2, 3, 2)
     assert isinstance(sample["obs"]["pair"], tuple)
 
@@ -200,65 +203,67 @@ def test_blocks_of_data_are_accepted():
     buffer = EpisodeReplayBuffer(1000)
     buffer.add(block_of([4, 5]))
     buffer.add(block_of([3], first=9))
-    drawn = {float(item.get_rewards(0)) for item in items(buffer)}
-    assert drawn == set(range(12))
+    rewards = {float(item.get_rewards(0)) for item in items(buffer)}
+    assert rewards == set(range(12))
 
 
 @KINDS
 def test_buffer_after_set_state_continues_exactly(kind):
-    whole, resumed = kind(60, seed=7), kind(60)
+    original, restored_buffer = kind(60, seed=7), kind(60)
 
     def learn(buffer, rounds):
-        found = []
+        drawn_items = []
         for number in rounds:
             buffer.add(episode(number, 5 + number % 4, infos=True))
             sample = items(buffer, 32, n_step=2)
-            found += [(item.id_, item.t_started, *item.get_extra_model_outputs("weights")) for item in sample]
+            drawn_items += [
+                (item.id_, item.t_started, *item.get_extra_model_outputs("weights")) for item in sample
+            ]
             if kind is PrioritizedEpisodeReplayBuffer:
                 buffer.update_priorities([np.sin(item.get_rewards(0)) for item in sample])
-        return found
+        return drawn_items
 
-    learn(whole, range(12))
-    state = whole.get_state()
-    resumed.set_state(state)
-    assert plain(resumed.get_state()) == plain(state)
-    assert learn(whole, range(12, 24)) == learn(resumed, range(12, 24))
-    assert plain(whole.get_state()) == plain(resumed.get_state())
-    assert whole.get_num_episodes_evicted() == 24 - whole.get_num_episodes() > 0
+    learn(original, range(12))
+    state = original.get_state()
+    restored_buffer.set_state(state)
+    assert plain(restored_buffer.get_state()) == plain(state)
+    assert learn(original, range(12, 24)) == learn(restored_buffer, range(12, 24))
+    assert plain(original.get_state()) == plain(restored_buffer.get_state())
+    assert original.get_num_episodes_evicted() == 24 - original.get_num_episodes() > 0
 
 
 def test_pending_priorities_survive_a_resume():
-    whole, resumed = (PrioritizedEpisodeReplayBuffer(60, alpha=0.5) for _ in range(2))
-    resumed.set_state(whole.get_state())  # of an empty buffer
-    whole.add([episode(0, 6), episode(1, 5)])
-    whole.sample(8)
-    resumed.set_state(whole.get_state())
-    for buffer in (whole, resumed):
+    original, restored_buffer = (PrioritizedEpisodeReplayBuffer(60, alpha=0.5) for _ in range(2))
+    restored_buffer.set_state(original.get_state())  # of an empty buffer
+    original.add([episode(0, 6), episode(1, 5)])
+    original.sample(8)
+    restored_buffer.set_state(original.get_state())
+    for buffer in (original, restored_buffer):
         buffer.update_priorities(np.arange(8) + 2)
         buffer.add(episode(2, 3))
-    assert plain(whole.get_state()) == plain(resumed.get_state())
+    assert plain(original.get_state()) == plain(restored_buffer.get_state())
 
 
 def test_priorities_move_with_their_steps():
     buffer = PrioritizedEpisodeReplayBuffer(40, alpha=0.5, seed=3)
-    wanted = {}
+    priority_of = {}
     for number in range(12):
         buffer.add(episode(number, 8), weight=2.0)
-        wanted |= {(number, t): 2.0 for t in range(8)}
+        priority_of |= {(number, t): 2.0 for t in range(8)}
         sample = buffer.sample(30)
-        chosen = [tuple(map(int, item.get_observations(0))) for item in sample]
-        given = {place: 0.1 + (7 * place[0] + 3 * place[1]) % 5 for place in chosen}
-        buffer.update_priorities([given[place] for place in chosen])
-        wanted |= given
-    held = sorted(place for place in wanted if place[0] >= 12 - buffer.get_num_episodes())
-    powers = np.sqrt([wanted[place] + 1e-6 for place in held])
+        sampled_steps = [tuple(map(int, item.get_observations(0))) for item in sample]
+        new_priorities = {step: 0.1 + (7 * step[0] + 3 * step[1]) % 5 for step in sampled_steps}
+        buffer.update_priorities([new_priorities[step] for step in sampled_steps])
+        priority_of |= new_priorities
+    stored_steps = sorted(step for step in priority_of if step[0] >= 12 - buffer.get_num_episodes())
+    powers = np.sqrt([priority_of[step] + 1e-6 for step in stored_steps])
     sample = buffer.sample(20_000, beta=0.4)
-    at = {place: number for number, place in enumerate(held)}
-    counts, weights = np.zeros(len(held)), np.zeros(len(held))
+    at = {step: number for number, step in enumerate(stored_steps)}
+    counts, weights = np.zeros(len(stored_steps)), np.zeros(len(stored_steps))
     for item in sample:
-        place = at[tuple(map(int, item.get_observations(0)))]
-        counts[place] += 1
-        weights[place] = item.get_extra_model_outputs("weights", 0)
+        step = at[tuple(map(int, item.get_observations(0)))]
+        counts[step] += 1
+        weights[step] = item.get_extra_model_outputs("weights", 0)
     np.testing.assert_allclose(counts / 20_000, powers / powers.sum(), atol=0.008)
     np.testing.assert_allclose(weights, (powers / powers.min()) ** -0.4, rtol=1e-5)
 
@@ -273,36 +278,36 @@ def test_new_steps_have_the_maximum_priority():
 
 
 def test_invalid_arguments_of_buffer_raise():
-    buffer, prioritised = EpisodeReplayBuffer(100), PrioritizedEpisodeReplayBuffer(100)
+    buffer, prioritized_buffer = EpisodeReplayBuffer(100), PrioritizedEpisodeReplayBuffer(100)
     with pytest.raises(ValueError, match="capacity_bytes is 0"):
         PrioritizedEpisodeReplayBuffer(capacity_bytes=0)
     with pytest.raises(ValueError, match="the buffer is empty"):
         buffer.sample(1)
     buffer.add(episode(0, 4))
-    prioritised.add(episode(0, 4))
-    with pytest.raises(ValueError, match="give one of them"):
+    prioritized_buffer.add(episode(0, 4))
+    with pytest.raises(ValueError, match="set one of them"):
         buffer.sample(1, batch_size_B=1)
-    with pytest.raises(ValueError, match="n_step is of episodes of one step"):
+    with pytest.raises(ValueError, match="n_step requires episodes of one step"):
         buffer.sample(1, n_step=3)
     with pytest.raises(
-        ValueError, match=r"'obs' is float32 .* in the episodes, and float32 .* in those that are"
+        ValueError, match=r"'obs' is float32 .* in the new episodes, but float32 .* in the stored"
     ):
         buffer.add(wider(episode(1, 3)))
     with pytest.raises(ValueError, match="only one of them has infos"):
-        prioritised.add(episode(1, 3, infos=True))
-    assert prioritised.get_added_timesteps() == 4
-    with pytest.raises(ValueError, match="sample before update_priorities"):
-        prioritised.update_priorities([1.0])
-    prioritised.sample(3)
-    with pytest.raises(ValueError, match="3 items drawn last, and priorities of shape"):
-        prioritised.update_priorities([1.0])
-    with pytest.raises(ValueError, match="give a finite one"):
-        prioritised.update_priorities([1.0, 2.0, np.nan])
+        prioritized_buffer.add(episode(1, 3, infos=True))
+    assert prioritized_buffer.get_added_timesteps() == 4
+    with pytest.raises(ValueError, match="call sample first"):
+        prioritized_buffer.update_priorities([1.0])
+    prioritized_buffer.sample(3)
+    with pytest.raises(ValueError, match="3 items were drawn last, but priorities have shape"):
+        prioritized_buffer.update_priorities([1.0])
+    with pytest.raises(ValueError, match="pass a finite one"):
+        prioritized_buffer.update_priorities([1.0, 2.0, np.nan])
     with pytest.raises(ValueError, match="single timesteps"):
-        prioritised.sample(3, batch_length_T=4)
+        prioritized_buffer.sample(3, batch_length_T=4)
 
 
-def wider(made):
-    block = episodes_to_block([made])
+def wider(first_episode):
+    block = episodes_to_block([first_episode])
     columns = {**block.columns, "obs": np.tile(block.columns["obs"], 2)}
     return block_to_episodes(block.with_columns(columns))

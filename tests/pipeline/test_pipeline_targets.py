@@ -15,7 +15,7 @@ from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
-both = pytest.mark.parametrize("kind", list(KINDS))
+both_kinds = pytest.mark.parametrize("kind", list(KINDS))
 
 
 class Training:
@@ -41,18 +41,18 @@ class Training:
 @pytest.fixture
 def begin():
     """`begin(kind, every)` gives a `Training` whose feed is closed after the test."""
-    made = []
+    trainings = []
 
     def start(*args):
-        made.append(Training(*args))
-        return made[-1]
+        trainings.append(Training(*args))
+        return trainings[-1]
 
     yield start
-    for training in made:
+    for training in trainings:
         training.feed.close()
 
 
-@both
+@both_kinds
 def test_targets_are_kept_until_the_window_ends(kind, begin):
     training = begin(kind)
     for _ in range(40):
@@ -61,7 +61,7 @@ def test_targets_are_kept_until_the_window_ends(kind, begin):
         assert made_at == window.first_cursor // 4
 
 
-@both
+@both_kinds
 @pytest.mark.parametrize("every", [1, 3])
 def test_targets_are_recomputed_when_due(kind, every, begin):
     training = begin(kind, every)
@@ -71,33 +71,33 @@ def test_targets_are_recomputed_when_due(kind, every, begin):
     assert len(set(training.entered)) < len(training.entered) + 1
 
 
-@both
+@both_kinds
 @pytest.mark.parametrize("every", [None, 3])
-@pytest.mark.parametrize("done", [0, 1, 5, 6, 7, 8, 25])
-def test_resume_keeps_current_targets(kind, every, done, begin):
-    whole = begin(kind, every)
-    for _ in range(done):
-        whole.update()
-    state, tensors = json.loads(json.dumps(whole.feed.state())), whole.feed.tensors()
+@pytest.mark.parametrize("num_updates", [0, 1, 5, 6, 7, 8, 25])
+def test_resume_keeps_current_targets(kind, every, num_updates, begin):
+    original = begin(kind, every)
+    for _ in range(num_updates):
+        original.update()
+    state, tensors = json.loads(json.dumps(original.feed.state())), original.feed.tensors()
     for other_kind in KINDS:
         resumed = begin(other_kind, every)
-        resumed.updates = done
+        resumed.updates = num_updates
         resumed.feed.seek(state, tensors)
         assert resumed.feed.state() == state, "a checkpoint taken at once holds them too"
         assert resumed.feed.tensors().keys() == tensors.keys()
-    expected = [whole.update() for _ in range(12)]
+    expected = [original.update() for _ in range(12)]
     assert all(torch.equal(batch["made_at"], resumed.update()["made_at"]) for batch in expected)
 
 
-@both
+@both_kinds
 def test_closed_feed_keeps_current_targets(kind, begin):
-    training, other = begin(kind), begin(kind)
+    training, reopened = begin(kind), begin(kind)
     for _ in range(9):
         training.update()
-        other.update()
+        reopened.update()
     training.feed.close()
     for _ in range(9):
-        assert torch.equal(training.update()["made_at"], other.update()["made_at"])
+        assert torch.equal(training.update()["made_at"], reopened.update()["made_at"])
 
 
 def test_tensors_contain_only_current_targets(begin):
@@ -105,27 +105,27 @@ def test_tensors_contain_only_current_targets(begin):
     while training.feed.cursor < training.feed.epoch_size:
         training.update()
         window, offset = training.feed._order.locate(training.feed.cursor)
-        kept = training.feed.tensors()
-        assert [len(column) for column in kept.values()] == ([window.steps] if offset else [])
+        target_tensors = training.feed.tensors()
+        assert [len(column) for column in target_tensors.values()] == ([window.num_steps] if offset else [])
 
 
 def test_mixed_sources_have_their_own_targets(begin):
-    def mixed():
+    def make_mixed_feed():
         parts = [begin("streaming"), begin("resident")]
         return parts, MixedFeed([(part.feed, 1.0) for part in parts], 0, 4)
 
-    (parts, whole), (others, resumed) = mixed(), mixed()
+    (parts, original), (resumed_parts, resumed) = make_mixed_feed(), make_mixed_feed()
     for update in range(9):
         for part in parts:
             part.updates = update
-        whole.next()
-    resumed.seek(whole.state(), whole.tensors())
-    assert set(whole.tensors()) == {"0/made_at", "1/made_at"}
+        original.next()
+    resumed.seek(original.state(), original.tensors())
+    assert set(original.tensors()) == {"0/made_at", "1/made_at"}
     for update in range(9, 20):
-        for part in (*parts, *others):
+        for part in (*parts, *resumed_parts):
             part.updates = update
-        assert torch.equal(whole.next()["made_at"], resumed.next()["made_at"])
-    assert whole.metrics()["targets_age"] == max(part.feed.metrics()["targets_age"] for part in parts)
+        assert torch.equal(original.next()["made_at"], resumed.next()["made_at"])
+    assert original.metrics()["targets_age"] == max(part.feed.metrics()["targets_age"] for part in parts)
 
 
 @pytest.mark.parametrize("frames", [1, 3])
@@ -133,10 +133,10 @@ def test_map_observations_equals_batches(frames):
     dataset = FakeDataset(UNITS, obs_shape=(2, 2))
     preprocessing = Preprocessing(_box(), _box(), frame_stack=frames)
     window = loader_of(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).load_all(0)
-    found = window.map_observations(lambda batch: batch["obs"], chunk_rows=7)
+    observations = window.map_observations(lambda batch: batch["obs"], chunk_rows=7)
     batch = window.gather(torch.arange(window.num_steps))
-    assert torch.equal(found[window.obs_row], batch["obs"])
-    assert torch.equal(found[window.obs_row + 1], batch["new_obs"])
+    assert torch.equal(observations[window.obs_row], batch["obs"])
+    assert torch.equal(observations[window.obs_row + 1], batch["new_obs"])
 
 
 def _box():

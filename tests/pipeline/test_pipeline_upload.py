@@ -54,14 +54,14 @@ def test_upload_to_gpu_uses_a_separate_stream(monkeypatch):
         streams.asked.append(f"allocate on {streams.used[-1]}")
         return empty_like(tensor, device=device)
 
-    def copied(target, source, non_blocking):
+    def copy_tensor(target, source, non_blocking):
         assert non_blocking
         streams.asked.append(f"copy on {streams.used[-1]}")
         return copy(target, source)
 
     monkeypatch.setattr(torch, "get_device_module", lambda device: streams)
     monkeypatch.setattr(upload_module.torch, "empty_like", allocate)
-    monkeypatch.setattr(torch.Tensor, "copy_", copied)
+    monkeypatch.setattr(torch.Tensor, "copy_", copy_tensor)
     tensors = upload(ARRAYS, torch.device("meta"))
     assert streams.asked == [
         *["allocate on the learner's"] * 2,

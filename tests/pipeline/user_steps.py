@@ -113,7 +113,7 @@ class Shift(OfflinePreLearner):
         return block.with_columns({**block.columns, "obs": block.columns["obs"] + self.by})
 
 
-class Whole(OfflinePreLearner):
+class DoubleRewards(OfflinePreLearner):
     def __call__(self, unit, epoch=0):
         block = super().__call__(unit, epoch)
         return block.with_columns({**block.columns, "rewards": block.columns["rewards"] * 2})
@@ -124,18 +124,18 @@ class Broken(OfflinePreLearner):
         raise KeyError("sentence")
 
 
-class Connected(OfflinePreLearner):
+class OverridesLearnerConnector(OfflinePreLearner):
     def build_learner_connector(self, *args, **kwargs):
         raise AssertionError("called")
 
 
-class Buffered(OfflineData):
+class OverridesIterBatches(OfflineData):
     @property
     def default_iter_batches_kwargs(self):
         raise AssertionError("called")
 
 
-class Doubled(OfflineData):
+class DoubleSampledRewards(OfflineData):
     def sample(self, num_samples):
         batch = super().sample(num_samples)
         return {**batch, "rewards": batch["rewards"] * 2}

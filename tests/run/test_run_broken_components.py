@@ -13,7 +13,7 @@ from hindcast.cluster.outcome import classify
 from hindcast.errors import UserError
 from support import train, training
 
-NOISE = "made two different columns '{}' of the same data: draw random numbers from context.rng alone"
+NOISE = "returned two different columns '{}' for the same data: draw random numbers only from context.rng"
 LOSS = "returned a loss of optimiser 'critic' that "
 KEEPS = "changes self.{} from update to update, and checkpoints do not save it: make it a buffer"
 
@@ -63,7 +63,7 @@ CONNECTORS = {
     "DropsEpisode": ("their number and lengths must stay as recorded", "def __call__"),
     "NoBlock": ("returned a dict; it must return a Block", "def __call__"),
     "Narrow": (
-        "returned 'obs' of shape [3], which was [4]: the network sees observations as",
+        "returned 'obs' of shape [3], but it had shape [4]: the network expects the",
         "def __call__",
     ),
     "NumpyNoise": (NOISE.format("obs"), "def __call__"),
@@ -75,13 +75,13 @@ CONNECTORS = {
     "RaisesOnEpisodes": ("connector RaisesOnEpisodes raised AttributeError at", "no_such_thing"),
     "NoisyEpisodes": (NOISE.format("rewards"), "def __call__"),
     "ReturnsNothing": ("returned a NoneType; it must return the batch, a dictionary", "def __call__"),
-    "ChangesEnds": ("changed 'terminateds'; where episodes end must stay as recorded", "def __call__"),
+    "ChangesEnds": ("changed 'terminateds'; the ends of episodes must stay as recorded", "def __call__"),
     "with_noise": ("connector SecondIsNoisy at", "def __call__"),
     "HalfBatch": ("returned 'actions' of shape [16]; the batch has 32 items", "def __call__"),
     "NoBatch": ("returned a list; it must return the batch", "def __call__"),
     "NumpyBatch": ("returned 'actions' as a ndarray; a batch holds tensors", "def __call__"),
     "NoisyBatch": (NOISE.format("obs"), "def __call__"),
-    "ForgetfulBatch": ("keep nothing from call to call but what state() returns and load()", "def __call__"),
+    "ForgetfulBatch": ("keep no state between calls except what state() returns and load()", "def __call__"),
     "RaisingBatch": ("connector RaisingBatch raised KeyError at", 'batch["observations"]'),
 }
 PIPELINES = {

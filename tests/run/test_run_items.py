@@ -95,7 +95,7 @@ def test_training_on_prioritised_draws_resumes_exactly(
 
 
 def test_missing_priorities_are_reported(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the losses of the previous batch gave none"):
+    with pytest.raises(UserError, match="the losses of the previous batch returned no priorities"):
         fit("Unprioritised", tmp_path, walks)
 
 

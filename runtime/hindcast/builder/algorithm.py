@@ -394,6 +394,7 @@ class RunningAlgorithm:
             store = SingleCheckpointStore(resolve("."))
             self._evaluations = Evaluations(plan.training, store, self._reporter, callbacks=self._callbacks)
         self._trainer = _make_trainer(plan, self._reporter)
+        # Evaluation processes use CPUs, which torch's threads must leave to them.
         self._trainer.num_busy_processors = self._evaluations.num_processes if self._evaluations else 0
         for note in _without_derived_fields(self._trainer.notes):
             self._add_note(note)

@@ -48,6 +48,7 @@ class SingleCheckpointStore(CheckpointStore):
             DataError: the folder contains files and is not a checkpoint.
         """
         names = [entry.relative_path for entry in self.location.list()]
+        # The folder is the user's choice, so files that are not a checkpoint's must never be overwritten.
         if names and not self.location.child("checkpoint.json").exists():
             raise DataError(
                 f"{self.location} contains {', '.join(names[:3])} and is not a checkpoint: pass save_to_path() a new "

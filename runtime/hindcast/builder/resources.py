@@ -93,6 +93,7 @@ def training_resource(algorithm: str, options: Options, name: str, stop: Fields 
     input_options = {**options, "input_": "sampler"} if adds_sampler else options
     spec["input"] = [{"sampler": {}}] if is_online else input_fields(input_options, spec.get("input", {}))
     _need_environment(spec, any("sampler" in source for source in spec["input"]))
+    # Trainings in files refuse an algorithm that only learns online, so its options are checked like a recording's.
     problems = check_algorithm("OfflineRecording", spec, ("spec",)) if is_online else None
     return _parse_resource(OfflineTraining, name, spec, problems)
 

@@ -79,6 +79,7 @@ def to_portable(environment: Any) -> Any:
 def import_path_of(obj: Any) -> str | None:
     """Return the "package.module:Name" of a class or function, or None if another process cannot import it."""
     module, name = getattr(obj, "__module__", "__main__"), getattr(obj, "__qualname__", "")
+    # Another process has another `__main__`, and cannot reach names within functions or classes.
     if module == "__main__" or not name.isidentifier():
         return None
     # A name may have been reassigned, for example by a decorator.

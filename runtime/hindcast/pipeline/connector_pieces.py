@@ -166,8 +166,8 @@ class AgentToModuleMapping(_UnneededConnector):
 
 
 LIBRARY_CONNECTORS: Final = {
-    piece.__name__: piece
-    for piece in (
+    connector.__name__: connector
+    for connector in (
         AddObservationsFromEpisodesToBatch,
         AddNextObservationsFromEpisodesToTrainBatch,
         AddColumnsFromEpisodesToTrainBatch,
@@ -180,8 +180,8 @@ UNNEEDED_CONNECTORS: Final = {
     "FrameStackingLearner": "spec.model.frameStack stacks frames, both in training and in acting",
     "MeanStdFilter": "spec.model.observationFilter normalises observations, both in training and in acting",
     **{
-        piece.__name__: piece.reason
-        for piece in (
+        connector.__name__: connector.reason
+        for connector in (
             AddOneTsToEpisodesAndTruncate,
             GeneralAdvantageEstimation,
             AddStatesFromEpisodesToBatch,

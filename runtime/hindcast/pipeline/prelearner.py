@@ -55,7 +55,7 @@ _UNSUPPORTED_OVERRIDES: Final = {
     "_validate_episodes": "override _map_to_episodes(self, block), and raise there",
     "_postprocess_and_sample": "override _map_to_episodes(self, block), or sample in a subclass of OfflineData",
     "_should_module_be_updated": "the only module is always trained",
-    "build_learner_connector": "override AlgorithmConfig.build_learner_connector instead",
+    "build_learner_connector": "override AlgorithmConfig.build_learner_connector",
     "default_prelearner_buffer_class": _NO_BUFFER,
     "default_prelearner_buffer_kwargs": _NO_BUFFER,
 }

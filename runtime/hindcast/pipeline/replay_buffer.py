@@ -1,4 +1,4 @@
-"""`EpisodeReplayBuffer` and `PrioritizedEpisodeReplayBuffer`, with RLlib's interface, over columns."""
+"""`EpisodeReplayBuffer` and `PrioritizedEpisodeReplayBuffer`, with RLlib's interface and columnar storage."""
 
 from __future__ import annotations
 
@@ -26,25 +26,24 @@ I64 = NDArray[np.int64]
 Episodes = SingleAgentEpisode | Sequence[SingleAgentEpisode] | Block
 
 _POWER_COLUMN: Final = "__priority__"
-"""A column of the stored blocks: each step's priority to the power of alpha. It moves with its episode."""
+"""Column of the stored blocks with each step's priority to the power of alpha; it moves with its episode."""
 _BASE_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
 class EpisodeReplayBuffer:
-    """Episodes to draw from, uniformly over timesteps and with replacement (RLlib's class of the same name).
+    """A buffer that draws timesteps uniformly, with replacement (RLlib's class of the same name).
 
-    Episodes are kept in columns, and drawn without a Python object per timestep. A fragment that continues one that
-    is held becomes part of its episode. Where a limit is exceeded, the oldest episodes are dropped; the newest
-    always stays.
+    Episodes are stored in columns and drawn without a Python object per timestep. A fragment that continues a stored
+    one is joined to its episode. Beyond a limit the oldest episodes are dropped; the newest one always stays.
 
     Episodes that are drawn are in NumPy mode.
 
     Args:
-        capacity: most timesteps.
-        batch_size_B: items of a sample.
-        batch_length_T: timesteps of an item.
-        capacity_bytes: most bytes of all columns; None for no such bound. Not in RLlib.
-        seed: of the draws; number d of them follows from the seed and d (RLlib's cannot be seeded).
+        capacity: maximum number of timesteps.
+        batch_size_B: number of items of a sample.
+        batch_length_T: number of timesteps of an item.
+        capacity_bytes: maximum bytes of all columns; None for no limit. Not in RLlib.
+        seed: seed of the draws; draw number d depends on the seed and d (RLlib's cannot be seeded).
 
     Raises:
         ValueError: a capacity below 1.
@@ -72,7 +71,7 @@ class EpisodeReplayBuffer:
         self._spaces: list[Any] = [None, None]
 
     def __len__(self) -> int:
-        """Timesteps held."""
+        """Number of stored timesteps."""
         return self._store.num_steps
 
     @property
@@ -81,10 +80,10 @@ class EpisodeReplayBuffer:
         return self._store.nbytes
 
     def add(self, episodes: Episodes) -> None:
-        """Add episodes: complete ones, fragments, or a block of them (of a runner, of a dataset's unit).
+        """Add episodes: complete ones, fragments, or a block of them (from a runner or a dataset's unit).
 
         Raises:
-            ValueError: episodes that differ in columns, from each other or from those that are held.
+            ValueError: episodes differ in columns from each other or from the stored ones.
         """
         block = self._block_of(episodes)
         self._store.add(block)
@@ -108,31 +107,33 @@ class EpisodeReplayBuffer:
         """Draw items.
 
         Args:
-            num_items: B, as `batch_size_B`; give one of them.
-            batch_size_B: B; the buffer's own if None.
-            batch_length_T: T; the buffer's own if None, and 1 for episodes.
-            n_step: of episodes of one step: the steps that each covers, fewer where its episode ends before
-                (RLlib never draws those); from a to below b where this is a pair.
-            gamma: discount of the n steps' rewards.
-            include_infos: episodes have the infos of their observations.
-            include_extra_model_outputs: episodes have the model's further outputs.
-            sample_episodes: give episodes instead of arrays.
-            lookback: of episodes of several steps: so many steps before, where there are any.
-            min_batch_length_T: of episodes of several steps: draw only steps with so many left of their episode.
+            num_items: B, like `batch_size_B`; set only one of them.
+            batch_size_B: B; the buffer's `batch_size_B` if None.
+            batch_length_T: T; the buffer's `batch_length_T` if None, and 1 for episodes.
+            n_step: for episodes of one step, the number of steps that each covers, or fewer at the end of its episode
+                (RLlib never draws those); a pair (a, b) draws it from a to b - 1.
+            gamma: discount of the rewards of n steps.
+            include_infos: add the infos of the observations to episodes.
+            include_extra_model_outputs: add the model's further outputs to episodes.
+            sample_episodes: return episodes instead of arrays.
+            lookback: for episodes of several steps, the number of preceding steps to include, if there are any.
+            min_batch_length_T: for episodes of several steps, draw only steps with at least so many remaining steps.
 
         Returns:
             `[B, T, ...]` arrays `obs`, `actions`, `rewards`, `is_first`, `is_last`, `is_terminated`, `is_truncated`.
-            Where an episode ends, its row continues with another one from its beginning. An observation comes with
-            the reward that came with it and the action that followed: 0, and the last action again, where none is.
+            At the end of an episode, its row continues with the beginning of another one. Each observation has the
+            reward that came with it, or 0 at the first one, and the action taken after it, or the last action again.
             Or B episodes of at most T steps; those of one step also have `n_step` and `weights` (all 1).
 
         Raises:
-            ValueError: nothing is held, or what is asked for contradicts itself.
+            ValueError: the buffer is empty, or arguments contradict each other.
         """
         count = self._num_items(num_items, batch_size_B)
         length = batch_length_T or (1 if sample_episodes else self.batch_length_T)
         if n_step is not None and not (sample_episodes and length == 1):
-            raise ValueError("n_step is of episodes of one step: pass sample_episodes=True, batch_length_T=1")
+            raise ValueError(
+                "n_step requires episodes of one step: pass sample_episodes=True, batch_length_T=1"
+            )
         if not sample_episodes:
             return self._sample_rows(count, length)
         leaves = self._leaves(include_infos, include_extra_model_outputs)
@@ -141,27 +142,27 @@ class EpisodeReplayBuffer:
         return self._sample_transitions(count, n_step, gamma, leaves)
 
     def get_num_episodes(self) -> int:
-        """Episodes held."""
+        """Return the number of stored episodes."""
         return self._store.num_episodes
 
     def get_num_episodes_evicted(self) -> int:
-        """Episodes that have left."""
+        """Return the number of evicted episodes."""
         return self._store.num_evicted
 
     def get_num_timesteps(self) -> int:
-        """Timesteps held."""
+        """Return the number of stored timesteps."""
         return len(self)
 
     def get_sampled_timesteps(self) -> int:
-        """Timesteps drawn so far."""
+        """Return the number of timesteps drawn so far."""
         return self.sampled_timesteps
 
     def get_added_timesteps(self) -> int:
-        """Timesteps added so far."""
+        """Return the number of timesteps added so far."""
         return self._num_added
 
     def get_state(self) -> dict[str, Any]:
-        """All that the next sample depends on: arrays, lists of text, numbers. No part needs pickle."""
+        """Return all that the next sample depends on, as arrays, lists of text, and numbers; it needs no pickle."""
         return {
             "episodes": {
                 name: array.tolist() if array.dtype == object else array.copy()
@@ -176,7 +177,7 @@ class EpisodeReplayBuffer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue as the buffer that `state` was taken from, with its seed; the bounds stay this one's."""
+        """Continue like the buffer of `state`, with its seed; the capacities do not change."""
         arrays = {
             name: np.array(values, dtype=object if isinstance(values, list) else None)
             for name, values in state["episodes"].items()
@@ -199,13 +200,13 @@ class EpisodeReplayBuffer:
 
     def _num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
         if num_items is not None and batch_size_B is not None:
-            raise ValueError("num_items and batch_size_B are the same: give one of them")
+            raise ValueError("num_items and batch_size_B have the same meaning: set one of them")
         if not len(self):
             raise ValueError("the buffer is empty: add episodes before sampling")
         return num_items or batch_size_B or self.batch_size_B
 
     def _leaves(self, include_infos: bool, include_outputs: bool) -> list[str]:
-        """The columns of episodes that are drawn."""
+        """Return the columns of episodes to draw."""
         included, excluded = (
             {*_BASE_COLUMNS, Columns.INFOS if include_infos else Columns.OBS},
             (Columns.INFOS, _POWER_COLUMN),
@@ -223,7 +224,7 @@ class EpisodeReplayBuffer:
         leaves: Sequence[str],
         beta: float = 0.0,
     ) -> list[SingleAgentEpisode]:
-        """Transitions of n steps, as episodes of one step."""
+        """Draw transitions of n steps, as episodes of one step."""
         self.sampled_timesteps += count
         steps, extra_columns = self._draws.next(count, beta)
         weights = extra_columns.get(Columns.WEIGHTS, torch.ones(count))
@@ -243,7 +244,7 @@ class EpisodeReplayBuffer:
         lengths = self._store.index.length
         if lengths.max() < min_length:
             raise ValueError(
-                f"min_batch_length_T is {min_length}, and the longest episode held has {lengths.max()} steps"
+                f"min_batch_length_T is {min_length}, but the longest stored episode has {lengths.max()} steps"
             )
         num_starts = np.maximum(lengths - max(min_length, 1) + 1, 0)
         ends = num_starts.cumsum()
@@ -260,7 +261,7 @@ class EpisodeReplayBuffer:
         ]
 
     def _sample_rows(self, count: int, length: int) -> dict[str, Any]:
-        """`[count, length, ...]` adjacent observations with what came before and after them."""
+        """Draw rows of adjacent observations with their rewards and actions, `[count, length, ...]`."""
         self.sampled_timesteps += count * length
         index = self._store.index
         stops = index.start + index.length
@@ -297,15 +298,15 @@ class EpisodeReplayBuffer:
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
-    """Draws timesteps in proportion to their priorities (arXiv 1511.05952; RLlib's class of the same name).
+    """A buffer that draws timesteps in proportion to priorities (arXiv 1511.05952; RLlib's class of the same name).
 
     Args:
-        capacity: most timesteps.
-        batch_size_B: items of a sample.
-        batch_length_T: 1; items of several timesteps have no priority.
-        alpha: exponent of the priorities, 0 draws uniformly.
-        capacity_bytes: most bytes of all columns; None for no such bound. Not in RLlib.
-        seed: of the draws.
+        capacity: maximum number of timesteps.
+        batch_size_B: number of items of a sample.
+        batch_length_T: always 1; items of several timesteps have no priority.
+        alpha: exponent of the priorities; 0 draws uniformly.
+        capacity_bytes: maximum bytes of all columns; None for no limit. Not in RLlib.
+        seed: seed of the draws.
 
     Raises:
         ValueError: a capacity below 1, a batch_length_T other than 1, or a negative alpha.
@@ -330,11 +331,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._max_priority = INITIAL_PRIORITY
 
     def add(self, episodes: Episodes, weight: float | None = None) -> None:
-        """Take episodes in; see `EpisodeReplayBuffer.add`.
+        """Add episodes; see `EpisodeReplayBuffer.add`.
 
         Args:
-            episodes: as there.
-            weight: their steps' first priority; the greatest so far if None.
+            episodes: see there.
+            weight: initial priority of their steps; the maximum so far if None.
         """
         block = self._block_of(episodes)
         power = self._draws.priorities.to_power(self._max_priority if weight is None else weight)
@@ -360,13 +361,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Draw episodes of one step, see `EpisodeReplayBuffer.sample`.
 
         Args:
-            num_items, batch_size_B, n_step, gamma, include_infos, include_extra_model_outputs: as there.
+            num_items, batch_size_B, n_step, gamma, include_infos, include_extra_model_outputs: see there.
             batch_length_T: 1 or None.
-            beta: how much of the bias the items' `weights` take back, 1 for all of it; the greatest weight of any
-                timestep held is 1.
+            beta: how much the items' `weights` correct the bias, 1 for all of it; the maximum weight of all stored
+                timesteps is 1.
 
         Raises:
-            ValueError: as there; or several timesteps, or a negative beta.
+            ValueError: see there; or several timesteps, or a negative beta.
         """
         _check_single_steps(batch_length_T or 1)
         if beta < 0:
@@ -376,26 +377,26 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return self._sample_transitions(count, n_step, gamma, leaves, beta)
 
     def update_priorities(self, priorities: ArrayLike, module_id: str | None = None) -> None:  # noqa: ARG002
-        """Give the items that were drawn last their priorities, `[B]`, mostly errors, whose signs do not count.
+        """Set the priorities of the items drawn last, `[B]`, mostly TD errors; signs are ignored.
 
         Args:
             priorities: in the order of the sample.
             module_id: not used: there is one agent.
 
         Raises:
-            ValueError: nothing was drawn since episodes were added or priorities given, or there is not one priority
-                for each item, or one is NaN or infinite.
+            ValueError: nothing was drawn since episodes were added or priorities set, the number of priorities differs
+                from that of items, or a priority is NaN or infinite.
         """
         values = np.asarray(priorities, dtype=np.float64)
         items = self._draws.pending_items
         if items is None:
             raise ValueError(
-                "priorities are of the items drawn last: sample before update_priorities, and add after"
+                "update_priorities sets the priorities of the items drawn last: call sample first, and add afterwards"
             )
         if values.shape != items.shape or not np.isfinite(values).all():
             raise ValueError(
-                f"there are {len(items)} items drawn last, and priorities of shape {list(values.shape)}; "
-                "give a finite one for each"
+                f"{len(items)} items were drawn last, but priorities have shape {list(values.shape)}; "
+                "pass a finite one for each item"
             )
         self._draws.prioritise(torch.from_numpy(values))
         self._max_priority = max(self._max_priority, float(np.abs(values).max()))
@@ -421,7 +422,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             self._draws.pending_items = torch.tensor(state["last_sampled"])
 
     def _store_priorities(self) -> None:
-        """Write the priorities into their column."""
+        """Write the priorities into their column of the blocks."""
         powers, first_step = self._draws.priorities.powers.numpy(), 0
         for block in self._store.blocks:
             block.columns[_POWER_COLUMN][:] = powers[first_step : first_step + block.num_steps]
@@ -433,11 +434,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 def _check_single_steps(batch_length_T: int) -> None:
     if batch_length_T != 1:
-        raise ValueError(f"batch_length_T is {batch_length_T}; items drawn by priority are single timesteps")
+        raise ValueError(f"batch_length_T is {batch_length_T}; prioritized items are single timesteps")
 
 
 def _n_step_transitions(fragments: Block, gamma: float, weights: NDArray[np.float32]) -> Block:
-    """Each part as an episode of one step over all of its steps."""
+    """Convert each fragment to an episode of one step over all of its steps."""
     n = fragments.length
     obs_rows = (fragments.obs_start[:, None] + np.stack([np.zeros_like(n), n], 1)).ravel()
     columns = {
