@@ -66,7 +66,7 @@ class LambdaReturns(_Toy):
         return Losses({"policy": imitation + advantages.square().mean()})
 
 
-class Shortened(LambdaReturns):
+class ShortTargets(LambdaReturns):
     """Gives a target too few."""
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
@@ -121,7 +121,7 @@ class PrioritisedQ(NStepQ):
         return Losses({"policy": (batch["weights"] * errors.square()).mean()}, priorities=errors)
 
 
-class Unprioritised(PrioritisedQ):
+class WithoutPriorities(PrioritisedQ):
     """Gives no priorities."""
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:

@@ -49,7 +49,7 @@ class Walk(gym.Env):
         return np.array([self._mark, self._t, self._length, self._last], dtype=np.float32)
 
 
-class Steered(Walk):
+class SteeredWalk(Walk):
     """The same with continuous actions, of which the first one is the reward."""
 
     action_space = gym.spaces.Box(np.float32([-2, 0]), np.float32([1, 3]))

@@ -18,18 +18,18 @@ from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
 
 
-class Noting(OfflineData):
+class ObservationLog(OfflineData):
     """Notes the first value of every observation that is delivered."""
 
     seen: ClassVar[list[torch.Tensor]] = []
 
     def sample(self, num_samples: int) -> Batch:
         batch = super().sample(num_samples)
-        Noting.seen.append(batch["obs"][:, 0].clone())
+        ObservationLog.seen.append(batch["obs"][:, 0].clone())
         return batch
 
 
-class Listed(OfflineData):
+class DigestingData(OfflineData):
     """Writes a digest of each batch to the file in TOY_BATCHES; asks to stop after TOY_STOP_AT batches."""
 
     def sample(self, num_samples: int) -> Batch:

@@ -15,7 +15,7 @@ from hindcast.learn.learner import Learner
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from support import read_all, record, recording
-from toy_environments import Steered
+from toy_environments import SteeredWalk
 
 LOW, HALF = torch.tensor(WIDE.low), torch.tensor([2.0, 0.5])
 
@@ -242,8 +242,8 @@ def test_fql_exploration_follows_from_the_seed():
 
 
 def test_evaluation_and_recording_follow_from_the_seed(tmp_path):
-    policy = build_policy(Steered.observation_space, Steered.action_space)
-    environment, policy_folder = EnvironmentSpec(id="toy_environments:Steered"), str(tmp_path / "policy")
+    policy = build_policy(SteeredWalk.observation_space, SteeredWalk.action_space)
+    environment, policy_folder = EnvironmentSpec(id="toy_environments:SteeredWalk"), str(tmp_path / "policy")
     first, same, other_seed = (
         evaluate_policy(policy, environment, duration=4, explore=True, seed=seed).returns
         for seed in (1, 1, 2)

@@ -35,7 +35,11 @@ def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
         data,
         config={"lr": [[0, 1e-3], [3200, 1e-4]], "trainBatchSizePerLearner": 32, "gradClip": 0.5},
         model={"fcnetHiddens": [32, 32], "observationFilter": "MeanStd"},
-        pipeline={"datasetNumItersPerLearner": 30, "offlineData": "toy_pipeline:Listed", "windowSteps": 100},
+        pipeline={
+            "datasetNumItersPerLearner": 30,
+            "offlineData": "toy_pipeline:DigestingData",
+            "windowSteps": 100,
+        },
         stop={"updates": 100},
     )
 
@@ -173,7 +177,7 @@ def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTrainin
         "",
         algorithm=algorithm,
         config={"trainBatchSizePerLearner": 16},
-        environment={"id": "toy_environments:Steered"},
+        environment={"id": "toy_environments:SteeredWalk"},
         input=[
             {"path": str(data), "weight": 0.5},
             {"sampler": {"warmupTimesteps": 20, "timestepsPerUpdate": 2}, "weight": 0.5},
@@ -201,7 +205,7 @@ def test_training_killed_at_named_moments_resumes_exactly(
     data = walks
     if described is playing_training:
         data = tmp_path / "steered"
-        record(recording(data, environment={"id": "toy_environments:Steered"}))
+        record(recording(data, environment={"id": "toy_environments:SteeredWalk"}))
     assert "outcome Succeeded" in Driver(described(tmp_path / "whole", data, algorithm), tmp_path).finish()
     expected = contents(tmp_path / "whole")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))

@@ -82,7 +82,7 @@ CASES = {
     "DiscreteCQL": Case("DiscreteCQL", {"lr": 1e-3}),
     "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
     "SAC": Case("SAC", {}, data="steered", has_noise=True),
-    "SAC that plays": Case("SAC", {}, data="steered", has_noise=True, plays="toy_environments:Steered"),
+    "SAC that plays": Case("SAC", {}, data="steered", has_noise=True, plays="toy_environments:SteeredWalk"),
     "DQN that plays": Case(
         "DQN", {**PRIORITIES, "epsilon": [[0, 1], [90, 0.1]]}, streams=False, plays="toy_environments:Walk"
     ),
@@ -101,7 +101,7 @@ STREAMING_CASES = [name for name, case in CASES.items() if case.streams]
 def data(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Name -> folder of episodes, with discrete or continuous actions."""
     steered_folder = tmp_path_factory.mktemp("recorded") / "steered"
-    record(recording(steered_folder, environment={"id": "toy_environments:Steered"}))
+    record(recording(steered_folder, environment={"id": "toy_environments:SteeredWalk"}))
     return {"walks": walks, "steered": steered_folder}
 
 

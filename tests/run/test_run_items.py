@@ -21,7 +21,7 @@ TOYS: dict[str, dict[str, Any]] = {
     "NStepQ": {},
     "CausalMean": {},
     "PrioritisedQ": {},
-    "Unprioritised": {},
+    "WithoutPriorities": {},
 }
 toys = pytest.mark.parametrize("toy", [toy for toy in TOYS if "rioritised" not in toy])
 
@@ -96,7 +96,7 @@ def test_training_on_prioritised_draws_resumes_exactly(
 
 def test_missing_priorities_are_reported(walks: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the losses of the previous batch returned no priorities"):
-        fit("Unprioritised", tmp_path, walks)
+        fit("WithoutPriorities", tmp_path, walks)
 
 
 def test_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"burnIn": 5},
         r"CausalMean\.needs raised ValueError at .*algorithm_toys.py:\d+: burn_in is 5",
     ),
-    "Shortened": (
+    "ShortTargets": (
         {},
-        r"Shortened\.targets at .*algorithm_toys.py:\d+ returned 'value_targets' of shape \[\d+\] for a window of",
+        r"ShortTargets\.targets at .*algorithm_toys.py:\d+ returned 'value_targets' of shape \[\d+\] for a window of",
     ),
     "Raising": ({}, r"Raising\.targets raised KeyError at .*algorithm_toys.py:\d+: 'no_such_column'"),
 }

@@ -102,7 +102,7 @@ def test_plan_shows_share_of_sampler(tmp_path: Path, walks: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "environment"), [("DQN", "toy_environments:Walk"), ("SAC", "toy_environments:Steered")]
+    ("algorithm", "environment"), [("DQN", "toy_environments:Walk"), ("SAC", "toy_environments:SteeredWalk")]
 )
 def test_interrupted_expert_records_same_episodes(tmp_path: Path, algorithm: str, environment: str) -> None:
     def make_recording(folder: Path) -> OfflineRecording:

@@ -35,7 +35,7 @@ from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from support import MemoryReporter, StopAfter, read_all, record, recording, train, training
-from toy_pipeline import Noting
+from toy_pipeline import ObservationLog
 
 CONFIG = {"lr": 0.01, "trainBatchSizePerLearner": 32}
 SHORT = {"datasetNumItersPerLearner": 5}
@@ -114,13 +114,13 @@ def test_training_without_environment_succeeds(
 
 
 def test_held_out_episodes_are_those_of_split_and_never_trained_on(tmp_path: Path, walks: Path) -> None:
-    Noting.seen.clear()
-    pipeline = {"offlineData": "toy_pipeline:Noting", "datasetNumItersPerLearner": None}
+    ObservationLog.seen.clear()
+    pipeline = {"offlineData": "toy_pipeline:ObservationLog", "datasetNumItersPerLearner": None}
     evaluation = {"offline": {"heldOut": 0.25, "heldOutSeed": 3}}
     train(training(tmp_path, walks, pipeline=pipeline, evaluation=evaluation, stop={"epochs": 2}))
     train_dataset, held_out = open_dataset(walks).split(0.25, seed=3)
-    seen_values = set(torch.cat(Noting.seen).tolist())
-    Noting.seen.clear()
+    seen_values = set(torch.cat(ObservationLog.seen).tolist())
+    ObservationLog.seen.clear()
     assert seen_values == first_observation_values(train_dataset)
     assert not seen_values & first_observation_values(held_out)
     (result,) = read_evaluations(tmp_path)

@@ -33,7 +33,7 @@ from hindcast.run.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, StopAfter, make_policy, record, recording, train, training
-from toy_pipeline import Noting
+from toy_pipeline import ObservationLog
 
 STEPS = 1000
 
@@ -99,13 +99,13 @@ def assert_same_weights(one: Path | str, other: Path | str) -> None:
 @pytest.fixture
 def delivered_batches() -> Iterator[list[torch.Tensor]]:
     """Batches that `toy_pipeline` recorded."""
-    Noting.seen.clear()
-    yield Noting.seen
-    Noting.seen.clear()
+    ObservationLog.seen.clear()
+    yield ObservationLog.seen
+    ObservationLog.seen.clear()
 
 
 def make_recording_pipeline(**pipeline: Any) -> dict[str, Any]:
-    return {"offlineData": "toy_pipeline:Noting", **pipeline}
+    return {"offlineData": "toy_pipeline:ObservationLog", **pipeline}
 
 
 class TestCoverage:
@@ -807,7 +807,7 @@ class TestInitialCheckpoint:
 
     def test_other_distribution_is_refused(self, tmp_path: Path, walks: Path) -> None:
         """The weights have equal shapes."""
-        environment = {"id": "toy_environments:Steered"}
+        environment = {"id": "toy_environments:SteeredWalk"}
         make_policy(environment).save(tmp_path / "policy")
         spec = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
         with pytest.raises(SpecError, match=r"has model\.distribution Auto, this one has SquashedGaussian"):
@@ -839,7 +839,7 @@ class TestInitialCheckpoint:
     ) -> None:
         """For an algorithm that then plays; a saved policy contains no other networks."""
         offline, config, online, shared = start
-        environment = WALK if online == "DQN" else {"id": "toy_environments:Steered"}
+        environment = WALK if online == "DQN" else {"id": "toy_environments:SteeredWalk"}
         record(recording(tmp_path / "data", environment=environment))
         model = {"fcnetHiddens": [8]} | ({"distribution": "SquashedGaussian"} if offline == "IQL" else {})
         offline_spec = {"algorithm": offline, "config": config, "model": model, "stop": {"updates": 3}}

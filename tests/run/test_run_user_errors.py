@@ -166,7 +166,7 @@ def test_missing_actions_are_named(walks: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS_WITH_REWARDS)
 def test_missing_rewards_are_named(tmp_path: Path, algorithm: str) -> None:
-    environment = WALK["id"] if algorithm in DISCRETE_ALGORITHMS else "toy_environments:Steered"
+    environment = WALK["id"] if algorithm in DISCRETE_ALGORITHMS else "toy_environments:SteeredWalk"
     record(recording(tmp_path / "data", environment={"id": environment}, duration={"episodes": 3}))
     block = read_all(tmp_path / "data")
     without = block.with_columns({name: c for name, c in block.columns.items() if name != "rewards"})

@@ -27,7 +27,7 @@ from support import WALK, make_policy
 from toy_environments import Composite, Walk
 
 TOKEN = "a token"
-STEERED_ENVIRONMENT = {"id": "toy_environments:Steered"}
+STEERED_ENVIRONMENT = {"id": "toy_environments:SteeredWalk"}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, action_noise, sa
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import td_target
+from hindcast.learn.batches import compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
@@ -158,7 +158,7 @@ class CQL(SAC):
         target_q: Tensor = nets["target_critics"](next_obs, next_actions[0]).amin(0)
         if not self.options.deterministic_backup:
             target_q = target_q - cast(LogWeight, nets["alpha"])() * next_logp[0]
-        return actions, log_densities, td_target(batch, target_q)
+        return actions, log_densities, compute_td_target(batch, target_q)
 
     def _policy_objective(
         self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, update_kind: Hashable

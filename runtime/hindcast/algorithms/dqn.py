@@ -25,7 +25,7 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import td_target
+from hindcast.learn.batches import compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, value_at
 from hindcast.models.distributions import Actions
@@ -180,7 +180,7 @@ class DQN(Algorithm):
         # Double Q-learning: Q selects the action, Q̄ evaluates it.
         selection_q = values(next_obs)[0] if self.options.double_q else quantile_mean(next_quantiles)
         best_quantiles = gather_values(next_quantiles, selection_q.argmax(-1))
-        return td_target(batch, best_quantiles.T).T
+        return compute_td_target(batch, best_quantiles.T).T
 
     def _penalty(self, values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
         """Return a term that is added to the loss.

@@ -14,7 +14,7 @@ from hindcast.api.base import Positive
 from hindcast.api.spelling import YamlWords
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import fill_padding, td_target
+from hindcast.learn.batches import compute_td_target, fill_padding
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.models.flow_policy import OneStepPolicy, VectorField, chunk_space
@@ -120,7 +120,9 @@ class FQL(ActorCritic):
         policy, next_obs = cast(OneStepPolicy, nets["policy"]), next_observations(batch)
         actions = policy.range.from_unit(policy.unclipped_actions(next_obs, noise))
         target_q = nets["target_critics"](next_obs, actions)
-        return td_target(batch, target_q.amin(0) if self.options.q_aggregation == "min" else target_q.mean(0))
+        return compute_td_target(
+            batch, target_q.amin(0) if self.options.q_aggregation == "min" else target_q.mean(0)
+        )
 
     def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, step: Step) -> Tensor:
         """Return the flow-matching error `[B, h]`, averaged over an action's elements."""

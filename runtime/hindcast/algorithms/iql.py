@@ -13,7 +13,7 @@ from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import actions_of, td_target
+from hindcast.learn.batches import actions_of, compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
@@ -127,7 +127,7 @@ class IQL(ActorCritic):
         return -(weights * logp).mean(), metrics
 
     def _critic_loss(self, batch: Tensors, q: Tensor, next_v: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        q_target = td_target(batch, next_v)
+        q_target = compute_td_target(batch, next_v)
         return (q - q_target).square().mean(-1).sum(), {"mean_q": q.mean()}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
-from hindcast.learn.batches import num_timesteps, td_target
+from hindcast.learn.batches import compute_td_target, num_timesteps
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
@@ -96,7 +96,7 @@ class SAC(ActorCritic):
         next_obs = next_observations(batch)
         next_actions, next_logp = sample_actions(cast(RLModule, nets["policy"]), next_obs, noise)
         target_q = nets["target_critics"](next_obs, next_actions[0]).amin(0)
-        return td_target(batch, target_q - cast(LogWeight, nets["alpha"])() * next_logp[0])
+        return compute_td_target(batch, target_q - cast(LogWeight, nets["alpha"])() * next_logp[0])
 
     def _policy_loss(
         self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, alpha: Tensor, update_kind: Hashable

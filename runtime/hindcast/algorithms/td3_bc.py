@@ -14,7 +14,7 @@ from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import num_timesteps, td_target
+from hindcast.learn.batches import compute_td_target, num_timesteps
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.streams import run_parallel
 from hindcast.learn.target_networks import no_weight_grad
@@ -105,7 +105,7 @@ class TD3(ActorCritic):
         noise = (options.target_noise * noise).clamp(-options.target_noise_clip, options.target_noise_clip)
         next_actions = action_range.clamp(next_actions + noise * action_range.half_range)
         target_q = nets["target_critics"](next_obs, next_actions).amin(0)
-        return td_target(batch, target_q - self._penalty(batch, next_actions, action_range))
+        return compute_td_target(batch, target_q - self._penalty(batch, next_actions, action_range))
 
     def _build_critics(self, inputs: ModelInputs) -> Critics:
         return inputs.critics(members=2)

@@ -16,7 +16,7 @@ from hindcast.evaluate.estimators import Values
 from hindcast.evaluate.fitting import FitOptions, fit
 from hindcast.evaluate.recorded_episodes import map_steps, steps_of_episodes
 from hindcast.evaluate.target_policy import Batch, TargetPolicy
-from hindcast.learn.batches import td_target
+from hindcast.learn.batches import compute_td_target
 from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.models.networks import Critics, next_observations
 from hindcast.pipeline.rng import derive_seed
@@ -92,7 +92,7 @@ class FittedQ:
         def loss(batch_steps: Tensor) -> Tensor:
             batch = window.gather(batch_steps)
             batch["rewards"] = batch["rewards"].float() / self._scale
-            targets = td_target(batch, self._expected_q(target, next_observations(batch)))
+            targets = compute_td_target(batch, self._expected_q(target, next_observations(batch)))
             errors = (self._critics(batch) - targets.clamp(self._min_value, self._max_value)).square()
             return (weights[:, batch_steps] * errors).mean(1).sum()
 

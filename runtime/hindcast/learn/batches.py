@@ -58,7 +58,7 @@ def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
     return {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}
 
 
-def td_target(batch: Mapping[str, Tensor], next_values: Tensor) -> Tensor:
+def compute_td_target(batch: Mapping[str, Tensor], next_values: Tensor) -> Tensor:
     """Return the TD target `[..., B]`: r + gamma·V(s'), or r alone if the environment terminated the episode.
 
     Args:

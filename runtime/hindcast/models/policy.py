@@ -51,7 +51,7 @@ class Actions(NamedTuple):
     state_out: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
-class EpisodeState(NamedTuple):
+class ActingState(NamedTuple):
     """State of a policy in one episode in progress, or in the episodes of its slots.
 
     Attributes:
@@ -94,7 +94,7 @@ class Policy:
         device = next(module.parameters()).device
         self._device = None if device.type == "cpu" else device
         self._initial_states = partial(module.initial_states, device=device)
-        self._slot_state = EpisodeState(
+        self._slot_state = ActingState(
             preprocessing, SlotStates(self._initial_states), np.random.default_rng()
         )
         self._is_stateful = module.is_stateful()
@@ -200,9 +200,9 @@ class Policy:
         """Begin an episode for `policy(obs)`; a seed makes its exploration reproducible."""
         self._episode = self.begin(seed)
 
-    def begin(self, seed: int | None = None) -> EpisodeState:
+    def begin(self, seed: int | None = None) -> ActingState:
         """Begin an episode for `decide`, alongside others; a seed makes its exploration reproducible."""
-        return EpisodeState(
+        return ActingState(
             self.preprocessing.fork(), SlotStates(self._initial_states), np.random.default_rng(seed)
         )
 
@@ -220,7 +220,7 @@ class Policy:
         return self.decide(self._episode, obs, explore, reward).env_actions[0]
 
     def decide(
-        self, episode: EpisodeState, obs: Any, explore: bool = False, reward: float | None = None
+        self, episode: ActingState, obs: Any, explore: bool = False, reward: float | None = None
     ) -> Actions:
         """Act on one raw observation of an episode from `begin`; the result has B = 1.
 
@@ -300,7 +300,7 @@ class Policy:
     @torch.inference_mode()
     def _act(
         self,
-        episode: EpisodeState,
+        episode: ActingState,
         obs: Any,
         noise: F32 | None,
         is_first: NDArray[np.bool_] | None,

@@ -15,7 +15,7 @@ from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
-from hindcast.models.policy import Actions, EpisodeState, Policy
+from hindcast.models.policy import ActingState, Actions, Policy
 from hindcast.serve.episode_writer import EpisodeWriter
 from hindcast.serve.messages import unknown_episode_error
 from hindcast.serve.step_schema import StepSchema
@@ -50,7 +50,7 @@ class PolicyServer:
         self.policy = policy if isinstance(policy, Policy) else Policy.load(policy)
         self._explore = explore
         self._seeds = np.random.default_rng(seed)
-        self._playing: dict[str, EpisodeState] = {}
+        self._playing: dict[str, ActingState] = {}
         self._rewards: dict[str, float | None] = {}  # since the last action; None before the first
         self._decision_lock = threading.Lock()
         self._application_schema = StepSchema(DataSpec({}, None, self.policy.action_space, None, False))
