@@ -380,10 +380,10 @@ def test_no_overlap_is_reported_and_selects_no_checkpoint(
     assert outcome.metrics["iterations"] == 2
     for evaluation in read_evaluations(tmp_path):
         assert evaluation["estimated_return"] is None
-        assert "the policy rarely does what the behaviour did" in evaluation["refused"]["wis"]
+        assert "the policy rarely takes the recorded action" in evaluation["refused"]["wis"]
     assert outcome.metrics["best"] is None
-    assert outcome.metrics["verdict"].startswith("nothing can be said: ")
-    assert "the policy rarely does what the behaviour did" in outcome.metrics["verdict"]
+    assert outcome.metrics["verdict"].startswith("no verdict: ")
+    assert "the policy rarely takes the recorded action" in outcome.metrics["verdict"]
     (note,) = [note for note in reporter.notes if "wis" in note]
     assert note.startswith("iteration 1: wis cannot be computed: ")
 
@@ -392,7 +392,7 @@ def test_training_that_no_estimate_can_stop_is_ended(tmp_path: Path, walks: Path
     stop = {"estimatedReturn": 1e9}
     message = (
         r"was stopped at iteration 10: only held-out episodes could stop it, and 10 evaluations in a row gave no value "
-        r"to stop by \(wis: 16 episodes weigh .*\)\. Add a limit such as stop\.updates\."
+        r"to stop by \(wis: too little overlap: 16 episodes are worth .*\)\. Add a limit such as stop\.updates\."
     )
     with pytest.raises(SpecError, match=message):
         train(make_evaluated_training(tmp_path, walks, estimates=["wis"], stop=stop))
