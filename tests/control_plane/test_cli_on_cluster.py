@@ -115,7 +115,7 @@ def test_status_without_rights_fails_with_one_line(
     process = run_hindcast("status", "otr/clone", "-n", namespace, kubeconfig=kubeconfig)
     assert process.returncode == 1
     assert process.stderr.startswith(
-        f"error: you may not read OfflineTraining/clone in namespace {namespace}: "
+        f"error: you lack the permission to read OfflineTraining/clone in namespace {namespace}: "
     )
     assert process.stderr.count("\n") == 1
 
