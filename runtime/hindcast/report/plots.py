@@ -77,7 +77,7 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
 
     caption = (
         f"Return estimated by {curve.name} on {formatting.plural(curve.episodes, 'held-out episode')}, with a "
-        "90 % interval; green: the behaviour policy's return on the same episodes"
+        "90 % interval; green: the recorded policy's return on the same episodes"
     )
     return Picture(curve.verdict[0].upper() + curve.verdict[1:], caption, draw)
 
@@ -148,11 +148,12 @@ def value_plot(curves: Curves) -> Picture | None:
         if len(initial.y):
             _series(axes, initial, theme.reference)
 
-    caption = "Discounted return that the critics expect; one beyond any return is divergence" + _smoothed(
-        line
+    caption = (
+        "Discounted return that the critics expect; a value beyond any possible return is a sign of divergence"
+        + _smoothed(line)
     )
     if len(initial.y):
-        caption += "; orange: in the initial states of held-out episodes, of the policy's own actions"
+        caption += "; orange: for the policy's own actions in the initial states of held-out episodes"
     return Picture(_trend("mean Q", line), caption, draw)
 
 

@@ -48,7 +48,7 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
         note = f"evaluated at iteration {curve.x[best]:.0f}"
         tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
     if (estimate := curves.estimate) is not None:
-        note = f"{estimate.name}; behaviour policy: {formatting.significant(estimate.behaviour)}"
+        note = f"{estimate.name}; recorded policy: {formatting.significant(estimate.behaviour)}"
         tiles.append(Tile("Estimated return", formatting.significant(estimate.mean[-1]), note))
     if stop is not None:
         tiles.append(Tile("Target return", formatting.significant(stop)))
