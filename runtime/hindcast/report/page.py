@@ -112,7 +112,7 @@ def write_alone(file: Location, page: Page) -> str:
         Its path as the user would write it.
     """
     drawn = [(section.title, _draw(section)) for section in page.sections]
-    file.write_bytes(_html(page, drawn, "This file is self-contained.").encode())
+    file.write_bytes(_html(page, drawn, "This file needs nothing else.").encode())
     return str(file)
 
 

@@ -148,9 +148,8 @@ def value_plot(curves: Curves) -> Picture | None:
         if len(initial.y):
             _series(axes, initial, theme.reference)
 
-    caption = (
-        "Discounted return that the critics expect; a value beyond any possible return is a sign of divergence"
-        + _smoothed(line)
+    caption = "Discounted return that the critics expect; one beyond any return is divergence" + _smoothed(
+        line
     )
     if len(initial.y):
         caption += "; orange: for the policy's own actions in the initial states of held-out episodes"
