@@ -392,7 +392,7 @@ def test_training_that_no_estimate_can_stop_is_ended(tmp_path: Path, walks: Path
     stop = {"estimatedReturn": 1e9}
     message = (
         r"was stopped at iteration 10: spec\.stop has only criteria on held-out episodes, but 10 evaluations in a row "
-        r"could not compute them \(wis: too little overlap: 16 episodes are worth .*\)\. Add a limit such as stop\.updates\."
+        r"could not compute them \(wis: too little overlap: 16 episodes are worth .*\)\. Add a limit such as stop\."
     )
     with pytest.raises(SpecError, match=message):
         train(make_evaluated_training(tmp_path, walks, estimates=["wis"], stop=stop))
