@@ -213,7 +213,7 @@ def test_evaluate_with_data_estimates_from_recorded_episodes(hindcast, finished_
     ("arguments", "message"),
     [
         (["--gamma", "0.9"], "--gamma applies to evaluation on recorded episodes only: add --data DATASET"),
-        (["--data", "data", "--env", "CartPole-v1"], "--env and --data exclude each other"),
+        (["--data", "data", "--env", "CartPole-v1"], "--env and --data cannot be combined"),
     ],
 )
 def test_evaluate_refuses_options_of_the_other_mode(hindcast, finished_folder, arguments, message):
@@ -229,7 +229,7 @@ def test_evaluate_refuses_options_of_the_other_mode(hindcast, finished_folder, a
         (
             ["data"],
             3,
-            "data was recorded by a random policy and contains no policy: give a checkpoint, or a run folder",
+            "data was recorded by a random policy and contains no policy: use a checkpoint, or a run folder",
         ),
         ([RUN_FOLDER, "--env", "NoSuchEnvironment-v3"], 2, "NoSuchEnvironment-v3"),
     ],

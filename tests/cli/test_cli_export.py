@@ -46,7 +46,7 @@ def test_export_from_cluster_volume_says_how_to_read_it(hindcast: Hindcast, clus
         "the policy of OfflineTraining/clone is at /data/rl/clone/r1/checkpoints/c on the claim runs"
         in result.err
     )
-    assert "read it from a pod that mounts that claim, then export the copy" in result.err
+    assert "copy it from a pod that mounts this claim, then export the copy" in result.err
 
 
 def test_export_without_checkpoint_is_refused(hindcast: Hindcast, cluster: FakeCluster) -> None:

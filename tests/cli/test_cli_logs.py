@@ -142,7 +142,7 @@ def test_log_of_pod_deleted_meanwhile_comes_from_storage(
 def test_unknown_attempt_is_refused(hindcast: Hindcast, cluster: FakeCluster) -> None:
     result = hindcast("logs", "otr/clone", "--attempt", 7)
     assert result.code == 1
-    assert result.err == "error: revision 1 of OfflineTraining/clone has no attempt 7; it has: 1, 2\n"
+    assert result.err == "error: revision 1 of OfflineTraining/clone has no attempt 7; its attempts: 1, 2\n"
 
 
 def test_log_on_cluster_volume_says_how_to_read_it(hindcast: Hindcast, cluster: FakeCluster) -> None:
@@ -153,7 +153,7 @@ def test_log_on_cluster_volume_says_how_to_read_it(hindcast: Hindcast, cluster: 
     assert result.code == 1
     assert result.err == (
         "error: the pods are gone; the log is at /mnt/data/runs/clone/r1/logs/clone-t1-1.log on the claim shared "
-        "(mounted at /mnt/data): read it from a pod that mounts that claim\n"
+        "(mounted at /mnt/data): copy it from a pod that mounts this claim\n"
     )
 
 
@@ -211,7 +211,7 @@ def test_folder_log_is_the_latest(hindcast: Hindcast, tmp_path: Path) -> None:
     assert result.err == f"{tmp_path}/logs/clone-t1-10.log\n"
     assert hindcast("logs", tmp_path, "--attempt", 2).out == "clone-t1-2\n"
     result = hindcast("logs", tmp_path, "--attempt", 3)
-    assert "has no log of attempt 3; revision 1 has: 2, 9, 10" in result.err
+    assert "has no log of attempt 3; attempts of revision 1 with a log: 2, 9, 10" in result.err
 
 
 def test_dataset_log_is_found(hindcast: Hindcast, tmp_path: Path) -> None:

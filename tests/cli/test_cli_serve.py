@@ -49,7 +49,7 @@ def test_serve_runs_until_stop_signal(tmp_path: Path, checkpoint: Path, hindcast
     result = hindcast("serve", checkpoint, "--log", log, "--token-file", token, "--port", 0)
     assert result.code == 0
     assert result.out.startswith("serving at http://127.0.0.1:")
-    assert f"logging into {log}" in result.out
+    assert f"logging to {log}" in result.out
     assert "a token" not in result.out + result.err
 
 

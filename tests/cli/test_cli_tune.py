@@ -61,7 +61,7 @@ def test_tune_prints_table_and_winner(hindcast, training_folder):
 def test_tune_with_invalid_options_trains_nothing(hindcast, training_folder):
     for over, message in {
         "config.lr=1e-3,fast": "error: trial 2 (config.lr=fast): spec.config.lr is 'fast' (text)",
-        "config.lr=1": "trial 1 (config.lr=1): spec.evaluation.offline.setAside (--confirm) gives 4 ep",
+        "config.lr=1": "trial 1 (config.lr=1): spec.evaluation.offline.setAside (--confirm) provides 4 ep",
         "model.fcnetHiddens=[8],[-8]": "error: trial 2 (model.fcnetHiddens=[-8]): spec.model",
     }.items():
         result = hindcast("tune", "tuned.yaml", "--over", over)

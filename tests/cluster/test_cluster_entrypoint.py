@@ -18,4 +18,4 @@ def test_operator_entrypoint_starts_driver(monkeypatch, capsys):
     with pytest.raises(SystemExit) as error_info:
         runpy.run_module(module, run_name="__main__")
     assert error_info.value.code == SpecError.exit_code
-    assert "give the folder of the attempt" in capsys.readouterr().err
+    assert "the argument FOLDER is missing" in capsys.readouterr().err

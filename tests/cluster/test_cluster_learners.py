@@ -139,7 +139,10 @@ def test_two_learners_resume_with_batches_of_one(
     with pytest.raises(Interrupted):
         train(make_training(tmp_path, walks, 1), StopAfter(10))
     assert group.train(make_training(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
-    assert "2 learners share the batch of 32 timesteps, fixed when the run began with 1" in group.notes
+    assert (
+        "2 learners share the batch of 32 timesteps; its size was fixed when the run started with 1"
+        in group.notes
+    )
     assert_same_training(tmp_path, tmp_path / "whole")
 
 
@@ -182,7 +185,7 @@ def test_user_error_is_raised_once(tmp_path: Path, walks: Path, group: LearnerGr
 
 
 def test_learner_without_its_gpu_is_refused(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
-    with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, and torch finds no CUDA device"):
+    with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, but torch finds no CUDA device"):
         learners = {"gpus": 1, "cpus": 1, "device": "Auto"}
         group.train(make_training(tmp_path, walks, 1, learners=learners), labelled=True)
     assert not (tmp_path / "test").exists()

@@ -35,7 +35,7 @@ class TestLease:
         first = acquire_lease(state, make_numbered_attempt(1))
         first.check()
         second = acquire_lease(state, make_numbered_attempt(2))
-        with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2, which began later"):
+        with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2, which started later"):
             first.check()
         second.check()
         mark = lease_holder(state)

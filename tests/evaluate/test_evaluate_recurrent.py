@@ -137,7 +137,7 @@ def test_estimates_by_model_are_refused(tmp_path: Path) -> None:
 def test_behaviour_of_recurrent_policy_is_not_cloned(tmp_path: Path) -> None:
     report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50, logp=False), "cues", options())
     assert report.estimates == {}
-    assert "the recorded policy is not cloned, since it may be recurrent too" in report.refused["wis"]
+    assert "the recorded policy is not cloned, because it may be recurrent" in report.refused["wis"]
     assert report.verdict.sentence.startswith("no verdict: the data have no action_logp")
     assert report.signals["action_agreement"] > 0.5
 

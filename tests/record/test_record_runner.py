@@ -338,11 +338,11 @@ class TestWrongEnvironments:
         [
             (
                 "old reset",
-                r"reset\(\) returned one value, of type ndarray; Gymnasium's returns 2: observation, info",
+                r"reset\(\) returned one value, of type ndarray; expected 2: observation, info",
             ),
             (
                 "old step",
-                r"step\(\) returned 4 values; Gymnasium's returns 5: observation, reward, terminated, truncated, info",
+                r"step\(\) returned 4 values; expected 5: observation, reward, terminated, truncated, info",
             ),
         ],
     )

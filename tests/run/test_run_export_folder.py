@@ -61,7 +61,7 @@ def assert_refused(module: Path, folder: Path, form: Format, match: str) -> None
 def test_user_files_are_refused(tmp_path: Path, module: Path, form: Format, name: str) -> None:
     (tmp_path / name).write_text('{"formatVersion": 1}')
     assert_refused(
-        module, tmp_path, form, f"holds {name}, which hindcast export did not write: give a new or an empty"
+        module, tmp_path, form, f"holds {name}, which hindcast export did not write: choose a new or an empty"
     )
 
 
@@ -84,7 +84,7 @@ def test_run_folder_is_refused(tmp_path: Path, module: Path, pattern: str, form:
     record(recording(tmp_path / "data", duration={"episodes": 4}))
     train(training(tmp_path, tmp_path / "data", stop={"updates": 1}))
     (folder,) = tmp_path.glob(pattern)
-    assert_refused(module, folder, form, "give a new or an empty folder")
+    assert_refused(module, folder, form, "choose a new or an empty folder")
 
 
 def test_policy_of_recording_is_refused(tmp_path: Path, module: Path) -> None:

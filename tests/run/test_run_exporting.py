@@ -357,7 +357,7 @@ class TestMistakes:
         record(recording(tmp_path / "data", duration={"episodes": 1}))
         if content is not None:
             (tmp_path / "data/_hindcast/spec.json").write_text(content)
-        with pytest.raises(DataError, match=rf"data {reason}: give a checkpoint, or a run folder\.$"):
+        with pytest.raises(DataError, match=rf"data {reason}: use a checkpoint, or a run folder\.$"):
             export_policy(tmp_path / "data", tmp_path / "out")
 
     def test_folder_without_policy_is_reported(self, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_columns_of_only_some_inputs_are_dropped(
         resource, inputs_of(resource, FileReferences({})), reporter, Interruption()
     )
     assert outcome.state == "Succeeded"
-    assert "not all inputs have the columns action_dist_inputs, so they are left out" in reporter.notes
+    assert "columns action_dist_inputs are left out, because not all inputs have them" in reporter.notes
     (source,) = sources_of(inputs)
     assert source.dataset.spec.required_leaves == {"obs", "actions", "rewards", "action_logp"}
 

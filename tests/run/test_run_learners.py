@@ -71,7 +71,7 @@ class TestDevice:
     def test_missing_gpu_in_pod_is_refused(self, cuda: Any) -> None:
         cuda(0)
         with pytest.raises(
-            NoCudaDevice, match=r"learners\.gpus is 1, and torch finds no CUDA device in the le"
+            NoCudaDevice, match=r"learners\.gpus is 1, but torch finds no CUDA device in the le"
         ):
             learner_device(LearnersSpec(gpus=1), is_one_machine=False)
 
@@ -155,14 +155,14 @@ class TestGlobalBatch:
     def test_uneven_shards_are_noted(self, tmp_path: Path, walks: Path) -> None:
         trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), first_learners=2)
         assert trainer.notes == [
-            "3 learners share the batch of 64 timesteps, fixed when the run began with 2",
+            "3 learners share the batch of 64 timesteps; its size was fixed when the run started with 2",
             "64 timesteps over 3 learners: shards differ by one and are weighted by size",
         ]
         assert trainer.experience.batch_size == 64
         assert len(trainer.experience.next()["obs"]) == 21
 
     def test_batch_smaller_than_number_of_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
-        with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, and a batch has 32 timesteps"):
+        with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, but a batch has 32 timesteps"):
             make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), first_learners=1)
 
 

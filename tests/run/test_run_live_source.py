@@ -132,7 +132,7 @@ def test_interrupted_expert_records_same_episodes(tmp_path: Path, algorithm: str
 def test_custom_algorithm_without_live_is_refused(tmp_path: Path) -> None:
     spec = {"algorithm": "algorithm_toys:NStepQ", "config": {}, "customConfig": {}}
     with pytest.raises(
-        SpecError, match=r"NStepQ learns from recorded data only; .* set can_train_online = True"
+        SpecError, match=r"NStepQ learns from recorded data only: .* set can_train_online = True"
     ):
         start_trainer(make_playing_training(tmp_path, **spec))
 

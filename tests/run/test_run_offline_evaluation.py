@@ -289,7 +289,7 @@ def test_estimates_impossible_for_recurrent_policy_are_refused(
 def test_estimate_impossible_without_density_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "moves"
     record(recording(folder, environment={"id": "toy_environments:Continuous"}, duration={"episodes": 10}))
-    message = r"estimates has wis, and the policy's actions have no density, so they can never be computed: set explore"
+    message = r"wis, which can never be computed, because the policy's actions have no density: set explore"
     with pytest.raises(SpecError, match=message):
         train(make_evaluated_training(tmp_path / "runs", folder, estimates=["wis"]))
 
@@ -354,11 +354,11 @@ def test_evaluation_input_that_overlaps_training_data_is_refused(
         ),
         (
             {"heldOut": 0.02, "estimates": ["wis"]},
-            r"heldOut gives one episode: estimates need at least two, and hundreds",
+            r"heldOut provides one episode: estimates need at least two, and hundreds",
         ),
         (
             {"heldOut": 0.1, "estimates": ["dm", "wis"], "explore": True},
-            r"heldOut gives 4 episodes, and wis cannot be computed from fewer than 10: use more episodes",
+            r"heldOut provides 4 episodes, but wis cannot be computed from fewer than 10: use more episodes",
         ),
     ],
     ids=["empty", "one episode", "no ratios"],
@@ -391,8 +391,8 @@ def test_no_overlap_is_reported_and_selects_no_checkpoint(
 def test_training_that_no_estimate_can_stop_is_ended(tmp_path: Path, walks: Path) -> None:
     stop = {"estimatedReturn": 1e9}
     message = (
-        r"was stopped at iteration 10: only held-out episodes could stop it, and 10 evaluations in a row gave no value "
-        r"to stop by \(wis: too little overlap: 16 episodes are worth .*\)\. Add a limit such as stop\.updates\."
+        r"was stopped at iteration 10: spec\.stop has only criteria on held-out episodes, but 10 evaluations in a row "
+        r"could not compute them \(wis: too little overlap: 16 episodes are worth .*\)\. Add a limit such as stop\."
     )
     with pytest.raises(SpecError, match=message):
         train(make_evaluated_training(tmp_path, walks, estimates=["wis"], stop=stop))

@@ -129,7 +129,7 @@ class TestDataset:
         record(resource, reporter=reporter)
         assert episode_indices(tmp_path) == list(range(40))
         (note,) = [note for note in reporter.notes if "rewards" in note]
-        assert "'toy_environments:Wrong' gave rewards that are NaN or infinite in " in note
+        assert "'toy_environments:Wrong' returned rewards that are NaN or infinite in " in note
         assert re.search(r"\(first: [0-9a-f]{8}-[0-9]{8}, t = 1\)", note)
 
     def test_missing_infos_take_no_space(self, walks: Path) -> None:
@@ -259,7 +259,7 @@ class TestResuming:
         before = read_files(tmp_path)
         with pytest.raises(
             OutputConflict,
-            match=r"holds OfflineRecording/test as it was before the spec changed \(spec\.seed: 0 → 1\): undo that",
+            match=r"holds OfflineRecording/test as it was before the spec changed \(spec\.seed: 0 → 1\): revert the",
         ):
             record(recording(tmp_path, seed=1))
         assert read_files(tmp_path) == before
@@ -271,7 +271,7 @@ class TestResuming:
             update={"metadata": other_resource.metadata.model_copy(update={"name": "other"})}
         )
         with pytest.raises(
-            OutputConflict, match=r"holds OfflineRecording/test, and this is OfflineRecording/other: "
+            OutputConflict, match=r"belongs to OfflineRecording/test, not to OfflineRecording/other: "
         ):
             record(renamed_resource)
 

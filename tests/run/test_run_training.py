@@ -166,8 +166,8 @@ class TestBatchesLargerThanTheData:
         config = {"trainBatchSizePerLearner": 2500}
         train(training(tmp_path, numbered_data, config=config, stop={"updates": 1}), reporter=reporter)
         note = (
-            "spec.config.trainBatchSizePerLearner: a batch has 2,500 timesteps, and the data have 1,000: each is in "
-            "every batch 2.5 times on average"
+            "spec.config.trainBatchSizePerLearner: a batch has 2,500 timesteps, but the data have only 1,000: each is "
+            "in every batch 2.5 times on average"
         )
         assert note in reporter.notes
 
@@ -240,7 +240,7 @@ class TestStop:
         trainer.begin()
         assert trainer.iterate()["num_updates_lifetime"] == 5
         with pytest.raises(
-            SpecError, match=r"spec\.stop: the training ended with update 5; raise it to continue"
+            SpecError, match=r"spec\.stop: the training ended at update 5; raise spec\.stop to continue"
         ):
             trainer.iterate()
         assert trainer.iteration == 1
@@ -626,7 +626,9 @@ class TestFolder:
 
     def test_other_spec_is_refused(self, tmp_path: Path, numbered_data: Path) -> None:
         train(training(tmp_path, numbered_data))
-        with pytest.raises(OutputConflict, match=r"\(spec\.seed: 0 → 1\): undo that, raise spec\.revision"):
+        with pytest.raises(
+            OutputConflict, match=r"\(spec\.seed: 0 → 1\): revert the change, raise spec\.revision"
+        ):
             train(training(tmp_path, numbered_data, seed=1))
 
     def test_lost_spec_is_recognised_by_checkpoint(self, tmp_path: Path, numbered_data: Path) -> None:

@@ -68,7 +68,7 @@ def refusal_of_text(tmp_path: Path, old: str, new: str) -> str:
         (
             "path: data",
             "recordingRef: {name: expert}",
-            ["spec.input[0].recordingRef", "'expert'", "the given files define none"],
+            ["spec.input[0].recordingRef", "'expert'", "the files define none"],
         ),
         ("path: data", "sampler: {}", ["training.yaml:9", "spec.input[0].sampler", "does not apply to BC"]),
         ("stop: {iterations: 1}", "stop: {}", ["spec.stop", "at least one of", "episodeReturnMean"]),

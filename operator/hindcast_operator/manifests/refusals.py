@@ -55,7 +55,7 @@ def _locations(resource: Resource, defaults: Defaults) -> Iterator[str]:
             yield f"{location.field} is {location.path}, outside the platform's storageRoot; remove the .."
         elif location.is_relative and defaults.storage_root is None:
             yield (
-                f"{location.field} is {location.path}, which is relative, and the platform has no storageRoot; "
+                f"{location.field} is {location.path}, which is relative, but the platform has no storageRoot; "
                 "use a URI (s3://…) or a path on a mounted volume"
             )
         elif (
@@ -107,7 +107,7 @@ def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
     min_workers, max_workers = workers.interval
     if min_workers < max_workers and not defaults.allow_autoscaling:
         yield (
-            f"spec.pipeline.dataWorkers has minReplicas {min_workers} and maxReplicas {max_workers}, and the platform "
+            f"spec.pipeline.dataWorkers has minReplicas {min_workers} and maxReplicas {max_workers}, but the platform "
             "does not allow autoscaled pools; set replicas"
         )
     for field, gpus in (
@@ -115,9 +115,9 @@ def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
         ("spec.learners.gpus", learners.gpus),
     ):
         if not float(gpus).is_integer():
-            yield f"{field} is {gpus:g}, and a pod gets whole GPUs; set a whole number"
+            yield f"{field} is {gpus:g}, but a pod gets whole GPUs; set a whole number"
     if learners.device == "cuda" and not learners.gpus:
-        yield "spec.learners.device is cuda, and spec.learners.gpus is 0; set gpus to 1 or more, or device to cpu"
+        yield "spec.learners.device is cuda, but spec.learners.gpus is 0; set gpus to 1 or more, or device to cpu"
 
 
 def _ray_version(cluster: ClusterSpec) -> Iterator[str]:
@@ -138,11 +138,11 @@ def _pod_sizes(resources: PoolResources) -> Iterator[str]:
         if shm_bytes is not None and shm_bytes < _MIN_SHARED_MEMORY_BYTES:
             min_size = format_bytes(_MIN_SHARED_MEMORY_BYTES)
             shared_memory = pod_resources.shared_memory
-            yield f"{field}.sharedMemory is {shared_memory}, and Ray's object store needs {min_size}; raise it"
+            yield f"{field}.sharedMemory is {shared_memory}, but Ray's object store needs {min_size}; raise it"
         used_bytes = _MIN_SHARED_MEMORY_BYTES if shm_bytes is None else shm_bytes
         if pod_resources.memory is not None and parse_bytes(pod_resources.memory) <= used_bytes:
             yield (
-                f"{field}.memory is {pod_resources.memory}, and /dev/shm alone may take {format_bytes(used_bytes)} "
+                f"{field}.memory is {pod_resources.memory}, but /dev/shm alone may take {format_bytes(used_bytes)} "
                 "of it; raise it"
             )
 

@@ -152,7 +152,7 @@ def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]
 
 
 def _data_process(num_runners: int) -> str:
-    worker = "a worker with two units as read and decoded, one of them pre-learned"
+    worker = "a worker with two units, read and decoded; the pre-learner has processed one of them"
     return f"{worker}, or evaluation runners ({num_runners})" if num_runners else worker
 
 

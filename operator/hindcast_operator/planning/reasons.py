@@ -68,7 +68,7 @@ class Reason(StrEnum):
     INVALID_DATA = ("InvalidData", "Warning", "The data cannot be used.",
         "fix the data or the input that the message names, and raise spec.revision")
     OUTPUT_CONFLICT = ("OutputConflict", "Warning", "The output folder contains the results of another spec.",
-        "raise spec.revision; of a recording, together with another output.path or output.onExisting: Replace")
+        "raise spec.revision; for a recording, also set another output.path or output.onExisting: Replace")
     USER_CODE_FAILED = ("UserCodeFailed", "Warning", "An exception in the user's code; never retried.",
         "fix the code at the file and line that the message names, and raise spec.revision")
     NO_CUDA_DEVICE = ("NoCudaDevice", "Warning", "A learner has a GPU but finds no CUDA device.",
@@ -88,11 +88,11 @@ class Reason(StrEnum):
 
     # -- stalled: somebody must act, then the run continues by itself ----------------------------------------
     DEPENDENCY_FAILED = ("DependencyFailed", "Warning", "A recording or training that it refers to has failed.",
-        "fix that one and raise its revision; this one continues when it is complete")
+        "fix the other resource and raise its spec.revision; this one continues when the other is complete")
     CIRCULAR_REFERENCE = ("CircularReference", "Warning", "The resource and one that it refers to wait for each other.",
         "remove one of the two references")
     REFUSED_BY_PLATFORM = ("RefusedByPlatform", "Warning", "The platform does not allow what the spec asks for.",
-        "change the field that the message names, or ask for the chart's value")
+        "change the field that the message names, or ask for a change of the chart's values")
     NAME_CONFLICT = ("NameConflict", "Warning", "An object of another owner has a name that the attempt needs.",
         "rename the resource or delete that object")
     CREATION_REFUSED = ("CreationRefused", "Warning", "The API server refused to create one of the attempt's objects.",
@@ -146,7 +146,7 @@ class Reason(StrEnum):
         "nothing, it is retried; check the head's node if it recurs")
     NO_PROGRESS = ("NoProgress", "Warning",
         "The attempt reports, but has made no progress for runPolicy.stallTimeoutSeconds.",
-        "it is retried; raise the timeout if a step takes this long")
+        "raise the timeout if a step takes this long; it is retried")
     RAY_JOB_DELETED = ("RayJobDeleted", "Warning",
         "A user or another controller deleted the RayJob of a running attempt.",
         "nothing, it is retried; use spec.suspend to stop a run")

@@ -371,7 +371,7 @@ def _name_conflict(case: Case, attempt: AttemptFacts) -> Situation | None:
         name = f"{kind}/{attempt.child}"
         if object_facts.owner_uid is None and not object_facts.is_deleting:
             message = (
-                f"{name} has no owner but a name that the attempt needs; delete it or rename this resource"
+                f"{name} has no owner, and the attempt needs its name; delete it or rename this resource"
             )
             return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=recheck_time)
         message = f"Waiting for {name} of an earlier resource or attempt to be deleted"

@@ -38,8 +38,8 @@ class ReadFlags:
         list[str] | None,
         _reading(
             metavar="NAME=SOURCE_NAME",
-            help="Map a column: obs=observation reads obs from the column observation. Repeatable; several of one "
-            "NAME make one vector.",
+            help="Map a column: obs=observation reads obs from the column observation. Repeatable: columns with "
+            "the same NAME become one vector.",
         ),
     ] = None
     rows: Annotated[
@@ -48,7 +48,7 @@ class ReadFlags:
             "--filter",
             "--rows",
             metavar="COMPARISON",
-            help="Timesteps to read, such as 'rewards > 0'. Repeatable: all must hold.",
+            help="Condition on the timesteps to read, such as 'rewards > 0'. Repeatable: all must hold.",
         ),
     ] = None
     columns: Annotated[
@@ -69,7 +69,9 @@ class ReadFlags:
     ] = "Auto"
     gaps: Annotated[
         Literal["Refuse", "Split", "Join"],
-        _reading(help="What to do when timesteps are missing; Join: t orders them without counting."),
+        _reading(
+            help="What to do when timesteps are missing. Join is for a t that does not count timesteps."
+        ),
     ] = "Refuse"
     duplicates: Annotated[
         Literal["Drop", "Refuse"],
@@ -82,15 +84,15 @@ class ReadFlags:
     cut_off_steps: Annotated[
         Literal["Keep", "Drop"],
         _reading(
-            help="What to do with the last step of an episode that did not terminate, where its next observation is "
-            "not in the data."
+            help="What to do with the last step of an episode that did not terminate, if its next observation is not "
+            "in the data."
         ),
     ] = "Keep"
     actions_normalized: Annotated[
         bool | None,
         _reading(
             "--actions-normalized/--actions-of-environment",
-            help="Whether Box actions are in [-1, 1], as a policy produces them. Default: from the data.",
+            help="Whether Box actions are in [-1, 1], as a policy produces them. Default: as the data say.",
         ),
     ] = None
     ignore_final_observation: Annotated[

@@ -11,7 +11,7 @@ from hindcast.errors import SpecError
 def main() -> int:
     """Execute the attempt in the folder that the command line names; return the exit code."""
     if len(sys.argv) != 2:
-        print("error: give the folder of the attempt: python -m hindcast.cluster FOLDER", file=sys.stderr)
+        print("error: the argument FOLDER is missing: python -m hindcast.cluster FOLDER", file=sys.stderr)
         return SpecError.exit_code
     try:
         channel = open_channel(ConfigMapName.from_environment())

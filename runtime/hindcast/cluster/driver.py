@@ -73,7 +73,7 @@ def drive(folder: Path, channel: Channel, connect: Connect, has_pool_labels: boo
         driver = Driver(resource, Pools(attempt, has_pool_labels), sender, monitor)
         outcome = driver.run(connect)
         if outcome is None:
-            print("superseded by another attempt, or the resource is gone: exiting.")
+            print("this attempt was superseded by another one, or the resource was deleted: exiting.")
             monitor.abandon()
             return SUPERSEDED_EXIT_CODE
         print(f"{outcome.state} ({outcome.reason}): {outcome.message}")
@@ -96,9 +96,9 @@ def read_attempt(folder: Path) -> tuple[OfflineRecording | OfflineTraining, Atte
     try:
         return items[0].resource, Attempt.model_validate(json.loads(file.read_bytes()))
     except (OSError, ValueError) as error:
-        reason = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else error
+        reason = f"{error.error_count()} invalid fields" if isinstance(error, ValidationError) else error
         raise SpecError(
-            f"{file} cannot be read ({reason}): are the operator and the runtime image of the same version?"
+            f"{file} cannot be read ({reason}): use an operator and a runtime image of the same version."
         ) from error
 
 

@@ -53,5 +53,5 @@ def lease_holder(state: Location) -> dict[str, Any] | None:
 def _superseded_error(folder: Location, successor: dict[str, Any] | None) -> OutputConflict:
     owner = f"the attempt {successor['child']}" if successor else "another run"
     return OutputConflict(
-        f"{folder.parent()} was taken over by {owner}, which began later: this process has stopped writing."
+        f"{folder.parent()} was taken over by {owner}, which started later: this process has stopped writing."
     )

@@ -50,8 +50,8 @@ NO_MODEL_IF_RECURRENT: Final = (
     "the policy has a recurrent state, but a model's values depend on observations alone"
 )
 NO_CLONE_IF_RECURRENT: Final = (
-    "the data have no action_logp, and for a recurrent policy the recorded policy is not cloned, since it may be "
-    "recurrent too; record log-probabilities"
+    "the data have no action_logp, and the recorded policy is not cloned, because it may be recurrent like the "
+    "evaluated one; record log-probabilities"
 )
 
 MIN_EFFECTIVE_EPISODES: Final = 10.0

@@ -68,7 +68,7 @@ def verdict_from_model(gain: float, spread: float, estimate: str, reason: str) -
         reason: why there is no other estimate.
     """
     if not spread > 0:
-        return no_verdict("the model has no spread")
+        return no_verdict("the values of the model have no spread")
     return _make_verdict(NormalDist().cdf(gain / spread), estimate, remark=f", by the model alone: {reason}")
 
 

@@ -18,9 +18,9 @@ UNSUPPORTED_HOOKS: Final = {
     "on_offline_eval_runners_recreated": "there are no such runners",
     "on_learn_on_batch": "a connector of scope batch sees every batch",
     "on_postprocess_trajectory": "a connector sees every recorded episode, and on_episode_end every played one",
-    "on_create_policy": "on_algorithm_init is called once there is a policy",
-    "on_sub_environment_created": "it is called on_environment_created",
-    "on_trainer_init": "it is called on_algorithm_init",
+    "on_create_policy": "use on_algorithm_init, which is called when the policy exists",
+    "on_sub_environment_created": "rename it to on_environment_created",
+    "on_trainer_init": "rename it to on_algorithm_init",
 }
 """RLlib's callback method that is not supported -> what to do instead."""
 EPISODE_HOOKS: Final = (

@@ -64,7 +64,7 @@ def _unknown_id_message(name: str) -> str:
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return (
         f"there is no Gymnasium environment {name!r}{hint} "
-        'Give a registered id, or a custom class as "package.module:EnvClass".'
+        'Use a registered id, or a custom class as "package.module:EnvClass".'
     )
 
 
@@ -74,7 +74,7 @@ def _wrap(environment: gym.Env, wrapper: NamedCall) -> gym.Env:
     factory = import_object(name, field) if ":" in name else getattr(gym.wrappers, name, None)
     if factory is None:
         raise SpecError(
-            f"{field}: gymnasium.wrappers has no {name!r}; give a custom one as package.module:Class."
+            f"{field}: gymnasium.wrappers has no {name!r}; set a custom one as package.module:Class."
         )
     with calling(f"wrapper {name!r}"):
         return cast(gym.Env, factory(environment, **options))

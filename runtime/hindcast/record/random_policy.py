@@ -53,7 +53,9 @@ class RandomActor:
         """Map noise `[B, K]` to uniform actions."""
         del obs, is_first, rewards
         if noise is None:
-            raise SpecError("spec.policy.explore: a random policy has no mode; leave explore at true.")
+            raise SpecError(
+                "spec.policy.explore: a random policy has no most likely action; set explore to true."
+            )
         actions: dict[str, NDArray[Any]] = {}
         offset = 0
         for leaf, space in self._leaves.items():

@@ -58,7 +58,7 @@ class Slots:
             result = self.environments[slot].reset(seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise UserCodeError(
-                f"environment {self.name!r}: reset() returned {_describe_result(result)}; Gymnasium's returns 2: "
+                f"environment {self.name!r}: reset() returned {_describe_result(result)}; expected 2: "
                 "observation, info (a dictionary)"
             )
         observation, info = result
@@ -76,7 +76,7 @@ class Slots:
             observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as error:
             raise UserCodeError(
-                f"environment {self.name!r}: step() returned {_describe_result(result)}; Gymnasium's returns 5: "
+                f"environment {self.name!r}: step() returned {_describe_result(result)}; expected 5: "
                 "observation, reward, terminated, truncated, info"
             ) from error
         self._set_observation(slot, observation)

@@ -155,7 +155,7 @@ def value_plot(curves: Curves) -> Picture | None:
         + _smoothing_note(line)
     )
     if len(initial.y):
-        caption += "; orange: in the initial states of held-out episodes, of the policy's own actions"
+        caption += "; orange: for the policy's own actions in the initial states of held-out episodes"
     return Picture(_trend("mean Q", line), caption, draw)
 
 

@@ -166,7 +166,7 @@ def _find_module(location: Location) -> Location:
             if folder.child("checkpoint.json").exists():
                 raise
     if (owner := read_owner(location.child(FOLDER))) is not None:
-        raise DataError(f"{location} {_no_policy_reason(owner)}: give a checkpoint, or a run folder.")
+        raise DataError(f"{location} {_no_policy_reason(owner)}: use a checkpoint, or a run folder.")
     return find_checkpoint(location).location
 
 
@@ -185,7 +185,7 @@ def _find_environment(location: Location) -> EnvironmentSpec:
         if spec.get("environment") is not None:
             return EnvironmentSpec.model_validate(spec["environment"])
     raise SpecError(
-        f"{location}: the environment is unknown, because the policy is not in a run's folder; give one (--env ID)"
+        f"{location}: the environment is unknown, because the policy is not in a run folder; set it (--env ID)"
     )
 
 

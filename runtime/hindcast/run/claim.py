@@ -154,15 +154,16 @@ def _conflict_message(
     state: Location, resource: OfflineRecording | OfflineTraining, owner: dict[str, Any]
 ) -> str:
     remedy = (
-        "give another output.path, or set output.onExisting: Replace"
+        "set another output.path, or output.onExisting: Replace"
         if resource.kind == "OfflineRecording"
-        else "raise spec.revision, or give another checkpoint.path"
+        else "raise spec.revision, or set another checkpoint.path"
     )
     if owner["resource"] != title(resource):
-        return f"{state} holds {owner['resource']}, and this is {title(resource)}: {remedy}."
+        return f"{state} belongs to {owner['resource']}, not to {title(resource)}: {remedy}."
     previous = _owner_resource(owner)
     changes = differences(previous, resource) if type(previous) is type(resource) else ""
     changes = changes or f"its hash was {owner['specHash']} and is {spec_hash(resource)}"
     return (
-        f"{state} holds {title(resource)} as it was before the spec changed ({changes}): undo that, {remedy}."
+        f"{state} holds {title(resource)} as it was before the spec changed ({changes}): revert the change, "
+        f"{remedy}."
     )

@@ -210,7 +210,7 @@ def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedRes
         name = f"{kind}/{reference.name}"
         if name not in items_by_title:
             defined_names = [key.partition("/")[2] for key in items_by_title if key.startswith(kind)]
-            definitions = f"the given files define {', '.join(defined_names) or 'none'}"
+            definitions = f"the files define {', '.join(defined_names) or 'none'}"
             raise SpecError(
                 f"{item.at(*steps)}: {format_path(steps)}: there is no {kind} named "
                 f"{reference.name!r}; {definitions}. Add its file to the command, or use a path."

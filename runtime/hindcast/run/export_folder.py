@@ -23,7 +23,7 @@ _DESCRIPTION_KEYS: Final = {
     policy_files.DESCRIPTION: ("formatVersion", "moduleClass", "checksums"),
 }
 """Description file of an export -> keys that it contains."""
-_REMEDY: Final = "give a new or an empty folder"
+_REMEDY: Final = "choose a new or an empty folder"
 
 
 def refuse_foreign_files(folder: Location, names: Collection[str]) -> None:

@@ -249,7 +249,7 @@ class HeldOutEvaluator:
             return
         if self._dataset.num_episodes < 2:
             raise SpecError(
-                f"{self._name} gives one episode: estimates need at least two, and hundreds to be meaningful."
+                f"{self._name} provides one episode: estimates need at least two, and hundreds to be meaningful."
             )
         ratio_estimates = [name for name in estimates if name != "dm"]
         if ratio_estimates and not self._policy.has_logp(explore):
@@ -259,13 +259,13 @@ class HeldOutEvaluator:
                 else "dm needs no densities"
             )
             raise SpecError(
-                f"{_FIELD}.estimates has {', '.join(ratio_estimates)}, and the policy's actions have no density, so "
-                f"they can never be computed: {remedy}."
+                f"{_FIELD}.estimates has {', '.join(ratio_estimates)}, which can never be computed, because the "
+                f"policy's actions have no density: {remedy}."
             )
         if ratio_estimates and self._dataset.num_episodes < MIN_EFFECTIVE_EPISODES:
             raise SpecError(
-                f"{self._name} gives {self._dataset.num_episodes} episodes, and {', '.join(ratio_estimates)} cannot be "
-                f"computed from fewer than {MIN_EFFECTIVE_EPISODES:.0f}: use more episodes, or dm alone."
+                f"{self._name} provides {self._dataset.num_episodes} episodes, but {', '.join(ratio_estimates)} cannot "
+                f"be computed from fewer than {MIN_EFFECTIVE_EPISODES:.0f}: use more episodes, or dm alone."
             )
         if self._policy.module.is_stateful():
             self._check_recurrent_estimates(ratio_estimates)

@@ -150,7 +150,7 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
     opened_data = [input_.opened_data for input_ in inputs if input_.opened_data is not None]
     differing = differing_leaves([data.dataset for data in opened_data])
     if differing:
-        note(f"not all inputs have the columns {', '.join(sorted(differing))}, so they are left out")
+        note(f"columns {', '.join(sorted(differing))} are left out, because not all inputs have them")
     if not differing or any(input_.top is not None for input_ in inputs):
         return list(inputs)
     return [
@@ -182,7 +182,7 @@ def sources_of(inputs: Sequence[Input]) -> list[Source]:
         return [Source(", ".join(input_.reading.name for input_ in inputs), dataset)]
     if len(weights) < len(inputs):
         raise SpecError(
-            "spec.input: some inputs have a weight and others have none; give all of them a weight, or none."
+            "spec.input: some inputs have a weight and others have none; set a weight for all of them, or for none."
         )
     return [
         Source(input_.reading.name, input_.dataset, weight)
@@ -200,7 +200,8 @@ def _make_input(resource: OfflineTraining, index: int, references: References) -
         return Input(Reading.from_input(source, path, mapper_given=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
-            f"{field}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
+            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts it to "
+            "episodes."
         )
     reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)

@@ -152,8 +152,9 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
         raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
     if spec.sampler is not None and not kind.can_train_online:
         raise SpecError(
-            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only; if its losses are "
-            "valid for actions of any policy, and its own policy explores, set can_train_online = True in the class."
+            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only: remove the sampler. If "
+            "the losses of the class are valid for actions of any policy, and its own policy explores, set "
+            "can_train_online = True in the class."
         )
     if is_custom(spec.algorithm):
         return build(spec.algorithm, spec.custom_config or {}, at="spec.customConfig")
@@ -184,14 +185,14 @@ def _shard_notes(timesteps: int, timesteps_per_item: int, learners: int, first_l
             else f", which make {plural(items, 'sequence')} of {timesteps_per_item}"
         )
         raise SpecError(
-            f"spec.learners.replicas is {learners}, and a batch has {plural(timesteps, 'timestep')}{sequences}: each "
+            f"spec.learners.replicas is {learners}, but a batch has {plural(timesteps, 'timestep')}{sequences}: each "
             "learner needs at least one."
         )
     notes = []
     if learners > 1 and learners != first_learners:
         notes.append(
-            f"{learners} learners share the batch of {timesteps:,} timesteps, fixed when the run began with "
-            f"{first_learners}"
+            f"{learners} learners share the batch of {timesteps:,} timesteps; its size was fixed when the run started "
+            f"with {first_learners}"
         )
     if items % learners:
         notes.append(
@@ -207,7 +208,7 @@ def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_pe
     unit = "timestep" if timesteps_per_item == 1 else "sequence"
     times = significant(data.batch_size / data.epoch_size)
     return [
-        f"{_size_field(spec)}: a batch has {plural(data.batch_size, unit)}, and the data have "
+        f"{_size_field(spec)}: a batch has {plural(data.batch_size, unit)}, but the data have only "
         f"{integer(data.epoch_size)}: each is in every batch {times} times on average"
     ]
 
@@ -223,7 +224,7 @@ def _refuse_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, learners
     if nbytes > memory:
         raise SpecError(
             f"{_size_field(spec)}: a learner's batch would take {size(nbytes)}, more than the {size(memory)} of "
-            "memory: set a smaller one"
+            "memory: set a smaller size"
         )
 
 

@@ -40,7 +40,7 @@ def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.
         raise NoCudaDevice("spec.learners.device: cuda was requested, but torch finds no CUDA device here.")
     if not num_gpus and learners.gpus and not is_one_machine:
         raise NoCudaDevice(
-            f"spec.learners.gpus is {learners.gpus:g}, and torch finds no CUDA device in the learner's pod: use an "
+            f"spec.learners.gpus is {learners.gpus:g}, but torch finds no CUDA device in the learner's pod: use an "
             "image with a CUDA build of torch (spec.cluster.image), or set spec.learners.device: cpu."
         )
     note = None

@@ -104,7 +104,7 @@ class RecordingRun:
         """
         if has_foreign_files(self._folder, self._state):
             raise OutputConflict(
-                f"{self._folder} contains files that Hindcast did not record: give an empty or new "
+                f"{self._folder} contains files that Hindcast did not record: set an empty or new "
                 "output.path (onExisting: Replace deletes only what a manifest lists)."
             )
         with self._placement.sole_writer(self._state) as guard:
@@ -128,8 +128,8 @@ class RecordingRun:
         """Refuse a finished recording if `onExisting` is Fail; an unfinished one is resumed."""
         if self._spec.output.on_existing == "Fail":
             raise OutputConflict(
-                f"{self._folder} already holds this recording, finished, and output.onExisting is Fail: give "
-                "another output.path, or set it to Resume."
+                f"{self._folder} already contains this finished recording, and output.onExisting is Fail: set "
+                "another output.path, or set output.onExisting to Resume."
             )
 
     def _clear_other_recording(self) -> None:
@@ -205,7 +205,7 @@ class RecordingRun:
         eps_id, t = recorded_range.non_finite_rewards[0]
         self._reporter.note(
             self._name,
-            f"environment {self._spec.environment.id!r} gave rewards that are NaN or infinite in "
+            f"environment {self._spec.environment.id!r} returned rewards that are NaN or infinite in "
             f"{len(recorded_range.non_finite_rewards):,} of the last {plural(len(recorded_range.returns), 'episode')} "
             f"(first: {eps_id}, t = {t}): they are recorded, but a training that uses rewards refuses them; fix the "
             "environment and record again",

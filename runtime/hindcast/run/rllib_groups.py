@@ -55,7 +55,7 @@ class LocalEnvRunner:
             SpecError: not exactly one of the two arguments was passed.
         """
         if (num_episodes is None) == (num_timesteps is None):
-            raise SpecError("sample(): give num_episodes or num_timesteps.")
+            raise SpecError("sample(): pass num_episodes or num_timesteps.")
         if num_episodes is not None:
             return self._play_next(num_episodes)
         episodes: list[SingleAgentEpisode] = []

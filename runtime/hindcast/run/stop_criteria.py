@@ -165,6 +165,6 @@ class EndlessGuard:
         }
         details = "; ".join(reasons[name] for name in self._metrics)
         return (
-            f"only held-out episodes could stop it, and {MAX_MISSING_EVALUATIONS} evaluations in a row gave no value "
-            f"to stop by ({details}). Add a limit such as stop.updates."
+            f"spec.stop has only criteria on held-out episodes, but {MAX_MISSING_EVALUATIONS} evaluations in a row "
+            f"could not compute them ({details}). Add a limit such as stop.updates."
         )

@@ -139,10 +139,10 @@ class Trainer:
         """
         learner, experience, first_update = self.learner, self.experience, self.learner.updates
         if experience is None:
-            raise SpecError(f"{self.algorithm} has nothing to train on: give .offline_data(input_=...).")
+            raise SpecError(f"{self.algorithm} has nothing to train on: call .offline_data(input_=...).")
         if first_update >= self.max_updates:
             raise SpecError(
-                f"spec.stop: the training ended with update {first_update:,}; raise it to continue."
+                f"spec.stop: the training ended at update {first_update:,}; raise spec.stop to continue."
             )
         learner.group.broadcast(["iterate"])
         start_time = time.monotonic()
@@ -266,7 +266,7 @@ def new_learner(
     module = cast(RLModule, nets["policy"])
     if model.module_class is not None and type(module) is not module_class_of(model):
         raise SpecError(
-            f"spec.model.moduleClass is {model.module_class!r}, and {type(algorithm).__name__} builds its own "
+            f"spec.model.moduleClass is {model.module_class!r}, but {type(algorithm).__name__} builds its own "
             f"policy, {type(module).__name__}: its networks() must use inputs.policy()."
         )
     policy = Policy(module, preprocessing, spaces.observation, spaces.action)

@@ -177,7 +177,7 @@ class TrainingRun:
         if latest.training.spec_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
             raise OutputConflict(
                 f"{latest.location} was written with spec hash {latest.training.spec_hash}, and {self._name} has "
-                f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
+                f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path."
             )
         trainer.load(latest)
         # A lost owner record is replaced only now: one with another number of learners than the checkpoint's would

@@ -109,7 +109,10 @@ def choose_settings(over: Over, trials: int | None, seed: int) -> list[Setting]:
             )
         return [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]  # type: ignore[arg-type]
     if not ranges and trials > total:
-        raise SpecError(f"--trials is {trials}, but the values have only {plural(total, 'combination')}.")
+        raise SpecError(
+            f"--trials is {trials}, but the values have only {plural(total, 'combination')}: omit --trials to try "
+            "all of them."
+        )
     # One generator makes all draws, so that more draws start with the same ones.
     return _draw_settings(over, trials, np.random.default_rng(seed), allow_repeats=bool(ranges))
 

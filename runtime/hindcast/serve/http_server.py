@@ -270,7 +270,9 @@ class _Dispatcher:
         try:
             return {name: restore_tuples(value, self._structs.get(name)) for name, value in document.items()}
         except (KeyError, TypeError, ValueError) as error:
-            raise _RequestError(400, f"{method}: a value is not nested like its space: {error!r}") from error
+            raise _RequestError(
+                400, f"{method}: a value does not have the structure of its space: {error!r}"
+            ) from error
 
 
 def _answer(status: int, document: Mapping[str, Any]) -> Answer:

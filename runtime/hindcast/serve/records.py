@@ -63,8 +63,8 @@ def decode_records(data: bytes, where: str) -> Iterator[Record]:
             return
         if not length or zlib.crc32(body) != checksum:
             raise DataError(
-                f"{where} is damaged at byte {offset}: restore it, or delete it and with it the episodes that only it "
-                "contains"
+                f"{where} is damaged at byte {offset}: restore it, or delete it. Episodes that only this file contains "
+                "are then lost"
             )
         yield Record(*msgpack.unpackb(body, ext_hook=_ext_to_array))
         offset += _HEADER.size + length

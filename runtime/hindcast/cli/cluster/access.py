@@ -146,8 +146,8 @@ def _refusal_error(error: Any, what: str, namespace: str, host: str) -> ClusterE
         return Gone(f"{what} does not exist in namespace {namespace}")
     if error.status == 403:
         return Forbidden(
-            f"you lack the permission to read {what} in namespace {namespace}: ask for the role view there, or choose "
-            "another user with --context"
+            f"you lack the permission to read {what} in namespace {namespace}: ask its administrator for the role "
+            "view, or choose another user with --context"
         )
     if error.status == 401:
         return ClusterError(

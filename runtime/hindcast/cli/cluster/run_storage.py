@@ -84,8 +84,8 @@ def volume_of(resource: Resource, path: str) -> str:
     volume = max(volumes, key=lambda entry: len(entry.mount_path), default=None)
     claim = volume.persistent_volume_claim if volume is not None else None
     if volume is None or claim is None:
-        return "a volume of the cluster: read it from a pod that mounts the same volume there"
-    return f"the claim {claim.claim_name} (mounted at {volume.mount_path}): read it from a pod that mounts that claim"
+        return "a volume of the cluster: copy it from a pod that mounts this volume at the same path"
+    return f"the claim {claim.claim_name} (mounted at {volume.mount_path}): copy it from a pod that mounts this claim"
 
 
 def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
@@ -115,7 +115,9 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     key = (revision, latest if attempt is None else attempt)
     if key not in logs:
         numbers = ", ".join(str(number) for log_revision, number in sorted(logs) if log_revision == revision)
-        raise UserError(f"{folder} has no log of attempt {attempt}; revision {revision} has: {numbers}")
+        raise UserError(
+            f"{folder} has no log of attempt {attempt}; attempts of revision {revision} with a log: {numbers}"
+        )
     return str(logs[key]), logs[key].read_bytes()
 
 

@@ -65,12 +65,12 @@ def merge(
 def split(
     source: Source,
     rest: Annotated[str, typer.Argument(metavar="DST_A", help="Folder for the rest: the training data.")],
-    share: Annotated[str, typer.Argument(metavar="DST_B", help="Folder for the validation share.")],
+    share: Annotated[str, typer.Argument(metavar="DST_B", help="Folder for the validation data.")],
     *,
     read: ReadFlags,
     write: WriteFlags,
     screen: Screen,
-    validation: Annotated[float, typer.Option(help="Share of the episodes that go to DST_B.")] = 0.1,
+    validation: Annotated[float, typer.Option(help="Share of the episodes that goes to DST_B.")] = 0.1,
     seed: Seed = 0,
 ) -> None:
     """Split a dataset by episode, for example into training and validation data.
@@ -105,7 +105,8 @@ def filter_(
     top: Annotated[
         float | None,
         typer.Option(
-            help="Share of these episodes to keep, those with the highest return; ties: the earlier episode."
+            help="Share of these episodes to keep: those with the highest return. Of equal returns, the earlier "
+            "episode is kept."
         ),
     ] = None,
 ) -> None:

@@ -50,7 +50,7 @@ class RecordedFlags:
         int | None,
         typer.Option(
             min=0,
-            help="Updates to fit the value model (for dm, dr, wdr); 0 fits none. Default: 10,000.",
+            help="Updates to fit the value model (for dm, dr, wdr); 0 omits the model. Default: 10,000.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -94,7 +94,7 @@ def evaluate(
         raise SpecError("--reference-returns applies to played episodes only: remove it, or remove --data.")
     if env is not None:
         raise SpecError(
-            "--env and --data exclude each other, since --data plays no episodes: remove one of them."
+            "--env and --data cannot be combined, because --data plays no episodes: remove one of them."
         )
     _evaluate_offline(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
 

@@ -57,7 +57,9 @@ def export(
     if result.max_difference is not None:
         steps = formatting.plural(result.num_steps, "random step")
         actions = (
-            f"actions within {result.max_difference:.1g} of" if result.max_difference else "same actions as"
+            f"the actions are within {result.max_difference:.1g} of"
+            if result.max_difference
+            else "the actions equal"
         )
         check = f"checked: {actions} the original's in {steps}"
     document = {

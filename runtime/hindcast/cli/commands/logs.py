@@ -87,7 +87,7 @@ def _choose_attempt(
     if attempt_run is None:
         numbers = ", ".join(str(run["attempt"]) for run in reversed(revision_runs))
         raise UserError(
-            f"revision {runs[0]['revision']} of {target} has no attempt {attempt}; it has: {numbers}"
+            f"revision {runs[0]['revision']} of {target} has no attempt {attempt}; its attempts: {numbers}"
         )
     return attempt_run
 

@@ -23,7 +23,7 @@ def render(
     defaults: Annotated[
         Path | None,
         typer.Option(
-            help="Values file of the chart; its defaults: are merged in. Default: the chart's own values."
+            help="Values file of the chart, or only its defaults: section. Default: the chart's own values."
         ),
     ] = None,
     namespace: Annotated[
@@ -45,7 +45,7 @@ def render(
     for attempt in attempts:
         for reference in attempt.unknown_references:
             screen.note(
-                f"{_title(attempt)} refers to {reference}, which is not in any of the files: its outputs are unknown"
+                f"{_title(attempt)} refers to {reference}, which is in none of the files: its outputs are unknown"
             )
     if screen.flags.json:
         screen.json_line({"resources": [attempt.to_json() for attempt in attempts]})

@@ -48,7 +48,7 @@ def serve(
     policy, _ = load_policy(checkpoint, module_class)
     with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
         address = f"http://{http.host}:{http.port}"
-        screen.result({"address": address, "log": log}, f"serving at {address}, logging into {log}")
+        screen.result({"address": address, "log": log}, f"serving at {address}, logging to {log}")
         _wait()
 
 

@@ -71,7 +71,7 @@ def _mapping(option: str, text: str) -> Mapping[str, Any]:
         raise SpecError(sentence(problem, f"{option}: " if problem.steps else option))
     values = [document.value for document in documents]
     if len(values) > 1 or not all(isinstance(value, dict) for value in values):
-        raise SpecError(f'{option} is {text!r}, expected a mapping: {{"lr": 0.001}}.')
+        raise SpecError(f'{option} is {text!r}, expected a mapping such as {{"lr": 0.001}}.')
     return values[0] if values else {}
 
 

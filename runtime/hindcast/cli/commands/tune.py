@@ -30,11 +30,14 @@ def tune(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Random draws. Default: every combination of the values.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each trial; their mean counts.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs of each trial, with different seeds; their mean is compared.")
+    ] = 1,
     by: Annotated[
         str | None,
         typer.Option(
-            help="Estimate to compare by, or validationLoss. Default: the first of evaluation.offline.estimates."
+            help="Estimate to compare the trials by, or validationLoss. Default: the first of "
+            "evaluation.offline.estimates."
         ),
     ] = None,
     confirm: Annotated[
