@@ -30,7 +30,7 @@ def test_relative_paths_require_storage_root() -> None:
         "spec.checkpoint.path",
         "spec.initialCheckpoint",
     ]
-    assert "is runs, which is relative, and the platform has no storageRoot; use a URI" in sentences[1]
+    assert "is runs, which is relative, but the platform has no storageRoot; use a URI" in sentences[1]
 
 
 def test_path_outside_storage_root_is_refused() -> None:
@@ -56,7 +56,7 @@ def test_local_path_on_claim_is_allowed(path: str) -> None:
         (
             "/conf/run",
             [{"name": "c", "mountPath": "/conf", "configMap": {"name": "c"}}],
-            "a read-only volume",
+            "which is read-only",
         ),
         ("/data/s/run", [CLAIM, {"name": "s", "mountPath": "/data/s", "emptyDir": {}}], "an emptyDir"),
     ],
@@ -92,9 +92,9 @@ def test_input_may_be_in_image() -> None:
             {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}}},
             "spec.pipeline.dataWorkers has minReplicas 1 and maxReplicas 3",
         ),
-        ({"learners": {"gpus": 0.5}}, "spec.learners.gpus is 0.5, and a pod gets whole GPUs"),
+        ({"learners": {"gpus": 0.5}}, "spec.learners.gpus is 0.5, but a pod gets whole GPUs"),
         ({"pipeline": {"dataWorkers": {"gpus": 1.5}}}, "spec.pipeline.dataWorkers.gpus is 1.5"),
-        ({"learners": {"device": "cuda"}}, "spec.learners.device is cuda, and spec.learners.gpus is 0"),
+        ({"learners": {"device": "cuda"}}, "spec.learners.device is cuda, but spec.learners.gpus is 0"),
         ({"cluster": {"rayVersion": "2.51.1"}}, "spec.cluster.rayVersion is 2.51.1"),
         (
             {"cluster": {"resources": {"learner": {"sharedMemory": "64Mi"}}}},
