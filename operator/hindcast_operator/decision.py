@@ -14,11 +14,11 @@ from hindcast.api.status import Status
 class CreateAttempt:
     """Create the missing objects of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
 
-    Idempotent. Existing objects of an earlier attempt or spec are brought up to date: the Role then names this
-    attempt's ConfigMap only, the RoleBinding its account.
+    Idempotent. Existing objects of an earlier attempt or spec are updated: the Role then names only this attempt's
+    ConfigMap, the RoleBinding its ServiceAccount.
 
     Attributes:
-        resource: the user's, completed by `manifests.effective_resource` with the defaults that this revision keeps.
+        resource: the result of `manifests.effective_resource` for the user's resource and this revision's defaults.
     """
 
     resource: OfflineRecording | OfflineTraining
@@ -27,7 +27,12 @@ class CreateAttempt:
 
 @dataclass(frozen=True)
 class DeleteAttempt:
-    """Delete the attempt's RayJob and with it its pods, then its ConfigMap. Idempotent."""
+    """Delete the attempt's RayJob and with it its pods, then its ConfigMap. Idempotent.
+
+    Attributes:
+        child: name of the attempt's RayJob.
+        keep_config_map: delete the RayJob only.
+    """
 
     child: str
     keep_config_map: bool = False

@@ -16,7 +16,7 @@ _MAX_KEPT_BYTES, _LARGE_BLOCK_BYTES = 256 * 2**20, 32 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 256 MiB of freed memory, in blocks below 32 MiB, instead of returning it to the kernel at once.
+    """Keep up to 256 MiB of freed memory, in blocks below 32 MiB, instead of returning it to the kernel immediately.
 
     Does nothing without glibc.
     """

@@ -163,7 +163,9 @@ def test_load_reads_anchors_and_merge_keys(tmp_path: Path) -> None:
         ("metadata: {name: clone}", "metadata: {}", "run.yaml:3: metadata.name is missing"),
     ],
 )
-def test_mistake_in_training_is_one_sentence(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_mistake_in_training_is_reported_in_one_sentence(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
     assert old in TRAINING
     sentences = problems(tmp_path, TRAINING.replace(old, new))
     assert len(sentences) == 1

@@ -682,7 +682,7 @@ class TestMistakes:
         with pytest.raises(SpecError, match=f"^Mine overrides {name}, which is never called: "):
             config_class()
 
-    def test_all_mistakes_are_reported_at_once(self) -> None:
+    def test_all_mistakes_are_reported_together(self) -> None:
         config = bc().training(lr="fast", grad_clip=-1.0).evaluation(evaluation_interval="often")
         with pytest.raises(SpecError) as error:
             config.to_resource()

@@ -32,7 +32,9 @@ def raising(error):
         (errors.UserCodeError, 6),
     ],
 )
-def test_user_error_is_one_sentence_with_its_exit_code(hindcast, resources, monkeypatch, kind, code):
+def test_user_error_is_reported_in_one_sentence_with_its_exit_code(
+    hindcast, resources, monkeypatch, kind, code
+):
     monkeypatch.setattr(execute_module, "execute", raising(kind("[red] the folder is full")))
     result = hindcast("run", resources)
     assert (result.code, result.out, result.err) == (code, "", "error: [red] the folder is full\n")
@@ -107,7 +109,7 @@ def test_interruption_exits_with_130_without_error(hindcast, resources, monkeypa
         (["evaluate", "somewhere", "--episodes", "0"], "'0', expected at least 1"),
     ],
 )
-def test_invalid_command_line_is_one_sentence(hindcast, arguments, message):
+def test_invalid_command_line_is_reported_in_one_sentence(hindcast, arguments, message):
     result = hindcast(*arguments)
     assert result.code == 2
     assert result.out == ""

@@ -137,7 +137,7 @@ def test_cluster_without_crds_is_named(hindcast: Hindcast, cluster: FakeCluster)
         (503, "the API server refused to show OfflineTraining/clone: refused with 503"),
     ],
 )
-def test_api_server_refusal_is_one_sentence(
+def test_api_server_refusal_is_reported_in_one_sentence(
     hindcast: Hindcast, cluster: FakeCluster, status: int, message: str
 ) -> None:
     cluster.refusals = {"offlinetrainings": status}

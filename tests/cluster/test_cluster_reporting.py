@@ -57,7 +57,7 @@ def seconds_since_start(report: Report) -> float:
     return (datetime.fromisoformat(report.report_time) - START).total_seconds()
 
 
-def test_first_report_is_sent_at_once(channel: RecordingChannel, time: FakeTime) -> None:
+def test_first_report_is_sent_immediately(channel: RecordingChannel, time: FakeTime) -> None:
     time.advance(0.1)
     assert (channel.last.number, channel.last.stage) == (1, "Starting")
 
@@ -96,7 +96,7 @@ def test_heartbeat_without_progress_keeps_time_of_progress(channel: RecordingCha
     assert channel.last.last_progress_time == "2026-01-01T00:02:35.000Z"
 
 
-def test_outcome_is_sent_at_once_and_last(channel: RecordingChannel, time: FakeTime) -> None:
+def test_outcome_is_sent_immediately_and_last(channel: RecordingChannel, time: FakeTime) -> None:
     time.advance(1)
     time.sender.progress(make_progress(500))
     time.sender.outcome(OUTCOME)
@@ -148,7 +148,7 @@ def test_outcome_is_delivered_after_outage(channel: RecordingChannel, time: Fake
     assert time.sender.is_outcome_delivered
 
 
-def test_refusal_after_first_report_supersedes_at_once(channel: RecordingChannel, time: FakeTime) -> None:
+def test_refusal_after_first_report_supersedes_immediately(channel: RecordingChannel, time: FakeTime) -> None:
     channel.superseded_after = 1
     time.advance(26)
     assert time.sender.is_superseded

@@ -29,7 +29,7 @@ def never_ends(_: str) -> Outcome | None:
 
 
 def succeeds_at_once(_: str) -> Outcome | None:
-    """A script: every attempt succeeds at once."""
+    """A script: every attempt succeeds immediately."""
     return SUCCESS_OUTCOME
 
 

@@ -44,7 +44,7 @@ def test_training_waits_for_its_recording(
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
-def test_resource_recreated_at_once_runs_again(
+def test_resource_recreated_immediately_runs_again(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, policy: str
 ) -> None:
     play_kuberay(never_ends)

@@ -1,4 +1,4 @@
-"""Actions are a module's or the environment's, depending on their source or as the user says."""
+"""Recorded actions: normalised, or in the environment's units, by the data's format or `actionsNormalized`."""
 
 from __future__ import annotations
 
@@ -32,31 +32,29 @@ def rllib_table(block: Block, tmp_path: Path) -> pa.Table:
     return table_of(block, tmp_path / "columns")
 
 
-def test_table_contains_the_environments_actions(rllib_table: pa.Table, tmp_path: Path) -> None:
+def test_actions_of_plain_table_are_in_environment_units(rllib_table: pa.Table, tmp_path: Path) -> None:
     names = ["next_obs" if name == "new_obs" else name for name in rllib_table.column_names]
-    path = write_files(tmp_path / "own", rllib_table.rename_columns(names))
+    path = write_files(tmp_path / "table", rllib_table.rename_columns(names))
     dataset = open_data(path)
     assert not dataset.spec.normalized_actions
     assert NOTE in dataset.notes
 
 
 @pytest.mark.parametrize("order", [lambda table: table, scramble_rows], ids=["in order", "scramble_rows"])
-def test_rllib_recording_contains_the_modules_actions(order, rllib_table: pa.Table, tmp_path: Path) -> None:
+def test_actions_of_rllib_recording_are_normalised(order, rllib_table: pa.Table, tmp_path: Path) -> None:
     dataset = open_data(write_files(tmp_path / "rllib", order(rllib_table)))
     assert dataset.spec.normalized_actions
     assert NOTE not in dataset.notes
 
 
-def test_actions_normalized_of_the_user_takes_precedence(rllib_table: pa.Table, tmp_path: Path) -> None:
+def test_actions_normalized_option_takes_precedence(rllib_table: pa.Table, tmp_path: Path) -> None:
     path = write_files(tmp_path / "rllib", rllib_table)
     dataset = open_data(Reading((path,), actions_normalized=False))
     assert not dataset.spec.normalized_actions
     assert open_data(Reading((path,), actions_normalized=True)).spec.normalized_actions
 
 
-def test_mixing_both_kinds_is_refused_unless_actions_are_discrete(
-    rllib_table: pa.Table, tmp_path: Path
-) -> None:
+def test_mixed_action_units_raise_unless_discrete(rllib_table: pa.Table, tmp_path: Path) -> None:
     path = write_files(tmp_path / "rllib", rllib_table)
     readings = [Reading((path,)), Reading((path,), actions_normalized=False)]
     with pytest.raises(

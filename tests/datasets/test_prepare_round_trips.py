@@ -65,7 +65,7 @@ def test_preparing_on_ray_gives_the_same_data(tmp_path, monkeypatch):
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")
-def test_user_error_on_ray_is_one_sentence(tmp_path, monkeypatch):
+def test_user_error_on_ray_is_reported_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))

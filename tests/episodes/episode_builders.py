@@ -36,7 +36,7 @@ def add_step(episode: SingleAgentEpisode, t: int, **changes) -> None:
     episode.add_env_step(observation(t + 1), t, float(t), **arguments)
 
 
-def firsts(observations) -> list[float]:
+def first_entries(observations) -> list[float]:
     """Return the first entry of each observation."""
     return [float(item[0]) for item in observations]
 
@@ -53,7 +53,7 @@ def contents(episode: SingleAgentEpisode) -> dict:
         "t": (episode.t_started, episode.t),
         "lookback": episode.rewards.lookback,
         "done": (episode.is_terminated, episode.is_truncated),
-        "observations": firsts(episode.observations.data),
+        "observations": first_entries(episode.observations.data),
         "infos": list(episode.infos.data),
         **{name: [float(value) for value in buffer.data] for name, buffer in buffers.items()},
     }

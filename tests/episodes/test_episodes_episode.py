@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from episode_builders import ACTIONS, OBSERVATIONS, add_step, firsts, make_episode, observation
+from episode_builders import ACTIONS, OBSERVATIONS, add_step, first_entries, make_episode, observation
 from gymnasium import spaces
 
 from hindcast.episodes.episode import SingleAgentEpisode
@@ -34,7 +34,7 @@ def test_add_env_step_appends_to_columns():
     episode = make_stepped_episode(t_started=10, agent_id="a", module_id="m", multi_agent_episode_id="E")
     assert (len(episode), episode.t_started, episode.t) == (3, 10, 13)
     assert episode.env_steps() == episode.agent_steps() == 3
-    assert firsts(episode.get_observations()) == [0, 1, 2, 3]
+    assert first_entries(episode.get_observations()) == [0, 1, 2, 3]
     assert episode.get_actions() == [0, 1, 2]
     assert episode.get_rewards() == [0.0, 1.0, 2.0]
     assert episode.get_infos() == [{"i": 0}, {"i": 1}, {"i": 2}, {"i": 3}]
@@ -53,7 +53,7 @@ def test_add_env_step_in_numpy_mode():
     assert episode.is_truncated and episode.is_numpy
     assert episode.get_actions().tolist() == [0, 1, 2, 3]
     assert episode.get_extra_model_outputs("logp").tolist() == [0.0, 0.25, 0.5, 0.75]
-    assert firsts(episode.get_observations()) == [0, 1, 2, 3, 4]
+    assert first_entries(episode.get_observations()) == [0, 1, 2, 3, 4]
     assert episode.get_infos(-1) == {"i": 4}
 
 
@@ -198,7 +198,7 @@ def test_getters_of_missing_data_raise(numpy):
     episode = make_episode(numpy=numpy)
     with pytest.raises(IndexError, match=r"index 6 .* 6 timesteps and 0 of lookback"):
         episode.get_actions(6)
-    assert firsts([episode.get_observations(6)]) == [6]
+    assert first_entries([episode.get_observations(6)]) == [6]
     with pytest.raises(KeyError, match="no extra model output 'vf_preds'; it has: logp"):
         episode.get_extra_model_outputs("vf_preds")
     with pytest.raises(KeyError, match="no extra model output 'vf_preds'"):
@@ -213,7 +213,7 @@ def test_setters_overwrite_timesteps(numpy):
     episode.set_actions(new_data=[8, 9], at_indices=slice(0, 2))
     episode.set_rewards(new_data=[0.5] * 5)
     episode.set_extra_model_outputs(key="logp", new_data=[7.0], at_indices=[-1], neg_index_as_lookback=True)
-    assert firsts(episode.get_observations()) == [1, 2, 3, 4, 5, 50]
+    assert first_entries(episode.get_observations()) == [1, 2, 3, 4, 5, 50]
     assert list(episode.get_actions()) == [8, 9, 3, 4, 5]
     assert episode.get_return() == 2.5
     assert episode.get_extra_model_outputs("logp", -6) == 7.0
@@ -231,7 +231,7 @@ def test_get_data_dict_has_columns_of_equal_length(numpy):
     assert list(data["terminateds"]) == [False, False, False, True]
     assert list(data["truncateds"]) == [False] * 4
     assert list(data["t"]) == [10, 11, 12, 13] and list(data["eps_id"]) == ["e"] * 4
-    assert firsts(data["obs"]) == list(data["rewards"]) == list(data["actions"]) == [2, 3, 4, 5]
+    assert first_entries(data["obs"]) == list(data["rewards"]) == list(data["actions"]) == [2, 3, 4, 5]
     assert [info["i"] for info in data["infos"]] == [2, 3, 4, 5]
     assert {len(column) for column in data.values()} == {4}
     assert {len(column) for column in SingleAgentEpisode().get_data_dict().values()} == {0}

@@ -3,7 +3,7 @@ import pickle
 
 import numpy as np
 import pytest
-from episode_builders import add_step, contents, firsts, make_episode, observation
+from episode_builders import add_step, contents, first_entries, make_episode, observation
 
 from hindcast.episodes.episode import SingleAgentEpisode
 
@@ -208,4 +208,4 @@ def test_episode_can_be_copied_and_pickled(numpy):
     for copied in (copy.deepcopy(episode), pickle.loads(pickle.dumps(episode[0:6]))):
         add_step(copied, 6)
         assert contents(copied)["rewards"] == [0, 1, 2, 3, 4, 5, 6] and len(copied.get_infos()) == 8
-    assert len(episode) == 6 and firsts(episode.get_observations()) == [0, 1, 2, 3, 4, 5, 6]
+    assert len(episode) == 6 and first_entries(episode.get_observations()) == [0, 1, 2, 3, 4, 5, 6]

@@ -31,21 +31,25 @@ from layers import examples
 
 
 def boxes() -> st.SearchStrategy[gym.Space]:
-    def make(dtype: str, shape: list[int], uniform: bool, seed: int) -> gym.Space:
+    def make(dtype_name: str, shape: list[int], uniform: bool, seed: int) -> gym.Space:
         rng = np.random.default_rng(seed)
-        kind = np.dtype(dtype)
+        dtype = np.dtype(dtype_name)
         size = () if uniform else tuple(shape)
-        if kind.kind == "f":
+        if dtype.kind == "f":
             low, high = -rng.uniform(size=size), rng.uniform(size=size)
             if seed % 3 == 0:
                 low = np.where(rng.random(size) < 0.5, -np.inf, low)
         else:
             low, high = rng.integers(0, 5, size), rng.integers(5, 100, size)
-        full = [np.broadcast_to(bound, shape).astype(kind) for bound in (low, high)]
-        return spaces.Box(*full, shape=tuple(shape), dtype=kind.type)
+        bounds = [np.broadcast_to(bound, shape).astype(dtype) for bound in (low, high)]
+        return spaces.Box(*bounds, shape=tuple(shape), dtype=dtype.type)
 
-    dtypes = st.sampled_from(["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"])
-    return st.builds(make, dtypes, st.lists(st.integers(1, 3), max_size=3), st.booleans(), st.integers(0, 99))
+    dtype_names = st.sampled_from(
+        ["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]
+    )
+    return st.builds(
+        make, dtype_names, st.lists(st.integers(1, 3), max_size=3), st.booleans(), st.integers(0, 99)
+    )
 
 
 def leaf_spaces() -> st.SearchStrategy[gym.Space]:
@@ -66,9 +70,9 @@ def any_spaces() -> st.SearchStrategy[gym.Space]:
     names = st.text("abcxyz", min_size=1, max_size=3)
     return st.recursive(
         leaf_spaces(),
-        lambda parts: st.one_of(
-            st.builds(spaces.Dict, st.dictionaries(names, parts, max_size=3)),
-            st.builds(spaces.Tuple, st.lists(parts, max_size=3)),
+        lambda children: st.one_of(
+            st.builds(spaces.Dict, st.dictionaries(names, children, max_size=3)),
+            st.builds(spaces.Tuple, st.lists(children, max_size=3)),
         ),
         max_leaves=5,
     )
@@ -76,7 +80,7 @@ def any_spaces() -> st.SearchStrategy[gym.Space]:
 
 @examples(100)
 @given(any_spaces())
-def test_space_round_trip_in_both_forms(space):
+def test_space_round_trip_in_all_forms(space):
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
     assert space_from_state(json.loads(json.dumps(space_to_state(space)))) == space
     assert space_from_struct(space_struct(space)) == space
@@ -91,7 +95,7 @@ def test_space_json_is_valid_in_resource(space):
     assert space_from_json(model.model_dump(mode="json", by_alias=True, exclude_none=True)) == space
 
 
-def test_every_kind_has_a_model_in_api():
+def test_every_space_kind_has_api_model():
     models = get_args(get_args(SpaceSpec)[0])
     assert [get_args(model.model_fields["type"].annotation) for model in models] == [
         (kind.name,) for kind in KINDS
@@ -104,10 +108,10 @@ def test_flatten_sample_round_trip(space, seed):
     space.seed(seed)
     value = space.sample()
     leaves = flatten(value, "obs")
-    leaf_spaces = flatten_space(space, "obs")
-    assert leaves.keys() == leaf_spaces.keys()
+    spaces_by_leaf = flatten_space(space, "obs")
+    assert leaves.keys() == spaces_by_leaf.keys()
     for name, leaf in leaves.items():
-        assert leaf_spaces[name].contains(leaf if isinstance(leaf, str) else np.asarray(leaf)), name
+        assert spaces_by_leaf[name].contains(leaf if isinstance(leaf, str) else np.asarray(leaf)), name
     leaves_read = flatten(unflatten(leaves, "obs", space_struct(space)), "obs")
     assert leaves_read.keys() == leaves.keys()
     assert all(leaves_read[name] is leaf for name, leaf in leaves.items())
@@ -164,7 +168,7 @@ def test_duplicate_leaf_name_raises():
 
 
 @pytest.mark.parametrize(
-    ("data", "sentence"),
+    ("data", "message"),
     [
         ({"type": "Graph"}, "'Graph': allowed are Box, Discrete"),
         ({}, "type None: allowed are Box"),
@@ -175,8 +179,8 @@ def test_duplicate_leaf_name_raises():
         ({"type": "Tuple", "spaces": "ab"}, "the Tuple space .* cannot be read"),
     ],
 )
-def test_invalid_json_raises(data, sentence):
-    with pytest.raises(DataError, match=sentence):
+def test_invalid_json_raises(data, message):
+    with pytest.raises(DataError, match=message):
         space_from_json(data)
 
 
@@ -185,19 +189,19 @@ def test_unsupported_kind_raises_with_its_name():
         space_to_json(spaces.Sequence(spaces.Discrete(2)))
 
 
-def test_threads_parse_headers_one_at_a_time(monkeypatch):
-    inside = []
-    num_active = []
+def test_threads_parse_npy_headers_one_at_a_time(monkeypatch):
+    active_threads = []
+    overlapping_threads = []
 
     def load(*args, **kwargs):
-        num_active.extend(inside)
-        inside.append(threading.get_ident())
+        overlapping_threads.extend(active_threads)
+        active_threads.append(threading.get_ident())
         time.sleep(0.01)
-        inside.pop()
+        active_threads.pop()
         return np.array([1, 1], np.float32)
 
     state = space_to_state(spaces.Box(-1, 1, (2,)))
     monkeypatch.setattr(np, "load", load)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(space_from_state, [state] * 8))
-    assert num_active == []
+    assert overlapping_threads == []

@@ -177,7 +177,7 @@ class TestWorkers:
 
 
 class Crashing(Walk):
-    """Ends its process at once."""
+    """Ends its process immediately."""
 
     def step(self, action: object) -> None:  # type: ignore[override]
         os._exit(3)

@@ -2,8 +2,9 @@
 
 Runs in RLlib's environment: `python rllib_options.py`.
 
-`{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "own": [method, …]}}`: the named
-arguments of its methods, the defaults with a plain value, and all public methods. Defaults that are not JSON are null.
+`{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "other_methods":
+[method, …]}}`: the keyword arguments of the methods in `SETTERS`, all public attributes, and the other public methods.
+Defaults that are not JSON are null.
 """
 
 import inspect
@@ -43,33 +44,37 @@ SETTERS = (
 def main():
     options = {}
     for name, module in CONFIGS.items():
-        kind = getattr(import_module(f"ray.rllib.algorithms.{module}"), name)
-        config = AlgorithmConfig() if kind is AlgorithmConfig else kind()
+        config_class = getattr(import_module(f"ray.rllib.algorithms.{module}"), name)
+        config = AlgorithmConfig() if config_class is AlgorithmConfig else config_class()
         options[name] = {
-            "methods": {method: options_of(kind, method) for method in SETTERS if hasattr(kind, method)},
-            "attributes": {key: plain(value) for key, value in vars(config).items() if key[0] != "_"},
-            "own": sorted(
+            "methods": {
+                method: options_of(config_class, method)
+                for method in SETTERS
+                if hasattr(config_class, method)
+            },
+            "attributes": {key: json_or_none(value) for key, value in vars(config).items() if key[0] != "_"},
+            "other_methods": sorted(
                 key
-                for key in dir(kind)
-                if key[0] != "_" and callable(getattr(kind, key)) and key not in SETTERS
+                for key in dir(config_class)
+                if key[0] != "_" and callable(getattr(config_class, key)) and key not in SETTERS
             ),
         }
     print(json.dumps(options))
 
 
-def options_of(kind, method):
-    """Return the keyword arguments of a method, and of the overridden methods that it passes others on to."""
+def options_of(config_class, method):
+    """Return the keyword arguments of a method and of the methods that it overrides, which receive its **kwargs."""
     names = {}
-    for base in kind.__mro__:
+    for base in config_class.__mro__:
         if method not in vars(base):
             continue
         parameters = inspect.signature(vars(base)[method]).parameters.values()
-        keywords = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names |= {p.name: None for p in parameters if p.kind in keywords and p.name != "self"}
+        keyword_kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names |= {p.name: None for p in parameters if p.kind in keyword_kinds and p.name != "self"}
     return list(names)
 
 
-def plain(value):
+def json_or_none(value):
     try:
         json.dumps(value)
     except (TypeError, ValueError):

@@ -110,7 +110,7 @@ def test_every_changed_attribute_has_an_effect_or_a_note(
     defaults = rllib_options[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
     uses = [
         (name, partial(getattr, config_of(algorithm), name))
-        for name in (*defaults["attributes"], *defaults["own"])
+        for name in (*defaults["attributes"], *defaults["other_methods"])
     ]
     for name, default in defaults["attributes"].items():
         uses.append((name, partial(setattr, config_of(algorithm), name, default)))

@@ -96,10 +96,10 @@ def test_every_optimiser_steps_and_resumes_from_its_state(kind, lr):
     uninterrupted, resumed = weights(), weights()
     train(OptimiserSpec(uninterrupted, lr, kind), uninterrupted, 6)
     state = train(OptimiserSpec(resumed, lr, kind), resumed, 3).state()
-    goes_on = Optimiser(OptimiserSpec(resumed, lr, kind), None, "global_norm")
-    goes_on.load(*state)
+    resumed_optimiser = Optimiser(OptimiserSpec(resumed, lr, kind), None, "global_norm")
+    resumed_optimiser.load(*state)
     for number in range(3, 6):
-        move(goes_on, resumed, number)
+        move(resumed_optimiser, resumed, number)
     assert not torch.equal(uninterrupted[0], weights()[0])
     assert all(torch.equal(expected, actual) for expected, actual in zip(uninterrupted, resumed, strict=True))
 

@@ -1,4 +1,4 @@
-"""Calls of the API server: errors that are retried at once, and errors that are raised."""
+"""Calls of the API server: errors that are retried immediately, and errors that are raised."""
 
 from __future__ import annotations
 

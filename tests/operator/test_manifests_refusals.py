@@ -56,7 +56,7 @@ def test_local_path_on_claim_is_allowed(path: str) -> None:
         (
             "/conf/run",
             [{"name": "c", "mountPath": "/conf", "configMap": {"name": "c"}}],
-            "a read-only volume",
+            "which is read-only",
         ),
         ("/data/s/run", [CLAIM, {"name": "s", "mountPath": "/data/s", "emptyDir": {}}], "an emptyDir"),
     ],

@@ -145,7 +145,7 @@ def test_waiting_change_is_dropped_when_reverted_and_names_long_fields() -> None
     )
 
 
-def test_uncreated_attempt_applies_change_at_once() -> None:
+def test_uncreated_attempt_applies_change_immediately() -> None:
     world = World()
     world.reconcile()
     world.attempts.clear()

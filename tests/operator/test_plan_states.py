@@ -494,7 +494,7 @@ def test_reverted_suspend_resumes_with_next_attempt() -> None:
     assert world.created_children[-1] == "cartpole-bc-t1-2"
 
 
-def test_unreported_attempt_is_suspended_at_once() -> None:
+def test_unreported_attempt_is_suspended_immediately() -> None:
     world = World()
     world.settle()
     world.edit(suspend=True).settle()

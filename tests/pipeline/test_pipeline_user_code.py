@@ -17,7 +17,7 @@ def test_error_within_a_library_names_the_users_line():
         json.loads("{")
 
 
-def test_error_without_message_or_with_many_lines_is_one_sentence():
+def test_error_without_message_or_with_many_lines_is_reported_in_one_sentence():
     with pytest.raises(UserCodeError, match=r"raised ValueError at .*: no message$"), calling("it"):
         raise ValueError
     with pytest.raises(UserCodeError, match=r": first$"), calling("it"):

@@ -68,8 +68,8 @@ def training(resources):
     return resources[1]
 
 
-def record(folder="data", action_space=None, episodes=40):
-    """A dataset of random walks, and its expert's results."""
+def write_dataset(folder="data", action_space=None, episodes=40):
+    """Write a dataset of random timesteps."""
     action_space = action_space or gym.spaces.Discrete(2, seed=0)
     action_space.seed(0)
     rng = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def record(folder="data", action_space=None, episodes=40):
     write_manifest(resolve(folder), Manifest(spec=spec.to_json(), files=writer.close()))
 
 
-def results(path, returns=(100.0, 300.0, 460.0)):
+def write_results(path, returns=(100.0, 300.0, 460.0)):
     lines = [
         {
             "training_iteration": i,
@@ -140,31 +140,31 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.open, self.images, self.links, self.code, self.text = [], [], [], [], []
+        self.open_tags, self.images, self.links, self.code, self.text = [], [], [], [], []
         self.feed(html)
         self.close()
-        assert self.open == []
+        assert self.open_tags == []
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
         self.images += [values] if tag in {"img", "source"} else []
         self.links += [values[name] for name in ("src", "srcset", "href") if name in values]
         if tag not in self.VOID:
-            self.open.append(tag)
+            self.open_tags.append(tag)
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert self.open_tags.pop() == tag
 
     def handle_data(self, data):
-        (self.code if self.open[-1:] == ["code"] else self.text).append(data)
+        (self.code if self.open_tags[-1:] == ["code"] else self.text).append(data)
 
 
-def page(path):
+def read_page(path):
     return Page(Path(path).read_text(encoding="utf-8"))
 
 
-def picture(png):
-    """Decoded `[height, width, channel]`; not blank, not torn."""
+def checked_pixels(png):
+    """Return the pixels `[height, width, channel]` of a plot, which must not be blank or nearly blank."""
     pixels = imread(io.BytesIO(png))
     assert pixels.shape[1] == 1200
     assert 300 < pixels.shape[0] < 2500
@@ -187,11 +187,11 @@ def training_page(tmp_path_factory):
         patch.chdir(folder)
         Path("resources.yaml").write_text(RESOURCES)
         training = load_resources("resources.yaml")[1].resource
-        record()
-        results("data/_hindcast/policy")
-        results("runs/clone/r1")
+        write_dataset()
+        write_results("data/_hindcast/policy")
+        write_results("runs/clone/r1")
         path = write_training_report(training, training_outcome(), {"data": None})
-        return SimpleNamespace(resource=training, folder=folder, path=path, page=page(path))
+        return SimpleNamespace(resource=training, folder=folder, path=path, page=read_page(path))
 
 
 def test_training_report_shows_curves_and_data(training_page):
@@ -207,7 +207,7 @@ def test_training_report_shows_curves_and_data(training_page):
     assert sorted(light) == sorted(plots.values())
     assert len(dark) == len(light)
     for bright, dim in zip(light, dark, strict=True):
-        assert picture(bright)[..., :3].mean() > 0.5 > picture(dim)[..., :3].mean()
+        assert checked_pixels(bright)[..., :3].mean() > 0.5 > checked_pixels(dim)[..., :3].mean()
 
 
 def test_report_is_self_contained(training_page):
@@ -226,24 +226,24 @@ def test_training_report_names_outcome_checkpoint_and_commands(training_page):
 
 
 def test_report_contains_the_resource(training_page):
-    yaml_file = training_page.folder / "again.yaml"
+    yaml_file = training_page.folder / "resource.yaml"
     yaml_file.write_text(next(code for code in training_page.page.code if "apiVersion" in code))
     assert load_resources(yaml_file)[0].resource == training_page.resource
 
 
 def test_recording_report_shows_data_and_expert(recording):
-    record()
-    results("data/_hindcast/policy")
+    write_dataset()
+    write_results("data/_hindcast/policy")
     report = write_recording_report(recording, recording_outcome())
     assert report == "data/_hindcast/report.html"
     plots = {path.stem for path in Path("data/_hindcast/plots").iterdir()}
     assert plots == {"returns", "lengths", "actions", "expert-return", "expert-loss", "expert-time"}
-    alts = [image["alt"] for image in page(report).images if "alt" in image]
+    alts = [image["alt"] for image in read_page(report).images if "alt" in image]
     assert any(alt.startswith("The PPO expert passes a return of 450 at 30.7k timesteps") for alt in alts)
 
 
 def test_report_escapes_texts(training):
-    results("runs/clone/r1")
+    write_results("runs/clone/r1")
     report = write_training_report(training, training_outcome(message="<script>alert(1)</script> & more"), {})
     html = Path(report).read_text()
     assert "<script" not in html
@@ -251,15 +251,15 @@ def test_report_escapes_texts(training):
 
 
 def test_unreadable_data_is_a_problem_in_the_report(training):
-    results("runs/clone/r1")
-    report_page = page(write_training_report(training, training_outcome(), {"nowhere": None}))
+    write_results("runs/clone/r1")
+    report_page = read_page(write_training_report(training, training_outcome(), {"nowhere": None}))
     assert any("nowhere" in text for text in report_page.text)
     assert {path.stem for path in Path("runs/clone/r1/plots").iterdir()} == {"return", "loss", "time"}
 
 
 def test_report_of_training_without_evaluation_has_no_returns(training):
-    record()
-    lines = results("runs/clone/r1")
+    write_dataset()
+    lines = write_results("runs/clone/r1")
     for line in lines:
         del line["evaluation"]
     Path("runs/clone/r1/results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -268,10 +268,10 @@ def test_report_of_training_without_evaluation_has_no_returns(training):
 
 
 @pytest.mark.slow
-def test_report_numbers_the_pictures_of_several_datasets(training):
-    record("one")
-    record("two", episodes=10)
-    results("runs/clone/r1")
+def test_plots_of_several_datasets_are_numbered(training):
+    write_dataset("one")
+    write_dataset("two", episodes=10)
+    write_results("runs/clone/r1")
     write_training_report(training, training_outcome(), {"one": None, "two": None})
     plots = {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
     assert {"data-returns-0", "data-returns-1"} <= plots
@@ -279,8 +279,8 @@ def test_report_numbers_the_pictures_of_several_datasets(training):
 
 @pytest.mark.slow
 def test_finished_run_keeps_its_report(training, recording):
-    record()
-    results("runs/clone/r1")
+    write_dataset()
+    write_results("runs/clone/r1")
     training_report, recording_report = Path("runs/clone/r1/report.html"), Path("data/_hindcast/report.html")
     assert write_training_report(training, training_outcome("AlreadyFinished"), {"data": None}) == str(
         training_report
@@ -296,7 +296,7 @@ def test_finished_run_keeps_its_report(training, recording):
 
 
 def test_rendering_is_deterministic(tmp_path):
-    curves = Curves(results(tmp_path))
+    curves = Curves(write_results(tmp_path))
     for plot in (
         return_plot(curves, stop=450, recorded=RecordedReturns(480, 30, 100, 500)),
         time_plot(curves),
@@ -306,9 +306,9 @@ def test_rendering_is_deterministic(tmp_path):
 
 @pytest.mark.parametrize("iterations", [1, 2, 60, 300])
 def test_plots_draw_runs_of_any_length(tmp_path, iterations):
-    curves = Curves(results(tmp_path, returns=np.linspace(-500, 9000, iterations).tolist()))
+    curves = Curves(write_results(tmp_path, returns=np.linspace(-500, 9000, iterations).tolist()))
     for plot in (return_plot(curves, stop=8000), loss_plot(curves), time_plot(curves)):
-        picture(render(plot, DARK))
+        checked_pixels(render(plot, DARK))
 
 
 @pytest.mark.parametrize(
@@ -323,23 +323,23 @@ def test_plots_draw_runs_of_any_length(tmp_path, iterations):
 )
 def test_action_plot_draws_any_space(tmp_path, monkeypatch, space, title):
     monkeypatch.chdir(tmp_path)
-    record(action_space=space)
+    write_dataset(action_space=space)
     plot = data_plots(summarise(open_dataset("data")))["actions"]
     assert plot.title.startswith(title)
-    picture(render(plot, LIGHT))
+    checked_pixels(render(plot, LIGHT))
 
 
 def test_title_names_an_action_that_is_never_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    record()
+    write_dataset()
     summary = summarise(open_dataset("data"))
-    wider = summary.model_copy(update={"action_space": {"type": "Discrete", "n": 3, "start": 0}})
-    assert data_plots(wider)["actions"].title == "1 of 3 actions is never taken"
+    wider_summary = summary.model_copy(update={"action_space": {"type": "Discrete", "n": 3, "start": 0}})
+    assert data_plots(wider_summary)["actions"].title == "1 of 3 actions is never taken"
 
 
 def test_title_says_that_all_returns_are_equal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    record(episodes=1)
+    write_dataset(episodes=1)
     plots = data_plots(summarise(open_dataset("data")))
     assert re.fullmatch(r"Every recorded episode returns \d+", plots["returns"].title)
-    picture(render(plots["returns"], LIGHT))
+    checked_pixels(render(plots["returns"], LIGHT))

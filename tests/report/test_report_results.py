@@ -1,4 +1,4 @@
-"""Results as lines and for TensorBoard."""
+"""Results in results.jsonl and in TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_appended_result_is_stored_at_once(tmp_path: Path) -> None:
+def test_appended_result_is_stored_immediately(tmp_path: Path) -> None:
     log = ResultsLog(resolve(tmp_path), resume_at=0)
     assert read_results(resolve(tmp_path)) == []
     for iteration in (1, 2):
@@ -38,7 +38,7 @@ def test_appended_result_is_stored_at_once(tmp_path: Path) -> None:
 
 
 class TestOnAnObjectStore:
-    def test_lines_are_there_at_once_and_in_one_file_at_the_end(self, memory_path: str) -> None:
+    def test_lines_are_readable_immediately_and_in_one_file_after_close(self, memory_path: str) -> None:
         folder, results = resolve(memory_path), [result(iteration) for iteration in range(1, 1000)]
         log = ResultsLog(folder, resume_at=0)
         for iteration, line in enumerate(results, start=1):
@@ -50,7 +50,7 @@ class TestOnAnObjectStore:
         assert [json.loads(line) for line in lines] == results == read_results(folder)
         assert not folder.child("results").exists()
 
-    def test_a_killed_process_leaves_parts_that_the_next_one_goes_on_from(self, memory_path: str) -> None:
+    def test_log_resumes_from_parts_of_killed_process(self, memory_path: str) -> None:
         folder, results = resolve(memory_path), [result(iteration) for iteration in range(1, 601)]
         log = ResultsLog(folder, resume_at=0)
         for line in results:
@@ -64,18 +64,18 @@ class TestOnAnObjectStore:
     def test_written_bytes_grow_linearly_with_the_lines(
         self, memory_path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        num_bytes = [0]
+        written_bytes = [0]
         write = Location.write_bytes
 
         def counting_write(self: Location, data: bytes) -> None:
-            num_bytes[0] += len(data)
+            written_bytes[0] += len(data)
             write(self, data)
 
         monkeypatch.setattr(Location, "write_bytes", counting_write)
         log, totals = ResultsLog(resolve(memory_path), resume_at=0), []
         for iteration in range(1, 1025):
             log.append(result(iteration))
-            totals.append(num_bytes[0])
+            totals.append(written_bytes[0])
         assert totals[1023] - totals[511] <= 1.1 * totals[511]
 
     def test_tensorboard_reads_all_scalars(self, memory_path: str, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     assert (tmp_path / "results.jsonl").read_bytes().endswith(b"}\n")
 
 
-def test_full_disk_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
+def test_full_disk_is_reported_in_one_sentence(small_disk: Callable[[str], Path]) -> None:
     folder = small_disk("size=64k") / "run"
     log = ResultsLog(resolve(folder), resume_at=0)
     with pytest.raises(StorageError, match=rf"{folder}/.*the disk is full"):
@@ -125,7 +125,7 @@ def test_full_disk_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
     assert read_results(resolve(folder)) == [result(1), result(2)]
 
 
-def test_full_disk_under_tensorboard_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
+def test_full_disk_in_tensorboard_is_reported_in_one_sentence(small_disk: Callable[[str], Path]) -> None:
     folder = small_disk("size=64k")
     board = TensorBoard(resolve(folder), purge_from=1)
     with pytest.raises(StorageError, match=rf"{folder}/tensorboard/.*the disk is full"):

@@ -1,4 +1,4 @@
-"""Evaluation functions of users, in Hindcast's and in RLlib's form."""
+"""Users' evaluation functions, with Hindcast's or RLlib's signature."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ HERE = Path(__file__)
 CARTPOLE = {"id": "CartPole-v1"}
 
 
-def own_form(policy: Any, environment: Any, seed: int) -> dict[str, Any]:
+def hindcast_signature(policy: Any, environment: Any, seed: int) -> dict[str, Any]:
     return {"episode_return_mean": 1.0, "environment": environment.id}
 
 
-def rllib_form(algorithm: Any, eval_workers: Any) -> tuple[dict[str, Any], int, int]:
+def rllib_signature(algorithm: Any, eval_workers: Any) -> tuple[dict[str, Any], int, int]:
     (episodes,) = eval_workers.foreach_env_runner(lambda runner: runner.sample(num_episodes=3))
     metrics = eval_workers.local_env_runner.get_metrics()
     assert metrics["num_episodes"] == 3
     steps = sum(map(len, episodes))
-    return {"env_runners": metrics, "of": algorithm}, steps, steps
+    return {"env_runners": metrics, "algorithm": algorithm}, steps, steps
 
 
-def metrics_alone(algo: Any, workers: Any) -> dict[str, Any]:
+def returns_metrics_only(algo: Any, workers: Any) -> dict[str, Any]:
     return {"episode_return_mean": 2.0}
 
 
@@ -48,7 +48,7 @@ def returns_policy(policy: Any, environment: Any, seed: int) -> Any:
 
 
 def returns_text(policy: Any, environment: Any, seed: int) -> Any:
-    return {"episode_return_mean": "much"}
+    return {"episode_return_mean": "high"}
 
 
 def raises(algorithm: Any, eval_workers: Any) -> Any:
@@ -66,14 +66,14 @@ def call_evaluation_function(function: Any) -> dict[str, Any]:
     return evaluation_function(make_policy(CARTPOLE), 0, "the algorithm")
 
 
-def test_parameters_select_own_or_rllib_form() -> None:
-    assert call_evaluation_function(own_form) == {
+def test_parameters_select_hindcast_or_rllib_signature() -> None:
+    assert call_evaluation_function(hindcast_signature) == {
         "env_runners": {"episode_return_mean": 1.0, "environment": "CartPole-v1"}
     }
-    metrics = call_evaluation_function(rllib_form)
-    assert metrics["of"] == "the algorithm"
+    metrics = call_evaluation_function(rllib_signature)
+    assert metrics["algorithm"] == "the algorithm"
     assert metrics["env_runners"]["num_env_steps"] == 3 * metrics["env_runners"]["episode_len_mean"]
-    assert call_evaluation_function(metrics_alone) == {"env_runners": {"episode_return_mean": 2.0}}
+    assert call_evaluation_function(returns_metrics_only) == {"env_runners": {"episode_return_mean": 2.0}}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_parameters_select_own_or_rllib_form() -> None:
             UserCodeError,
             "at {file} returned metrics that are not JSON (Type is not JSON serializable: Policy)",
         ),
-        (returns_text, UserCodeError, "at {file} returned episode_return_mean 'much'; it must be a number."),
+        (returns_text, UserCodeError, "at {file} returned episode_return_mean 'high'; it must be a number."),
         (raises, UserCodeError, "raised ZeroDivisionError at {file}: no episodes at all"),
         (
             takes_policy_only,
@@ -113,7 +113,7 @@ def test_invalid_function_is_reported_with_line(function: Any, error: type[UserE
     )
 
 
-def test_error_in_python_names_option(tmp_path: Path) -> None:
+def test_error_of_python_config_names_option(tmp_path: Path) -> None:
     config = BCConfig().environment("CartPole-v1").evaluation(custom_evaluation_function=takes_policy_only)
     with pytest.raises(SpecError, match=r"^custom_evaluation_function '\w+:takes_policy_only' \("):
         config.offline_data(input_=str(tmp_path)).build_algo()

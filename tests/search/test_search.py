@@ -198,7 +198,7 @@ def test_search_without_any_value_chooses_nothing(
     greedy = {"heldOut": 0.4, "estimates": ["wis"]}  # hardly an episode counts
     result = search(make_training(walks, greedy), {"config.lr": [1e-3]}, output=folder, confirm=0)
     assert result.best is None
-    assert "no trial has a wis from all its seeds: wis cannot be computed: " in result.sentence
+    assert "no trial has a wis for all its seeds: wis cannot be computed: " in result.sentence
     with pytest.raises(SpecError, match="no trial has a wis"):
         take(result, folder / "taken")
 

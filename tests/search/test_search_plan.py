@@ -12,7 +12,7 @@ from hindcast import PPOConfig
 from hindcast.api import OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.search import Range, Run, Trial, loguniform, search, uniform
-from hindcast.search.results import best_first, best_run
+from hindcast.search.results import best_run, rank_trials
 from hindcast.search.space import Over, choose_settings, parse_over
 from hindcast.search.trials import plan_search
 from support import training
@@ -236,7 +236,7 @@ def test_best_mean_wins_and_trial_without_value_never_does() -> None:
         make_trial(3, 4.0, 2.0),
         make_trial(4, 2.0, 2.0),
     ]
-    assert [trial.number for trial in best_first(trials, "dr")] == [2, 3, 4, 1]
-    assert [trial.number for trial in best_first(trials, "validationLoss")] == [4, 2, 3, 1]
+    assert [trial.number for trial in rank_trials(trials, "dr")] == [2, 3, 4, 1]
+    assert [trial.number for trial in rank_trials(trials, "validationLoss")] == [4, 2, 3, 1]
     assert best_run(trials[1], "dr").seed == 1
     assert best_run(trials[1], "validationLoss").seed == 0

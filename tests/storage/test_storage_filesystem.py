@@ -146,7 +146,7 @@ def test_unknown_scheme_names_the_known_ones():
         resolve("foo://bucket/data")
 
 
-def test_invalid_uri_is_one_sentence():
+def test_invalid_uri_is_reported_in_one_sentence():
     with pytest.raises(StorageError, match="cannot use the URI file://relative/x"):
         resolve("file://relative/x")
 
@@ -174,7 +174,7 @@ def test_hdfs_error_names_its_requirements():
 
 
 @pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/a", "reference://a"])
-def test_failing_driver_is_one_sentence(uri):
+def test_failing_driver_is_reported_in_one_sentence(uri):
     with pytest.raises(StorageError, match=f"cannot use the URI {uri}: .*(nothing answers|argument)"):
         resolve(uri)
 

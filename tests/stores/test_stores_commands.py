@@ -64,7 +64,7 @@ WRITING = [
     [(arguments, "^(PUT|POST) ") for arguments in WRITING]
     + [(arguments, "") for arguments in [("inspect", "{data}"), *WRITING]],
 )
-def test_denied_access_is_one_sentence(s3, data, arguments, denied):
+def test_denied_access_is_reported_in_one_sentence(s3, data, arguments, denied):
     s3.fail(matching=denied, status=403, code="AccessDenied")
     result = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
     s3.faults.begin()

@@ -168,7 +168,7 @@ def test_upload_with_a_lost_final_answer_is_not_repeated(s3):
     assert s3.at("x").read_bytes() == BIG
 
 
-def test_denied_access_is_reported_at_once(place):
+def test_denied_access_is_reported_immediately(place):
     place.at("x").write_bytes(b"x")
     place.fail(status=403, code="AccessDenied")
     earlier_requests = place.faults.asked()
@@ -179,7 +179,7 @@ def test_denied_access_is_reported_at_once(place):
     assert len(place.faults.asked()) - len(earlier_requests) < 6
 
 
-def test_missing_file_is_reported_at_once(place):
+def test_missing_file_is_reported_immediately(place):
     with pytest.raises(DataError, match=r"cannot read \S+/nothing: it does not exist"):
         place.at("nothing").read_bytes()
 

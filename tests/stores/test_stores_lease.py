@@ -84,7 +84,7 @@ def test_evaluation_that_lost_the_lease_stops_writing(s3):
     assert read_commits(resolve(s3.uri)).keys() == committed_numbers
 
 
-def test_lease_of_a_killed_local_process_is_acquired_at_once(s3):
+def test_lease_of_a_killed_local_process_is_acquired_immediately(s3):
     command = [sys.executable, "-c", DIES_WITH_THE_LOCK, s3.uri]
     assert subprocess.run(command, check=False, timeout=60).returncode < 0
     assert s3.at("lock").exists()

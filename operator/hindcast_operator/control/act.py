@@ -44,7 +44,7 @@ class _NameConflict(Exception):
 
 
 class Applier:
-    """Executes decisions. Its writes are in the cache at once, before a watch reports them."""
+    """Executes decisions. Its writes are in the cache immediately, before a watch reports them."""
 
     def __init__(self, api: Api, cache: Cache, startups: Startups, requeue: Callable[[Key], None]) -> None:
         self._api = api
@@ -91,7 +91,7 @@ class Applier:
             self._cache.put(kind, raw)
 
     async def execute(self, resource: Resource, action: Action) -> bool:
-        """Execute an action. Return True if its outcome requires another reconciliation at once.
+        """Execute an action. Return True if its outcome requires another reconciliation immediately.
 
         Raises:
             RetryLater: an object of that name is still being deleted.

@@ -59,7 +59,7 @@ class Child:
 class Cache:
     """Resources and their children.
 
-    The operator's own writes are put in at once, and a newer version is never replaced by an older one.
+    The operator's own writes are added immediately, and a newer version is never replaced by an older one.
     """
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:

@@ -84,7 +84,7 @@ class LeaderLease:
                 raise LeaseLost(f"the lease {self._options.name} could not be renewed in time")
 
     async def release(self) -> None:
-        """Release the lease, so that another replica can take over at once."""
+        """Release the lease, so that another replica can take over immediately."""
         if self._lease is None:
             return
         self._lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}

@@ -97,7 +97,7 @@ class Reconciler:
             log.info("state changed", resource=key, state=status.get("state"), message=status.get("message"))
 
     async def _act(self, key: Key, decision: Decision) -> bool:
-        """Execute the actions. Return True if another reconciliation is needed at once."""
+        """Execute the actions. Return True if another reconciliation is needed immediately."""
         needs_requeue = False
         for action in decision.actions:
             resource = self._cache.resources.get(key)

@@ -29,30 +29,30 @@ def refusals(resource: Resource, defaults: Defaults) -> list[str]:
 
     Args:
         resource: an effective resource.
-        defaults: the platform's defaults, which state what it allows.
+        defaults: the platform's defaults, including what the platform allows.
     """
     cluster = resource.spec.cluster
     return [
-        *_locations(resource, defaults),
-        *(_pools(resource, defaults) if isinstance(resource, OfflineTraining) else ()),
-        *_ray_version(cluster),
-        *_pod_sizes(cluster.resources),
-        *_mounts(cluster),
-        *_variables(cluster),
-        *_runtime_env(cluster),
+        *_location_problems(resource, defaults),
+        *(_pool_problems(resource, defaults) if isinstance(resource, OfflineTraining) else ()),
+        *_ray_version_problems(cluster),
+        *_pod_size_problems(cluster.resources),
+        *_mount_problems(cluster),
+        *_variable_problems(cluster),
+        *_runtime_env_problems(cluster),
         *template_problems(cluster.pod_overrides),
-        *_privileges(cluster, defaults),
+        *_privilege_problems(cluster, defaults),
     ]
 
 
 # -- locations of data --------------------------------------------------------------------------------------
 
 
-def _locations(resource: Resource, defaults: Defaults) -> Iterator[str]:
+def _location_problems(resource: Resource, defaults: Defaults) -> Iterator[str]:
     cluster = resource.spec.cluster
     for location in storage_paths(resource):
-        if location.leaves_root:
-            yield f"{location.field} is {location.path}, outside the platform's storageRoot; remove the .."
+        if location.is_outside_root:
+            yield f"{location.field} is {location.path}, outside the platform's storageRoot; remove '..'"
         elif location.is_relative and defaults.storage_root is None:
             yield (
                 f"{location.field} is {location.path}, which is relative, but the platform has no storageRoot; "
@@ -72,22 +72,22 @@ def _loss_problem(location: StoragePath, cluster: ClusterSpec) -> str | None:
         volume for volume in cluster.volumes if _is_below(location.local_path or "", volume.mount_path)
     ]
     if not volumes:
-        is_on_override = any(
-            _is_below(location.local_path or "", path) for path in _overridden_mounts(cluster)
+        is_on_override_mount = any(
+            _is_below(location.local_path or "", path) for path in _mount_paths_of_overrides(cluster)
         )
-        return None if is_on_override else "not on a mounted volume, and would be lost with the pod"
+        return None if is_on_override_mount else "not on a mounted volume, and would be lost with the pod"
     volume = max(volumes, key=lambda volume: len(volume.mount_path))
     return _volume_problem(volume)
 
 
 def _volume_problem(volume: Volume) -> str | None:
     if volume.persistent_volume_claim is None:
-        kind = "an emptyDir, and would be lost with the pod" if volume.empty_dir else "a read-only volume"
-        return f"on the volume {volume.name}: {kind}"
+        problem = "an emptyDir, and would be lost with the pod" if volume.empty_dir else "which is read-only"
+        return f"on the volume {volume.name}, {problem}"
     return f"on the volume {volume.name}, which is mounted read-only" if volume.read_only else None
 
 
-def _overridden_mounts(cluster: ClusterSpec) -> Iterator[str]:
+def _mount_paths_of_overrides(cluster: ClusterSpec) -> Iterator[str]:
     for _, override in cluster.pod_overrides:
         for container in mapping_entries(as_mapping(as_mapping(override).get("spec")).get("containers")):
             yield from (
@@ -102,7 +102,7 @@ def _is_below(path: str, folder: str) -> bool:
 # -- pools --------------------------------------------------------------------------------------------------
 
 
-def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
+def _pool_problems(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
     workers, learners = resource.spec.pipeline.data_workers, resource.spec.learners
     min_workers, max_workers = workers.interval
     if min_workers < max_workers and not defaults.allow_autoscaling:
@@ -120,7 +120,7 @@ def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
         yield "spec.learners.device is cuda, but spec.learners.gpus is 0; set gpus to 1 or more, or device to cpu"
 
 
-def _ray_version(cluster: ClusterSpec) -> Iterator[str]:
+def _ray_version_problems(cluster: ClusterSpec) -> Iterator[str]:
     version = cluster.ray_version or ""
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_RAY_VERSION:
         yield (
@@ -129,9 +129,9 @@ def _ray_version(cluster: ClusterSpec) -> Iterator[str]:
         )
 
 
-def _pod_sizes(resources: PoolResources) -> Iterator[str]:
-    for name, info in PoolResources.model_fields.items():
-        pod_resources, field = getattr(resources, name), f"spec.cluster.resources.{info.alias}"
+def _pod_size_problems(resources: PoolResources) -> Iterator[str]:
+    for name, field_info in PoolResources.model_fields.items():
+        pod_resources, field = getattr(resources, name), f"spec.cluster.resources.{field_info.alias}"
         shm_bytes = (
             parse_bytes(pod_resources.shared_memory) if pod_resources.shared_memory is not None else None
         )
@@ -150,14 +150,14 @@ def _pod_sizes(resources: PoolResources) -> Iterator[str]:
 # -- containers ---------------------------------------------------------------------------------------------
 
 
-def _mounts(cluster: ClusterSpec) -> Iterator[str]:
+def _mount_problems(cluster: ClusterSpec) -> Iterator[str]:
     paths = Counter(volume.mount_path.rstrip("/") for volume in cluster.volumes)
     for path, count in paths.items():
         if count > 1:
             yield f"spec.cluster.volumes has two volumes at {path}; remove one"
 
 
-def _variables(cluster: ClusterSpec) -> Iterator[str]:
+def _variable_problems(cluster: ClusterSpec) -> Iterator[str]:
     has_code = cluster.code is not None and cluster.code.config_map is not None
     for variable in cluster.env:
         if variable.name in RESERVED_VARIABLES:
@@ -169,7 +169,7 @@ def _variables(cluster: ClusterSpec) -> Iterator[str]:
             )
 
 
-def _runtime_env(cluster: ClusterSpec) -> Iterator[str]:
+def _runtime_env_problems(cluster: ClusterSpec) -> Iterator[str]:
     runtime_env = (cluster.code.runtime_env if cluster.code is not None else None) or {}
     field = "spec.cluster.code.runtimeEnv"
     folders = [("working_dir", runtime_env.get("working_dir"))]
@@ -183,7 +183,7 @@ def _runtime_env(cluster: ClusterSpec) -> Iterator[str]:
             yield f"{field}.env_vars sets {name} inline; pass it through spec.cluster.envFrom"
 
 
-def _privileges(cluster: ClusterSpec, defaults: Defaults) -> Iterator[str]:
+def _privilege_problems(cluster: ClusterSpec, defaults: Defaults) -> Iterator[str]:
     if defaults.allow_privileged:
         return
     # Overrides that come from the platform's own defaults are allowed.

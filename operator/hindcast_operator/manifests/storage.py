@@ -28,7 +28,7 @@ class StoragePath:
         return not self.path.startswith(("/", "~")) and _SCHEME.match(self.path) is None
 
     @property
-    def leaves_root(self) -> bool:
+    def is_outside_root(self) -> bool:
         """True if it is a relative path that leads out of the folder in which it starts."""
         return self.is_relative and posixpath.normpath(self.path).split("/")[0] == ".."
 
@@ -62,7 +62,7 @@ def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
     namespace = resource.metadata.namespace or "default"
 
     def below_root(location: StoragePath) -> str:
-        if not location.is_relative or location.leaves_root:
+        if not location.is_relative or location.is_outside_root:
             return location.path
         return join_location(root, namespace, posixpath.normpath(location.path))
 

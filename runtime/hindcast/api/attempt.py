@@ -29,7 +29,7 @@ Pool = Literal["head", "data", "runner", "learner"]
 LONGEST_SILENCE_SECONDS: Final = 30
 """An attempt reports at least this often."""
 SHORTEST_SILENCE_SECONDS: Final = 10
-"""An attempt reports changes at most this often, but its outcome at once."""
+"""An attempt reports changes at most this often, but its outcome immediately."""
 
 AttemptState = Literal["Succeeded", "Failed", "Lost", "Suspended"]
 """`Failed` is permanent: another attempt would end the same way. `Lost` is worth another attempt."""

@@ -16,7 +16,7 @@ from hindcast.api.spelling import OLD_SPELLING
 
 _MAX_VALUE_LENGTH: Final = 60
 
-_EXPECTED: Final = {
+_EXPECTED_VALUES: Final = {
     **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
     **dict.fromkeys(("dict_type", "model_attributes_type", "model_type"), "a mapping"),
     "finite_number": "a finite number",
@@ -188,7 +188,7 @@ def _expected(details: ErrorDetails) -> str | None:
     kind = details["type"]
     if kind in _BOUNDS:
         return _BOUNDS[kind].format(**_plain_numbers(details.get("ctx", {}))).replace("'", "")
-    return _EXPECTED.get(kind)
+    return _EXPECTED_VALUES.get(kind)
 
 
 def _plain_numbers(context: dict[str, Any]) -> dict[str, Any]:

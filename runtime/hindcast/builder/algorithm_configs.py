@@ -15,12 +15,15 @@ _SUFFIX = "Config"
 
 
 class UnknownConfig(SpecError, ImportError):
-    """The config of an unknown algorithm; `from … import` would replace the text of an `AttributeError`."""
+    """The config of an unknown algorithm.
+
+    An ImportError, because `from … import` would replace the message of an AttributeError.
+    """
 
 
 def __getattr__(name: str) -> type[AlgorithmConfig]:
     algorithm = name.removesuffix(_SUFFIX)
-    # Names in lower case are looked up by Python itself, such as `__path__`, and must raise AttributeError.
+    # Python itself looks up lower-case names such as `__path__`, and expects an AttributeError.
     if name[:1].isupper() and (name == algorithm or algorithm not in schemas()):
         raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
     return named_class(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")

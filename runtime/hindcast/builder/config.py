@@ -13,8 +13,8 @@
             result = algo.train()
         algo.save_to_path("checkpoint")
 
-It makes the same resources as YAML (`config.to_resource()`). `options.toml` maps each option; methods refuse names
-that are not in it and suggest the nearest one. `BCConfig` and the others are in `algorithm_configs`.
+`config.to_resource()` returns the equivalent resource. `options.toml` lists every option and its field; methods refuse
+names that are not in it and suggest the nearest one. `BCConfig` and the others are in `algorithm_configs`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AlgorithmConfig:
             options, for `BCConfig.from_dict(config.to_dict())`.
 
     Attributes:
-        algorithm: the argument.
+        algorithm: name or import path of the algorithm; None without one.
 
     Every option is also an attribute: its value, else the algorithm's default, else None. Dictionaries, lists and other
     containers are copied when they are set, and in a frozen config also when they are read.
@@ -125,7 +125,7 @@ class AlgorithmConfig:
         return options
 
     def environment(self, env: Any = None, **options: Any) -> Self:
-        """Set the environment, or the spaces without one."""
+        """Set the environment, or the spaces of data without an environment."""
         return self._set("environment", {"env": env, **options} if env is not None else options)
 
     def env_runners(self, **options: Any) -> Self:
@@ -163,7 +163,7 @@ class AlgorithmConfig:
         return self._set("framework", options)
 
     def api_stack(self, **options: Any) -> Self:
-        """Accepted for compatibility; there is only one stack."""
+        """Accept options for compatibility with RLlib; Hindcast has only one API stack."""
         return self._set("api_stack", options)
 
     def resources(self, **options: Any) -> Self:
@@ -179,7 +179,7 @@ class AlgorithmConfig:
         return self._set("checkpointing", options)
 
     def fault_tolerance(self, **options: Any) -> Self:
-        """Set what is retried."""
+        """Set what is retried after a failure."""
         return self._set("fault_tolerance", options)
 
     def callbacks(self, *classes: Any, **options: Any) -> Self:
@@ -191,7 +191,7 @@ class AlgorithmConfig:
         return self._set("callbacks", {**options, "callbacks_class": value})
 
     def multi_agent(self, **options: Any) -> Self:
-        """Not available yet."""
+        """Refuse multi-agent options, which are not available yet, except RLlib's defaults."""
         return self._set("multi_agent", options)
 
     @property
@@ -215,7 +215,7 @@ class AlgorithmConfig:
         Args:
             name: `metadata.name`; the algorithm's name in lower case if None.
             stop: `spec.stop` of a training, or of the policy's training in a recording (`{"epochs": 5}`); None
-                is one iteration, as in one `train()`.
+                trains for one iteration, as one `train()` does.
             policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
 
         Raises:
@@ -229,7 +229,7 @@ class AlgorithmConfig:
                 )
         algorithm, name = self._algorithm_path, name or self._resource_name
         stop_fields = {to_camel(key): value for key, value in stop.items()} if stop else None
-        options = expand_options(self.algorithm, self._set_options)
+        options = expand_options(self.algorithm, self._explicit_options)
         resource: OfflineTraining | OfflineRecording
         if options.get("output") and not options.get("input_"):
             resource = recording_resource(
@@ -252,7 +252,7 @@ class AlgorithmConfig:
         Raises:
             SpecError: one line per problem.
         """
-        return make_build_plan(self._algorithm_path, self._set_options, self._resource_name)
+        return make_build_plan(self._algorithm_path, self._explicit_options, self._resource_name)
 
     def validate(self) -> None:
         """Check all options, as `build_algo` does before it builds.
@@ -271,7 +271,7 @@ class AlgorithmConfig:
         Raises:
             UserError: the options, the environment or the data are invalid.
         """
-        # Imported here, since it imports torch: a config is made and validated without it.
+        # Imported here because it imports torch, which creating and validating a config does not need.
         from hindcast.builder.algorithm import RunningAlgorithm
 
         return RunningAlgorithm(self if env is None else self.copy(copy_frozen=False).environment(env))
@@ -325,14 +325,14 @@ class AlgorithmConfig:
         Args:
             copy_frozen: whether the copy is frozen; None copies this config's state.
         """
-        config = copy.copy(self)  # without the __init__ of a subclass, which may take other arguments
+        config = copy.copy(self)  # a subclass's __init__ may have other parameters
         config._options = copy_value(self._options)
         config._is_frozen = self._is_frozen if copy_frozen is None else copy_frozen
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options set, by name, including Tune's search spaces; see `update_from_dict`."""
-        options: dict[str, Any] = copy_value(self._set_options)
+        """Return the options that were set, by name, including Tune's search spaces; see `update_from_dict`."""
+        options: dict[str, Any] = copy_value(self._explicit_options)
         if "env" in options:
             options["env"] = to_portable(options["env"])
         if "model_config" in options:
@@ -385,8 +385,8 @@ class AlgorithmConfig:
         return f"{type(self).__name__}({arguments})"
 
     @property
-    def _set_options(self) -> dict[str, Any]:
-        """The options set, and those that a subclass overrides by a method."""
+    def _explicit_options(self) -> dict[str, Any]:
+        """The options that were set, and those that a subclass sets by overriding a method."""
         if type(self).build_learner_connector is AlgorithmConfig.build_learner_connector:
             return self._options
         return {**self._options, "learner_connector": self.build_learner_connector}

@@ -17,7 +17,7 @@ _COMPARISONS: Final = {
     "greater_equal": ">=",
     "is_in": "in",
 }
-_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MIRRORED_OPERATORS: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _AND_FUNCTIONS: Final = ("and_kleene", "and", "and_")
 _TOKEN: Final = re.compile(r"(call|field_ref|literal|options|end): '(.*)'")
 
@@ -81,7 +81,7 @@ def _parse_term(
 ) -> Term:
     op = _COMPARISONS[call[1]]
     if right_operand[0] == "field_ref":
-        left_operand, right_operand, op = right_operand, left_operand, _MIRRORED.get(op, op)
+        left_operand, right_operand, op = right_operand, left_operand, _MIRRORED_OPERATORS.get(op, op)
     if [call[0], left_operand[0], end[0]] != ["call", "field_ref", "end"] or right_operand[0] not in (
         "literal",
         "options",

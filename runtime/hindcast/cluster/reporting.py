@@ -1,4 +1,4 @@
-"""Reports of an attempt: changes at most every ten seconds, a heartbeat every thirty, the outcome at once.
+"""Reports of an attempt: changes at most every ten seconds, a heartbeat every thirty, the outcome immediately.
 
 The heartbeat comes from a separate thread, so it continues while the work hangs; the report's `lastProgressTime` is
 the time when the work last made progress.
@@ -113,7 +113,7 @@ class ReportSender:
             self._set_fields(output=output)
 
     def outcome(self, outcome: AttemptOutcome) -> None:
-        """Report the outcome; it is sent at once."""
+        """Report the outcome; it is sent immediately."""
         with self._lock:
             self._set_fields(outcome=outcome)
             self._earliest_retry_time = -math.inf

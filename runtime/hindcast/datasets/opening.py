@@ -51,7 +51,7 @@ def open_dataset(
     Raises:
         DataError: a path does not exist, there are no Parquet files or no episodes, a file is damaged or changed, or
             files differ.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     path_list = [paths] if isinstance(paths, str | Path | Location) else list(paths)
     data_files = find_files([resolve(path, filesystem) for path in path_list], verify)

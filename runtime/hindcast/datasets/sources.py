@@ -64,7 +64,7 @@ def find_files(
 
     Raises:
         DataError: a path does not exist, there are no Parquet files, or nothing is recorded yet; errors of `refuse`.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     if not locations:
         raise DataError("no paths are given: name at least one folder or file with episodes")

@@ -107,7 +107,7 @@ class Target:
 
         Raises:
             DataError: a file is damaged.
-            StorageError: storage refuses or fails.
+            StorageError: the storage fails or denies access.
         """
         if self.is_exported:
             yield from (read_exported_file(self.folder.child(file.path), self.layout) for file in files)

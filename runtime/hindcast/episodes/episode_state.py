@@ -1,6 +1,6 @@
 """State of an episode as a map of plain values and arrays, with the 18 keys of RLlib's episode files.
 
-`msgpack.packb(state, default=msgpack_numpy.encode)` of it is one row of such a file.
+`msgpack.packb(state, default=msgpack_numpy.encode)` returns one row of such a file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hindcast.episodes.spaces import space_from_state, space_to_state
 if TYPE_CHECKING:
     from hindcast.episodes.episode import SingleAgentEpisode
 
-_REQUIRED: Final = (
+_REQUIRED_KEYS: Final = (
     "id_",
     "agent_id",
     "module_id",
@@ -33,18 +33,18 @@ _REQUIRED: Final = (
     "_start_time",
     "_last_step_time",
 )
-_COLUMNS: Final = ("observations", "actions", "rewards", "infos")
-_SPACES: Final = ("_observation_space", "_action_space")
+_COLUMN_KEYS: Final = ("observations", "actions", "rewards", "infos")
+_SPACE_KEYS: Final = ("_observation_space", "_action_space")
 
 E = TypeVar("E", bound="SingleAgentEpisode")
 
 
 def state_of(episode: SingleAgentEpisode) -> dict[str, Any]:
     """See `SingleAgentEpisode.get_state`."""
-    state = {key: getattr(episode, key) for key in _REQUIRED}
-    for key in _COLUMNS:
+    state = {key: getattr(episode, key) for key in _REQUIRED_KEYS}
+    for key in _COLUMN_KEYS:
         state[key] = state[key].get_state()
-    for key in _SPACES:
+    for key in _SPACE_KEYS:
         state[key] = None if state[key] is None else space_to_state(state[key])
     outputs = {name: buffer.get_state() for name, buffer in episode.extra_model_outputs.items()}
     # RLlib writes None if there are no outputs
@@ -53,27 +53,27 @@ def state_of(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 def episode_from_state(cls: type[E], state: Mapping[str, Any]) -> E:
     """See `SingleAgentEpisode.from_state`."""
-    missing = [key for key in _REQUIRED if key not in state]
+    missing = [key for key in _REQUIRED_KEYS if key not in state]
     if missing:
         raise ValueError(f"the state of an episode lacks {', '.join(missing)}; it has {', '.join(state)}")
-    buffer, outputs = InfiniteLookbackBuffer.from_state, state["extra_model_outputs"] or {}
-    plain: dict[str, Any] = {
+    make_buffer, outputs = InfiniteLookbackBuffer.from_state, state["extra_model_outputs"] or {}
+    plain_fields: dict[str, Any] = {
         key: state[key] for key in ("t_started", "agent_id", "module_id", "multi_agent_episode_id")
     }
-    columns: dict[str, Any] = {key: buffer(state[key]) for key in _COLUMNS}
+    columns: dict[str, Any] = {key: make_buffer(state[key]) for key in _COLUMN_KEYS}
     episode = cls(
         state["id_"],
         **columns,
-        extra_model_outputs={key: buffer(output) for key, output in outputs.items()},
+        extra_model_outputs={key: make_buffer(output) for key, output in outputs.items()},
         observation_space=space_from_state(state["_observation_space"]),
         action_space=space_from_state(state["_action_space"]),
         terminated=state["is_terminated"],
         truncated=state["is_truncated"],
-        **plain,
+        **plain_fields,
     )
     if episode.t != state["t"]:
         raise ValueError(
-            f"the state of episode {episode.id_} has its end at timestep {state['t']}, "
+            f"the state of episode {episode.id_} ends at timestep {state['t']}, "
             f"but its steps end at {episode.t}"
         )
     episode._start_time, episode._last_step_time = state["_start_time"], state["_last_step_time"]

@@ -232,7 +232,7 @@ class Learner:
             return self._compute_update(batch, weight, timesteps)
         kind = self.algorithm.update_kind(self.updates)
         metrics, priorities = self._graphs.run(kind, batch, weight, timesteps)
-        # The graph's next launch overwrites its tensors; callers keep the priorities, while metrics are added at once.
+        # The next launch overwrites the tensors: the caller keeps the priorities, but adds up the metrics before it.
         return metrics, None if priorities is None else priorities.clone()
 
     def _compute_update(

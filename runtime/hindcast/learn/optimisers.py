@@ -19,12 +19,14 @@ from hindcast.user_code import Misuse
 ClipBy = Annotated[Literal["global_norm", "norm", "value"], YamlWords("GlobalNorm", "Norm", "Value")]
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
-_UNSUPPORTED = (torch.optim.LBFGS, torch.optim.SparseAdam)
+_UNSUPPORTED_OPTIMISERS = (torch.optim.LBFGS, torch.optim.SparseAdam)
 """These need a closure (LBFGS) or sparse gradients; an update has neither."""
 _KINDS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind
     for name, kind in vars(torch.optim).items()
-    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind not in _UNSUPPORTED
+    if isinstance(kind, type)
+    and issubclass(kind, torch.optim.Optimizer)
+    and kind not in _UNSUPPORTED_OPTIMISERS
 }
 del _KINDS["optimizer"]  # the base class
 _ADAMS = (torch.optim.Adam, torch.optim.AdamW)

@@ -1,4 +1,4 @@
-"""Dry-run a custom module before training, so that mistakes show at once rather than after hours."""
+"""Dry-run a custom module before training, so that mistakes show immediately rather than after hours."""
 
 from __future__ import annotations
 

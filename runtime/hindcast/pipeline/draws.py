@@ -90,7 +90,7 @@ class Draws:
         )  # a blocking copy would make every update wait for the GPU
 
     def prioritise(self, priorities: Tensor) -> None:
-        """See `Feed`.
+        """See `Feed.prioritise`.
 
         Raises:
             UserCodeError: items are not drawn by priority, or the number of priorities differs from that of items.
@@ -165,7 +165,7 @@ class DrawsFeed(Feed, ABC):
         return self._draws.count
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
-        """See `Feed`.
+        """See `Feed.take`.
 
         Raises:
             UserCodeError: the previous items, drawn by priority, have not been given their priorities.
@@ -184,7 +184,7 @@ class DrawsFeed(Feed, ABC):
         self._draws.prioritise(priorities)
 
     def tensors(self) -> Batch:
-        """See `Feed`: the priorities, and all else that the draws depend on.
+        """See `Feed.tensors`: the priorities, and all else that the draws depend on.
 
         Raises:
             DataError: a priority was NaN or infinite.
@@ -196,7 +196,7 @@ class DrawsFeed(Feed, ABC):
         return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; subclasses that draw from a dataset add epoch and coverage.
+        """See `Feed.metrics`; subclasses that draw from a dataset add epoch and coverage.
 
         Raises:
             DataError: a priority was NaN or infinite.
@@ -235,7 +235,7 @@ class ReplayFeed(DrawsFeed):
         return {"cursor": self.cursor, "order": self._digest, "data": self._loader.dataset.digest}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`."""
+        """See `Feed.seek`."""
         order = "the seed, the sampling, alpha or how items are cut has"
         check_same_position(state, self.state(), self._loader.location, order)
         self.close()  # the data were filtered, and the observation filter may have been restored too

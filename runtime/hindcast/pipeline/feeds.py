@@ -116,7 +116,7 @@ class WindowFeed(Feed, ABC):
         return self._cursor
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
-        """See `Feed`. A batch may span several windows and epochs."""
+        """See `Feed.take`. A batch may span several windows and epochs."""
         parts: list[Batch] = []
         rows_of_shard = shard.slice_of(count)
         cursor, end = self._cursor, self._cursor + count
@@ -148,7 +148,7 @@ class WindowFeed(Feed, ABC):
         return {name: column.to("cpu", copy=True).contiguous() for name, column in columns.items()}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`."""
+        """See `Feed.seek`."""
         check_same_position(
             state, self.state(), self._loader.location, "the seed, the window size or the sampling has"
         )
@@ -235,7 +235,7 @@ class StreamingFeed(WindowFeed):
     _prefetcher: Prefetcher | None = None
 
     def _load(self, window: Window) -> LoadedWindow:
-        """See `WindowFeed`: windows are loaded in order, so this is the prefetcher's next one."""
+        """See `WindowFeed._load`: windows are loaded in order, so this is the prefetcher's next one."""
         if self._prefetcher is None:
             self._prefetcher = Prefetcher(self._loader.windows(window))
         try:

@@ -45,7 +45,7 @@ class Loader:
         order: assigns units to windows.
         stream: turns units into blocks of the same episode lengths, see `Executor.stream`.
         recipe: the parts of a block that a window keeps.
-        location: the user's location of the data, for messages.
+        location: location of the data as the user wrote it, for messages.
     """
 
     def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe, location: str) -> None:
@@ -58,15 +58,15 @@ class Loader:
     def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
         """Yield all windows from `first` on, endlessly; each is read when it is requested."""
         units = self.dataset.units
-        work = (
+        units_in_epochs = (
             UnitInEpoch(units[unit], window.epoch)
             for window in self._windows_from(first)
             for unit in window.units
         )
         # A consumer that stops early must also end the executor's stream, and with it the data workers.
-        with closing(self._stream(work)) as blocks:
+        with closing(self._stream(units_in_epochs)) as blocks:
             for window in self._windows_from(first):
-                data = self._build([units[unit] for unit in window.units], blocks, pinned=True)
+                data = self._build_window([units[unit] for unit in window.units], blocks, pinned=True)
                 yield LoadedWindow(window, data, self.permutation(window))
                 del data  # else this window stays in memory while the next one is built
 
@@ -74,7 +74,7 @@ class Loader:
         """Return all units in the dataset's own order, as they are in `epoch`."""
         units = list(self.dataset.units)
         with closing(self._stream(UnitInEpoch(unit, epoch) for unit in units)) as blocks:
-            return self._build(units, blocks)
+            return self._build_window(units, blocks)
 
     def permutation(self, window: Window) -> Tensor:
         """Return positions in the window in the order of delivery, `[window.num_items]`."""
@@ -85,6 +85,8 @@ class Loader:
             yield window
             window = self.order.next_window(window)
 
-    def _build(self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False) -> WindowData:
+    def _build_window(
+        self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False
+    ) -> WindowData:
         length = np.concatenate([unit.lengths for unit in units])
         return build_window(length, (next(blocks) for _ in units), self.recipe, pinned)

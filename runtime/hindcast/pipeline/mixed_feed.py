@@ -15,13 +15,13 @@ from hindcast.pipeline.rng import generator
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.window import Batch, select_prefix
 
-_BLOCK_SIZE: Final = 1024
+_CYCLE_BATCHES: Final = 1024
 
 
 class MixedFeed(Feed):
     """A feed that takes batch *b* from a source chosen by (seed, b); each source has its own order and cursor.
 
-    Of every 1,024 batches each source provides its fraction, to one batch: draws are evenly spaced, in random order.
+    Of every 1,024 batches each source provides its fraction, to within one batch, in random order.
 
     Args:
         sources: the feeds and their weights; a source's fraction of batches is its weight over the sum of weights.
@@ -37,7 +37,7 @@ class MixedFeed(Feed):
         self._cumulative_weights = list(accumulate(weight for _, weight in sources))
         self._seed = seed
         self._num_batches = 0
-        self._cached_draws = -1, np.empty(0)
+        self._cached_samples = -1, np.empty(0)
 
     @property
     def cursor(self) -> int:
@@ -51,41 +51,41 @@ class MixedFeed(Feed):
         return batch
 
     def prioritise(self, priorities: Tensor) -> None:
-        """See `Feed`; for the source of the last batch."""
+        """See `Feed.prioritise`; applies to the source of the last batch."""
         self._feeds[self.source_of(self._num_batches - 1)].prioritise(priorities)
 
     def source_of(self, batch: int) -> int:
         """Return the index of the source of batch number `batch`."""
-        block, offset = divmod(batch, _BLOCK_SIZE)
-        if self._cached_draws[0] != block:
-            rng = generator(self._seed, "mix", block)
-            # Stratified: one draw from each of 1,024 equal intervals, at a common random offset, in random order.
-            self._cached_draws = block, (rng.permutation(_BLOCK_SIZE) + rng.random()) / _BLOCK_SIZE
+        cycle, offset = divmod(batch, _CYCLE_BATCHES)
+        if self._cached_samples[0] != cycle:
+            rng = generator(self._seed, "mix", cycle)
+            # Stratified: one sample from each of 1,024 equal intervals, at a common random offset, in random order.
+            self._cached_samples = cycle, (rng.permutation(_CYCLE_BATCHES) + rng.random()) / _CYCLE_BATCHES
         return bisect_right(
-            self._cumulative_weights, self._cached_draws[1][offset] * self._cumulative_weights[-1]
+            self._cumulative_weights, self._cached_samples[1][offset] * self._cumulative_weights[-1]
         )
 
     def state(self) -> State:
-        """See `Feed`: the number of batches, and the position in each source."""
-        positions = {str(number): feed.state() for number, feed in enumerate(self._feeds)}
+        """See `Feed.state`: the number of batches, and the position in each source."""
+        positions = {str(index): feed.state() for index, feed in enumerate(self._feeds)}
         return {"batches": self._num_batches, "sources": positions}
 
     def tensors(self) -> Batch:
-        """See `Feed`: `<number of the source>/<name>`."""
+        """See `Feed.tensors`; the names are `<index of the source>/<name>`."""
         return {
-            f"{number}/{name}": tensor
-            for number, feed in enumerate(self._feeds)
+            f"{index}/{name}": tensor
+            for index, feed in enumerate(self._feeds)
             for name, tensor in feed.tensors().items()
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        positions = state["sources"].values()  # earlier checkpoints have other keys in the same order
-        for number, (feed, position) in enumerate(zip(self._feeds, positions, strict=True)):
-            feed.seek(position, select_prefix(f"{number}/", tensors or {}))
+        positions = state["sources"].values()  # earlier versions wrote other keys, in the same order
+        for index, (feed, position) in enumerate(zip(self._feeds, positions, strict=True)):
+            feed.seek(position, select_prefix(f"{index}/", tensors or {}))
         self._num_batches = int(state["batches"])
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; `epoch` is the number of passes over as many items as all recorded sources have together."""
+        """See `Feed.metrics`; `epoch` is the items taken from recorded sources over the items they contain."""
         metrics = [feed.metrics() for feed in self._feeds]
         timesteps_seen = sum(feed_metrics["timesteps_seen"] for feed_metrics in metrics)
         recorded_items = sum(feed.cursor for feed in self._feeds if feed.epoch_size)

@@ -277,14 +277,14 @@ class OfflineData(Feed):
         }
 
     def next(self) -> Batch:
-        """See `Feed`; returns this learner's shard."""
+        """See `Feed.next`; returns this learner's shard."""
         return self.take(self.batch_size, self._share)
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
-        """See `Feed`.
+        """See `Feed.take`.
 
         If connectors of scope `batch` or a custom `sample` change batches, each learner makes the whole batch and keeps
         its shard, so that the result does not depend on the number of learners.
@@ -316,7 +316,7 @@ class OfflineData(Feed):
         return batch
 
     def state(self) -> State:
-        """See `Feed`; includes the settings of batches and the state of batch connectors."""
+        """See `Feed.state`; includes the settings of batches and the state of batch connectors."""
         connectors = [connector.state() for connector in self._batch_connectors]
         return {**self._batch_settings(), "feed": self._feed.state(), "connectors": connectors}
 
@@ -330,7 +330,7 @@ class OfflineData(Feed):
             connector.load(connector_state)
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; adds `read_seconds` and `prelearn_seconds` of this process."""
+        """See `Feed.metrics`; adds `read_seconds` and `prelearn_seconds` of this process."""
         return self._feed.metrics() | {
             "read_seconds": sum(source.prelearner.read_seconds for source in self._sources),
             "prelearn_seconds": sum(source.prelearner.prelearn_seconds for source in self._sources),

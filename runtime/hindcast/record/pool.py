@@ -137,7 +137,7 @@ class Runner:
 
 
 class LocalWorkers:
-    """A single runner in this process, as `Workers`: `submit` runs the function at once."""
+    """A single runner in this process, as `Workers`: `submit` runs the function immediately."""
 
     num_workers = 1
 
@@ -147,13 +147,13 @@ class LocalWorkers:
     def submit(
         self, function: Callable[[Runner, *Arguments], Result], *arguments: *Arguments
     ) -> Future[Result]:
-        """See `Workers`."""
+        """See `Workers.submit`."""
         future: Future[Result] = Future()
         future.set_result(function(self._runner, *arguments))
         return future
 
     def share(self, value: Value) -> Value:
-        """See `Workers`."""
+        """See `Workers.share`."""
         return value
 
     def close(self) -> None:

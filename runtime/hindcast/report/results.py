@@ -98,7 +98,7 @@ def _line(result: Result) -> bytes:
 class TensorBoard:
     """A writer of scalars over iterations into `<folder>/tensorboard`.
 
-    It writes at once, without a thread, so that errors of storage are raised in the call.
+    It writes immediately, without a thread, so that errors of storage are raised in the call.
 
     Args:
         folder: the run folder.

@@ -175,7 +175,7 @@ def _summarise_folder(folder: Location) -> Summary:
 
     Raises:
         DataError: it cannot be opened.
-        StorageError: storage refuses a request or fails.
+        StorageError: the storage fails or denies access.
     """
     exported_manifest = read_exported_manifest(folder)
     return (

@@ -65,7 +65,7 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """`trial 3 (config.lr=0.001)`."""
+        """Name of the trial in messages: `trial 3 (config.lr=0.001)`."""
         return title(self.number, self.setting)
 
 
@@ -108,7 +108,7 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best mean over its seeds, the earlier one of equals; None if no trial has a value."""
+        """The trial with the best mean over its seeds, the earlier one if equal; None if no trial has a value."""
         return self.trials[0] if self.trials[0].figure is not None else None
 
     @cached_property
@@ -122,7 +122,7 @@ class Search:
         best, run = self.best, self.run
         if best is None or run is None:
             errors = (run.error for trial in self.trials for run in trial.runs if run.error is not None)
-            return f"no trial has a {self.by} from all its seeds: {next(errors)}"
+            return f"no trial has a {self.by} for all its seeds: {next(errors)}"
         has_several_seeds = len(best.runs) > 1
         trials = formatting.plural(len(self.trials), "trial")
         value = with_interval(best.figure, None if has_several_seeds else run.interval)
@@ -130,7 +130,7 @@ class Search:
         text += f", mean of {len(best.runs)} seeds" if has_several_seeds else ""
         text += f", the best of {trials}"
         if has_several_seeds:
-            text += f"; its policy is the one of seed {run.seed}"
+            text += f"; its policy is that of seed {run.seed}"
         return text if self.confirmation is None else f"{text}; {self._confirmation_text(self.confirmation)}"
 
     def _confirmation_text(self, confirmation: Confirmation) -> str:
@@ -160,8 +160,8 @@ def trial_json(trial: Trial) -> dict[str, Any]:
     return {**asdict(trial), "figure": trial.figure}
 
 
-def best_first(trials: list[Trial], by: str) -> list[Trial]:
-    """Sort trials by their metric: best first, those without a value last, equals in order."""
+def rank_trials(trials: list[Trial], by: str) -> list[Trial]:
+    """Sort trials by their metric: best first, those without a value last, equal ones in their order."""
     return sorted(trials, key=lambda trial: (trial.figure is None, _cost(trial.figure, by)))
 
 
@@ -171,7 +171,7 @@ def best_run(trial: Trial, by: str) -> Run:
 
 
 def _cost(value: float | None, by: str) -> float:
-    """Return a value of which less is better: a loss, or the negative of an estimate."""
+    """Return the value to minimise: a loss, or the negative of an estimate."""
     return (1 if by == LOSS else -1) * (value or 0.0)
 
 

@@ -28,8 +28,8 @@ from hindcast.search.results import (
     Run,
     Search,
     Trial,
-    best_first,
     best_run,
+    rank_trials,
     trial_json,
     with_interval,
 )
@@ -123,7 +123,7 @@ class _SearchRunner:
             runs[trial] = (*runs.get(trial, ()), self._run(trial, seed, training))
             # Written after each run, so that the file shows a search that is still running.
             self._write({"trials": [trial_json(started_trial) for started_trial in self._trials(runs)]})
-        ranked_trials = best_first(self._trials(runs), self._plan.by)
+        ranked_trials = rank_trials(self._trials(runs), self._plan.by)
         winning_training, winner_confirmation = None, None
         if ranked_trials[0].figure is not None:
             best = best_run(ranked_trials[0], self._plan.by)

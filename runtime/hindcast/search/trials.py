@@ -19,8 +19,8 @@ from hindcast.search.space import Over, Setting, choose_settings, setting_text
 
 LOSS: Final = "validationLoss"
 METRICS: Final = (*get_args(EstimateName), LOSS)
-SET_ASIDE: Final = 0.1
-"""Default share of the episodes that no trial sees, for the last estimate."""
+DEFAULT_SET_ASIDE: Final = 0.1
+"""Default fraction of the episodes that no trial sees; the winner is evaluated on them."""
 
 _FIXED_FIELDS: Final = {
     "seed": "set the number of seeds instead (--seeds)",
@@ -71,19 +71,19 @@ class SearchPlan:
                     problems.setdefault(line, f"{title(trial, setting)}: {line}")
         if problems:
             raise SpecError("\n".join(problems.values()))
-        self._refuse_repeats(trainings)
+        self._refuse_duplicates(trainings)
         return trainings
 
-    def _refuse_repeats(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
+    def _refuse_duplicates(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
         first_trials: dict[str, int] = {}
         for trial in range(1, len(self.settings) + 1):
             first_trial = first_trials.setdefault(spec_hash(trainings[trial, self.seeds[0]]), trial)
             if first_trial != trial:
-                first_title, repeat_title = (
+                first_title, duplicate_title = (
                     title(number, self.settings[number - 1]) for number in (first_trial, trial)
                 )
                 raise SpecError(
-                    f"{first_title} and {repeat_title} are the same training: remove one of the values."
+                    f"{first_title} and {duplicate_title} are the same training: remove one of the values."
                 )
 
 
@@ -99,7 +99,7 @@ def plan_search(
     """Plan the trials of a search; arguments as for `search`.
 
     Raises:
-        SpecError: the trials cannot be compared.
+        SpecError: an argument is invalid, or the trials could not be compared.
     """
     offline = resource.spec.offline
     if offline is None:
@@ -108,9 +108,9 @@ def plan_search(
             "evaluation: {offline: {heldOut: 0.2, estimates: [dr], explore: true}}."
         )
     by = by or (offline.estimates[0] if offline.estimates else LOSS)
-    _check(resource, offline, over, by)
+    _check_resource(resource, offline, over, by)
     if confirm is None:
-        confirm = SET_ASIDE if offline.set_aside is None else offline.set_aside
+        confirm = DEFAULT_SET_ASIDE if offline.set_aside is None else offline.set_aside
     if not 0 <= confirm < 1:
         raise SpecError(f"--confirm is {confirm:g}, expected a share of the episodes below 1, or 0 for none.")
     if seeds < 1:
@@ -141,7 +141,7 @@ def with_evaluation(resource: OfflineTraining, offline: OfflineEvaluationSpec | 
     return resource.model_copy(update={"spec": spec, "status": None})
 
 
-def _check(resource: OfflineTraining, offline: OfflineEvaluationSpec, over: Over, by: str) -> None:
+def _check_resource(resource: OfflineTraining, offline: OfflineEvaluationSpec, over: Over, by: str) -> None:
     spec = resource.spec
     if by not in METRICS:
         raise SpecError(f"--by is {by!r}, expected one of {', '.join(METRICS)}.")

@@ -30,8 +30,8 @@ _NO_HOST: Final = "its host cannot be found: check the endpoint and the network"
 _NO_ANSWER: Final = "nothing answers at the endpoint: check the endpoint, and that the store is running"
 _SLOW: Final = "the store is too slow: try again later"
 _BUSY: Final = "the store is busy or failing: try again later"
-_BROKEN: Final = "the connection broke: try again later"
-_TRANSIENT_REASONS: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN)
+_BROKEN_CONNECTION: Final = "the connection broke: try again later"
+_TRANSIENT_REASONS: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN_CONNECTION)
 """Reasons that may disappear by themselves."""
 _ACCESS_DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
 _OF_STORES: Final = tuple(
@@ -90,7 +90,7 @@ _OF_STORES: Final = tuple(
         (
             r"NETWORK_CONNECTION|curlCode|[Cc]onnection (?:reset|closed|aborted)|[Bb]roken pipe|disconnected"
             r"|IncompleteMessage|body error|error sending request",
-            _BROKEN,
+            _BROKEN_CONNECTION,
         ),
     )
 )
@@ -140,7 +140,7 @@ def _known_reason(error: BaseException) -> str | None:
         if match := pattern.search(text):
             return reason.format(**match.groupdict())
     if isinstance(error, ConnectionError | TimeoutError):
-        return _BROKEN
+        return _BROKEN_CONNECTION
     if isinstance(error, PermissionError) and error.errno is None:
         return _ACCESS_DENIED
     return None

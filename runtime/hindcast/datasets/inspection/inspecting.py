@@ -37,7 +37,7 @@ def inspect_data(
 
     Raises:
         DataError: a path does not exist, or foreign data cannot be prepared. Bad files among several become problems.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     finder = Finder()
     try:
@@ -112,7 +112,7 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
 
     Raises:
         DataError: a path does not exist.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
     described_files: list[DescribedFile] = []

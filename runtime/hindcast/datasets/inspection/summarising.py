@@ -51,19 +51,19 @@ def summarise(
 
     Args:
         dataset: the dataset.
-        sample_limit: approximate number of timesteps to read, of at least eight units; all if None.
+        sample_limit: approximate number of timesteps to read, from at least eight units; None reads all.
         known_problems: problems found earlier, to include.
         progress: called with the number of units done and the number of units.
 
     Raises:
-        StorageError: storage refuses or fails. Damaged files become problems.
+        StorageError: the storage fails or denies access. Damaged files become problems.
     """
     spec = dataset.spec
     sample = Sample(dataset, sample_limit, progress)
-    observation_space, observation_from = _space(sample, Columns.OBS, spec.observation_space)
-    action_space, action_from = _space(sample, Columns.ACTIONS, spec.action_space)
+    observation_space, observation_origin = _space(sample, Columns.OBS, spec.observation_space)
+    action_space, action_origin = _space(sample, Columns.ACTIONS, spec.action_space)
     rewards = sample.leaves.get(Columns.REWARDS)
-    spread = rewards.spread.distributions() if rewards is not None else []
+    reward_distributions = rewards.spread.distributions() if rewards is not None else []
     num_checked, lengths = max(1, sample.bounds.num_episodes), [unit.lengths for unit in dataset.units]
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
     leaf_spaces = leaf_spaces_of(spec, observation_space, action_space)
@@ -78,15 +78,15 @@ def summarise(
         environment=spec.environment,
         observation_space=None if observation_space is None else space_to_json(observation_space),
         action_space=None if action_space is None else space_to_json(action_space),
-        observation_space_from=observation_from,
-        action_space_from=action_from,
+        observation_space_from=observation_origin,
+        action_space_from=action_origin,
         columns={name: str(leaf) for name, leaf in spec.leaves.items()},
         sampled_episodes=sample.num_episodes,
         sampled_timesteps=sample.num_steps,
         checked_episodes=sample.bounds.num_episodes,
         lengths=ValueDistribution.from_values(np.concatenate(lengths)) if lengths else None,
         returns=ValueDistribution.from_values(np.concatenate(sample.returns)) if sample.returns else None,
-        rewards=spread[0] if spread else None,
+        rewards=reward_distributions[0] if reward_distributions else None,
         zero_rewards=rewards.num_zeros / rewards.num_rows
         if rewards is not None and rewards.num_rows
         else None,
@@ -137,18 +137,20 @@ def _finite(value: float) -> float | None:
 
 
 @np.errstate(all="ignore")
-def _range_shares(low: F64, high: F64, shown: NDArray[np.int64], space: gym.Space | None) -> F64:
-    """Return each shown dimension's range over the width of the space's bounds; NaN for unbounded dimensions."""
+def _range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym.Space | None) -> F64:
+    """Return each dimension's range as a fraction of the space's; NaN for unbounded dimensions."""
     if not isinstance(space, spaces.Box):
-        return np.full(len(shown), np.nan)
-    low_bound, high_bound = (bound.ravel()[shown].astype(np.float64) for bound in (space.low, space.high))
+        return np.full(len(dimensions), np.nan)
+    low_bound, high_bound = (
+        bound.ravel()[dimensions].astype(np.float64) for bound in (space.low, space.high)
+    )
     width = high_bound - low_bound
     return np.where(np.isfinite(width) & (width > 0), (high - low) / width, np.nan)
 
 
 def _coverage(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Coverage | None:
-    """Compute the coverage of the sampled observations, all leaves joined."""
-    # All leaves thin their rows alike, so row i of each belongs to the same observation.
+    """Compute the coverage of the sampled observations over all leaves, concatenated."""
+    # Every leaf samples the same rows, so row i of each belongs to the same observation.
     continuous_leaves = [
         leaf for leaf in leaves if not isinstance(leaf_spaces.get(leaf.name), spaces.Discrete)
     ]
@@ -187,30 +189,28 @@ def _problems(sample: Sample) -> Iterator[DataProblem]:
     for note in sample.dataset.notes:
         yield DataProblem(severity="info", kind="note", message=note)
     if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
-        message = (
-            f"{Columns.ACTION_LOGP!r} is not recorded: estimators that weight by importance cannot be used"
-        )
+        message = f"{Columns.ACTION_LOGP!r} is not recorded: importance-weighted estimators cannot be used"
         yield DataProblem(severity="info", kind="no-logp", message=message)
 
 
 def coverage_of(observations: NDArray[Any]) -> Coverage | None:
     """Count `[n, D]` observations in a grid over their first two principal components.
 
-    If one component has all but a thousandth of the variance, the grid is a row of cells along it.
+    If the second component has less than a thousandth of the first one's variance, the grid has one dimension.
 
     Returns:
-        The coverage, or None if no dimension changes.
+        The coverage, or None if no dimension varies.
     """
     values = np.asarray(observations, dtype=np.float64)
     values = values[(np.abs(values) <= LARGEST_FLOAT32).all(axis=1)]
     if not len(values):
         return None
     deviation = values.std(axis=0)
-    is_changing = deviation > 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0))
-    if not is_changing.any():
+    is_varying = deviation > 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0))
+    if not is_varying.any():
         return None
-    z_scores = (values[:, is_changing] - values[:, is_changing].mean(axis=0)) / deviation[is_changing]
-    coordinates, explained_share = _project_to_principal(z_scores)
+    z_scores = (values[:, is_varying] - values[:, is_varying].mean(axis=0)) / deviation[is_varying]
+    coordinates, explained_share = _project_to_principal_components(z_scores)
     counts = np.histogramdd(coordinates, bins=GRID_SIDE)[0].astype(np.int64)
     grid = counts.reshape(GRID_SIDE, -1)
     shares = counts.ravel()[counts.ravel() > 0] / counts.sum()
@@ -224,7 +224,7 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
     )
 
 
-def _project_to_principal(z_scores: F64) -> tuple[F64, float]:
+def _project_to_principal_components(z_scores: F64) -> tuple[F64, float]:
     """Project `[n, D]` values to the one or two principal components.
 
     Returns:
@@ -242,7 +242,7 @@ def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gy
     """Guess the space of `obs` or `actions` from dtypes, shapes and extreme values.
 
     A non-negative integer is Discrete up to the maximum, if the number of values fits int64. Arrays of uint8 are in
-    [0, 255], other integers between the extremes; floats are unbounded. Parts named 0, 1, … form a Tuple, others a
+    [0, 255], other integers between their extremes; floats are unbounded. Parts named 0, 1, … form a Tuple, others a
     Dict.
 
     Returns:

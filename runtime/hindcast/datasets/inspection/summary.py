@@ -161,7 +161,7 @@ class Summary(JsonModel):
         zero_rewards: fraction of timesteps with reward 0.
         rewarded_episodes: fraction of episodes with a reward other than 0.
         observations: statistics of each numeric leaf.
-        coverage: coverage of all observations together; None if no dimension changes, or all are Discrete.
+        coverage: coverage of all observations together; None if no dimension varies, or all are Discrete.
         actions: statistics of each leaf.
         terminated: fraction of episodes that the environment ended.
         truncated: fraction of episodes that were cut off.

@@ -66,7 +66,7 @@ def survey(
 
     Raises:
         DataError: a file is named twice, or a column does not exist.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     check_distinct(file.location for file in data_files.indexed_files)
     problems = [_unlisted_problem(location) for location in data_files.unlisted_files]

@@ -47,7 +47,7 @@ def notes_on_skipped(data_files: DataFiles, name: str, reading: Reading) -> tupl
 
     Raises:
         DataError: some of the other files contain timesteps in another format.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     if not data_files.unopened_files:
         return ()

@@ -113,7 +113,7 @@ def open_data(
     Raises:
         DataError: a path does not exist, data are damaged, or rows do not form complete episodes under the reading's
             rules.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     items = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
     paths = tuple(item for item in items if not isinstance(item, Reading))
@@ -174,7 +174,7 @@ def open_reading(
 
     Raises:
         DataError: as `open_data`.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     preparer = Preparer(reading, hooks, ray_options or {})
     prepared_folder = (cache_folder() if cache is None else resolve(cache)).child("prepared")

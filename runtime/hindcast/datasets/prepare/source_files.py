@@ -59,7 +59,7 @@ def find_source_files(reading: Reading) -> list[SourceFile]:
 
     Raises:
         DataError: a path does not exist, or a file is named twice.
-        StorageError: storage refuses or fails.
+        StorageError: the storage fails or denies access.
     """
     source_files = [place for location in reading.locations for place in _find_at(reading, location)]
     check_distinct(place.location for place in source_files)

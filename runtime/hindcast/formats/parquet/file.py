@@ -72,7 +72,7 @@ class ParquetFile(DataFile):
                 metadata_collector=self._metadata,
                 **encoder.writer_options(schema),
             )
-        except BaseException:  # it writes a magic number at once, which fails on a full disk
+        except BaseException:  # it writes a magic number immediately, which fails on a full disk
             self._sink.is_alive = False
             self._file.abort()
             raise

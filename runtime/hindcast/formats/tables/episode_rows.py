@@ -44,13 +44,15 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     Raises:
         CellError: a list is null, or differs in length from the others of its row.
     """
-    single_columns = [plan.sources[role].columns[0] for role in _SINGLE_VALUE_COLUMNS if role in plan.sources]
+    single_value_columns = [
+        plan.sources[role].columns[0] for role in _SINGLE_VALUE_COLUMNS if role in plan.sources
+    ]
     actions = plan.sources.get(Columns.ACTIONS)
-    list_columns = [*single_columns, *(actions.columns if actions else ())]
-    if not single_columns or not all(_is_list(table.column(name).type) for name in list_columns):
+    list_columns = [*single_value_columns, *(actions.columns if actions else ())]
+    if not single_value_columns or not all(_is_list(table.column(name).type) for name in list_columns):
         return None
-    reference = table.column(single_columns[0])
-    refuse_null(reference, single_columns[0], ": expected a list")
+    reference = table.column(single_value_columns[0])
+    refuse_null(reference, single_value_columns[0], ": expected a list")
     lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)
     row = np.repeat(np.arange(len(table)), lengths)
     is_last = np.append(row[1:] != row[:-1], True)[: len(row)]
@@ -58,16 +60,16 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     for name in table.column_names:
         column = table.column(name)
         if _is_list(column.type):
-            _check_lengths(column, name, lengths, single_columns[0])
+            _check_lengths(column, name, lengths, single_value_columns[0])
             columns[name] = pc.list_flatten(column)
         else:
             columns[name] = column.take(pa.array(row))
     return StepTable(pa.table(columns), row, is_last)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    """Return whether lists of the type vary in length; lists of a fixed size are vectors."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+def _is_list(arrow_type: pa.DataType) -> bool:
+    """Return True for lists of variable length; lists of a fixed size are vectors."""
+    return pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)
 
 
 def _check_lengths(column: pa.ChunkedArray, name: str, lengths: I64, reference_name: str) -> None:
@@ -77,5 +79,5 @@ def _check_lengths(column: pa.ChunkedArray, name: str, lengths: I64, reference_n
         raise CellError(
             row,
             f"{name!r} has {plural(column_lengths[row], 'item')} and {reference_name!r} has {lengths[row]}: "
-            f"the lists of a row that is a whole episode must have one item per timestep; {LEAVE_OUT_ADVICE}",
+            f"if a row is a whole episode, each of its lists must have one item per timestep; {LEAVE_OUT_ADVICE}",
         )

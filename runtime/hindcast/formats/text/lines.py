@@ -63,23 +63,25 @@ def encode_lines(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedE
     return EncodedEpisodes(pa.table([lines], schema=_LINE_SCHEMA), length, rows, nbytes)
 
 
-NonFiniteWords = Mapping[str, bytes]
+NonFiniteTexts = Mapping[str, bytes]
 """Spelling of "nan", "inf" and "-inf"."""
 
 
-def array_to_json(values: NDArray[Any], words: NonFiniteWords) -> bytes:
+def array_to_json(values: NDArray[Any], non_finite: NonFiniteTexts) -> bytes:
     """Encode an array as JSON; floats have as few digits as reading them back exactly requires."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return text
-    # orjson writes NaN and infinities as null: put their words back, in order
-    replacements = [words[str(value)] for value in values[~np.isfinite(values)].tolist()]
+    # orjson writes NaN and infinities as null: put their texts back, in order
+    replacements = [non_finite[str(value)] for value in values[~np.isfinite(values)].tolist()]
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*replacements, b""], strict=True)))
 
 
-def number_cells(values: NDArray[Any], words: NonFiniteWords, brackets: bool = True) -> pa.LargeBinaryArray:
+def number_cells(
+    values: NDArray[Any], non_finite: NonFiniteTexts, brackets: bool = True
+) -> pa.LargeBinaryArray:
     """Return `[S]` the JSON of each row: a number or nested lists; without `brackets` a flat list's numbers."""
-    text = np.frombuffer(array_to_json(values, words), np.uint8)[1:-1]
+    text = np.frombuffer(array_to_json(values, non_finite), np.uint8)[1:-1]
     if values.ndim == 1:
         commas = np.flatnonzero(text == ord(","))
         return _slice_cells(text, np.append(0, commas + 1), np.append(commas, len(text)))

@@ -22,7 +22,7 @@ from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import (
-    NonFiniteWords,
+    NonFiniteTexts,
     TextEncoder,
     array_to_json,
     encode_lines,
@@ -31,7 +31,7 @@ from hindcast.formats.text.lines import (
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
 # not valid JSON, but RLlib writes and reads these
-_WORDS: Final[NonFiniteWords] = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
+_NON_FINITE: Final[NonFiniteTexts] = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 class SampleBatchEncoder(TextEncoder):
@@ -125,7 +125,7 @@ def _to_json(name: str, value: Any) -> Any:
     if value.ndim == 0 or value.dtype.kind not in "biuf":
         return value.tolist()
     dtype = np.float64 if value.dtype.kind == "f" else value.dtype.newbyteorder("=")
-    return orjson.Fragment(array_to_json(np.ascontiguousarray(value, dtype=dtype), _WORDS))
+    return orjson.Fragment(array_to_json(np.ascontiguousarray(value, dtype=dtype), _NON_FINITE))
 
 
 def _info_fragment(info: Any) -> orjson.Fragment:

@@ -24,7 +24,7 @@ from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import (
-    NonFiniteWords,
+    NonFiniteTexts,
     TextEncoder,
     encode_lines,
     number_cells,
@@ -33,9 +33,9 @@ from hindcast.formats.text.lines import (
 
 JSON_LAYOUT: Final = "JSON"
 CSV_LAYOUT: Final = "CSV"
-MAX_NUMBERS: Final = 1_024
-_JSON_WORDS: Final[NonFiniteWords] = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
-_CSV_WORDS: Final[NonFiniteWords] = {"nan": b"NaN", "inf": b"inf", "-inf": b"-inf"}
+MAX_NUMBERS_PER_LEAF: Final = 1_024
+_JSON_NON_FINITE: Final[NonFiniteTexts] = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
+_CSV_NON_FINITE: Final[NonFiniteTexts] = {"nan": b"NaN", "inf": b"inf", "-inf": b"-inf"}
 _PLACEHOLDER: Final = b"\0"
 
 
@@ -54,16 +54,16 @@ class StepEncoder(TextEncoder):
         self.steps = StepLayout(spec, layout)
 
     @abstractmethod
-    def text(self, text: str) -> bytes:
-        """Return the cell of a text."""
+    def encode_text(self, text: str) -> bytes:
+        """Return a string as a cell."""
 
     @abstractmethod
-    def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
-        """Return `[S]` the cells of `[S, *shape]` numbers."""
+    def encode_numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
+        """Return the cells of `[S, *shape]` numbers, `[S]`."""
 
     @abstractmethod
-    def infos(self, block: Block) -> list[bytes] | None:
-        """Return `[S]` the cells of infos; None if all are empty."""
+    def encode_infos(self, block: Block) -> list[bytes] | None:
+        """Return the cells of infos, `[S]`; None if all are empty."""
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`."""
@@ -71,19 +71,19 @@ class StepEncoder(TextEncoder):
         parts: list[Any] = []
         for name, prefix in self.cell_prefixes.items():
             parts += [prefix, self._cells(name, block, arrays)]
-        parts += [self.info_delimiters[0], self.infos(block) or b"", self.info_delimiters[1], b""]
+        parts += [self.info_delimiters[0], self.encode_infos(block) or b"", self.info_delimiters[1], b""]
         lines = pc.binary_join_element_wise(*map(_to_arrow, parts))
         return encode_lines(lines, block.length, block.length)
 
     def _cells(self, name: str, block: Block, arrays: dict[str, NDArray[Any]]) -> pa.LargeBinaryArray:
         if name == Columns.EPS_ID:
-            return _to_arrow([self.text(eps_id) for eps_id in block.eps_id]).take(
+            return _to_arrow([self.encode_text(eps_id) for eps_id in block.eps_id]).take(
                 pa.array(block.episode_of_step)
             )
         leaf = self.steps.leaves[name]
         if leaf.dtype is None:
-            return _to_arrow([self.text(text) for text in arrays[name]])
-        return self.numbers(as_numbers(arrays[name], leaf))
+            return _to_arrow([self.encode_text(text) for text in arrays[name]])
+        return self.encode_numbers(as_numbers(arrays[name], leaf))
 
 
 class JsonEncoder(StepEncoder):
@@ -94,21 +94,21 @@ class JsonEncoder(StepEncoder):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, JSON_LAYOUT)
         tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACEHOLDER)))
-        order = [leaf for name, part in tree.items() for leaf in nested.flatten(part, name)]
+        leaf_names = [leaf_name for name, part in tree.items() for leaf_name in nested.flatten(part, name)]
         *prefixes, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)
-        self.cell_prefixes = dict(zip(order, prefixes, strict=True))
+        self.cell_prefixes = dict(zip(leaf_names, prefixes, strict=True))
         self.info_delimiters = end, b"}\n"
 
-    def text(self, text: str) -> bytes:
-        """See `StepEncoder.text`."""
+    def encode_text(self, text: str) -> bytes:
+        """See `StepEncoder.encode_text`."""
         return orjson.dumps(text)
 
-    def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
-        """See `StepEncoder.numbers`: a number, or nested lists."""
-        return number_cells(values, _JSON_WORDS)
+    def encode_numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
+        """See `StepEncoder.encode_numbers`: a number, or nested lists."""
+        return number_cells(values, _JSON_NON_FINITE)
 
-    def infos(self, block: Block) -> list[bytes] | None:
-        """See `StepEncoder.infos`: cells include the name of the column."""
+    def encode_infos(self, block: Block) -> list[bytes] | None:
+        """See `StepEncoder.encode_infos`; a cell includes the name of the column."""
         texts = info_cells(block)
         if texts is None:
             return None
@@ -121,7 +121,7 @@ class CsvEncoder(StepEncoder):
     Episode details are not written.
 
     Raises:
-        DataError: a leaf has more than `MAX_NUMBERS` numbers, or two leaves share a column.
+        DataError: a leaf has more than `MAX_NUMBERS_PER_LEAF` numbers, or two leaves share a column.
     """
 
     suffix = ".csv"
@@ -137,7 +137,7 @@ class CsvEncoder(StepEncoder):
         duplicates = [name for name, count in Counter(header).items() if count > 1]
         if duplicates:
             raise DataError(
-                f"two parts of the data would share the CSV column {duplicates[0]!r}: write Columns"
+                f"two parts of the data would share the CSV column {duplicates[0]!r}: choose the layout Columns"
             )
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(header)
@@ -147,26 +147,26 @@ class CsvEncoder(StepEncoder):
         }
         self.info_delimiters = b"," if self._has_infos else b"", b"\n"
 
-    def text(self, text: str) -> bytes:
-        """See `StepEncoder.text`: always in quotes."""
-        # in quotes an id such as NA is not read as null
+    def encode_text(self, text: str) -> bytes:
+        """See `StepEncoder.encode_text`: always in quotes."""
+        # Without quotes an id such as NA would be read as null.
         return b'"' + text.encode().replace(b'"', b'""') + b'"'
 
-    def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
-        """See `StepEncoder.numbers`: those of a step with commas between them."""
+    def encode_numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
+        """See `StepEncoder.encode_numbers`: the numbers of a step, separated by commas."""
         flat = values if values.ndim == 1 else values.reshape(len(values), -1)
-        return number_cells(flat, _CSV_WORDS, brackets=False)
+        return number_cells(flat, _CSV_NON_FINITE, brackets=False)
 
-    def infos(self, block: Block) -> list[bytes] | None:
-        """See `StepEncoder.infos`."""
+    def encode_infos(self, block: Block) -> list[bytes] | None:
+        """See `StepEncoder.encode_infos`."""
         texts = info_cells(block.without_details()) if self._has_infos else None
         if texts is None:
             return None
-        return [self.text(single_line_info(text).decode()) if text else b"" for text in texts]
+        return [self.encode_text(single_line_info(text).decode()) if text else b"" for text in texts]
 
 
 def _to_arrow(value: bytes | list[bytes] | pa.LargeBinaryArray) -> Any:
-    """Convert a value for joining in Arrow: one text for all lines, or one for each line."""
+    """Convert one text for all lines, or one text per line, to Arrow."""
     if isinstance(value, bytes):
         return pa.scalar(value, pa.large_binary())
     return pa.array(value, pa.large_binary()) if isinstance(value, list) else value
@@ -176,10 +176,10 @@ def _csv_names(name: str, leaf: Leaf) -> list[str]:
     """Return a leaf's CSV columns: `obs[0]`, … of a vector, `obs[0,0]`, … of a matrix; complex numbers are pairs."""
     is_complex = leaf.dtype is not None and leaf.dtype.kind == "c"
     shape = (*leaf.shape, 2) if is_complex else leaf.shape
-    if math.prod(shape) > MAX_NUMBERS:
+    if math.prod(shape) > MAX_NUMBERS_PER_LEAF:
         raise DataError(
-            f"{name!r} has {math.prod(shape):,} numbers per timestep, but CSV allows at most {MAX_NUMBERS:,} (one "
-            "column each): write Columns, or Episodes"
+            f"{name!r} has {math.prod(shape):,} numbers per timestep, but CSV allows at most "
+            f"{MAX_NUMBERS_PER_LEAF:,} (one column each): choose the layout Columns or Episodes"
         )
     if not shape:
         return [name]
