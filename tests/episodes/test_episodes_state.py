@@ -122,7 +122,7 @@ def test_from_invalid_state_raises():
     state = make_episode().get_state()
     with pytest.raises(ValueError, match="lacks actions, t;"):
         SingleAgentEpisode.from_state({k: v for k, v in state.items() if k not in ("actions", "t")})
-    with pytest.raises(ValueError, match="has its end at timestep 9, but its steps end at 6"):
+    with pytest.raises(ValueError, match="ends at timestep 9, but its steps end at 6"):
         SingleAgentEpisode.from_state({**state, "t": 9})
     with pytest.raises(ValueError, match="column lacks 'lookback'"):
         SingleAgentEpisode.from_state({**state, "actions": {"data": []}})
