@@ -75,7 +75,7 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
         ("nothing like it", {}, f"allowed: {', '.join(sorted(REGISTRY))}"),
         ("BC", {"lr": "fast"}, r"spec\.config\.lr is 'fast' \(text\), expected a number or a list"),
         ("BC", {"lr": -1}, r"spec\.config\.lr is -1, expected at least 0"),
-        ("BC", {"lr": [[5, 1.0]]}, r"spec\.config\.lr: a schedule starts at timestep 0"),
+        ("BC", {"lr": [[5, 1.0]]}, r"spec\.config\.lr: the schedule starts at timestep 5, expected 0"),
         ("BC", {"lrr": 1}, r"spec\.config\.lrr is not a field; did you mean 'lr'"),
         ("BC", {"gamma": 0.9}, r"spec\.config\.gamma is not a field"),
         ("BC", {"trainBatchSizePerLearner": 0}, "expected at least 1"),

@@ -16,13 +16,13 @@ BESIDE_DATA: dict[str, Any] = {"input": [{"path": "data", "weight": 1}, {"sample
 CHECKPOINT: dict[str, Any] = {"initialCheckpoint": "runs/clone"}
 
 TRAININGS = [
-    ("BC", {"config": {"lr": [[5, 1.0]]}}, "config.lr: a schedule starts at timestep 0, this one at 5"),
+    ("BC", {"config": {"lr": [[5, 1.0]]}}, "config.lr: the schedule starts at timestep 5, expected 0"),
     ("BC", {"config": {"lr": []}}, "config.lr has 0 entries, expected at least 1"),
     ("DQN", {"config": {"epsilon": 1.5}}, "config.epsilon is 1.5, expected at most 1 or a list"),
     (
         "DQN",
         {"config": {"epsilon": [[0, 1.5]]}},
-        "config.epsilon: the values of this schedule are probabilities, at most 1, and it has 1.5",
+        "config.epsilon: the schedule has the value 1.5, expected a probability of at most 1",
     ),
     (
         "DecisionTransformer",
@@ -53,14 +53,14 @@ TRAININGS = [
     (
         "DQN",
         SAMPLES | MEAN_STD_FILTER,
-        "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
-        "out, and scale observations in a wrapper of the environment",
+        "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are no "
+        "recorded data: leave it out, and scale observations in a wrapper of the environment",
     ),
     (
         "DQN",
         PRIORITIZED_REPLAY | {"pipeline": {"residency": "Streaming"}},
-        "pipeline.residency is Streaming, but spec.config.prioritizedReplay draws from all data: leave it at Auto or "
-        "take Resident",
+        "pipeline.residency is Streaming, but spec.config.prioritizedReplay draws from all data: set it to Auto or "
+        "Resident",
     ),
     (
         "DQN",
@@ -75,8 +75,8 @@ TRAININGS = [
     (
         "own:Algorithm",
         SAMPLES | MEAN_STD_FILTER,
-        "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
-        "out, and scale observations in a wrapper of the environment",
+        "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are no "
+        "recorded data: leave it out, and scale observations in a wrapper of the environment",
     ),
 ]
 PATHS = (
@@ -95,8 +95,8 @@ EXPERTS = [
     ),
     (
         {"algorithm": "SAC"} | MEAN_STD_FILTER,
-        "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
-        "out, and scale observations in a wrapper of the environment",
+        "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are no "
+        "recorded data: leave it out, and scale observations in a wrapper of the environment",
     ),
     (
         {"model": {"distribution": "SquashedDeterministic"}},

@@ -77,9 +77,13 @@ def test_integer_with_exponent_is_read() -> None:
         (OutputSpec, {"path": "x", "format": "CSV", "encoding": "MessagePack"}, "with format CSV"),
         (OutputSpec, {"path": "x", "format": "JSON", "compression": "zstd"}, "text is not compressed"),
         (EvaluationSpec, {"duration": "Auto"}, "Auto without parallelToTraining"),
-        (DataWorkersSpec, {"minReplicas": 1}, "has one of minReplicas and maxReplicas; give both"),
+        (DataWorkersSpec, {"minReplicas": 1}, "has only one of minReplicas and maxReplicas; set both"),
         (DataWorkersSpec, {"minReplicas": 3, "maxReplicas": 2}, "has minReplicas 3 above maxReplicas 2"),
-        (DataWorkersSpec, {"replicas": 1, "minReplicas": 1, "maxReplicas": 2}, "give one or the other"),
+        (
+            DataWorkersSpec,
+            {"replicas": 1, "minReplicas": 1, "maxReplicas": 2},
+            "set replicas only, or the other two",
+        ),
         (EnvVar, {"name": "AWS_SECRET_ACCESS_KEY", "value": "x"}, "sets AWS_SECRET_ACCESS_KEY inline"),
         (EnvVar, {"name": "A"}, "exactly one of value, valueFrom is needed"),
         (Volume, {"name": "a", "mountPath": "/a"}, "exactly one of persistentVolumeClaim"),
@@ -106,7 +110,7 @@ def test_invalid_part_is_refused_with_a_sentence(
         ({"stop": {"episodeReturnMean": 1}}, "no evaluation.interval to measure it"),
         ({"input": [{"path": "a", "weight": 1}, {"path": "b"}]}, "weights on some entries of input only"),
         ({"customConfig": {"a": 1}}, "has customConfig for BC"),
-        ({"algorithm": "my.mod:Algo", "config": {"a": 1}}, "takes customConfig"),
+        ({"algorithm": "my.mod:Algo", "config": {"a": 1}}, "use customConfig for a custom algorithm"),
         ({"input": []}, "at least 1 item"),
     ],
 )
@@ -256,12 +260,12 @@ class TestInitialisers:
             (
                 "fcnetBiasInitializer",
                 "orthogonal",
-                "is for matrices; a bias takes one of constant, normal",
+                "only initialises matrices; for a bias use one of constant, normal",
             ),
             (
                 "convKernelInitializer",
                 {"name": "zeros", "kwargs": {"val": 1}},
-                "zeros does not take; it takes no arguments",
+                "zeros does not accept; it accepts no arguments",
             ),
             ("convBiasInitializer", "constant", "is constant without a val"),
             (

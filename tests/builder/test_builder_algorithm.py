@@ -176,9 +176,9 @@ class TestTraining:
         config = BCConfig().environment("CartPole-v1").offline_data(input_=tmp_path / "rows.jsonl")
         with pytest.raises(DataError) as error:
             config.build_algo()
-        assert 'with input_prepare={"cut_off_steps": "Drop"}' in str(error.value)
-        assert "column by `input_read_schema`; or" in str(error.value)
-        assert "take zeros, with ignore_final_observation=True" in str(error.value)
+        assert 'set input_prepare={"cut_off_steps": "Drop"}' in str(error.value)
+        assert "column under `input_read_schema`; or" in str(error.value)
+        assert "set ignore_final_observation=True to use zeros" in str(error.value)
         config.offline_data(input_prepare={"cut_off_steps": "Drop"})
         with config.build_algo() as algo:
             assert algo.offline_data.epoch_timesteps == 4

@@ -185,10 +185,10 @@ def test_custom_reader_has_its_weight(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reader", "error", "sentence"),
     [
-        (Endless, SpecError, "the reader continues after 100 timesteps: let next() raise StopIteration"),
+        (Endless, SpecError, "the reader did not stop after 100 timesteps: let next() raise StopIteration"),
         (Wrong, UserCodeError, "Wrong.next() returned a int, expected a SampleBatch"),
         (Raising, UserCodeError, "the reader of input_ in next()"),
-        (lambda ioctx: 3, SpecError, "input_ made a int, expected an InputReader"),
+        (lambda ioctx: 3, SpecError, "input_ returned a int, expected an InputReader"),
         (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
     ],
 )
@@ -248,7 +248,7 @@ def test_custom_writer_without_episodes_receives_nothing() -> None:
 
 def test_invalid_writer_raises() -> None:
     with pytest.raises(
-        UserCodeError, match="output made a int, expected an OutputWriter: a class with write"
+        UserCodeError, match="output returned a int, expected an OutputWriter: a class with write"
     ):
         config_with_output(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):

@@ -88,7 +88,7 @@ def test_data_commands_write_expected_episodes(hindcast, recording_path):
             2,
             "'speed' is not a field of an episode",
         ),
-        (("data", "filter", "DATA", "out", "--where", "length > 9999"), 3, "no episodes are left"),
+        (("data", "filter", "DATA", "out", "--where", "length > 9999"), 3, "the selection has no episodes"),
         (("data", "sample", "DATA", "out"), 2, "exactly one of episodes, timesteps and fraction"),
         (("data", "split", "DATA", "a", "b", "--validation", "2"), 2, "expected a number between 0 and 1"),
     ],
@@ -124,7 +124,7 @@ def test_csv_with_other_delimiter_names_option_that_reads_it(hindcast, recording
 def test_split_that_fails_leaves_no_folders(hindcast, recording_path):
     assert hindcast("convert", recording_path, "other", "-q").code == 0
     for arguments, code, sentence in (
-        (("a", "b", "--validation", "0.001"), 3, "no episodes are left to write to b"),
+        (("a", "b", "--validation", "0.001"), 3, "the selection has no episodes to write to b"),
         (("a", "other"), 4, "other holds data made from a different source"),
         (("a", "b/c", "--to", "CSV"), 4, "b/c holds files that Hindcast did not write"),
     ):

@@ -81,7 +81,7 @@ ANYWHERE = {
         good=({"burnIn": 19}, {"burnIn": 20, "maxSeqLen": 21}, {"maxSeqLen": 1}),
         bad=({"burnIn": 20}, {"burnIn": 3, "maxSeqLen": 3}),
     ),
-    "logStdMin must be less than logStdMax; one that is not given is -logStdClip or logStdClip": Examples(
+    "logStdMin must be less than logStdMax; they default to -logStdClip and logStdClip": Examples(
         good=({"logStdMin": -5, "logStdMax": 2}, {"logStdMin": -5.5, "logStdClip": 1}, {"logStdMax": -19}),
         bad=({"logStdMin": 2, "logStdMax": -5}, {"logStdMin": 20}, {"logStdMax": -2, "logStdClip": 1.5}),
     ),
@@ -229,13 +229,13 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             algorithm_config_spec("PPO", trainBatchSizePerLearner=127),
         ),
     ),
-    ("", "there is evaluation, but no environment to evaluate in"): Examples(
+    ("", "evaluation requires an environment to evaluate in, or evaluation.offline"): Examples(
         good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT, offline_evaluation_spec() | NO_ENVIRONMENT),
         bad=({"evaluation": {"interval": 2}} | NO_ENVIRONMENT,),
     ),
     (
         "",
-        "there is stop.episodeReturnMean, but no evaluation.interval to measure it",
+        "stop.episodeReturnMean requires evaluation.interval to measure it",
     ): Examples(
         good=(
             {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
@@ -246,7 +246,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             {"stop": {"episodeReturnMean": -0.5}, "evaluation": {}},
         ),
     ),
-    ("", "there is stop.episodeReturnMean, but no environment to measure it"): Examples(
+    ("", "stop.episodeReturnMean requires an environment to measure it"): Examples(
         good=(
             {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
             offline_evaluation_spec() | NO_ENVIRONMENT,
@@ -261,7 +261,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         "",
-        "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates to compute it",
+        "stop.estimatedReturn requires evaluation.offline with an interval and estimates to compute it",
     ): Examples(
         good=(
             offline_evaluation_spec(stop={"estimatedReturn": 1}, interval=2, estimates=["wis"]),
@@ -275,14 +275,14 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         "",
-        "there is stop.validationLoss, but no evaluation.offline.interval to compute it",
+        "stop.validationLoss requires evaluation.offline.interval to compute it",
     ): Examples(
         good=(offline_evaluation_spec(stop={"validationLoss": 0.5}, interval=2),),
         bad=({"stop": {"validationLoss": 0.5}}, offline_evaluation_spec(stop={"validationLoss": 0.5})),
     ),
     (
         "",
-        "there is evaluation.offline.heldOut, but no recorded data to hold out; use evaluation.offline.input",
+        "evaluation.offline.heldOut requires recorded data in input; or use evaluation.offline.input",
     ): Examples(
         good=(
             offline_evaluation_spec(),
@@ -293,7 +293,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         "",
-        "there is evaluation.offline.setAside, but no recorded data to set aside",
+        "evaluation.offline.setAside requires recorded data in input",
     ): Examples(
         good=(offline_evaluation_spec(setAside=0.1),),
         bad=(
@@ -313,7 +313,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"algorithm": "mypkg.mod:MyAlgo", "customConfig": {"any": ["thing"]}}, {"config": {}}),
         bad=({"customConfig": {"lr": 1}},),
     ),
-    ("", "a custom algorithm takes customConfig, not config"): Examples(
+    ("", "config does not apply to a custom algorithm; use customConfig"): Examples(
         good=({"algorithm": "mypkg:MyAlgo"}, {"config": {"lr": 1.0e-3}}),
         bad=({"algorithm": "mypkg:MyAlgo", "config": {"lr": 1.0e-3}},),
     ),
@@ -327,7 +327,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         ".pipeline.dataWorkers",
-        "minReplicas and maxReplicas are given together, and minReplicas ≤ maxReplicas",
+        "set both minReplicas and maxReplicas, with minReplicas ≤ maxReplicas",
     ): Examples(
         good=({"minReplicas": 2, "maxReplicas": 2}, {}),
         bad=({"minReplicas": 2}, {"maxReplicas": 2}, {"minReplicas": 3, "maxReplicas": 2}),

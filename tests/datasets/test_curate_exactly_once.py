@@ -215,6 +215,6 @@ def test_read_only_folder_is_named(small_disk, twenty_episodes):
 
 
 def test_empty_selection_is_refused(tmp_path, twenty_episodes):
-    with pytest.raises(DataError, match="no episodes are left"):
+    with pytest.raises(DataError, match="the selection has no episodes"):
         write(twenty_episodes.filter("length > 1000"), Target(resolve(tmp_path / "out")))
     assert not Path(tmp_path / "out").exists()

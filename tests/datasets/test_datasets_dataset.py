@@ -150,7 +150,7 @@ def test_path_in_file_system_object_is_opened(kit, tmp_path, blocks):
 
 def test_file_named_twice_is_refused(kit, tmp_path, blocks):
     kit.write(tmp_path / "d", blocks[0])
-    with pytest.raises(DataError, match=r"000000-a1-000.parquet is named twice"):
+    with pytest.raises(DataError, match=r"000000-a1-000.parquet occurs twice"):
         open_dataset([tmp_path, tmp_path / "d"])
 
 
@@ -324,7 +324,7 @@ def test_missing_path_is_refused(tmp_path):
         open_dataset(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"nothing matches .*no-\*"):
         open_dataset(tmp_path / "no-*")
-    with pytest.raises(DataError, match="no paths are given"):
+    with pytest.raises(DataError, match="paths is empty"):
         open_dataset([])
 
 
@@ -431,7 +431,7 @@ def test_damaged_or_newer_manifest_is_refused(kit, tmp_path, blocks):
             "recorded in the layout 'episodes/orc': allowed are episodes/arrow, episodes/messagepack",
         ),
         (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: is missing"),
-        (text.replace("000001-a1", "../../etc"), r"leads out of the dataset's folder"),
+        (text.replace("000001-a1", "../../etc"), r"points outside the dataset's folder"),
     ):
         manifest.write_text(broken)
         with pytest.raises(DataError, match=sentence):

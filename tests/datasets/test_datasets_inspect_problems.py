@@ -216,7 +216,7 @@ def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     )
     pq.write_table(table, path)
     (problem,) = find_problems(tmp_path, "unreadable")
-    assert "row 1: 'obs' has 80 bytes: expected 96, which are 6 x float32 [4]" in problem.message
+    assert "row 1: 'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
 
 
 @pytest.mark.parametrize("layout", ["episodes/arrow", "episodes/messagepack"])
@@ -264,7 +264,7 @@ def test_constant_columns_are_problems(kit, tmp_path):
     assert (obs.severity, obs.message) == ("info", "'obs' never changes in 1 of 4 dimensions (2)")
     assert (actions.severity, actions.message) == (
         "warning",
-        "'actions' never changes: it is 1 in all 40 rows looked at",
+        "'actions' never changes: it is 1 in all 40 inspected rows",
     )
 
 

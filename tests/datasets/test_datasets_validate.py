@@ -192,7 +192,7 @@ def test_spec_that_fits_passes():
         (
             spaces.Dict({"a": spaces.Discrete(2)}),
             None,
-            r"data has for 'obs' the columns \['obs'\], but the space .* needs \['obs/a'\]",
+            r"data: 'obs' has the columns \['obs'\], but the space .* requires \['obs/a'\]",
         ),
     ],
 )
@@ -205,5 +205,5 @@ def test_discrete_space_requires_integers():
     spec = DataSpec({"actions": Leaf(np.dtype("float32"))})
     with pytest.raises(DataError, match=r"'actions' is float32 \[\], but the space has an integer"):
         check_spec(spec, None, spaces.Discrete(2), "data")
-    with pytest.raises(DataError, match=r"data has for 'actions' the columns none"):
+    with pytest.raises(DataError, match=r"data: 'actions' has the columns none"):
         check_spec(DataSpec({}), None, spaces.Discrete(2), "data")

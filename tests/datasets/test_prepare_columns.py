@@ -133,7 +133,7 @@ class TestTraining:
         assert train(resource).state == "Succeeded"
 
     def test_columns_without_a_required_one_are_refused(self, tmp_path: Path, data: Path) -> None:
-        with pytest.raises(DataError, match="has for 'actions' the columns none, but the space"):
+        with pytest.raises(DataError, match="'actions' has the columns none, but the space"):
             train(self.resource(tmp_path, data, "obs", "rewards"))
 
     def test_unknown_column_is_refused(self, tmp_path: Path, data: Path) -> None:

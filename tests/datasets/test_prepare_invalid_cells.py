@@ -95,7 +95,7 @@ WAY_OUT = "fix it, or remove its episode from the data"
         (
             "terminateds",
             with_null(steps()["terminateds"], 7),
-            "'terminateds' is null: expected true or false; fix it, or name another column by `schema`",
+            "'terminateds' is null: expected true or false; fix it, or name another column under `schema`",
         ),
     ],
 )
@@ -184,7 +184,7 @@ class TestNullNextObservations:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 11, 20))
         with pytest.raises(
             DataError,
-            match=r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or leave.*Drop",
+            match=r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or set .*Drop",
         ):
             open_block(path)
 

@@ -72,7 +72,7 @@ def test_episode_stored_again_after_its_prefix_counts_once(tmp_path: Path, table
 
 @pytest.mark.parametrize("order", ["Stored", "Chain"])
 def test_repeated_episodes_are_refused_on_request(tmp_path: Path, table: pa.Table, order: str) -> None:
-    with pytest.raises(DataError, match=r"row \d+ \(episode e\d\): .*and prepare.duplicates is Refuse"):
+    with pytest.raises(DataError, match=r"row \d+ \(episode e\d\): .*but prepare.duplicates is Refuse"):
         open_table(tmp_path, pa.concat_tables([table, table]), duplicates="Refuse", order=order)
 
 

@@ -50,7 +50,7 @@ def test_repeated_rows_count_once_and_are_noted(tmp_path, block, table):
     dataset = open_rows(path)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("2 rows repeat others" in note for note in dataset.notes)
-    with pytest.raises(DataError, match=r"it repeats .* and prepare.duplicates is Refuse"):
+    with pytest.raises(DataError, match=r"the row repeats .*, but prepare.duplicates is Refuse"):
         open_rows(path, {"duplicates": "Refuse"})
 
 
@@ -108,14 +108,14 @@ def test_rows_around_missing_ones_are_joined_on_request(tmp_path: Path, table: p
 def test_filtering_times_without_next_observations_is_refused(tmp_path: Path, table: pa.Table) -> None:
     path = kit.write_files(tmp_path / "rows", days(table.drop_columns(["new_obs"]), "dates"))
     term = FilterTerm(column="rewards", op="<", value=0.6)
-    with pytest.raises(DataError, match="'t' does not count timesteps and there is no 'new_obs'"):
+    with pytest.raises(DataError, match="'t' does not count timesteps and the column 'new_obs' is missing"):
         open_rows(path, filter=(term,), ignore_final_observation=True)
 
 
 def test_mixing_numbers_and_times_is_refused(tmp_path: Path, table: pa.Table) -> None:
     kit.write_files(tmp_path / "rows", table)
     kit.write_files(tmp_path / "rows" / "more", days(table, "dates"))
-    with pytest.raises(DataError, match="'t' is numbers in one and times in the other"):
+    with pytest.raises(DataError, match="'t' holds numbers in one and times in the other"):
         open_rows(str(tmp_path / "rows"))
 
 
@@ -126,7 +126,7 @@ def test_unfinished_episodes_follow_the_policy(tmp_path, table, policy):
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(open_ended))
     if policy == "Refuse":
         with pytest.raises(
-            DataError, match=r"\(episode e1, t \d\): it ends neither terminated nor truncated"
+            DataError, match=r"\(episode e1, t \d\): the episode ends neither terminated nor truncated"
         ):
             open_rows(path, {"unfinished": policy})
         return
@@ -172,7 +172,9 @@ def test_rows_without_ids_span_partitions(tmp_path, monkeypatch, block, table):
 
 def test_missing_next_observations_are_refused_or_zeros(tmp_path, block, table):
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table.drop_columns(["new_obs"])))
-    with pytest.raises(DataError, match=r"\.parquet: there is no 'new_obs'.*ignoreFinalObservation"):
+    with pytest.raises(
+        DataError, match=r"\.parquet: the column 'new_obs' is missing.*ignoreFinalObservation"
+    ):
         open_rows(path)
     prepared_block = kit.read_block(open_rows(path, ignore_final_observation=True))
     finals = prepared_block.obs_start + prepared_block.length

@@ -36,7 +36,7 @@ def refusal(path: Path) -> str:
         ("a.jsonl.bz2", bz2.compress(LINE), "compressed with bzip2: decompress it"),
         ("a.pkl", b"\x80\x05\x95", "a pickle"),
         ("a.jsonl", b"\xff\xfe" + LINE.decode().encode("utf-16-le"), "UTF-16 text: save it as UTF-8"),
-        ("a.txt", b"eps_id,t\ne,0\n", "text of an unknown format: name it by `format`"),
+        ("a.txt", b"eps_id,t\ne,0\n", "text of an unknown format: set `format`"),
         ("a.jsonl", b"# my log\n" + LINE, "text that begins with '# my log': JSON begins with"),
         ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', unlike any known format"),
     ],

@@ -92,5 +92,5 @@ def test_rules_apply_to_data_opened_directly(dataset_path: str) -> None:
 
 
 def test_file_named_twice_is_refused(path: str) -> None:
-    with pytest.raises(DataError, match="is named twice by the paths: its episodes would count twice"):
+    with pytest.raises(DataError, match="occurs twice in the paths, so its episodes would count twice"):
         open_data(Reading((path, path), format="CSV"))

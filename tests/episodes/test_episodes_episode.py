@@ -106,12 +106,12 @@ def test_len_lookback_buffer_splits_given_data(numpy, len_lookback_buffer, lookb
     [
         ({"len_lookback_buffer": -1}, "len_lookback_buffer is -1"),
         ({"len_lookback_buffer": "all"}, "len_lookback_buffer is 'all'"),
-        ({"observations": [observation(0)] * 3}, "6 rewards and so must have 7 observations, .* has 3"),
-        ({"observations": None}, "must have 7 observations, .* has 0"),
-        ({"actions": [1]}, "must have 6 actions, .* has 1"),
-        ({"rewards": [1.0, 2.0]}, "2 rewards and so must have 2 actions, .* has 6"),
-        ({"infos": [{}]}, "must have 7 infos, .* has 1"),
-        ({"extra_model_outputs": {"logp": [0.0] * 7}}, "must have 6 logp, .* has 7"),
+        ({"observations": [observation(0)] * 3}, "6 rewards, so it must have 7 observations .* has 3"),
+        ({"observations": None}, "must have 7 observations .* has 0"),
+        ({"actions": [1]}, "must have 6 actions .* has 1"),
+        ({"rewards": [1.0, 2.0]}, "2 rewards, so it must have 2 actions .* has 6"),
+        ({"infos": [{}]}, "must have 7 infos .* has 1"),
+        ({"extra_model_outputs": {"logp": [0.0] * 7}}, "must have 6 logp .* has 7"),
         ({"actions": {"a": np.zeros(6), "b": np.zeros(5)}}, "differ in length"),
     ],
 )

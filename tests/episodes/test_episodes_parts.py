@@ -173,14 +173,14 @@ def test_slice_with_step_selects_every_kth(numpy):
     part = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10)[0:4:2]
     columns = contents(part)
     assert columns["observations"] == [2, 4, 6] and columns["rewards"] == [2, 4] and columns["lookback"] == 0
-    with pytest.raises(ValueError, match="leads beyond its end"):
+    with pytest.raises(ValueError, match="goes beyond its end"):
         make_episode(5)[0:5:2]
     with pytest.raises(ValueError, match="has the step -1"):
         make_episode()[::-1]
 
 
 def test_index_that_is_not_a_slice_raises():
-    with pytest.raises(TypeError, match=r"episode\[0\]: only slices"):
+    with pytest.raises(TypeError, match=r"episode\[0\] is not a slice"):
         make_episode()[0]
     with pytest.raises(ValueError, match="len_lookback_buffer is -2"):
         make_episode().slice(slice(0, 2), len_lookback_buffer=-2)

@@ -350,7 +350,10 @@ class TestUntrustedPickles:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"new_obs": None}, "there is no 'new_obs', so the observation after an episode's last row is not in the data"),
+        (
+            {"new_obs": None},
+            "the column 'new_obs' is missing, so the data have no observation after an episode's last row",
+        ),
         ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be the same"),
         ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row requires the id of its episode"),
         ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),

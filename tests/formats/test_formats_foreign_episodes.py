@@ -373,13 +373,13 @@ def test_invalid_state_raises(tmp_path, change, sentence):
     ("cell", "sentence"),
     [
         (None, "'item' is null: expected an episode"),
-        (b"", "0 bytes, which end within the episode"),
+        (b"", "0 bytes, which end before the episode does"),
         (b"\x80", "a map without id_"),
         (b"\xc1garbage", "it is not the state of an episode"),
         (pickle.dumps({"a": 1}), "row 1: it"),
         (pack([1, 2]), "it is not the state of an episode"),
-        (pack(state("b", 3))[:-40], "which end within the episode"),
-        (pack(state("b", 3)) + b"\x00", "1 bytes more than the episode"),
+        (pack(state("b", 3))[:-40], "which end before the episode does"),
+        (pack(state("b", 3)) + b"\x00", "1 bytes after the end of the episode"),
         (b"\x81\xacobservations\x81\xa4data\xdd\xff\xff\xff\xff", "row 1: it"),
     ],
 )

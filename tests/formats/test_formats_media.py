@@ -123,7 +123,7 @@ def test_binary_files_are_read_as_bytes(tmp_path: Path) -> None:
 def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("été là\n\nlà été\n".encode("latin-1"))
     vocabulary = {"vocabulary": {"été": 1, "là": 2}}
-    with pytest.raises(DataError, match=r"a\.txt is not utf-8 \(at byte 0\).*readOptions\.encoding"):
+    with pytest.raises(DataError, match=r"a\.txt is not utf-8 text \(at byte 0\).*readOptions\.encoding"):
         read(tmp_path / "a.txt", "Text", "Words", vocabulary)
     block = read(tmp_path / "a.txt", "Text", "Words", vocabulary, encoding="latin-1", drop_empty_lines=True)
     assert block.length.tolist() == [1, 1]

@@ -300,7 +300,7 @@ def test_episode_that_minari_reads_partially_raises(tmp_path: Path, kind: str) -
     folder = Path(make(kind).storage.data_path) / "1"
     (path,) = folder.glob("part-*")
     shutil.copy(path, path.with_name(f"part-1.{kind}"))
-    with pytest.raises(DataError, match="data/1 holds 4 rows, of which Minari reads 2"):
+    with pytest.raises(DataError, match="data/1 holds 4 rows, but Minari reads only 2"):
         read(find_dataset(tmp_path))
 
 

@@ -210,7 +210,7 @@ def test_object_array_raises(path: Path) -> None:
         ([batch(), {"type": "MultiAgentBatch"}], "line 2: its type is 'MultiAgentBatch'"),
         ([batch(), [1]], "line 2: its type is None"),
         ([batch(actions=[0])], "line 1: 'actions' has 1 value for 3 timesteps"),
-        ([batch(dones=[True])], "line 1: its columns have several lengths"),
+        ([batch(dones=[True])], "line 1: its columns differ in length"),
         ([batch(obs=[[1.0], [1.0, 2.0], [1.0]])], "line 1: 'obs'"),
         ([batch(obs="text")], "line 1: 'obs': it holds text that is not base64"),
         ([batch(obs=None)], "line 1: it has no column 'obs'"),

@@ -35,10 +35,10 @@ def test_single_done_column_is_noted(tmp_path: Path, name: str) -> None:
         path.write_text("obs[0],new_obs[0],actions,rewards,eps_id,t,done,info\n1.5,2.5,0,1,e,0,1,{}\n")
     else:
         path.write_text(json.dumps([step] if name == "array.json" else step))
-    assert "'done' marks the end of an episode without a reason" in notes_of(path)
+    assert "'done' does not say why an episode ends" in notes_of(path)
     assert "unless its 'info' reports a time limit" in notes_of(path)
-    assert "'done' marks" not in notes_of(path, schema={"terminateds": "done"})
-    assert any("'done' marks" in note for note in open_data(path).notes)
+    assert "'done' does not say" not in notes_of(path, schema={"terminateds": "done"})
+    assert any("'done' does not say" in note for note in open_data(path).notes)
 
 
 def test_replaced_columns_are_noted(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_batch_without_flags_is_noted(tmp_path: Path) -> None:
     batch = {name: [value, value] for name, value in STEP.items()}
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"type": "SampleBatch", **batch}) + "\n")
-    assert "no column has flags for the ends of episodes" in notes_of(path)
+    assert "no column marks the ends of episodes" in notes_of(path)
     path.write_text(json.dumps({"type": "SampleBatch", **batch, "dones": [False, True]}) + "\n")
-    assert "'dones' marks the end of an episode" in notes_of(path)
+    assert "'dones' does not say why an episode ends" in notes_of(path)
 
 
 @pytest.mark.parametrize("name", ["__index_level_0__", "", "Unnamed: 0"])

@@ -201,7 +201,7 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("columns", "options", "sentence"),
     [
-        ({"a": [1]}, {}, r"no column 'obs'.*there are \['a'\]"),
+        ({"a": [1]}, {}, r"no column 'obs'.*the columns are \['a'\]"),
         ({**COLUMNS, "obs": [[1.0], None, [2.0]]}, {}, "row 1: 'obs' is null"),
         (
             {**COLUMNS, "obs": [[1.0], [2.0], [2.0, 3.0]]},

@@ -301,7 +301,7 @@ def test_csv_with_frames_raises():
     spec = DataSpec.from_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
     with pytest.raises(
         DataError,
-        match=r"'obs' has 21,168 numbers per timestep, but CSV allows at most 1,024 .*choose the layout Columns",
+        match=r"'obs' has 21,168 numbers per timestep, but CSV allows at most 1,024 .*the format Columns",
     ):
         make_encoder("CSV", spec)
     make_encoder("JSON", spec)

@@ -197,7 +197,11 @@ def _retype(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [(_drop, "differ in their features: obs"), (_shorten, "'obs' holds"), (_retype, "'rewards' holds")],
+    [
+        (_drop, "its features differ from those of other records: obs"),
+        (_shorten, "'obs' holds"),
+        (_retype, "'rewards' holds"),
+    ],
 )
 def test_records_that_differ_raise_with_number(tmp_path: Path, change: Any, sentence: str) -> None:
     rows = steps()

@@ -26,13 +26,13 @@ def test_schedule_of_one_point_is_constant():
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
-        ([[10, 1.0]], "starts at timestep 0"),
+        ([[10, 1.0]], "starts at timestep 10, expected 0"),
         ([[0, 1.0], [0, 2.0]], "must increase"),
         ([[0, 1.0], [5, 2.0], [3, 1.0]], "must increase"),
-        ([[0, -1.0]], "must not be negative"),
+        ([[0, -1.0]], "expected at least 0"),
         ([], "at least 1"),
-        ([[0, 1.0, 2.0]], r"\[timestep, value, joined by\], not"),
-        ([[0, "step"]], r"\[timestep, value, joined by\], not"),
+        ([[0, 1.0, 2.0]], r"expected \[timestep, value\] or"),
+        ([[0, "step"]], r"expected \[timestep, value\] or"),
         ([[0, 1.0, "step", 1.0]], "at most 3"),
         ([[0, 1.0, "fast"]], "'line', 'cosine' or 'step'"),
         (-0.1, "greater than or equal"),

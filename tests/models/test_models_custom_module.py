@@ -153,7 +153,7 @@ def test_dry_run_changes_nothing() -> None:
         (
             "Renames",
             {},
-            r"^Renames overrides get_train_action_dist_cls, which is never called: model\.distribution says",
+            r"^Renames overrides get_train_action_dist_cls, which is never called: model\.distribution sets",
         ),
         (
             "OtherArguments",

@@ -351,7 +351,9 @@ class TestClasses:
         policy = _policy(module_class=Net)
         policy.save(tmp_path)
         self._name(tmp_path, "never_imported:Other")
-        with pytest.raises(DataError, match=r":Other', which is not imported only because a file names it"):
+        with pytest.raises(
+            DataError, match=r":Other'\. Hindcast never imports a class only because a file names it"
+        ):
             Policy.load(tmp_path)
         assert "never_imported" not in sys.modules
         restored = Policy.load(tmp_path, allow_classes=["never_imported:Other"])

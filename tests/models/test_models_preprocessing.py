@@ -90,7 +90,7 @@ class TestFrameStack:
     def test_other_number_of_slots_is_refused(self) -> None:
         stack = FrameStack(2, ["obs"])
         stack({"obs": np.zeros((2, 1))}, None)
-        with pytest.raises(ValueError, match="3 slots, but the frame stack has frames of 2"):
+        with pytest.raises(ValueError, match="3 slots, but the frame stack has 2"):
             stack({"obs": np.zeros((3, 1))}, None)
 
     def test_other_number_of_slots_is_accepted_when_all_begin_an_episode(self) -> None:

@@ -142,7 +142,7 @@ class TestPolicy:
     def test_other_number_of_slots_starts_new_episodes(self, kind: str) -> None:
         policy, obs = recurrent_policy(kind), observations()[:, 0]
         policy.act(obs)
-        with pytest.raises(ValueError, match="3 slots, but there are recurrent states of 5"):
+        with pytest.raises(ValueError, match="have 3 slots, but the recurrent state has 5"):
             policy.act(obs[:3])
         fresh = policy.act(obs[:3], is_first=np.ones(3, dtype=np.bool_))
         np.testing.assert_array_equal(fresh.dist_inputs, recurrent_policy(kind).act(obs[:3]).dist_inputs)

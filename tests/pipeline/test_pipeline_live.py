@@ -229,7 +229,7 @@ def test_mixed_feed_has_requested_fractions(make_dataset):
     ("needs", "pipeline", "sentence"),
     [
         ({"targets": True}, {}, "live samples do not have"),
-        ({}, {"connectors": ["user_steps:Noise"]}, "would only change recorded data"),
+        ({}, {"connectors": ["user_steps:Noise"]}, "would change only recorded data"),
     ],
 )
 def test_unsupported_settings_of_live_samples_raise(make_dataset, needs, pipeline, sentence):

@@ -101,7 +101,7 @@ def test_new_process_loads_module_only_if_class_is_allowed(trained_run: Path) ->
     assert completed.stdout.split()[-1] == "Net", completed.stderr
     refused_process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (
-        "is not imported only because a file names it. If it is yours, import it first"
+        "Hindcast never imports a class only because a file names it. If you trust the class, import it first"
         in refused_process.stderr
     )
 

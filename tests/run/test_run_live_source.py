@@ -139,7 +139,7 @@ def test_custom_algorithm_without_live_is_refused(tmp_path: Path) -> None:
 
 def test_observation_filter_without_recorded_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"observationFilter is MeanStd, .* from recorded data, and there are none"
+        SpecError, match=r"observationFilter is MeanStd, .* from recorded data, but there are no"
     ):
         start_trainer(
             make_playing_training(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "MeanStd"})

@@ -135,7 +135,7 @@ def test_location_can_be_pickled(tmp_path):
 
 
 def test_credentials_in_a_uri_are_refused_and_not_repeated():
-    with pytest.raises(StorageError, match="carries credentials") as caught:
+    with pytest.raises(StorageError, match="contains credentials") as caught:
         resolve("s3://AKIA:topsecret@bucket/data")
     assert "topsecret" not in str(caught.value)
     assert "AKIA" not in str(caught.value)

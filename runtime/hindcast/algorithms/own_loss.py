@@ -23,8 +23,8 @@ from hindcast.user_code import Misuse, calling
 _OPTIMISER: Final = "policy"
 UNSUPPORTED_HOOKS: Final = {
     "compute_losses": "override compute_loss_for_module: there is one module",
-    "configure_optimizers_for_module": "the algorithm's options configure its optimiser; others need your own "
-    "algorithm, "
+    "configure_optimizers_for_module": "the algorithm's options configure its optimiser; others require "
+    "a custom algorithm, "
     'AlgorithmConfig("package.module:Class")',
     "after_gradient_based_update": "override after_update(self, nets, step)",
     "before_gradient_based_update": "override after_update(self, nets, step)",

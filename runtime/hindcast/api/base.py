@@ -154,7 +154,7 @@ def _check_int64(value: int) -> int:
 def _check_finite(value: Any) -> Any:
     """Check that a free-form value has finite numbers only: the API server and the spec hash get it as JSON."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"contains {value}, expected finite numbers, as JSON has no others")
+        raise ValueError(f"contains {value}, expected finite numbers: JSON has no NaN or infinity")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_finite(entry)
     return value

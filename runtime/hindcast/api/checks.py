@@ -18,11 +18,11 @@ Spec = Mapping[str, Any]
 """Plain, unchecked values: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
 
 NO_FILTER_STATISTICS: Final = (
-    "is MeanStd, whose statistics come from recorded data, and there are none: leave it out, and scale "
-    "observations in a wrapper of the environment"
+    "is MeanStd, which computes its statistics from recorded data, but there are no recorded data: leave "
+    "it out, and scale observations in a wrapper of the environment"
 )
 PRIORITIES_WITH_STREAMING: Final = (
-    "is Streaming, but spec.config.prioritizedReplay draws from all data: leave it at Auto or take Resident"
+    "is Streaming, but spec.config.prioritizedReplay draws from all data: set it to Auto or Resident"
 )
 _NOT_RECURRENT: Final = ("None", "none")
 PRIORITIES_WITH_REPLACEMENT: Final = (

@@ -120,7 +120,10 @@ class _Reader:
         if id(node) in self.open_nodes or self.num_nodes > _NODE_LIMIT:
             # Only aliases can do this: a node inside itself, or a few lines that stand for millions.
             return self.add_unreadable(
-                node, steps, "refers to itself or to too much by YAML aliases; write it out"
+                node,
+                steps,
+                "contains itself, or expands to too many values, through YAML aliases; replace them by "
+                "their values",
             )
         self.lines.setdefault(steps, node.start_mark.line + 1)
         if isinstance(node, ScalarNode):

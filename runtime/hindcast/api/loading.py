@@ -49,7 +49,9 @@ def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResou
     for path in files:
         documents = list(read_documents(Path(path)))
         if not documents:
-            problems.append(f"{path}: has no resource in it; begin with apiVersion: {API_VERSION} and a kind")
+            problems.append(
+                f"{path}: contains no resource; begin it with apiVersion: {API_VERSION} and a kind"
+            )
         for document in documents:
             resource, document_problems = _build_resource(document, IN_YAML)
             problems += [_located_sentence(str(path), document, problem) for problem in document_problems]

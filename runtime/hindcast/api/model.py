@@ -93,7 +93,7 @@ def _check_initializer(initializer: NamedCall) -> NamedCall:
     for argument, value in initializer.kwargs.items():
         if argument not in INITIALIZERS[name]:
             arguments = ", ".join(INITIALIZERS[name]) or "no arguments"
-            raise ValueError(f"has {argument!r}, which {name} does not take; it takes {arguments}")
+            raise ValueError(f"has {argument!r}, which {name} does not accept; it accepts {arguments}")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if isinstance(value, str) if argument in _TEXT_ARGUMENTS else is_number:
             continue
@@ -101,7 +101,7 @@ def _check_initializer(initializer: NamedCall) -> NamedCall:
             f"has {argument} {value!r}, expected {'text' if argument in _TEXT_ARGUMENTS else 'a number'}"
         )
     if name == "constant" and "val" not in initializer.kwargs:
-        raise ValueError("is constant without a val; give {name: constant, kwargs: {val: 0.1}}")
+        raise ValueError("is constant without a val; write {name: constant, kwargs: {val: 0.1}}")
     return NamedCall(name=name, kwargs=initializer.kwargs)
 
 
@@ -109,7 +109,8 @@ def _check_bias(initializer: NamedCall) -> NamedCall:
     if initializer.name in _MATRIX_INITIALIZERS:
         bias_initializers = ", ".join(name for name in INITIALIZERS if name not in _MATRIX_INITIALIZERS)
         raise ValueError(
-            f"is {initializer.name}, which is for matrices; a bias takes one of {bias_initializers}"
+            f"is {initializer.name}, which only initialises matrices; for a bias use one of "
+            f"{bias_initializers}"
         )
     return initializer
 
@@ -131,7 +132,7 @@ class ModelSpec(Model):
             "!has(self.logStdClip) || "
             "(has(self.logStdMin) ? double(self.logStdMin) : -double(self.logStdClip)) < "
             "(has(self.logStdMax) ? double(self.logStdMax) : double(self.logStdClip))",
-            "logStdMin must be less than logStdMax; one that is not given is -logStdClip or logStdClip",
+            "logStdMin must be less than logStdMax; they default to -logStdClip and logStdClip",
             field_path=".logStdMin",
         ),
     )
@@ -214,8 +215,8 @@ class ModelSpec(Model):
         low, high = self.log_std_range
         if low >= high:
             raise ValueError(
-                f"clips log standard deviations to [{low:g}, {high:g}]: logStdMin must be less than logStdMax; one "
-                "that is not given is -logStdClip or logStdClip"
+                f"clips log standard deviations to [{low:g}, {high:g}]: logStdMin must be less than "
+                "logStdMax; they default to -logStdClip and logStdClip"
             )
         return self
 

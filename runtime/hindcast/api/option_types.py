@@ -27,21 +27,22 @@ def _check_schedule(schedule: _ScheduleValue) -> _ScheduleValue:
     for point in schedule:
         if [isinstance(item, str) for item in point] not in ([False, False], [False, False, True]):
             raise ValueError(
-                f"a point of a schedule is [timestep, value] or [timestep, value, joined by], not {point}"
+                f"the schedule has the point {point}, expected [timestep, value] or [timestep, value, "
+                "interpolation]"
             )
     starts = [cast(float, point[0]) for point in schedule]
     if starts[0] != 0:
-        raise ValueError(f"a schedule starts at timestep 0, this one at {starts[0]:g}")
+        raise ValueError(f"the schedule starts at timestep {starts[0]:g}, expected 0")
     if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
         raise ValueError("the timesteps of a schedule must increase from point to point")
     if (minimum := min(_values(schedule))) < 0:
-        raise ValueError(f"the values of a schedule must not be negative, this one has {minimum}")
+        raise ValueError(f"the schedule has the value {minimum}, expected at least 0")
     return schedule
 
 
 def _check_probabilities(schedule: _ScheduleValue) -> _ScheduleValue:
     if not isinstance(schedule, float) and (maximum := max(_values(schedule))) > 1:
-        raise ValueError(f"the values of this schedule are probabilities, at most 1, and it has {maximum}")
+        raise ValueError(f"the schedule has the value {maximum}, expected a probability of at most 1")
     return schedule
 
 

@@ -21,7 +21,7 @@ class DataWorkersSpec(Model):
         Rule(
             "has(self.minReplicas) == has(self.maxReplicas) && "
             "(!has(self.minReplicas) || self.minReplicas <= self.maxReplicas)",
-            "minReplicas and maxReplicas are given together, and minReplicas ≤ maxReplicas",
+            "set both minReplicas and maxReplicas, with minReplicas ≤ maxReplicas",
             field_path=".minReplicas",
         ),
     )
@@ -43,9 +43,11 @@ class DataWorkersSpec(Model):
     def _check_replicas(self) -> Self:
         interval = (self.min_replicas, self.max_replicas)
         if self.replicas is not None and interval != (None, None):
-            raise ValueError("has replicas as well as minReplicas and maxReplicas; give one or the other")
+            raise ValueError(
+                "has replicas as well as minReplicas and maxReplicas; set replicas only, or the other two"
+            )
         if (self.min_replicas is None) != (self.max_replicas is None):
-            raise ValueError("has one of minReplicas and maxReplicas; give both")
+            raise ValueError("has only one of minReplicas and maxReplicas; set both")
         if self.min_replicas is not None and self.min_replicas > (self.max_replicas or 0):
             raise ValueError(f"has minReplicas {self.min_replicas} above maxReplicas {self.max_replicas}")
         return self

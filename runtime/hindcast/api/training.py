@@ -134,40 +134,40 @@ class OfflineTrainingSpec(Model):
         ),
         Rule(
             "(has(self.environment) || !has(self.evaluation)) || has(self.evaluation.offline)",
-            "there is evaluation, but no environment to evaluate in",
+            "evaluation requires an environment to evaluate in, or evaluation.offline",
             field_path=".evaluation",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
-            "there is stop.episodeReturnMean, but no evaluation.interval to measure it",
+            "stop.episodeReturnMean requires evaluation.interval to measure it",
             field_path=".stop.episodeReturnMean",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || has(self.environment)",
-            "there is stop.episodeReturnMean, but no environment to measure it",
+            "stop.episodeReturnMean requires an environment to measure it",
             field_path=".evaluation.offline",
         ),
         Rule(
             f"!has(self.stop.estimatedReturn) || ({_OFFLINE_INTERVAL} && "
             "has(self.evaluation.offline.estimates) && self.evaluation.offline.estimates.size() > 0)",
-            "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates to compute it",
+            "stop.estimatedReturn requires evaluation.offline with an interval and estimates to compute it",
             field_path=".stop.estimatedReturn",
         ),
         Rule(
             f"!has(self.stop.validationLoss) || ({_OFFLINE_INTERVAL})",
-            "there is stop.validationLoss, but no evaluation.offline.interval to compute it",
+            "stop.validationLoss requires evaluation.offline.interval to compute it",
             field_path=".stop.validationLoss",
         ),
         Rule(
             "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.heldOut) || "
             "self.input.exists(source, !has(source.sampler))",
-            "there is evaluation.offline.heldOut, but no recorded data to hold out; use evaluation.offline.input",
+            "evaluation.offline.heldOut requires recorded data in input; or use evaluation.offline.input",
             field_path=".evaluation.offline.heldOut",
         ),
         Rule(
             "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.setAside) || "
             "self.input.exists(source, !has(source.sampler))",
-            "there is evaluation.offline.setAside, but no recorded data to set aside",
+            "evaluation.offline.setAside requires recorded data in input",
             field_path=".evaluation.offline.setAside",
         ),
         Rule(
@@ -177,7 +177,7 @@ class OfflineTrainingSpec(Model):
         ),
         Rule(
             "!has(self.config) || !self.algorithm.contains(':')",
-            "a custom algorithm takes customConfig, not config",
+            "config does not apply to a custom algorithm; use customConfig",
             field_path=".config",
         ),
     )
@@ -303,7 +303,7 @@ class OfflineTrainingSpec(Model):
     def _check_algorithm(self) -> Self:
         custom = ":" in self.algorithm
         if custom and self.config:
-            raise ValueError(f"has config for {self.algorithm}; a custom algorithm takes customConfig")
+            raise ValueError(f"has config for {self.algorithm}; use customConfig for a custom algorithm")
         if not custom and self.custom_config is not None:
             raise ValueError(
                 f"has customConfig for {self.algorithm}; it is for custom algorithms, use config"

@@ -44,7 +44,9 @@ _WORKERS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
 _BATCHING_OPTIONS: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
 _BLOCK_SIZE_OPTIONS: Final = ("override_num_blocks", "concurrency")
 _REPLACED_PARTS: Final = {
-    "input_read_method_kwargs": dict.fromkeys(_BLOCK_SIZE_OPTIONS, "pieces are as large as suits the format"),
+    "input_read_method_kwargs": dict.fromkeys(
+        _BLOCK_SIZE_OPTIONS, "Hindcast chooses the size of blocks for each format"
+    ),
     "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
 }
 

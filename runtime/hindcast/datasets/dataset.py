@@ -280,7 +280,9 @@ def _indices(episodes: Episodes, total: int) -> I64:
     selection = np.asarray(episodes)
     if selection.dtype == np.bool_:
         if selection.shape != (total,):
-            raise DataError(f"{len(selection):,} booleans were given to select from {total:,} episodes")
+            raise DataError(
+                f"the selection has {len(selection):,} booleans, expected one for each of {total:,} episodes"
+            )
         return np.flatnonzero(selection)
     indices = np.unique(selection.astype(np.int64))
     if len(indices) != selection.size:

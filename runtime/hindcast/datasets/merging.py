@@ -32,7 +32,7 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Vi
         DataError: columns, dtypes, shapes or spaces differ, or episodes with the same id differ.
     """
     if not datasets:
-        raise DataError("no data are given to merge: name at least one folder or file with episodes")
+        raise DataError("a merge requires data: name at least one folder or file with episodes")
     spec = DataSpec.merge_all((_first_file(dataset), dataset.spec) for dataset in datasets)
     ids = [eps_id for dataset in datasets for eps_id in dataset.episode_table().eps_id.tolist()]
     view = _join(spec, datasets, {})
@@ -107,4 +107,4 @@ def _notes(num_dropped: int, num_renamed: int) -> Iterable[str]:
         yield f"{episodes} repeated others (the same id and the same content): each counts once"
     if num_renamed:
         episodes = formatting.plural(num_renamed, "episode")
-        yield f"{episodes} had the id of another episode and different content: renamed"
+        yield f"{episodes} had the id of another episode and different content, and were renamed"

@@ -67,7 +67,7 @@ def find_files(
         StorageError: the storage fails or denies access.
     """
     if not locations:
-        raise DataError("no paths are given: name at least one folder or file with episodes")
+        raise DataError("paths is empty: name at least one folder or file with episodes")
     groups = [_find_in(place, verify, refuse) for location in locations for place in expand_glob(location)]
     return DataFiles(
         [file for group in groups for file in group.indexed_files],
@@ -322,7 +322,9 @@ def listed_files(
 
 
 def _exported_error(folder: Location, layout: str) -> UnknownLayoutError:
-    return UnknownLayoutError(f"{folder} is recorded as {layout}, which is prepared before it is read")
+    return UnknownLayoutError(
+        f"{folder} is recorded as {layout}, which Hindcast must prepare before it reads it"
+    )
 
 
 def _describe_committed(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
@@ -364,7 +366,9 @@ def check_distinct(locations: Iterable[Location]) -> None:
     for location in locations:
         key = (location.backend.root, real_path(location))
         if key in seen_keys:
-            raise DataError(f"{location} is named twice by the paths: its episodes would count twice")
+            raise DataError(
+                f"{location} occurs twice in the paths, so its episodes would count twice: name it once"
+            )
         seen_keys.add(key)
 
 

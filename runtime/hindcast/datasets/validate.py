@@ -60,8 +60,8 @@ def check_spec(
         leaf_names = leaves_of(column, spec.leaves)
         if sorted(leaf_names) != sorted(expected_leaves):
             raise DataError(
-                f"{path} has for {column!r} the columns {leaf_names or 'none'}, "
-                f"but the space {space} needs {sorted(expected_leaves)}"
+                f"{path}: {column!r} has the columns {leaf_names or 'none'}, but the space {space} requires "
+                f"{sorted(expected_leaves)}"
             )
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]

@@ -69,7 +69,8 @@ def _to_plain(value: Any) -> Any:
         if isinstance(value, kind):
             return convert(value)
     raise ValueError(
-        f"a {type(value).__name__}: allowed are numbers, text, bytes, arrays, and lists, tuples and dicts of such"
+        f"a {type(value).__name__}: allowed are numbers, text, bytes, arrays, and lists, tuples and dicts "
+        "of these"
     )
 
 

@@ -361,7 +361,9 @@ class SingleAgentEpisode(EpisodeAccess):
 
     def __getitem__(self, item: builtins.slice) -> SingleAgentEpisode:
         if not isinstance(item, slice):
-            raise TypeError(f"episode[{item!r}]: only slices such as episode[2:5]; for steps use the getters")
+            raise TypeError(
+                f"episode[{item!r}] is not a slice such as episode[2:5]: read single steps with the getters"
+            )
         return self.slice(item)
 
     def __repr__(self) -> str:
@@ -385,8 +387,8 @@ class SingleAgentEpisode(EpisodeAccess):
     def _check(self, name: str, buffer: InfiniteLookbackBuffer, items: int, lookback: int) -> None:
         if buffer.len_incl_lookback() != items:
             raise ValueError(
-                f"episode {self.id_} has {self.rewards.len_incl_lookback()} rewards and so must have {items} "
-                f"{name}, lookback included, but has {buffer.len_incl_lookback()}"
+                f"episode {self.id_} has {self.rewards.len_incl_lookback()} rewards, so it must have "
+                f"{items} {name} (lookback included), but it has {buffer.len_incl_lookback()}"
             )
         if buffer.lookback != lookback:
             raise ValueError(

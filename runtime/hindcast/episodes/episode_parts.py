@@ -36,7 +36,7 @@ def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None)
     final = first + len(indices) * positions.step
     if final > total:
         raise ValueError(
-            f"with the step {positions.step} a slice of episode {episode.id_} leads beyond its end"
+            f"a slice of episode {episode.id_} with the step {positions.step} goes beyond its end"
         )
     section = _section(episode, range(first, final, positions.step), num_before if positions.step == 1 else 0)
     if final == total:

@@ -73,8 +73,8 @@ def episode_from_state(cls: type[E], state: Mapping[str, Any]) -> E:
     )
     if episode.t != state["t"]:
         raise ValueError(
-            f"the state of episode {episode.id_} ends at timestep {state['t']}, "
-            f"but its steps end at {episode.t}"
+            f"the state of episode {episode.id_} ends at timestep {state['t']}, but its steps end at "
+            f"{episode.t}"
         )
     episode._start_time, episode._last_step_time = state["_start_time"], state["_last_step_time"]
     episode.custom_data.update(state.get("custom_data") or {})

@@ -100,7 +100,7 @@ def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None =
         )
     )
     if not keys or struct is not None:
-        raise ValueError(f"there is no leaf {root!r} among {sorted(flat_leaves)}")
+        raise ValueError(f"the leaf {root!r} does not exist; the leaves are {sorted(flat_leaves)}")
     parts = {key: unflatten(flat_leaves, prefix + key) for key in keys}
     if set(keys) == {str(i) for i in range(len(keys))}:
         return tuple(parts[str(i)] for i in range(len(keys)))

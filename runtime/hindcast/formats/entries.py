@@ -89,7 +89,7 @@ class FileEntry(JsonModel):
     def _stays_inside(cls, path: str) -> str:
         """Reject paths outside the dataset's folder: listed files are read, and deleted with their dataset."""
         if path.startswith("/") or ".." in path.split("/"):
-            raise ValueError(f"{path!r} leads out of the dataset's folder")
+            raise ValueError(f"{path!r} points outside the dataset's folder")
         return path
 
     @property

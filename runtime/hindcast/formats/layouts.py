@@ -77,7 +77,7 @@ def detect_layout(schema: pa.Schema) -> str:
     if description is not None:
         if description.layout in EXPORTED_LAYOUTS:
             raise UnknownLayoutError(
-                f"it holds {description.layout}, which are prepared before they are read"
+                f"it holds {description.layout}, which Hindcast must prepare before it reads them"
             )
         if description.layout not in LAYOUTS:
             raise DataError(
@@ -88,6 +88,6 @@ def detect_layout(schema: pa.Schema) -> str:
     if is_messagepack(schema):
         return MESSAGEPACK_EPISODES
     raise UnknownLayoutError(
-        f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
-        "without their dtypes and shapes in its metadata"
+        "it is not a file of episodes that Hindcast can read: its metadata do not describe the dtypes and "
+        f"shapes of its columns {schema.names}"
     )

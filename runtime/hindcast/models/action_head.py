@@ -116,7 +116,8 @@ def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
     if distribution == "categorical" and floats:
         raise SpecError(
             f"model.distribution: 'Categorical' is for discrete actions, but {floats[0]!r} is continuous "
-            f"({_describe(leaves)}); use 'Auto', 'Gaussian', 'Deterministic', or a bounded or squashed one."
+            f"({_describe(leaves)}); use 'Auto', 'Gaussian', 'Deterministic', or a bounded or squashed "
+            "distribution."
         )
 
 

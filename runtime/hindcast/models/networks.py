@@ -176,8 +176,8 @@ class ActionValues(nn.Module):
         super().__init__()
         if not isinstance(action_space, gym.spaces.Discrete):
             raise SpecError(
-                f"spec.algorithm: a value of each action needs a Discrete action space, not {action_space}; for others "
-                "take critics of state and action, inputs.critics()."
+                "spec.algorithm: a value of each action requires a Discrete action space, not "
+                f"{action_space}; for other spaces use critics of state and action, inputs.critics()."
             )
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)

@@ -177,7 +177,8 @@ class Policy:
                 "is missing" if shape is None else f"has shape {shape}" for shape in shapes
             )
             raise DataError(
-                f"{where} does not match this model: weight {name} {saved_text} there and {model_text} here."
+                f"{where} does not match this model: weight {name} {saved_text} in the file and "
+                f"{model_text} in the model."
             )
         self.module.load_state_dict(
             {**weights, **{name: saved_weights[name] for name in weights if name in saved_weights}}

@@ -227,7 +227,8 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
         if isinstance(module_class, type) and issubclass(module_class, RLModule):
             return module_class
     raise DataError(
-        f"{where} names the module class {path!r}, which is not imported only because a file names it. If it is yours, "
-        f"import it first, or name it: Policy.load(path, allow_classes=[{path!r}]), hindcast evaluate --module-class, "
-        "spec.policy.moduleClass of a recording."
+        f"{where} names the module class {path!r}. Hindcast never imports a class only because a file names "
+        "it. If you trust the class, import it first, or name it: Policy.load(path, "
+        f"allow_classes=[{path!r}]), hindcast evaluate --module-class, spec.policy.moduleClass of a "
+        "recording."
     )

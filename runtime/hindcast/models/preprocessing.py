@@ -70,7 +70,8 @@ class FrameStack:
             previous = np.zeros((*rows.shape[:-1], self._k * width), dtype=rows.dtype)
         elif len(previous) != len(rows):
             raise ValueError(
-                f"{len(rows)} slots, but the frame stack has frames of {len(previous)} slots; reset it first"
+                f"the observations have {len(rows)} slots, but the frame stack has {len(previous)}; reset "
+                "it first"
             )
         frames = np.concatenate([previous[..., width:], rows], -1)
         if is_first is not None and is_first.any():

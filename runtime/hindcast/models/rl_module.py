@@ -32,7 +32,7 @@ _FIRST_POLICY_GAIN = 0.01
 _FIELD = "spec.model.moduleClass"
 _UNSUPPORTED_HOOKS = dict.fromkeys(
     ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
-    "model.distribution says which distribution acts, and action_head.inputs_size how many numbers it needs",
+    "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
 )
 """Methods of RLlib's modules that nothing calls here -> what to do instead of overriding them."""
 

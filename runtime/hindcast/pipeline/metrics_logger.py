@@ -31,7 +31,8 @@ _LIFETIME_MESSAGE: Final = (
 _REFUSED_OPTIONS: Final[dict[str, str]] = {
     "ema_coeff": "metrics are not smoothed over iterations; leave it out",
     "percentiles": "percentiles are not supported; log each one as a separate metric",
-    "with_throughput": 'throughputs are not supported; log_time(...) and reduce="sum" give both parts of one',
+    "with_throughput": "throughputs are not supported; log the time with log_time(...) and the count with "
+    'reduce="sum"',
 }
 """RLlib's options that are not supported -> what to do instead."""
 _IDLE_OPTIONS: Final = ("clear_on_reduce", "throughput_ema_coeff", "reduce_per_index_on_aggregate")

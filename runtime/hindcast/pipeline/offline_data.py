@@ -43,7 +43,7 @@ from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 _UPDATES_PER_LIVE_ITERATION: Final = 1000
 _CONNECTOR_METRICS: Final = "learner_connector"
 _UNSUPPORTED_OVERRIDES: Final = {
-    "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) says who reads the data",
+    "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) sets the data workers",
     "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) limits reading ahead",
 }
 """RLlib's methods of `OfflineData` that are never called -> what to do instead of overriding them."""
@@ -405,7 +405,8 @@ class OfflineData(Feed):
         if self._settings.connectors:
             names = ", ".join(connector.name for connector in self._settings.connectors)
             raise SpecError(
-                f"spec.pipeline.connectors: {names} would only change recorded data, not live samples."
+                f"spec.pipeline.connectors: {names} would change only recorded data, not live samples: "
+                "leave connectors out."
             )
 
     def _batch_settings(self) -> State:

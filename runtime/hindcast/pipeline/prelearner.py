@@ -205,9 +205,7 @@ class OfflinePreLearner:
         Raises:
             SpecError: a subclass neither overrides this nor is in RLlib's form.
         """
-        raise SpecError(
-            f"{cls.__name__} does not override map_rows, which makes episodes of the rows of files"
-        )
+        raise SpecError(f"{cls.__name__} does not override map_rows, which turns rows of files into episodes")
 
     @classmethod
     def make_episodes(

@@ -21,7 +21,7 @@ _REASONS: Final = {
     errno.EPERM: "the operation is not permitted: choose another path or change its permissions",
     errno.ENOTDIR: "a part of the path is a file, not a folder: choose another path",
     errno.EEXIST: "a file is in the way: choose another path",
-    errno.EISDIR: "it is a folder, and a file was expected",
+    errno.EISDIR: "it is a folder, expected a file",
     errno.EIO: "the disk reported an input/output error",
 }
 _NO_BUCKET: Final = "there is no such bucket or container: create it, or correct its name"

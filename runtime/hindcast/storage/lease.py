@@ -78,7 +78,7 @@ class Lease:
                 check_holder(folder, holder)
             if _mark_location(folder, number + 1).create_exclusive(orjson.dumps(mark)):
                 return cls(folder, number + 1, mark["token"], lost_error)
-        raise OutputConflict(f"{folder.parent()} is repeatedly taken over by other runs: stop all but one.")
+        raise OutputConflict(f"other runs repeatedly take over {folder.parent()}: stop all but one.")
 
     def check(self) -> None:
         """Check that this lease is still the newest.
@@ -209,7 +209,7 @@ def _refuse_while_alive(folder: Location, holder: Mark) -> None:
 
 def _lost_error(folder: Location, _: Mark | None) -> OutputConflict:
     return OutputConflict(
-        f"another process has begun to write to {folder.parent()}: this one has stopped writing."
+        f"another process has begun to write to {folder.parent()}, so this process has stopped writing."
     )
 
 

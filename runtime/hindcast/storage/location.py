@@ -32,7 +32,7 @@ _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
 _KNOWN_SCHEMES: Final = ("abfs", "abfss", "az", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 _HDFS_REMEDY: Final = (
-    "; it needs Java and Hadoop's native client (JAVA_HOME, HADOOP_HOME and CLASSPATH), "
+    "; it needs Java and Hadoop's native client (JAVA_HOME, HADOOP_HOME and CLASSPATH); "
     "webhdfs://host:port/folder needs neither"
 )
 
@@ -244,7 +244,7 @@ def _by_uri(scheme: str, uri: str) -> Location:
         return replace(_within_filesystem(filesystem, rest), uri=uri)
     if _CREDENTIALS.match(uri):
         raise StorageError(
-            f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} carries credentials: leave them out and "
+            f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} contains credentials: leave them out and "
             "set environment variables"
         )
     if bucket := bucket_of(scheme, rest):
@@ -273,7 +273,7 @@ def _by_fsspec(scheme: str, uri: str) -> Location:
     except ValueError as error:
         schemes = ", ".join(f"{name}://" for name in _KNOWN_SCHEMES)
         raise StorageError(
-            f"no file system is known for {scheme}:// (in {uri}): use a path, {schemes} or one fsspec knows"
+            f"no file system is known for {scheme}:// (in {uri}): use a path, {schemes} or a scheme of fsspec"
         ) from error
     except ImportError as error:
         raise StorageError(f"the driver for {scheme}:// is not installed: {error}") from error

@@ -101,8 +101,9 @@ def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
         num_steps += batch.count
         if num_steps > MAX_TIMESTEPS:
             raise SpecError(
-                f"input_: the reader continues after {formatting.integer(MAX_TIMESTEPS)} timesteps: let next() raise "
-                "StopIteration at the end, or write its batches to a folder (JsonWriter), and name that folder."
+                f"input_: the reader did not stop after {formatting.integer(MAX_TIMESTEPS)} timesteps: let "
+                "next() raise StopIteration at the end, or write its batches to a folder (JsonWriter), and "
+                "name that folder."
             )
     if not num_steps:
         raise UserCodeError("input_: the reader returned no timesteps.")
@@ -112,7 +113,8 @@ def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
 def _read_batches(reader: Any) -> Iterator[SampleBatch]:
     if not hasattr(reader, "next"):
         raise SpecError(
-            f"input_ made a {type(reader).__name__}, expected an InputReader: a class with next() -> SampleBatch."
+            f"input_ returned a {type(reader).__name__}, expected an InputReader: a class with next() -> "
+            "SampleBatch."
         )
     batches = iter(reader) if hasattr(reader, "__iter__") else InputReader.__iter__(reader)
     while True:
@@ -142,7 +144,7 @@ class WriterFolder:
             self._writer = creator(IOContext(config=options))
         if not callable(getattr(self._writer, "write", None)):
             raise UserCodeError(
-                f"output made a {type(self._writer).__name__}, expected an OutputWriter: a class with "
+                f"output returned a {type(self._writer).__name__}, expected an OutputWriter: a class with "
                 "write(sample_batch)."
             )
         self._folder = tempfile.TemporaryDirectory(prefix="hindcast-writer-")

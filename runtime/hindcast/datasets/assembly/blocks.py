@@ -26,8 +26,8 @@ from hindcast.formats.rows import ACTOR_COLUMNS, Rows
 from hindcast.storage.location import Location
 
 _FINAL_OBS_REMEDIES: Final = (
-    "leave out the last steps of episodes that did not terminate, with prepare.cutOffSteps: Drop, or take zeros, with "
-    "ignoreFinalObservation: true"
+    "set prepare.cutOffSteps: Drop to leave out the last steps of episodes that did not terminate, or "
+    "set ignoreFinalObservation: true to use zeros"
 )
 
 
@@ -124,7 +124,10 @@ def _unfinished_findings(
     heads = np.sort(heads[np.isin(steps.episode[heads], unfinished_episodes)])
     if rules.spec.unfinished == "Refuse":
         raise rules.row_error(
-            steps, int(heads[0]), "it ends neither terminated nor truncated, and prepare.unfinished is Refuse"
+            steps,
+            int(heads[0]),
+            "the episode ends neither terminated nor truncated, but prepare.unfinished is Refuse; set it "
+            "to Keep or Drop",
         )
     if rules.spec.unfinished == "Keep":
         return {"unfinished": rules.finding(steps, heads)}
@@ -202,15 +205,15 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
         raise rules.input_error(
-            steps, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`"
+            steps, f"the column 'obs' is missing: found {sorted(steps.columns)}; name it under `schema`"
         )
     if not has_next_obs(steps):
         if rules.can_lack_final_obs:
             return steps
         raise rules.input_error(
             steps,
-            "there is no 'new_obs', so the observation after an episode's last row is not in the data; name its "
-            f"column by `schema`; or {_FINAL_OBS_REMEDIES}",
+            "the column 'new_obs' is missing, so the data have no observation after an episode's last row; "
+            f"name its column under `schema`; or {_FINAL_OBS_REMEDIES}",
         )
     columns = dict(steps.columns)
     for name in names:

@@ -25,7 +25,9 @@ _ORDER_PROBLEM = (
     "the observation differs from the next observation of the episode's previous row, and the rows cannot be ordered "
     "by 't' or by their observations"
 )
-_CHAIN_PROBLEM = "no row's next observation is this row's, so a timestep before it is missing"
+_CHAIN_PROBLEM = (
+    "the observation is not the next observation of any row, so the timestep before it is missing"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +61,18 @@ def order_rows(steps: Steps, rules: Rules) -> RowOrder:
     """
     kind = rules.spec.order
     if kind == "Time" and steps.t is None:
-        raise rules.input_error(steps, "prepare.order is Time, which requires 't'; name it by `schema`")
+        raise rules.input_error(steps, "prepare.order is Time, which requires 't'; name it under `schema`")
     if steps.t is not None and kind in ("Auto", "Time"):
         return _by_time(steps, rules)
     if kind == "Chain" and not rules.is_grouped:
-        raise rules.input_error(steps, "prepare.order is Chain, which requires 'eps_id'; name it by `schema`")
+        raise rules.input_error(
+            steps, "prepare.order is Chain, which requires 'eps_id'; name it under `schema`"
+        )
     if rules.is_filtered and not has_next_obs(steps):
         raise rules.input_error(
             steps,
-            "there is neither 't' nor 'new_obs', so the order of the rows that pass the filter is unknown; "
-            "name one of them by `schema`",
+            "the columns 't' and 'new_obs' are missing, so the order of the rows that pass the filter is "
+            "unknown; name one of them under `schema`",
         )
     steps = replace(steps, t=None)
     if kind == "Chain":
@@ -109,8 +113,9 @@ def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
     if not has_next_obs(steps):
         raise rules.input_error(
             steps,
-            "'t' does not count timesteps and there is no 'new_obs', so it is unknown which of the rows that pass the "
-            "filter follow each other; name the next observation by `schema`, or leave out the filter",
+            "'t' does not count timesteps and the column 'new_obs' is missing, so consecutive rows cannot "
+            "be told from gaps that the filter leaves; name the next observation under `schema`, or leave "
+            "out the filter",
         )
     return ~follows(steps, index[:-1], index[1:])
 
@@ -173,9 +178,9 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
         raise rules.row_error(
             steps,
             int(index[pairs[0] + 1]),
-            f"the observation differs from the next observation of {last}'s last row, and no id says that both "
-            "belong to the same episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which "
-            "begins another episode",
+            f"the observation differs from the next observation of {last}'s last row, and no id says that "
+            "both belong to the same episode: name the column of ids under `schema` (eps_id), or set "
+            "prepare.gaps to Split, which begins another episode here",
         )
 
 
@@ -196,7 +201,7 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
             "the timestep occurs twice, with different content in "
             f"{rules.finding(steps, first_rows[first : first + 1])}: are episode ids unique?",
         )
-    problem = f"it repeats {rules.finding(steps, first_rows[:1])}"
+    problem = f"the row repeats {rules.finding(steps, first_rows[:1])}"
     return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)
 
 
@@ -239,7 +244,7 @@ def _drop_repeated_runs(steps: Steps, index: I64, rules: Rules) -> tuple[I64, di
     is_repeated = repeated_runs(steps, index, is_head)
     first_rows = np.sort(index[is_repeated & is_head])
     return index[~is_repeated], _repeat_findings(
-        steps, first_rows, rules, "repeated", "the episode is stored again from it on"
+        steps, first_rows, rules, "repeated", "the episode is stored again from this row on"
     )
 
 
@@ -248,13 +253,15 @@ def _repeat_findings(steps: Steps, rows: I64, rules: Rules, kind: Kind, problem:
     if not len(rows):
         return {}
     if rules.spec.duplicates == "Refuse":
-        raise rules.row_error(steps, int(rows[0]), f"{problem}, and prepare.duplicates is Refuse")
+        raise rules.row_error(
+            steps, int(rows[0]), f"{problem}, but prepare.duplicates is Refuse; set it to Drop"
+        )
     return {kind: rules.finding(steps, np.sort(rows))}
 
 
 def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Finding]:
     """Report rows that do not count because they repeat chained rows."""
-    return _repeat_findings(steps, rows, rules, "duplicates", "it repeats another row")
+    return _repeat_findings(steps, rows, rules, "duplicates", "the row repeats another")
 
 
 def _by_chains(steps: Steps, rules: Rules) -> RowOrder:

@@ -216,8 +216,8 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
     unfinished_episodes = _find_unfinished(block, rules)
     if rules.spec.unfinished == "Refuse" and len(unfinished_episodes):
         raise DataError(
-            f"{path}: episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, and "
-            "prepare.unfinished is Refuse"
+            f"{path}: episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, "
+            "but prepare.unfinished is Refuse; set it to Keep or Drop"
         )
 
 

@@ -170,13 +170,13 @@ def _check_compatible(parts: Sequence[Steps], paths: Sequence[str]) -> None:
 def _difference(first: Steps, second: Steps) -> str | None:
     if second.columns.keys() != first.columns.keys():
         return (
-            f"they have the columns {sorted(first.columns)} and {sorted(second.columns)}; name those to read by "
-            "`columns`"
+            f"they have the columns {sorted(first.columns)} and {sorted(second.columns)}; name those to "
+            "read under `columns`"
         )
     if (first.t is None) != (second.t is None):
         return "only one has the column 't'; give each as a separate input"
     if first.t is not None and second.t is not None and first.t.dtype.kind != second.t.dtype.kind:
-        return "'t' is numbers in one and times in the other; give each as a separate input"
+        return "'t' holds numbers in one and times in the other; give each as a separate input"
     for name, column in first.columns.items():
         other_column = second.columns[name]
         if column.shape[1:] != other_column.shape[1:] or (column.dtype == object) != (

@@ -16,7 +16,7 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
-_REMEDY: Final = "give another folder, or --replace it (which deletes only what its manifest lists)"
+_REMEDY: Final = "choose another folder, or pass --replace, which deletes only the files in its manifest"
 
 
 def claim(target: Target, digest: str) -> None:
@@ -50,8 +50,8 @@ def is_claimed(target: Target, digest: str) -> bool:
             raise OutputConflict(f"{folder} holds {_describe_owner(owner)}: {_REMEDY}")
     elif owner is None and any(entry.relative_path != FOLDER for entry in folder.list()):
         raise OutputConflict(
-            f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
-            "what a manifest lists)"
+            f"{folder} holds files that Hindcast did not write: choose an empty or a new folder (--replace "
+            "deletes only the files in a manifest)"
         )
     return False
 

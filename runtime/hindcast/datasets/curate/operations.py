@@ -94,7 +94,8 @@ def _check_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> 
         for location in (*sources, *targets[:number]):
             if _is_inside(target, location) or _is_inside(location, target):
                 raise SpecError(
-                    f"{target} and {location} are the same folder, or one is in the other: write to a separate folder"
+                    f"{target} and {location} are the same folder, or one contains the other: write to a "
+                    "separate folder"
                 )
 
 

@@ -75,7 +75,7 @@ def check_target(dataset: Dataset, target: Target) -> None:
         DataError: there are no episodes to write.
     """
     if not dataset.num_episodes:
-        raise DataError(f"no episodes are left to write to {target.folder}: select others")
+        raise DataError(f"the selection has no episodes to write to {target.folder}: select others")
     is_claimed(target, dataset.digest)
 
 

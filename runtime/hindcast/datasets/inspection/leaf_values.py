@@ -91,7 +91,7 @@ class LeafValues:
         severity: Severity = "warning" if len(constant) == num_dimensions else "info"
         message = (
             f"{self.name!r} never changes: it is {self.low[0]} in all "
-            f"{formatting.plural(self.num_rows, 'row')} looked at"
+            f"{formatting.plural(self.num_rows, 'inspected row')}"
             if num_dimensions == 1
             else f"{self.name!r} never changes in {len(constant)} of {num_dimensions} dimensions ({dimensions})"
         )

@@ -189,7 +189,7 @@ def _problems(sample: Sample) -> Iterator[DataProblem]:
     for note in sample.dataset.notes:
         yield DataProblem(severity="info", kind="note", message=note)
     if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
-        message = f"{Columns.ACTION_LOGP!r} is not recorded: importance-weighted estimators cannot be used"
+        message = f"{Columns.ACTION_LOGP!r} is not recorded: importance-sampling estimators cannot be used"
         yield DataProblem(severity="info", kind="no-logp", message=message)
 
 

@@ -66,5 +66,5 @@ def _describe_rewards(summary: Summary) -> str | None:
     if summary.zero_rewards is not None:
         text += f", {formatting.as_percentage(summary.zero_rewards)} of them zero"
     if summary.rewarded_episodes is not None and summary.zero_rewards:
-        text += f"; {formatting.as_percentage(summary.rewarded_episodes)} of episodes have any"
+        text += f"; {formatting.as_percentage(summary.rewarded_episodes)} of episodes have a nonzero reward"
     return text

@@ -134,8 +134,8 @@ def _error_problem(kind: Kind, location: Location, message: str) -> DataProblem:
 
 def _unlisted_problem(location: Location) -> DataProblem:
     message = (
-        f"{location} is in a recording that does not list it, so it is not read: its range "
-        "is not complete, or somebody put it there; run the recording again, or move it away"
+        f"{location} is in the folder of a recording that does not list it, so it is not read: its range is "
+        "incomplete, or it was added by hand; run the recording again, or move the file away"
     )
     return DataProblem(severity="warning", kind="unlisted", message=message, path=str(location))
 

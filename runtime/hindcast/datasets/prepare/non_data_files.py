@@ -134,7 +134,7 @@ def _describe_kind(location: Location, head: bytes) -> str:
         return f"begins with {head[:4]!r}, unlike any known format"
     if location.name.endswith(_JSON):
         return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
-    return "is text of an unknown format: name it by `format` (--format CSV)"
+    return "is text of an unknown format: set `format` (--format CSV)"
 
 
 def _first_line(head: bytes) -> str | None:

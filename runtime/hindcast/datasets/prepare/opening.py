@@ -190,8 +190,8 @@ def open_reading(
     check_options("Parquet", reading.options.options, ())
     if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
         raise DataError(
-            f"{name} has {formatting.plural(dataset.num_repeated, 'stored episode')} "
-            "with the id and the content of another, and prepare.duplicates is Refuse"
+            f"{name} has {formatting.plural(dataset.num_repeated, 'stored episode')} with the id and the "
+            "content of another, but prepare.duplicates is Refuse; set it to Drop"
         )
     notes = notes_on_skipped(files, name, reading)
     if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
@@ -240,7 +240,7 @@ def _make_foreign_work(source_files: list[SourceFile], reading: Reading, error: 
         raise unknown_format_error(named_unknown[0])
     if not recognised_files or named_unknown:
         file = (named_unknown or unknown_files or [file.location for file in source_files])[0]
-        raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
+        raise error or DataError(f"{file} does not have the format {reading.format}: set `format` to another")
     recognised_files, non_data = split_non_data(recognised_files, named_locations)
     pieces = map_in_threads(lambda file: file.format.pieces(file.location, file.options), recognised_files)
     specs = map_in_threads(lambda file: file.format.describe(file.location), recognised_files)

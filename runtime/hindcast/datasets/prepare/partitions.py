@@ -51,7 +51,7 @@ class PartitionCommit(Commit):
     findings: Findings
     ids: str = ""
 
-    remedy: ClassVar[str] = "delete {folder}, which is then made again"
+    remedy: ClassVar[str] = "delete {folder}; the next run prepares it again"
 
 
 def missing_partitions(job: Job) -> list[int]:

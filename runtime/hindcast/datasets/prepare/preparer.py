@@ -82,7 +82,7 @@ class Preparer:
 
             prepare_on_ray(job, self._report, self.ray_options)
         if unmade := missing_partitions(job):
-            raise RuntimeError(f"partitions {unmade} of {job.folder} were not made")
+            raise RuntimeError(f"partitions {unmade} of {job.folder} were not prepared")
 
     def _report(self, done: int, total: int) -> None:
         self.hooks.check()

@@ -240,7 +240,7 @@ def _describe_failure(error: Exception) -> Exception:
     """Turn an error of Ray into a sentence if tasks died; return a defect's exception unchanged."""
     reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return OutOfMemory(f"tasks that prepare the data were killed for memory ({reason})")
+        return OutOfMemory(f"tasks that prepare the data ran out of memory ({reason})")
     if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.UserCodeException):
         return error
     return WorkerLost(f"tasks that prepare the data were lost: {reason}")

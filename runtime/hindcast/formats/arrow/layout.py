@@ -100,7 +100,8 @@ class ArrowEncoder(ParquetEncoder):
         conflicts = [name for name in (*EPISODE_COLUMNS, DETAILS) if name in spec.leaves]
         if conflicts:
             raise DataError(
-                f"a model output is named {conflicts[0]!r}, which this layout uses for another column"
+                f"a model output is named {conflicts[0]!r}, which this layout uses for another column: "
+                "rename it"
             )
         leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
         self._spec = spec
@@ -178,8 +179,8 @@ def _decode_leaf(cells: pa.ChunkedArray, name: str, leaf: Leaf, counts: I64) -> 
     if (row := first_true(sizes != counts * leaf.itemsize)) is not None:
         raise CellError(
             row,
-            f"{name!r} has {sizes[row]} bytes: expected {counts[row] * leaf.itemsize}, "
-            f"which are {counts[row]} x {leaf}",
+            f"{name!r} has {sizes[row]} bytes: expected {counts[row] * leaf.itemsize} ({counts[row]} x "
+            f"{leaf})",
         )
     return values.view(leaf.dtype).reshape(int(counts.sum()), *leaf.shape)
 
@@ -202,7 +203,9 @@ def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I6
         cell_offsets, text = _split_cell(cell, int(count))
         # Arrow's from_buffers checks neither offsets nor UTF-8
         if cell_offsets[0] != 0 or cell_offsets[-1] != len(text) or (np.diff(cell_offsets) < 0).any():
-            raise CellError(row, f"{name!r} is not {count} strings: its offsets do not fit its bytes")
+            raise CellError(
+                row, f"{name!r} does not hold {count} strings: its offsets do not match its bytes"
+            )
         try:
             str(text.data, "utf-8")
         except UnicodeDecodeError as error:

@@ -126,7 +126,7 @@ def _to_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
     non_empty = [part for part in parts if len(part)]
     shapes = {part.shape[1:] for part in non_empty}
     if len(shapes) > 1:
-        raise CellError(0, f"{name!r} has rows of the shapes {sorted(shapes)}: all must have the same")
+        raise CellError(0, f"{name!r} has rows of the shapes {sorted(shapes)}: all must have one shape")
     if not non_empty:
         return _chunk_to_numpy(pa.array([], column.type), name)
     return non_empty[0] if len(non_empty) == 1 else np.concatenate(non_empty)

@@ -133,7 +133,7 @@ class ArrayPickle:
     def build(self, target: Any, state: Any) -> None:
         """Set the state of a dtype or an array, and put it back on the stack."""
         if not isinstance(target, _UnbuiltArray) or not isinstance(state, tuple):
-            raise RefusedValueError("a pickle that gives something other than an array a state")
+            raise RefusedValueError("a pickle that sets the state of something other than an array")
         target.build(state)
         self.push(target)
 

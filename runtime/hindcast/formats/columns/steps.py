@@ -65,7 +65,8 @@ class StepLayout:
         conflicts = [name for name in roots if name in NON_OUTPUT_COLUMNS - _STANDARD_COLUMNS]
         if conflicts:
             raise DataError(
-                f"a model output is named {conflicts[0]!r}, which this layout uses for another column"
+                f"a model output is named {conflicts[0]!r}, which this layout uses for another column: "
+                "rename it"
             )
         self._spec, self._layout = spec, layout
         outputs = [name for name in roots if name not in _STANDARD_COLUMNS]
@@ -109,8 +110,8 @@ class StepLayout:
         if (block.length == 0).any():
             eps_id = block.eps_id[int(np.argmin(block.length))]
             raise DataError(
-                f"episode {eps_id} has no timesteps, so it has no row in {self._layout}: leave it out, or write "
-                "Episodes"
+                f"episode {eps_id} has no timesteps, so it has no row in {self._layout}: leave it out, or "
+                "choose the format Episodes"
             )
         for name, leaf in self._spec.leaves.items():
             if leaf.kind != "json" or name in block.columns:

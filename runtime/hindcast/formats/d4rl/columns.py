@@ -70,7 +70,8 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
     )
     if vector_columns is not None:
         raise DataError(
-            f"{location} has one column in {format_names(vector_columns)}: store it as one dataset of vectors"
+            f"{location} splits one column into {format_names(vector_columns)}: store them as one dataset "
+            "of vectors"
         )
     columns = {name: step_datasets[paths[source.columns[0]]] for name, source in plan.sources.items()}
     terminals = columns.pop(Columns.TERMINATEDS, None)
@@ -115,8 +116,8 @@ def _check_lengths(location: Location, datasets: dict[str, Dataset | None], rows
     for dataset in datasets.values():
         if dataset is not None and hdf5.num_rows(location, dataset) != rows:
             raise DataError(
-                f"{location} has {plural(dataset.shape[0], 'row')} at {dataset.name}, and {rows} elsewhere: copy it "
-                "again"
+                f"{location} has {plural(dataset.shape[0], 'row')} at {dataset.name}, but {rows} in other "
+                "datasets: copy it again"
             )
     if not rows:
         raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")

@@ -89,7 +89,7 @@ def read_manifest(folder: Location) -> Manifest | None:
         version = json.loads(data).get("formatVersion")
         if version != FORMAT_VERSION:
             raise DataError(
-                f"{location} has the format version {version!r}, and this Hindcast reads {FORMAT_VERSION}: "
+                f"{location} has the format version {version!r}, but this Hindcast reads {FORMAT_VERSION}: "
                 "update Hindcast"
             )
         return Manifest.model_validate_json(data)

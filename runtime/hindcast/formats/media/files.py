@@ -175,7 +175,7 @@ class Text(MappedFiles):
             lines = file.read_bytes().decode(encoding).splitlines()
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{file} is not {encoding} (at byte {error.start}): set readOptions.encoding"
+                f"{file} is not {encoding} text (at byte {error.start}): set readOptions.encoding"
             ) from error
         if format_options.get("drop_empty_lines", False):
             lines = [line for line in lines if line.strip()]

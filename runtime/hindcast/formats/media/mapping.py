@@ -27,12 +27,12 @@ def check_mapper(options: ReadOptions, form: str) -> None:
     check_no_schema(options, form)
     if options.mapper is None:
         raise SpecError(
-            f"{form} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD}, whose map_rows makes "
-            "episodes of it"
+            f"{form} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD} with a map_rows "
+            "that turns it into episodes"
         )
     if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):
         raise SpecError(
-            f"{_FIELD} is {options.mapper!r}, which has no map_rows: make it an OfflinePreLearner"
+            f"{_FIELD} is {options.mapper!r}, which has no map_rows: derive it from OfflinePreLearner"
         )
 
 

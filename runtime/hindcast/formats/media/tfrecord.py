@@ -105,7 +105,7 @@ def _check_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
     read_options = check_options("TFRecord", options.options, (_SHAPES, _DTYPES))
     for name, value in read_options.items():
         if not isinstance(value, Mapping):
-            raise DataError(f"readOptions.{name} is {value!r}: expected a feature's name for each")
+            raise DataError(f"readOptions.{name} is {value!r}: expected a map with names of features as keys")
     for feature, dtype in read_options.get(_DTYPES, {}).items():
         if not isinstance(dtype, str) or dtype not in _DTYPE_NAMES:
             raise DataError(
@@ -128,7 +128,7 @@ def _decode_columns(
         features = set(group.columns) if features is None else features
         if features != group.columns.keys():
             differing = ", ".join(sorted(features ^ group.columns.keys()))
-            raise CellError(record, f"it and other records differ in their features: {differing}")
+            raise CellError(record, f"its features differ from those of other records: {differing}")
         for name, values in group.columns.items():
             column = columns.setdefault(name, np.empty((len(starts), values.shape[1]), dtype=values.dtype))
             if (column.shape[1], column.dtype) != (values.shape[1], values.dtype):

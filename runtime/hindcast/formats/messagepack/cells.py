@@ -127,9 +127,9 @@ class CellReader:
         try:
             values, buffers = self._read_state_map()
         except msgpack.OutOfData as error:
-            raise RefusedValueError(f"{len(cell)} bytes, which end within the episode") from error
+            raise RefusedValueError(f"{len(cell)} bytes, which end before the episode does") from error
         if self._position != len(cell):
-            raise RefusedValueError(f"{len(cell) - self._position} bytes more than the episode")
+            raise RefusedValueError(f"{len(cell) - self._position} bytes after the end of the episode")
         return _make_state(values, buffers)
 
     @property
@@ -272,5 +272,5 @@ def _unpack_items(strip: memoryview, count: int) -> list[Any]:
     unpacker.feed(strip)
     items = list(unpacker)
     if len(items) != count or unpacker.tell() != len(strip):
-        raise RefusedValueError(f"{len(items)} items, but {count} were announced")
+        raise RefusedValueError(f"{len(items)} items, expected {count}")
     return items

@@ -191,8 +191,8 @@ def _pack_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
         ]
     except (TypeError, OverflowError, RefusedValueError) as error:
         raise DataError(
-            f"episode {eps_id} has custom data or an id that MessagePack cannot represent ({error}): "
-            "write Episodes"
+            f"episode {eps_id} has custom data or an id that MessagePack cannot represent ({error}): choose "
+            "the format Episodes"
         ) from error
     return b"".join(entries[:_IDS]), b"".join(entries[_IDS:])
 

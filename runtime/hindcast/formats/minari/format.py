@@ -73,7 +73,7 @@ class Minari(Format):
         metadata = read_metadata(location)
         if metadata.data_format not in _FORMATS:
             raise DataError(
-                f"{location} is stored as {metadata.data_format!r}: known are {', '.join(_FORMATS)}"
+                f"{location} is stored as {metadata.data_format!r}: allowed are {', '.join(_FORMATS)}"
             )
         if location.name != METADATA_FILE and not location.is_local:
             # one piece, so that the file is copied only once

@@ -164,8 +164,8 @@ def _check_rows(folder: Path, format: str, steps: int, where: str) -> None:
     table = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA_FILE]).to_table()
     if len(table) != steps + 1:
         raise DataError(
-            f"{where} holds {plural(len(table), 'row')}, of which Minari reads {steps + 1}: write it as shorter "
-            "episodes, or in HDF5"
+            f"{where} holds {plural(len(table), 'row')}, but Minari reads only {steps + 1} of them: write "
+            "it as shorter episodes, or in HDF5"
         )
     for name in ("observations", "actions", "rewards", *_FLAGS):
         values = table[name].slice(0, steps + (name == "observations"))

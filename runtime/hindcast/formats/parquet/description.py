@@ -49,7 +49,7 @@ def read_description(schema: pa.Schema) -> Description | None:
         ) from error
     if version != FORMAT_VERSION:
         raise DataError(
-            f"the format version is {version}, and this Hindcast reads {FORMAT_VERSION}: update Hindcast"
+            f"the format version is {version}, but this Hindcast reads {FORMAT_VERSION}: update Hindcast"
         )
     return Description(layout, DataSpec.from_json(description))
 

@@ -101,9 +101,7 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
             f"{location} is not a Parquet file: it begins with {head[:4]!r} instead of {_MAGIC!r}"
         )
     if not tail.endswith(_MAGIC):
-        raise DataError(
-            f"{location} is truncated (it does not end as a Parquet file does, after {size} bytes): {_REMEDY}"
-        )
+        raise DataError(f"{location} is truncated (its {size} bytes do not end with {_MAGIC!r}): {_REMEDY}")
     checksum = hashlib.sha256(str(size).encode())
     checksum.update(head)
     checksum.update(tail)

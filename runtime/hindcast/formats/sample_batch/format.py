@@ -163,7 +163,7 @@ def _flag_notes(plan: TablePlan) -> tuple[str, ...]:
     if {Columns.TERMINATEDS, Columns.TRUNCATEDS} & plan.sources.keys():
         return ()
     return (
-        "no column has flags for the ends of episodes: Hindcast treats them as unfinished, RLlib as terminated",
+        "no column marks the ends of episodes: Hindcast reads episodes as unfinished, RLlib as terminated",
     )
 
 
@@ -225,7 +225,7 @@ def _role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table
         columns[""] = pa.nulls(len(first))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise CellError(0, f"its columns have several lengths: {lengths}")
+        raise CellError(0, f"its columns differ in length: {lengths}")
     return pa.table(columns)
 
 
@@ -242,8 +242,8 @@ def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
         if len(array) != len(roles):
             raise CellError(
                 0,
-                f"{name!r} has {plural(len(array), 'value')} for {plural(len(roles), 'timestep')}: leave it out by "
-                "`columns`, or fix it",
+                f"{name!r} has {plural(len(array), 'value')} for {plural(len(roles), 'timestep')}: leave it "
+                "out with `columns`, or fix it",
             )
 
 

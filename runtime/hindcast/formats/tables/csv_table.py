@@ -50,7 +50,7 @@ class Csv(TextTables):
         """See `TextTables.quote_character`."""
         char = _read_options(options).get("quote_char", '"')
         if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
-            raise DataError(f"the read option 'quote_char' is {char!r}: expected one character, or false")
+            raise DataError(f"readOptions.quote_char is {char!r}: expected one character, or false")
         return None if char is False else char.encode()
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
@@ -61,13 +61,13 @@ class Csv(TextTables):
             "delimiter", "\t" if location.name.removesuffix(".gz").endswith(".tsv") else ","
         )
         if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
-            raise DataError(f"the read option 'delimiter' is {delimiter!r}: expected one character")
+            raise DataError(f"readOptions.delimiter is {delimiter!r}: expected one character")
         has_header = read_options.get("header", names is None)
         if has_header:
             header = self._read_header(location, delimiter, options)
             names = names or header
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
+            raise DataError(f"readOptions.column_names is {names!r}: expected a list of names")
         try:
             plan = plan_columns(names, options, find_empty_leaves(spec.leaves))
         except DataError as error:

@@ -156,7 +156,7 @@ def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tupl
         if part.dtype == object:
             raise _not_a_number_error(part, source_name, name)
         if part.ndim != 1:
-            raise CellError(0, f"{source_name!r} is not a column of numbers, as a part of {name!r} must be")
+            raise CellError(0, f"{source_name!r} is a part of {name!r}, so it must be a column of numbers")
         parts.append(part)
     return np.stack(parts, axis=1).reshape(len(table), *shape)
 
@@ -165,7 +165,7 @@ def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str)
     """Return the error for the first text cell that is not a number."""
     row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
     return CellError(
-        row, f"{source_name!r} is {texts[row]!r}: expected a number, as a part of {name!r} must be"
+        row, f"{source_name!r} is {texts[row]!r}: expected a number, because it is a part of {name!r}"
     )
 
 
@@ -199,7 +199,7 @@ def check_next_observations(columns: dict[str, NDArray[Any]]) -> None:
         return
     current_leaves = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
     if {obs_leaf(name) for name in next_leaves} != current_leaves.keys():
-        raise DataError(f"the leaves {sorted(next_leaves)} are not those of {sorted(current_leaves)}")
+        raise DataError(f"the leaves {sorted(next_leaves)} do not match {sorted(current_leaves)}")
     for name, column in next_leaves.items():
         current = current_leaves[obs_leaf(name)]
         if (column.dtype, column.shape) != (current.dtype, current.shape):

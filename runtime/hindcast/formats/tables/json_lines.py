@@ -127,7 +127,7 @@ def _refuse_duplicate_keys(row: int, pairs: Iterable[tuple[str, Any]]) -> dict[s
     entries: dict[str, Any] = {}
     for key, value in pairs:
         if key in entries:
-            raise CellError(row, f"its {key!r} occurs twice")
+            raise CellError(row, f"the key {key!r} occurs twice")
         entries[key] = value
     return entries
 
@@ -170,7 +170,7 @@ def _build_array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
     if pa.types.is_struct(kind):
         unknown = {key for value in values for key in value or ()} - {field.name for field in kind.fields}
         if unknown:
-            raise ValueError(f"there is {sorted(unknown)[0]!r}")
+            raise ValueError(f"the key {sorted(unknown)[0]!r} is unknown")
         parts = [
             _build_array([None if value is None else value.get(field.name) for value in values], field.type)
             for field in kind.fields

@@ -95,7 +95,8 @@ class TablePlan:
         if self.done_column is not None:
             unless = "" if self.end_infos is None else f", unless its {self.end_infos!r} reports a time limit"
             notes.append(
-                f"{self.done_column!r} marks the end of an episode without a reason: read as terminated{unless}"
+                f"{self.done_column!r} does not say why an episode ends: its ends are read as "
+                f"terminated{unless}"
             )
         if self.skipped_columns:
             notes.append(
@@ -145,7 +146,7 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
 def suggest_name(name: str, names: Collection[str]) -> str:
     """Return advice for an unknown name: the closest known name, else all names."""
     matches = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {matches[0]!r}?" if matches else f"there are {format_names(names)}"
+    return f"did you mean {matches[0]!r}?" if matches else f"choose one of {format_names(names)}"
 
 
 def format_names(names: Collection[str]) -> str:
@@ -264,7 +265,8 @@ def _mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> 
         )
         if not matches:
             raise DataError(
-                f"no column matches {source!r}, which `schema` names: there are {format_names(table.names)}"
+                f"no column matches {source!r}, which `schema` names: the columns are "
+                f"{format_names(table.names)}"
             )
         return {target: LeafSource(tuple(matches), (len(matches),))}
     sources = table.find(source, target)
@@ -316,6 +318,6 @@ def _check_required(sources: Collection[str], columns: Sequence[str] | None, nam
     if missing is not None and columns is None:
         advice = _REWARD_ADVICE if missing == Columns.REWARDS else ""
         raise DataError(
-            f"it has no column {missing!r} and no alias of it: name it under `schema`{advice}; there are "
-            f"{format_names(names)}"
+            f"it has no column {missing!r} and no alias of it: name it under `schema`{advice}; the columns "
+            f"are {format_names(names)}"
         )

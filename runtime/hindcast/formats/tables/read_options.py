@@ -51,9 +51,7 @@ def declared_column_types(options: ReadOptions) -> dict[str, pa.DataType]:
         (value for name, value in options.options.items() if name in _TYPES_OPTION_NAMES), {}
     )
     if not isinstance(column_types, Mapping):
-        raise DataError(
-            f"the read option 'column_types' is {column_types!r}: expected a map from column to type"
-        )
+        raise DataError(f"readOptions.column_types is {column_types!r}: expected a map from column to type")
     types = {}
     for name, kind in column_types.items():
         if kind not in _TYPES:

@@ -24,7 +24,7 @@ _UUID_BYTES: Final = 16
 _TRUE_WORDS: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE_WORDS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
-_FLAG_ADVICE: Final = "expected true or false; fix it, or name another column by `schema`"
+_FLAG_ADVICE: Final = "expected true or false; fix it, or name another column under `schema`"
 
 
 def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool]:

@@ -99,8 +99,8 @@ def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tupl
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
                 if quote is not None and text.count(quote) % 2:
                     raise DataError(
-                        f"{location} has an unmatched quote ({quote.decode()}): double those within text, "
-                        "or set `quote_char: false` under `readOptions`"
+                        f"{location} has an unmatched quote ({quote.decode()}): double the quotes within "
+                        "text, or set `quote_char: false` under `readOptions`"
                     )
                 ends = np.append(ends, len(text) - 1)
             if len(ends):

@@ -198,7 +198,7 @@ def _plan_table(
     extra_names = [name for name in new_names if name not in info_column_names(options)]
     if extra_names:
         raise DataError(
-            f"only some rows have the column {extra_names[0]!r}: the first ones have {format_names(names)}"
+            f"only some rows have the column {extra_names[0]!r}: the first rows have {format_names(names)}"
         )
     return plan_columns([*names, *new_names], options, find_empty_leaves(leaves))
 

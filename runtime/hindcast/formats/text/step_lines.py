@@ -137,7 +137,8 @@ class CsvEncoder(StepEncoder):
         duplicates = [name for name, count in Counter(header).items() if count > 1]
         if duplicates:
             raise DataError(
-                f"two parts of the data would share the CSV column {duplicates[0]!r}: choose the layout Columns"
+                f"two parts of the data would share the CSV column {duplicates[0]!r}: choose the format "
+                "Columns"
             )
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(header)
@@ -179,7 +180,7 @@ def _csv_names(name: str, leaf: Leaf) -> list[str]:
     if math.prod(shape) > MAX_NUMBERS_PER_LEAF:
         raise DataError(
             f"{name!r} has {math.prod(shape):,} numbers per timestep, but CSV allows at most "
-            f"{MAX_NUMBERS_PER_LEAF:,} (one column each): choose the layout Columns or Episodes"
+            f"{MAX_NUMBERS_PER_LEAF:,} (one column each): choose the format Columns or Episodes"
         )
     if not shape:
         return [name]
