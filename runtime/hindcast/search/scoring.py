@@ -22,7 +22,7 @@ def score_run(outcome: Outcome, seed: int, metric: str) -> Run:
     run = Run(seed, outcome.folder, seconds=seconds)
     best = outcome.metrics["best"]
     if metric != LOSS and best is None:
-        reason = _find_evaluation(results, None).get("refused", {}).get(metric, "no evaluation was due")
+        reason = _find_evaluation(results, None).get("not_estimated", {}).get(metric, "no evaluation was due")
         return replace(run, error=f"{metric} cannot be computed: {reason}")
     checkpoint = find_checkpoint(outcome.metrics["checkpoint"] if metric == LOSS else best["path"])
     fields = _evaluation_fields(_find_evaluation(results, checkpoint.training.iteration), metric)
