@@ -31,7 +31,7 @@ def score_run(outcome: Outcome, seed: int, metric: str) -> Run:
         **fields,
         checkpoint=str(checkpoint.location),
         updates=checkpoint.updates,
-        error=f"{metric} is not a finite number" if fields["figure"] is None else None,
+        error=f"{metric} is not a finite number" if fields["value"] is None else None,
     )
 
 
@@ -54,7 +54,7 @@ def _evaluation_fields(evaluation: Mapping[str, Any], metric: str) -> dict[str, 
     estimate = evaluation.get("estimates", {}).get(metric, {})
     interval = estimate.get("interval")
     return {
-        "figure": evaluation.get(VALIDATION_LOSS) if metric == LOSS else estimate.get("value"),
+        "value": evaluation.get(VALIDATION_LOSS) if metric == LOSS else estimate.get("value"),
         "interval": None if interval is None else tuple(interval),
         "verdict": evaluation.get("verdict", {}).get("sentence"),
         "behaviour": evaluation.get("behaviour", {}).get("value"),
