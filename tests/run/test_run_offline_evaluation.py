@@ -102,7 +102,7 @@ def test_training_without_environment_succeeds(
     low, high = evaluation["estimates"]["wis"]["interval"]
     assert low < evaluation["estimated_return"] < high
     assert set(evaluation["estimates"]) == {"wis", "dr"}
-    assert outcome.metrics["best"]["by"] == "wis"
+    assert outcome.metrics["best"]["metric"] == "wis"
     assert outcome.metrics["best"]["score"] == evaluation["estimated_return"]
     assert f"estimated return {evaluation['estimated_return']:.1f} (wis) after 5 updates" in outcome.message
     assert reporter.stages[-1].verdict == evaluation["verdict"]["sentence"] == outcome.metrics["verdict"]
