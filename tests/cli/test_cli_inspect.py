@@ -144,7 +144,7 @@ def test_html_page_is_self_contained(hindcast, here):
         head, data = link.split(",")
         assert head == "data:image/png;base64"
         assert base64.b64decode(data).startswith(b"\x89PNG")
-    share = f"{100 * summary['coverage']['occupied']:.0f} %"
+    share = f"{100 * summary['coverage']['occupiedShare']:.0f} %"
     assert any(alt.startswith(f"Observations visit {share} of the grid's cells") for alt in images.alts)
     assert any("return" in alt for alt in images.alts)
     assert len(images.links) == 2 * len(images.alts) >= 8
@@ -176,7 +176,7 @@ def test_foreign_tables_are_prepared_with_notes(hindcast, here):
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     assert (summary["episodes"], summary["timesteps"]) == (3, 15)
-    assert "prepared" in summary["prepared"]
+    assert "prepared" in summary["preparedPath"]
     assert summary["layouts"] == ["CSV"]
     assert summary["columns"]["obs"] == "float64 [2]"
     notes = [problem["message"] for problem in summary["problems"] if problem["kind"] == "note"]

@@ -53,7 +53,7 @@ def test_tune_prints_table_and_winner(hindcast, training_folder):
         "--json",
     ]
     set_aside = json.loads(hindcast(*arguments).out)
-    assert set_aside["estimates"]["wis"]["value"] == document["confirmed"]["figure"]
+    assert set_aside["estimates"]["wis"]["value"] == document["confirmation"]["value"]
     refusal = hindcast("evaluate", document["retrained"], "--set-aside")
     assert "again/winner/r1 is not in the folder of a run with evaluation.offline.setAside" in refusal.err
 

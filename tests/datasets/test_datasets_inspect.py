@@ -36,7 +36,7 @@ def test_infinite_reward_affects_only_the_return_of_its_episode(kit, tmp_path):
     summary = summary_of(tmp_path, replace_columns(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
     assert summary.returns is not None
     assert (summary.returns.count, summary.returns.min, summary.returns.max) == (3, 2, 4)
-    assert summary.rewarded_episodes == 1
+    assert summary.rewarded_episodes_share == 1
 
 
 def test_summary_describes_the_dataset(kit, tmp_path):
@@ -61,7 +61,7 @@ def test_summary_describes_the_dataset(kit, tmp_path):
     assert summary.layouts == ("episodes/arrow",)
     assert summary.stored_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert (summary.observation_space_from, summary.action_space_from) == ("recorded", "recorded")
-    assert summary.rewarded_episodes == 1
+    assert summary.rewarded_episodes_share == 1
     assert summary.problems == ()
     assert json.loads(json.dumps(summary.to_json()))["sampledEpisodes"] == 3
 
@@ -154,22 +154,22 @@ def test_coverage_counts_cells_along_the_principal_components():
     rng = np.random.default_rng(0)
     square = coverage_of(rng.uniform(size=(20_000, 2)))
     assert square is not None
-    assert square.occupied > 0.5  # the components stand askew, so that corners stay empty
+    assert square.occupied_share > 0.5  # the components stand askew, so that corners stay empty
     curve = np.linspace(0, 6, 1000)
     circle = coverage_of(np.stack([np.cos(curve), np.sin(curve)], 1))
     assert circle is not None
-    assert circle.occupied < 0.2
+    assert circle.occupied_share < 0.2
     assert sum(map(sum, square.counts)) == square.observations == 20_000
 
 
 def test_coverage_of_one_dimension_and_of_none():
     one = coverage_of(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
     assert one is not None
-    assert (one.occupied, one.explained, len(one.counts), len(one.counts[0])) == (1, 1, 20, 1)
+    assert (one.occupied_share, one.explained_variance, len(one.counts), len(one.counts[0])) == (1, 1, 20, 1)
     noise = np.random.default_rng(0).normal(size=(1000, 3)) * 1e-9
     line = coverage_of(np.linspace(0, 1, 1000)[:, None] * [1.0, -2.0, 1e9] + noise)
     assert line is not None
-    assert (len(line.counts[0]), line.explained) == (1, pytest.approx(1))
+    assert (len(line.counts[0]), line.explained_variance) == (1, pytest.approx(1))
     assert coverage_of(np.full((100, 3), 0.1, np.float32)) is None
     assert coverage_of(np.zeros((0, 3))) is None
     assert coverage_of(np.full((5, 1), np.nan)) is None
@@ -181,7 +181,7 @@ def test_ranges_are_compared_with_the_bounds_of_the_space(kit, tmp_path):
     (leaf,) = summary_of(tmp_path, block).observations
     assert leaf.low == (-10, -5, -1, 0)
     assert leaf.share_of_space == pytest.approx((1, 0.5, 0.1, 0))
-    assert (leaf.dimensions, leaf.shown, leaf.constant) == (4, (0, 1, 2, 3), 1)
+    assert (leaf.dimensions, leaf.shown_dimensions, leaf.constant_dimensions) == (4, (0, 1, 2, 3), 1)
 
 
 def test_missing_spaces_are_guessed(kit, tmp_path):
@@ -226,10 +226,10 @@ def test_space_of_text_is_not_guessed(kit, tmp_path):
 
 
 FIELDS = {
-    "layouts", "prepared", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
+    "layouts", "preparedPath", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
     "observationSpace", "actionSpace", "observationSpaceFrom", "actionSpaceFrom", "columns", "sampledEpisodes",
-    "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards", "rewardedEpisodes",
-    "observations", "coverage", "actions", "terminated", "truncated", "hasLogp", "problems",
+    "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards",
+    "rewardedEpisodesShare", "observations", "coverage", "actions", "terminated", "truncated", "hasLogp", "problems",
 }  # fmt: skip
 
 
@@ -238,9 +238,10 @@ def test_summary_json_keeps_its_fields(kit, tmp_path):
     assert document.keys() == FIELDS
     assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}
     assert document["observations"][0].keys() == {
-        "name", "dimensions", "shown", "low", "high", "shareOfSpace", "constant", "valuesSeen", "values",
+        "name", "dimensions", "shownDimensions", "low", "high", "shareOfSpace", "constantDimensions", "valuesSeen",
+        "values",
     }  # fmt: skip
     assert document["coverage"].keys() == {
-        "observations", "side", "occupied", "evenness", "explained", "counts",
+        "observations", "side", "occupiedShare", "evenness", "explainedVariance", "counts",
     }  # fmt: skip
     json.dumps(document, allow_nan=False)

@@ -47,7 +47,7 @@ def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> 
     mdp = MDPS[kind](3)
     report = evaluate_recording(mdp, tmp_path / "data", 0, logp=logp)
     assert set(report.estimates) == set(ALL_ESTIMATES)
-    assert report.refused == {}
+    assert report.not_estimated == {}
     for name, estimate in report.estimates.items():
         low, high = estimate.interval or (math.nan, math.nan)
         assert low <= estimate.value <= high, name
@@ -122,7 +122,7 @@ def test_ratios_are_one_when_policy_is_behaviour(tmp_path: Path) -> None:
     for name in RATIO_ESTIMATES:
         assert report.estimates[name].value == pytest.approx(report.behaviour.value, rel=1e-5)
     assert report.verdict.answer == "unknown"
-    assert report.refused == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), "no model was requested")
+    assert report.not_estimated == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), "no model was requested")
 
 
 def test_too_few_episodes_does_not_blame_policy(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_too_few_episodes_does_not_blame_policy(tmp_path: Path) -> None:
     mdp.chain.target = mdp.chain.behaviour
     data = mdp.record(tmp_path, 6, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
-    assert report.refused["is"] == "too few episodes: 6 episodes are worth 6 (10 needed)"
+    assert report.not_estimated["is"] == "too few episodes: 6 episodes are worth 6 (10 needed)"
 
 
 def test_no_overlap_refuses_ratios_and_keeps_model(tmp_path: Path) -> None:
@@ -140,10 +140,12 @@ def test_no_overlap_refuses_ratios_and_keeps_model(tmp_path: Path) -> None:
     data = mdp.record(tmp_path, 100, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
     assert set(report.estimates) == {"dm"}
-    assert set(report.refused) == {*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES}
-    assert report.refused["is"].startswith("too little overlap: 100 episodes are worth ")
-    assert report.refused["is"].endswith("(10 needed), because the policy rarely takes the recorded action")
-    assert report.verdict.by == "dm"
+    assert set(report.not_estimated) == {*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES}
+    assert report.not_estimated["is"].startswith("too little overlap: 100 episodes are worth ")
+    assert report.not_estimated["is"].endswith(
+        "(10 needed), because the policy rarely takes the recorded action"
+    )
+    assert report.verdict.estimate == "dm"
     assert "by the model alone: too little overlap: 100 episodes are worth" in report.verdict.sentence
 
 
@@ -153,7 +155,7 @@ def test_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
     assert report.estimates == {}
     assert (
-        report.refused["wis"]
+        report.not_estimated["wis"]
         == "the policy's actions have no density; evaluate it with sampled actions (explore)"
     )
     assert report.verdict.sentence.startswith("no verdict: the policy's actions have no density")

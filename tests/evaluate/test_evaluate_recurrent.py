@@ -130,14 +130,14 @@ def test_ratios_use_the_recurrent_state(tmp_path: Path) -> None:
 def test_estimates_by_model_are_refused(tmp_path: Path) -> None:
     report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50), "cues", options(fit=Fit(updates=5)))
     why = "the policy has a recurrent state, but a model's values depend on observations alone"
-    assert report.refused == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), why)
-    assert report.verdict.by == "pdwis"
+    assert report.not_estimated == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), why)
+    assert report.verdict.estimate == "pdwis"
 
 
 def test_behaviour_of_recurrent_policy_is_not_cloned(tmp_path: Path) -> None:
     report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50, logp=False), "cues", options())
     assert report.estimates == {}
-    assert "the recorded policy is not cloned, because it may be recurrent" in report.refused["wis"]
+    assert "the recorded policy is not cloned, because it may be recurrent" in report.not_estimated["wis"]
     assert report.verdict.sentence.startswith("no verdict: the data have no action_logp")
     assert report.signals["action_agreement"] > 0.5
 

@@ -102,7 +102,7 @@ def test_training_without_environment_succeeds(
     low, high = evaluation["estimates"]["wis"]["interval"]
     assert low < evaluation["estimated_return"] < high
     assert set(evaluation["estimates"]) == {"wis", "dr"}
-    assert outcome.metrics["best"]["by"] == "wis"
+    assert outcome.metrics["best"]["metric"] == "wis"
     assert outcome.metrics["best"]["score"] == evaluation["estimated_return"]
     assert f"estimated return {evaluation['estimated_return']:.1f} (wis) after 5 updates" in outcome.message
     assert reporter.stages[-1].verdict == evaluation["verdict"]["sentence"] == outcome.metrics["verdict"]
@@ -257,7 +257,7 @@ def test_recurrent_policy_is_evaluated_by_ratios(tmp_path: Path, walks: Path) ->
     assert evaluation["validation_loss"] == pytest.approx(1.1, abs=0.1)
     assert evaluation["signals"]["imitation_loss"] == pytest.approx(evaluation["validation_loss"], rel=1e-3)
     assert evaluation["estimated_return"] == evaluation["estimates"]["pdwis"]["value"]
-    assert evaluation["verdict"]["by"] == "pdwis"
+    assert evaluation["verdict"]["estimate"] == "pdwis"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_no_overlap_is_reported_and_selects_no_checkpoint(
     assert outcome.metrics["iterations"] == 2
     for evaluation in read_evaluations(tmp_path):
         assert evaluation["estimated_return"] is None
-        assert "the policy rarely takes the recorded action" in evaluation["refused"]["wis"]
+        assert "the policy rarely takes the recorded action" in evaluation["not_estimated"]["wis"]
     assert outcome.metrics["best"] is None
     assert outcome.metrics["verdict"].startswith("no verdict: ")
     assert "the policy rarely takes the recorded action" in outcome.metrics["verdict"]

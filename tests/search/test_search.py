@@ -60,7 +60,7 @@ def test_search_chooses_best_estimate_without_environment(
     result = search(resource, RATES, output=folder, seeds=2, confirm=0.25, reporter=reporter)
     assert nothing_is_played.call_count == 0
     assert [len(trial.runs) for trial in result.trials] == [2, 2]
-    assert result.trials[0].figure > result.trials[1].figure
+    assert result.trials[0].value > result.trials[1].value
     for trial in result.trials:
         for run in trial.runs:
             (offline,) = (
@@ -68,12 +68,12 @@ def test_search_chooses_best_estimate_without_environment(
                 for line in map(json.loads, Path(run.folder, "results.jsonl").read_text().splitlines())
                 if "evaluation" in line
             )
-            assert run.figure == offline["estimates"]["wis"]["value"]
+            assert run.value == offline["estimates"]["wis"]["value"]
             assert run.interval == tuple(offline["estimates"]["wis"]["interval"])
             assert offline["episodes"] == 18  # of the 30 that are not set aside
-    assert result.run.figure == max(run.figure for run in result.best.runs)
+    assert result.run.value == max(run.value for run in result.best.runs)
     assert result.confirmation.episodes == 10
-    assert result.confirmation.figure != result.run.figure
+    assert result.confirmation.value != result.run.value
     assert result.confirmation.verdict in result.sentence
     assert document(result)["best"]["checkpoint"] == result.run.checkpoint
     page = Path(result.report).read_text()
@@ -114,11 +114,11 @@ def test_interrupted_search_resumes_and_repeats_nothing(
         "interrupted",
         "OfflineTraining/trial-002-seed-0",
     ]
-    figures = [
-        [run.figure for trial in result.trials for run in trial.runs]
+    values = [
+        [run.value for trial in result.trials for run in trial.runs]
         for result in (expected, second_result, third_result)
     ]
-    assert figures[0] == figures[1] == figures[2]
+    assert values[0] == values[1] == values[2]
 
 
 def test_search_can_be_extended_but_not_replaced_in_its_folder(walks: Path, folder: Path) -> None:
@@ -205,9 +205,9 @@ def test_search_without_any_value_chooses_nothing(
 
 def test_trials_can_be_compared_by_loss(walks: Path, folder: Path) -> None:
     result = search(make_training(walks), RATES, output=folder, by="validationLoss", confirm=0.25)
-    assert result.trials[0].figure < result.trials[1].figure
+    assert result.trials[0].value < result.trials[1].value
     assert result.run.verdict is None
-    assert result.confirmation.figure == pytest.approx(result.run.figure, rel=0.5)
+    assert result.confirmation.value == pytest.approx(result.run.value, rel=0.5)
     assert result.confirmation.verdict is not None
 
 

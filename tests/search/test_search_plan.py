@@ -223,10 +223,8 @@ def test_search_requires_exactly_one_training(tmp_path: Path) -> None:
         search(recorder, {"config.lr": [0.1]})
 
 
-def make_trial(number: int, *figures: float | None) -> Trial:
-    return Trial(
-        number, {"a": number}, tuple(Run(seed, "there", figure) for seed, figure in enumerate(figures))
-    )
+def make_trial(number: int, *values: float | None) -> Trial:
+    return Trial(number, {"a": number}, tuple(Run(seed, "there", value) for seed, value in enumerate(values)))
 
 
 def test_best_mean_wins_and_trial_without_value_never_does() -> None:

@@ -66,7 +66,9 @@ def _observations(leaf: ObservationLeaf) -> Iterator[RenderableType]:
         return
     rows = [
         (str(index), _number(low), _number(high), "" if share is None else formatting.as_percentage(share))
-        for index, low, high, share in zip(leaf.shown, leaf.low, leaf.high, leaf.share_of_space, strict=True)
+        for index, low, high, share in zip(
+            leaf.shown_dimensions, leaf.low, leaf.high, leaf.share_of_space, strict=True
+        )
     ]
     yield from _dimensions(leaf.name, leaf.dimensions, ("min", "max", "of the space"), rows)
 

@@ -19,8 +19,8 @@ def views(report: OfflineReport, name: str, gamma: float) -> Iterator[Renderable
         f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {gamma:g}"
     )
     yield _table(report)
-    for reason in dict.fromkeys(report.refused.values()):
-        names = ", ".join(name for name, why in report.refused.items() if why == reason)
+    for reason in dict.fromkeys(report.not_estimated.values()):
+        names = ", ".join(name for name, why in report.not_estimated.items() if why == reason)
         yield f"{names} not estimated: {reason}"
     if report.calibration is not None:
         error = report.calibration.error

@@ -125,7 +125,7 @@ def checkpoint_status(folder: Location) -> CheckpointStatus | None:
     save_time = latest.child(RECORD_FILE).info().mtime
     file = folder.child(BEST_FILE)
     best = parse(file, Best) if file.exists() else None
-    is_played_best = best is not None and best.by == EPISODE_RETURN_MEAN
+    is_played_best = best is not None and best.metric == EPISODE_RETURN_MEAN
     return CheckpointStatus(
         path=str(latest),
         iteration=record.training.iteration,

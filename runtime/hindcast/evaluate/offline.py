@@ -114,7 +114,7 @@ class OfflineReport:
         episodes, timesteps: size of the recorded data.
         behaviour: mean discounted return of the policy that played.
         estimates: name -> estimate; see `estimators`.
-        refused: name of an estimate -> why it is missing.
+        not_estimated: name of an estimate -> why it is missing.
         calibration: calibration of the behaviour's clone; None without a clone.
         effective_episodes: see `estimators.effective_episodes`; None without ratios.
         signals: cheap metrics by name: `action_agreement` (discrete actions), `imitation_loss` (not for policies that
@@ -127,7 +127,7 @@ class OfflineReport:
     timesteps: int
     behaviour: Estimate
     estimates: dict[str, Estimate]
-    refused: dict[str, str]
+    not_estimated: dict[str, str]
     calibration: Calibration | None
     effective_episodes: float | None
     signals: dict[str, float]
@@ -262,7 +262,7 @@ class _Evaluation:
             timesteps=len(self._evidence.rewards),
             behaviour=behaviour,
             estimates=named_estimates,
-            refused=self._refusals,
+            not_estimated=self._refusals,
             calibration=None if self.behaviour is None else self.behaviour[1],
             effective_episodes=self._effective_episodes,
             signals=self._signals(),

@@ -24,13 +24,13 @@ class Verdict:
     Attributes:
         answer: "better" or "worse" than the behaviour, with a probability of at least 0.95; else "unknown".
         probability: probability that the policy is better; None without a usable estimate.
-        by: name of the estimate that the verdict is based on; None without one.
+        estimate: name of the estimate that the verdict is based on; None without one.
         sentence: the verdict in words.
     """
 
     answer: Answer
     probability: float | None
-    by: str | None
+    estimate: str | None
     sentence: str
 
 

@@ -188,9 +188,9 @@ class CheckpointStore:
     def best_score(self, metric: str = EPISODE_RETURN_MEAN, method: str | None = None) -> float | None:
         """Return the score of the best checkpoint; None if it is of another metric or was measured in another way."""
         best = self._read_mark()
-        if best is None or best.by != metric:
+        if best is None or best.metric != metric:
             return None
-        return best.score if None in (method, best.measured) or best.measured == method else None
+        return best.score if None in (method, best.method) or best.method == method else None
 
     def mark_best(
         self,
@@ -216,15 +216,15 @@ class CheckpointStore:
         best = self.best_score(metric, method)
         if not math.isfinite(score) or (best is not None and score <= best):
             return False
-        before = self._mark_before_end() if at_end else None
+        previous = self._mark_before_end() if at_end else None
         self._write_mark(
             Best(
                 updates=checkpoint.updates,
                 score=score,
-                by=metric,
-                measured=method,
+                metric=metric,
+                method=method,
                 at_end=at_end,
-                before=before,
+                previous=previous,
             )
         )
         return True
@@ -234,14 +234,14 @@ class CheckpointStore:
         best = self._read_mark()
         if best is None or not best.at_end:
             return
-        if best.before is None:
+        if best.previous is None:
             self.location.child(BEST_FILE).delete()
         else:
-            self._write_mark(best.before)
+            self._write_mark(best.previous)
 
     def _mark_before_end(self) -> Best | None:
         best = self._read_mark()
-        return best.before if best is not None and best.at_end else best
+        return best.previous if best is not None and best.at_end else best
 
     def _write_mark(self, best: Best) -> None:
         self.location.child(BEST_FILE).write_bytes(dump(best))
@@ -265,7 +265,7 @@ class CheckpointStore:
     def _prune(self, protected: Collection[int]) -> None:
         best, saved_updates = self._read_mark(), self._saved_updates()
         complete = [updates for updates in saved_updates if self._folder(updates).child(RECORD_FILE).exists()]
-        marked_updates = {mark.updates for mark in (best, best and best.before) if mark is not None}
+        marked_updates = {mark.updates for mark in (best, best and best.previous) if mark is not None}
         kept_updates = {*complete[-self._keep :], *protected, *marked_updates}
         for updates in saved_updates:
             if updates not in kept_updates:

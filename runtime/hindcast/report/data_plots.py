@@ -213,10 +213,10 @@ def _grid(coverage: Coverage) -> Picture | None:
     counts = np.array(coverage.counts, dtype=np.float64)
     if counts.shape[1] == 1:
         return None
-    title = f"Observations visit {formatting.as_percentage(coverage.occupied)} of the grid's cells"
+    title = f"Observations visit {formatting.as_percentage(coverage.occupied_share)} of the grid's cells"
     caption = (
         f"{formatting.count(coverage.observations)} observations on a grid of the first two principal components, "
-        f"{formatting.as_percentage(coverage.explained)} of the variance; evenness "
+        f"{formatting.as_percentage(coverage.explained_variance)} of the variance; evenness "
         f"{formatting.significant(round(coverage.evenness, 2))}"
     )
 
@@ -251,7 +251,7 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
     """Draw bars of the share of its bounds that each dimension covers."""
     shares_by_dimension = [
         (index, share)
-        for index, share in zip(leaf.shown, leaf.share_of_space, strict=True)
+        for index, share in zip(leaf.shown_dimensions, leaf.share_of_space, strict=True)
         if share is not None
     ]
     if not shares_by_dimension:

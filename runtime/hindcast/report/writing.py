@@ -249,7 +249,7 @@ def _tiles(summary: Summary) -> list[Tile]:
         tiles.append(
             Tile(
                 "Cells visited",
-                formatting.as_percentage(summary.coverage.occupied),
+                formatting.as_percentage(summary.coverage.occupied_share),
                 "of the plane of observations",
             )
         )
@@ -264,7 +264,7 @@ def _ranges(summary: Summary) -> list[Table]:
         Table(
             f"Ranges of {leaf.name}",
             columns,
-            list(_rows(leaf.shown, leaf.low, leaf.high, leaf.share_of_space)),
+            list(_rows(leaf.shown_dimensions, leaf.low, leaf.high, leaf.share_of_space)),
         )
         for leaf in summary.observations
     ]

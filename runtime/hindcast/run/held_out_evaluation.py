@@ -166,7 +166,9 @@ def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other
 
 def notes_on_evaluation(evaluation: Result) -> dict[str, str]:
     """Return notes for the user on an offline evaluation, by topic; a run reports each topic once."""
-    notes = {name: f"{name} cannot be computed: {why}" for name, why in evaluation.get("refused", {}).items()}
+    notes = {
+        name: f"{name} cannot be computed: {why}" for name, why in evaluation.get("not_estimated", {}).items()
+    }
     calibration = evaluation.get("calibration")
     if calibration is not None and calibration["error"] > MAX_CALIBRATION_ERROR:
         notes["calibration"] = (
@@ -355,7 +357,7 @@ class HeldOutEvaluator:
         document, estimates = report.to_json(), self._spec.estimates
         if not estimates:
             return {"signals": document["signals"]}
-        for section in ("estimates", "refused"):
+        for section in ("estimates", "not_estimated"):
             document[section] = {
                 name: document[section][name] for name in estimates if name in document[section]
             }

@@ -158,7 +158,7 @@ class EndlessGuard:
         self._num_missing += 1
         if self._num_missing < MAX_MISSING_EVALUATIONS:
             return ""
-        refusal = evaluation.get("refused", {}).get(self._first_estimate, "too few episodes")
+        refusal = evaluation.get("not_estimated", {}).get(self._first_estimate, "too few episodes")
         reasons = {
             ESTIMATED_RETURN: f"{self._first_estimate}: {refusal}",
             VALIDATION_LOSS: "the validation loss is not a number",

@@ -13,6 +13,7 @@ from hindcast.api import OfflineTraining, spec_hash
 from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_checkpoint
+from hindcast.learn.checkpoint_record import with_current_keys
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
 from hindcast.models.policy import Policy
@@ -358,7 +359,7 @@ class TrainingRun:
         if best is None:
             return None
         score = self._store.best_score(self._selection_metric, self._measurement_hash)
-        return {"path": str(best.location), "score": score, "by": self._selection_metric or None}
+        return {"path": str(best.location), "score": score, "metric": self._selection_metric or None}
 
     def _remember(self, result: Result) -> None:
         """Remember the latest metrics and verdict of evaluations, so that no iteration searches all earlier results."""
@@ -393,7 +394,7 @@ class TrainingRun:
         verb = "has already finished" if state == "AlreadyFinished" else "finished training"
         quality = ""
         if score is not None:
-            metric_name = best.get("by", EPISODE_RETURN_MEAN)  # missing in marks of earlier versions
+            metric_name = best.get("metric", EPISODE_RETURN_MEAN)  # missing in marks of earlier versions
             is_played = metric_name == EPISODE_RETURN_MEAN
             quality = (
                 f": return {score:.1f}" if is_played else f": estimated return {score:.1f} ({metric_name})"
@@ -417,7 +418,9 @@ def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] 
     if not marker.exists():
         return None
     success: dict[str, Any] = orjson.loads(marker.read_bytes())
-    return success if success["specHash"] == spec_hash(resource) else None
+    if success["specHash"] != spec_hash(resource):
+        return None
+    return success | {"best": with_current_keys(success["best"])}
 
 
 def follow_first_learner(

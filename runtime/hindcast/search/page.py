@@ -48,34 +48,34 @@ def trials_table(search: Search) -> Table:
     """Return a table with a row for each run, best trial first."""
     has_several_seeds = len(search.trials[0].runs) > 1
     means = ("mean",) if has_several_seeds else ()
-    columns = ("trial", *search.trials[0].setting, "seed", *means, search.by, "interval")
+    columns = ("trial", *search.trials[0].setting, "seed", *means, search.metric, "interval")
     rows = [_row(trial, run, has_several_seeds) for trial in search.trials for run in trial.runs]
     return Table("All trials, best first", (*columns, "verdict", "updates", "time", "run folder"), rows)
 
 
 def trials_picture(search: Search) -> Picture | None:
     """Draw the value of each run with its interval, best trial first; None if no trial has a value."""
-    ranked_trials = [trial for trial in search.trials if any(run.figure is not None for run in trial.runs)]
+    ranked_trials = [trial for trial in search.trials if any(run.value is not None for run in trial.runs)]
     if search.best is None:
         return None
     behaviour = next((run.behaviour for run in search.best.runs if run.behaviour is not None), None)
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        style_axes(axes, theme, "trial, best first", _axis(search.by))
+        style_axes(axes, theme, "trial, best first", _axis(search.metric))
         for position, trial in enumerate(ranked_trials):
             _draw_trial(axes, position, trial, theme.main if trial is search.best else theme.muted_ink)
         labels = []
         if behaviour is not None:
             axes.axhline(behaviour, color=theme.series[2], linewidth=1.2)
             labels.append(Label(behaviour, "recorded policy", theme.series[2]))
-        if search.confirmation is not None and search.confirmation.figure is not None:
-            axes.plot([0], [search.confirmation.figure], color=theme.reference, marker="D", markersize=6)
+        if search.confirmation is not None and search.confirmation.value is not None:
+            axes.plot([0], [search.confirmation.value], color=theme.reference, marker="D", markersize=6)
             if search.confirmation.behaviour is not None:
                 axes.plot(
                     [0], [search.confirmation.behaviour], color=theme.series[2], marker="D", markersize=6
                 )
-            labels.append(Label(search.confirmation.figure, "winner, unseen", theme.reference))
+            labels.append(Label(search.confirmation.value, "winner, unseen", theme.reference))
         if len(ranked_trials) <= _MAX_LABELLED_TRIALS:
             axes.set_xticks(range(len(ranked_trials)), [str(trial.number) for trial in ranked_trials])
         else:
@@ -88,45 +88,45 @@ def trials_picture(search: Search) -> Picture | None:
 
 def _draw_trial(axes: Axes, position: int, trial: Trial, colour: str) -> None:
     """Draw a point with its interval for each run, and a bar for the mean of several runs."""
-    runs = [(run.figure, run.interval) for run in trial.runs if run.figure is not None]
-    for number, (figure, interval) in enumerate(runs):
+    runs = [(run.value, run.interval) for run in trial.runs if run.value is not None]
+    for number, (value, interval) in enumerate(runs):
         # Runs stand side by side within the trial's slot, so that their intervals do not overlap.
         x = position + 0.5 * ((number + 0.5) / len(runs) - 0.5)
-        axes.plot([x, x], list(interval or (figure, figure)), color=colour, linewidth=1.2, alpha=0.6)
-        axes.plot([x], [figure], color=colour, marker="o", markersize=4)
-    if trial.figure is not None and len(runs) > 1:
-        axes.plot([position - 0.3, position + 0.3], [trial.figure, trial.figure], color=colour, linewidth=2)
+        axes.plot([x, x], list(interval or (value, value)), color=colour, linewidth=1.2, alpha=0.6)
+        axes.plot([x], [value], color=colour, marker="o", markersize=4)
+    if trial.value is not None and len(runs) > 1:
+        axes.plot([position - 0.3, position + 0.3], [trial.value, trial.value], color=colour, linewidth=2)
 
 
 def _headline(search: Search, best: Trial) -> str:
-    text = f"Trial {best.number} is best: {search.by} {formatting.significant(best.figure or 0.0)}"
-    if search.confirmation is None or search.confirmation.figure is None:
+    text = f"Trial {best.number} is best: {search.metric} {formatting.significant(best.value or 0.0)}"
+    if search.confirmation is None or search.confirmation.value is None:
         return text
     return (
-        f"{text}, and {formatting.significant(search.confirmation.figure)} on episodes that no trial has seen"
+        f"{text}, and {formatting.significant(search.confirmation.value)} on episodes that no trial has seen"
     )
 
 
 def _caption(search: Search, has_behaviour: bool) -> str:
     has_several_seeds = len(search.trials[0].runs) > 1
-    text = "Each run on the held-out episodes" + ("" if search.by == LOSS else ", with a 90 % interval")
+    text = "Each run on the held-out episodes" + ("" if search.metric == LOSS else ", with a 90 % interval")
     text += "; bars: means over seeds" if has_several_seeds else ""
     text += "; green: the recorded policy's return on the same episodes" if has_behaviour else ""
     return text + ("; diamonds: the same on episodes that no trial has seen" if search.confirmation else "")
 
 
-def _axis(by: str) -> str:
-    return "validation loss" if by == LOSS else f"discounted return, estimated by {by}"
+def _axis(metric: str) -> str:
+    return "validation loss" if metric == LOSS else f"discounted return, estimated by {metric}"
 
 
 def _row(trial: Trial, run: Run, has_several_seeds: bool) -> Sequence[str]:
-    mean = (with_interval(trial.figure, None),) if has_several_seeds else ()
+    mean = (with_interval(trial.value, None),) if has_several_seeds else ()
     return (
         str(trial.number),
         *map(yaml_value, trial.setting.values()),
         str(run.seed),
         *mean,
-        with_interval(run.figure, None),
+        with_interval(run.value, None),
         "" if run.interval is None else " to ".join(map(formatting.significant, run.interval)),
         run.error or run.verdict or "",
         "" if run.updates is None else formatting.integer(run.updates),
@@ -141,11 +141,11 @@ def _tiles(search: Search) -> Iterator[Tile]:
     if best is not None:
         yield Tile("Best trial", str(best.number), f"of {len(search.trials)}")
         yield Tile(
-            _axis(search.by).capitalize(), formatting.significant(best.figure or 0.0), "held-out episodes"
+            _axis(search.metric).capitalize(), formatting.significant(best.value or 0.0), "held-out episodes"
         )
     if confirmation is not None:
         note = formatting.plural(confirmation.episodes, "episode")
-        yield Tile("Winner on unseen episodes", with_interval(confirmation.figure, None), note)
+        yield Tile("Winner on unseen episodes", with_interval(confirmation.value, None), note)
     if best is not None and (behaviour := best.runs[0].behaviour) is not None:
         yield Tile("Recorded policy", formatting.significant(behaviour), "held-out episodes")
     num_failed = sum(run.error is not None for run in runs)

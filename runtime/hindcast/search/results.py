@@ -20,7 +20,7 @@ class Run:
     Attributes:
         seed: seed of the training.
         folder: its run folder.
-        figure: value of the metric at its best checkpoint; None if the run failed or the metric is undefined.
+        value: the metric's value at its best checkpoint; None if the run failed or the metric is undefined.
         interval: 90 % interval of that value; None for a loss.
         verdict: verdict on that checkpoint in one sentence; None without estimates.
         behaviour: the recorded policy's return on the same episodes; None without estimates.
@@ -32,7 +32,7 @@ class Run:
 
     seed: int
     folder: str
-    figure: float | None = None
+    value: float | None = None
     interval: Interval | None = None
     verdict: str | None = None
     behaviour: float | None = None
@@ -57,10 +57,10 @@ class Trial:
     runs: tuple[Run, ...]
 
     @property
-    def figure(self) -> float | None:
+    def value(self) -> float | None:
         """Mean value over the seeds; None unless every run has a value."""
         # A mean over fewer seeds could not be compared with those of other trials.
-        values = [run.figure for run in self.runs if run.figure is not None]
+        values = [run.value for run in self.runs if run.value is not None]
         return sum(values) / len(values) if values and len(values) == len(self.runs) else None
 
     @property
@@ -74,12 +74,12 @@ class Confirmation:
     """The evaluation of the winner on episodes that no trial has seen.
 
     Attributes:
-        figure: value of the metric that the trials were compared by; None if it is undefined.
+        value: value of the metric that the trials were compared by; None if it is undefined.
         interval, verdict, behaviour: see `Run`.
         episodes: number of these episodes.
     """
 
-    figure: float | None
+    value: float | None
     interval: Interval | None
     verdict: str | None
     behaviour: float | None
@@ -92,7 +92,7 @@ class Search:
 
     Attributes:
         folder: folder of the search.
-        by: metric that the trials are compared by: the name of an estimate, or `validationLoss`.
+        metric: what the trials are compared by: the name of an estimate, or `validationLoss`.
         trials: the trials, best first; those without a value last.
         training: training of the best run; None if no trial has a value.
         confirmation: evaluation of the best run's checkpoint; None if no episodes were set aside.
@@ -100,7 +100,7 @@ class Search:
     """
 
     folder: str
-    by: str
+    metric: str
     trials: tuple[Trial, ...]
     training: OfflineTraining | None
     confirmation: Confirmation | None
@@ -109,12 +109,12 @@ class Search:
     @property
     def best(self) -> Trial | None:
         """The trial with the best mean over its seeds, the earlier one if equal; None if no trial has a value."""
-        return self.trials[0] if self.trials[0].figure is not None else None
+        return self.trials[0] if self.trials[0].value is not None else None
 
     @cached_property
     def run(self) -> Run | None:
         """The best run of the best trial; its checkpoint is the search's choice."""
-        return None if self.best is None else best_run(self.best, self.by)
+        return None if self.best is None else best_run(self.best, self.metric)
 
     @property
     def sentence(self) -> str:
@@ -122,11 +122,11 @@ class Search:
         best, run = self.best, self.run
         if best is None or run is None:
             errors = (run.error for trial in self.trials for run in trial.runs if run.error is not None)
-            return f"no trial has a {self.by} for all its seeds: {next(errors)}"
+            return f"no trial has a {self.metric} for all its seeds: {next(errors)}"
         has_several_seeds = len(best.runs) > 1
         trials = formatting.plural(len(self.trials), "trial")
-        value = with_interval(best.figure, None if has_several_seeds else run.interval)
-        text = f"chosen: {best.title}: {self.by} {value}"
+        value = with_interval(best.value, None if has_several_seeds else run.interval)
+        text = f"chosen: {best.title}: {self.metric} {value}"
         text += f", mean of {len(best.runs)} seeds" if has_several_seeds else ""
         text += f", the best of {trials}"
         if has_several_seeds:
@@ -135,7 +135,7 @@ class Search:
 
     def _confirmation_text(self, confirmation: Confirmation) -> str:
         episodes = formatting.plural(confirmation.episodes, "episode")
-        text = f"on {episodes} that no trial has seen: {with_interval(confirmation.figure, confirmation.interval)}"
+        text = f"on {episodes} that no trial has seen: {with_interval(confirmation.value, confirmation.interval)}"
         if confirmation.behaviour is not None:
             text += f" (recorded policy: {formatting.significant(confirmation.behaviour)})"
         return text if confirmation.verdict is None else f"{text}; {confirmation.verdict}"
@@ -145,9 +145,9 @@ class Search:
         run, best = self.run, self.best
         best_json = None if run is None or best is None else {"trial": best.number, **asdict(run)}
         return {
-            "by": self.by,
+            "metric": self.metric,
             "best": best_json,
-            "confirmed": None if self.confirmation is None else asdict(self.confirmation),
+            "confirmation": None if self.confirmation is None else asdict(self.confirmation),
             "sentence": self.sentence,
             "trials": [trial_json(trial) for trial in self.trials],
             "folder": self.folder,
@@ -157,22 +157,22 @@ class Search:
 
 def trial_json(trial: Trial) -> dict[str, Any]:
     """Return a trial as `search.json` contains it."""
-    return {**asdict(trial), "figure": trial.figure}
+    return {**asdict(trial), "value": trial.value}
 
 
-def rank_trials(trials: list[Trial], by: str) -> list[Trial]:
+def rank_trials(trials: list[Trial], metric: str) -> list[Trial]:
     """Sort trials by their metric: best first, those without a value last, equal ones in their order."""
-    return sorted(trials, key=lambda trial: (trial.figure is None, _cost(trial.figure, by)))
+    return sorted(trials, key=lambda trial: (trial.value is None, _cost(trial.value, metric)))
 
 
-def best_run(trial: Trial, by: str) -> Run:
+def best_run(trial: Trial, metric: str) -> Run:
     """Return the run with the best value."""
-    return min(trial.runs, key=lambda run: _cost(run.figure, by))
+    return min(trial.runs, key=lambda run: _cost(run.value, metric))
 
 
-def _cost(value: float | None, by: str) -> float:
+def _cost(value: float | None, metric: str) -> float:
     """Return the value to minimise: a loss, or the negative of an estimate."""
-    return (1 if by == LOSS else -1) * (value or 0.0)
+    return (1 if metric == LOSS else -1) * (value or 0.0)
 
 
 def with_interval(value: float | None, interval: Interval | None) -> str:

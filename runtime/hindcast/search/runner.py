@@ -106,12 +106,12 @@ class _SearchRunner:
             # The course leaves out `stop`, so that a search with a higher limit continues in its folder.
             "courseHash": course_hash(plan.base),
             "evaluation": document_of(plan.base, exclude_none=True)["spec"]["evaluation"],
-            "over": [
+            "searchSpace": [
                 [path, str(values) if isinstance(values, Range) else list(values)]
-                for path, values in plan.over.items()
+                for path, values in plan.search_space.items()
             ],
-            "drawn": plan.is_random,
-            "by": plan.by,
+            "randomDraws": plan.is_random,
+            "metric": plan.metric,
         }
 
     def execute(self) -> Search:
@@ -123,15 +123,15 @@ class _SearchRunner:
             runs[trial] = (*runs.get(trial, ()), self._run(trial, seed, training))
             # Written after each run, so that the file shows a search that is still running.
             self._write({"trials": [trial_json(started_trial) for started_trial in self._trials(runs)]})
-        ranked_trials = rank_trials(self._trials(runs), self._plan.by)
+        ranked_trials = rank_trials(self._trials(runs), self._plan.metric)
         winning_training, winner_confirmation = None, None
-        if ranked_trials[0].figure is not None:
-            best = best_run(ranked_trials[0], self._plan.by)
+        if ranked_trials[0].value is not None:
+            best = best_run(ranked_trials[0], self._plan.metric)
             winning_training = trainings[ranked_trials[0].number, best.seed]
             winner_confirmation = self._confirm(winning_training, best)
         result = Search(
             folder=str(self._folder),
-            by=self._plan.by,
+            metric=self._plan.metric,
             trials=tuple(ranked_trials),
             training=winning_training,
             confirmation=winner_confirmation,
@@ -178,12 +178,12 @@ class _SearchRunner:
         try:
             inputs = inputs_of(training, _NO_RECORDINGS)
             outcome, _ = train_locally(training, inputs, self._reporter, self._interruption)
-            run = score_run(outcome, seed, self._plan.by)
+            run = score_run(outcome, seed, self._plan.metric)
         except (Interrupted, OutputConflict, StorageError):
             raise  # these concern all trials; any other error is a result of this one
         except UserError as error:
             run = Run(seed, str(run_folder(training)), error=str(error))
-        score = run.error or f"{self._plan.by} {with_interval(run.figure, run.interval)}"
+        score = run.error or f"{self._plan.metric} {with_interval(run.value, run.interval)}"
         name = planning.title(trial, self._plan.settings[trial - 1])
         self._reporter.note(self._name, f"{name} of {len(self._plan.settings)}, seed {seed}: {score}")
         return run
@@ -212,7 +212,7 @@ class _SearchRunner:
             find_checkpoint(run.checkpoint),
             progress,
         )
-        return confirmation(evaluation, self._plan.by)
+        return confirmation(evaluation, self._plan.metric)
 
     def _write(self, content: Mapping[str, Any]) -> None:
         document = {"search": self._identity, **content}

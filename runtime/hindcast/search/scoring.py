@@ -22,7 +22,7 @@ def score_run(outcome: Outcome, seed: int, metric: str) -> Run:
     run = Run(seed, outcome.folder, seconds=seconds)
     best = outcome.metrics["best"]
     if metric != LOSS and best is None:
-        reason = _find_evaluation(results, None).get("refused", {}).get(metric, "no evaluation was due")
+        reason = _find_evaluation(results, None).get("not_estimated", {}).get(metric, "no evaluation was due")
         return replace(run, error=f"{metric} cannot be computed: {reason}")
     checkpoint = find_checkpoint(outcome.metrics["checkpoint"] if metric == LOSS else best["path"])
     fields = _evaluation_fields(_find_evaluation(results, checkpoint.training.iteration), metric)
@@ -31,7 +31,7 @@ def score_run(outcome: Outcome, seed: int, metric: str) -> Run:
         **fields,
         checkpoint=str(checkpoint.location),
         updates=checkpoint.updates,
-        error=f"{metric} is not a finite number" if fields["figure"] is None else None,
+        error=f"{metric} is not a finite number" if fields["value"] is None else None,
     )
 
 
@@ -54,7 +54,7 @@ def _evaluation_fields(evaluation: Mapping[str, Any], metric: str) -> dict[str, 
     estimate = evaluation.get("estimates", {}).get(metric, {})
     interval = estimate.get("interval")
     return {
-        "figure": evaluation.get(VALIDATION_LOSS) if metric == LOSS else estimate.get("value"),
+        "value": evaluation.get(VALIDATION_LOSS) if metric == LOSS else estimate.get("value"),
         "interval": None if interval is None else tuple(interval),
         "verdict": evaluation.get("verdict", {}).get("sentence"),
         "behaviour": evaluation.get("behaviour", {}).get("value"),

@@ -36,8 +36,8 @@ class SearchPlan:
 
     Attributes:
         base: the training to vary, without an environment.
-        by: metric to compare the trials by, one of `METRICS`.
-        over: values or ranges by path.
+        metric: what the trials are compared by, one of `METRICS`.
+        search_space: values or ranges by path.
         is_random: whether the settings are random draws.
         settings: settings of trial 1, 2, ….
         seeds: seeds of each trial's runs.
@@ -45,8 +45,8 @@ class SearchPlan:
     """
 
     base: OfflineTraining
-    by: str
-    over: Over
+    metric: str
+    search_space: Over
     is_random: bool
     settings: list[Setting]
     seeds: list[int]
@@ -120,8 +120,8 @@ def plan_search(
         base=with_evaluation(
             resource, _loss_evaluation(final_evaluation) if by == LOSS else final_evaluation
         ),
-        by=by,
-        over=over,
+        metric=by,
+        search_space=over,
         is_random=trials is not None,
         settings=choose_settings(over, trials, resource.spec.seed),
         seeds=[resource.spec.seed + number for number in range(seeds)],

@@ -103,7 +103,7 @@ def _table(search: "Search") -> "Table":
     table.add_column("trial", justify="right", style="dim")
     for path in search.trials[0].setting:
         table.add_column(path)
-    table.add_column(search.by, justify="right")
+    table.add_column(search.metric, justify="right")
     table.add_column("interval" if len(search.trials[0].runs) == 1 else "seeds")
     table.add_column("verdict", overflow="fold")
     for trial in search.trials:
@@ -117,7 +117,7 @@ def _row(trial: "Trial") -> list[str]:
     from hindcast.search.space import yaml_value
 
     errors = [run.error for run in trial.runs if run.error is not None]
-    bounds = [run.figure for run in trial.runs if run.figure is not None]
+    bounds = [run.value for run in trial.runs if run.value is not None]
     if len(trial.runs) == 1:
         bounds = list(trial.runs[0].interval or ())
     spread = f"{significant(min(bounds))} to {significant(max(bounds))}" if bounds else ""
@@ -125,7 +125,7 @@ def _row(trial: "Trial") -> list[str]:
     return [
         str(trial.number),
         *map(yaml_value, trial.setting.values()),
-        with_interval(trial.figure, None),
+        with_interval(trial.value, None),
         spread,
         *(errors or [verdict or ""])[:1],
     ]

@@ -58,7 +58,7 @@ def inspect_data(
     ]
     return summary.model_copy(
         update={
-            "prepared": str(opened_data.paths[0]),
+            "prepared_path": str(opened_data.paths[0]),
             "layouts": formats or summary.layouts,
             "problems": sort_by_severity([*warnings, *summary.problems]),
         }

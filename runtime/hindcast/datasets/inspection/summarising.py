@@ -90,7 +90,7 @@ def summarise(
         zero_rewards=rewards.num_zeros / rewards.num_rows
         if rewards is not None and rewards.num_rows
         else None,
-        rewarded_episodes=sample.num_rewarded / sample.num_episodes
+        rewarded_episodes_share=sample.num_rewarded / sample.num_episodes
         if sample.returns and sample.num_episodes
         else None,
         observations=tuple(_observation_leaves(observations, leaf_spaces)),
@@ -122,11 +122,11 @@ def _observation_leaves(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> It
         yield ObservationLeaf(
             name=leaf.name,
             dimensions=leaf.low.size,
-            shown=tuple(leaf.shown_dimensions.tolist()),
+            shown_dimensions=tuple(leaf.shown_dimensions.tolist()),
             low=tuple(map(_finite, low)),
             high=tuple(map(_finite, high)),
             share_of_space=tuple(map(_finite, _range_shares(low, high, leaf.shown_dimensions, leaf_space))),
-            constant=len(leaf.constant_dimensions),
+            constant_dimensions=len(leaf.constant_dimensions),
             values_seen=len(leaf.values) if isinstance(leaf_space, spaces.Discrete) else None,
             values=int(leaf_space.n) if isinstance(leaf_space, spaces.Discrete) else None,
         )
@@ -217,9 +217,9 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
     return Coverage(
         observations=len(values),
         side=GRID_SIDE,
-        occupied=float((counts > 0).mean()),
+        occupied_share=float((counts > 0).mean()),
         evenness=float(-(shares * np.log(shares)).sum() / np.log(counts.size)),
-        explained=explained_share,
+        explained_variance=explained_share,
         counts=tuple(tuple(row) for row in grid.tolist()),
     )
 

@@ -91,22 +91,22 @@ class ObservationLeaf(JsonModel):
     Attributes:
         name: name of the leaf.
         dimensions: number of dimensions.
-        shown: the dimensions that the lists below describe: all, or 64 spread evenly.
+        shown_dimensions: the dimensions that the lists below describe: all, or 64 spread evenly.
         low: minimum of each.
         high: maximum of each.
         share_of_space: `(high - low)` of each over the width of its bounds; None if it is unbounded.
-        constant: number of dimensions, among all, that never change.
+        constant_dimensions: number of dimensions, among all, that never change.
         values_seen: number of values of a Discrete observation that occur.
         values: number of values of a Discrete observation.
     """
 
     name: str
     dimensions: int
-    shown: tuple[int, ...]
+    shown_dimensions: tuple[int, ...]
     low: tuple[float | None, ...]
     high: tuple[float | None, ...]
     share_of_space: tuple[float | None, ...]
-    constant: int
+    constant_dimensions: int
     values_seen: int | None = None
     values: int | None = None
 
@@ -120,17 +120,17 @@ class Coverage(JsonModel):
     Attributes:
         observations: number of observations.
         side: number of cells along each component; `counts` is `[side, side]`, the first component along its rows.
-        occupied: fraction of cells with at least one observation.
+        occupied_share: fraction of cells with at least one observation.
         evenness: entropy of the counts over that of an even spread, in [0, 1].
-        explained: fraction of the variance in the two components.
+        explained_variance: fraction of the variance in the two components.
         counts: number of observations in each cell.
     """
 
     observations: int
     side: int
-    occupied: float
+    occupied_share: float
     evenness: float
-    explained: float
+    explained_variance: float
     counts: tuple[tuple[int, ...], ...]
 
 
@@ -139,7 +139,7 @@ class Summary(JsonModel):
 
     Attributes:
         layouts: names of the files' layouts or formats.
-        prepared: folder of the prepared copy that the summary describes; None if the data are opened directly.
+        prepared_path: folder of the prepared copy that the summary describes; None if the data are opened directly.
         episodes: number of episodes.
         timesteps: number of timesteps.
         bytes: size in memory.
@@ -159,7 +159,7 @@ class Summary(JsonModel):
         returns: distribution of undiscounted returns.
         rewards: distribution of rewards per timestep.
         zero_rewards: fraction of timesteps with reward 0.
-        rewarded_episodes: fraction of episodes with a reward other than 0.
+        rewarded_episodes_share: fraction of episodes with a reward other than 0.
         observations: statistics of each numeric leaf.
         coverage: coverage of all observations together; None if no dimension varies, or all are Discrete.
         actions: statistics of each leaf.
@@ -170,7 +170,7 @@ class Summary(JsonModel):
     """
 
     layouts: tuple[str, ...]
-    prepared: str | None = None
+    prepared_path: str | None = None
     episodes: int
     timesteps: int
     bytes: int
@@ -190,7 +190,7 @@ class Summary(JsonModel):
     returns: ValueDistribution | None
     rewards: ValueDistribution | None
     zero_rewards: float | None
-    rewarded_episodes: float | None
+    rewarded_episodes_share: float | None
     observations: tuple[ObservationLeaf, ...]
     coverage: Coverage | None
     actions: tuple[ActionLeaf, ...]

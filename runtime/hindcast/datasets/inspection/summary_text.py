@@ -13,7 +13,9 @@ def facts(summary: Summary) -> dict[str, str]:
     is_sampled = summary.sampled_episodes < summary.episodes
     values_by_label = {
         "format": ", ".join(summary.layouts) or None,
-        "prepared": None if summary.prepared is None else f"copy in {summary.prepared} (described below)",
+        "prepared": None
+        if summary.prepared_path is None
+        else f"copy in {summary.prepared_path} (described below)",
         "episodes": formatting.integer(summary.episodes),
         "timesteps": formatting.integer(summary.timesteps),
         "looked at": _describe_sample(summary) if is_sampled else None,
@@ -40,8 +42,8 @@ def describe_coverage(coverage: Coverage) -> str:
     axes = "principal component" if cells == coverage.side else "two principal components"
     return (
         f"{formatting.count(coverage.observations)} observations visit "
-        f"{formatting.as_percentage(coverage.occupied)} of {cells} cells over the first {axes} "
-        f"({formatting.as_percentage(coverage.explained)} of the variance), "
+        f"{formatting.as_percentage(coverage.occupied_share)} of {cells} cells over the first {axes} "
+        f"({formatting.as_percentage(coverage.explained_variance)} of the variance), "
         f"evenness {formatting.significant(round(coverage.evenness, 2))}"
     )
 
@@ -65,6 +67,8 @@ def _describe_rewards(summary: Summary) -> str | None:
     text = f"{formatting.significant(rewards.min)} to {formatting.significant(rewards.max)}"
     if summary.zero_rewards is not None:
         text += f", {formatting.as_percentage(summary.zero_rewards)} of them zero"
-    if summary.rewarded_episodes is not None and summary.zero_rewards:
-        text += f"; {formatting.as_percentage(summary.rewarded_episodes)} of episodes have a nonzero reward"
+    if summary.rewarded_episodes_share is not None and summary.zero_rewards:
+        text += (
+            f"; {formatting.as_percentage(summary.rewarded_episodes_share)} of episodes have a nonzero reward"
+        )
     return text
