@@ -27,7 +27,7 @@ def _check_schedule(schedule: _ScheduleValue) -> _ScheduleValue:
     for point in schedule:
         if [isinstance(item, str) for item in point] not in ([False, False], [False, False, True]):
             raise ValueError(
-                f"a point of a schedule is [timestep, value] or [timestep, value, joined by], not {point}"
+                f"a point of a schedule is [timestep, value] or [timestep, value, interpolation], not {point}"
             )
     starts = [cast(float, point[0]) for point in schedule]
     if starts[0] != 0:
