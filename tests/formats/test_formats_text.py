@@ -271,7 +271,7 @@ def test_aborted_writer_leaves_no_files(kit, tmp_path, layout):
     )
     writer.write(block)
     writer.abort()
-    assert kit.names(tmp_path) == []
+    assert kit.file_names(tmp_path) == []
 
 
 def test_write_on_full_disk_leaves_no_files(kit, small_disk):
@@ -279,7 +279,7 @@ def test_write_on_full_disk_leaves_no_files(kit, small_disk):
     block = kit.block([3_000])
     with pytest.raises(StorageError, match="the disk is full"):
         write(folder, block, kit.spec(block), "JSON")
-    assert kit.names(folder) == []
+    assert kit.file_names(folder) == []
 
 
 @pytest.mark.parametrize("layout", NAMES)
@@ -290,7 +290,7 @@ def test_encode_what_text_cannot_represent_raises(kit, tmp_path, layout):
     empty = kit.block([2, 0])
     with pytest.raises(DataError, match=f"episode e1 has no timesteps, so it has no row in {layout}"):
         write(tmp_path, empty, kit.spec(empty), layout)
-    assert kit.names(tmp_path) == []
+    assert kit.file_names(tmp_path) == []
 
 
 def test_csv_with_frames_raises():

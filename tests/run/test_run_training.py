@@ -240,7 +240,8 @@ class TestStop:
         trainer.begin()
         assert trainer.iterate()["num_updates_lifetime"] == 5
         with pytest.raises(
-            SpecError, match=r"spec\.stop: the training ended with update 5; raise it to continue"
+            SpecError,
+            match=r"spec\.stop: the training has ended, with update 5; raise the criterion to continue",
         ):
             trainer.iterate()
         assert trainer.iteration == 1
