@@ -174,8 +174,8 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
             steps,
             int(index[pairs[0] + 1]),
             f"the observation differs from the next observation of {previous_path}'s last row, and no id shows "
-            "that both belong to the same episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which "
-            "begins another episode",
+            "that both belong to the same episode: name its column by `schema` (eps_id); or set prepare.gaps to "
+            "Split, which begins another episode",
         )
 
 
