@@ -125,11 +125,11 @@ def test_renewed_lease_does_not_lapse(s3, monkeypatch):
 def test_renewal_in_progress_at_release_leaves_no_lease(store_folder, monkeypatch):
     monkeypatch.setattr(lease, "_RENEWAL_INTERVAL_SECONDS", 0.05)
     writes = r"^(PUT|POST) .*lock"
-    before = set(threading.enumerate())
+    threads_before = set(threading.enumerate())
     with sole_writer(resolve(store_folder.uri)):
         store_folder.fail(matching=writes, delay=0.3)
         while not any(re.search(writes, request) for request in store_folder.faults.asked()):
             """Wait until a renewal begins."""
-    for thread in set(threading.enumerate()) - before:
+    for thread in set(threading.enumerate()) - threads_before:
         thread.join(30)
     assert not store_folder.at("lock").exists()
