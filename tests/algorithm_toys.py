@@ -67,14 +67,14 @@ class LambdaReturns(_Toy):
 
 
 class ShortTargets(LambdaReturns):
-    """Gives a target too few."""
+    """Returns one target too few."""
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
         return {name: column[1:] for name, column in super().targets(nets, window).items()}
 
 
-class Raising(LambdaReturns):
-    """Asks for what is not there."""
+class RaisingTargets(LambdaReturns):
+    """Reads a column that does not exist."""
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
         return {"value_targets": window.columns["no_such_column"]}
@@ -111,7 +111,7 @@ class NStepQ(_Toy):
 
 
 class PrioritisedQ(NStepQ):
-    """Draws by the errors of its steps."""
+    """Draws items by their errors."""
 
     def needs(self) -> Needs:
         return replace(super().needs(), sampling="prioritized")
@@ -122,7 +122,7 @@ class PrioritisedQ(NStepQ):
 
 
 class WithoutPriorities(PrioritisedQ):
-    """Gives no priorities."""
+    """Returns no priorities."""
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         return NStepQ.losses(self, nets, batch, step)

@@ -20,8 +20,8 @@ from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.prelearner import OfflinePreLearner
 
 
-class Mine(BC):
-    """Behaviour cloning with a critic of its own."""
+class CriticBC(BC):
+    """Behaviour cloning that also trains a critic."""
 
     def networks(self, inputs):
         return nn.ModuleDict({"policy": inputs.policy(value=False), "critic": inputs.state_value()})
@@ -34,8 +34,8 @@ class Mine(BC):
         return Losses({**losses.losses, "critic": nets["critic"](batch).square().mean()}, losses.metrics)
 
 
-class Behaves(Mine):
-    """Has a cache, and a critic that rests at first and is trained every other time."""
+class ValidAlgorithm(CriticBC):
+    """Sets a constant attribute, and trains its critic only in every other update from 6 on."""
 
     def losses(self, nets, batch, step):
         self.scale = 2.0
@@ -45,59 +45,59 @@ class Behaves(Mine):
         return losses
 
 
-class NaN(Mine):
+class NaNLoss(CriticBC):
     def losses(self, nets, batch, step):
         losses = super().losses(nets, batch, step).losses
         return Losses({**losses, "critic": losses["critic"] * (float("nan") if step.updates == 4 else 1)})
 
 
-class WrongShape(Mine):
+class WrongShape(CriticBC):
     def losses(self, nets, batch, step):
         return Losses({"critic": nets["critic"](batch).square()})
 
 
-class OfNothing(Mine):
+class LossWithoutParameters(CriticBC):
     def losses(self, nets, batch, step):
         return Losses({"critic": batch["obs"].mean()})
 
 
-class OfAnother(Mine):
+class LossOfOtherNetwork(CriticBC):
     def losses(self, nets, batch, step):
         return Losses({"critic": nets["policy"].forward_train(batch)["action_dist_inputs"].mean()})
 
 
-class Misnamed(Mine):
+class LossOfUnknownOptimiser(CriticBC):
     def losses(self, nets, batch, step):
         return Losses({"critics": nets["critic"](batch).mean()})
 
 
-class Bare(Mine):
+class ReturnsDict(CriticBC):
     def losses(self, nets, batch, step):
         return {"critic": nets["critic"](batch).mean()}
 
 
-class NumberAsLoss(Mine):
+class NumberAsLoss(CriticBC):
     def losses(self, nets, batch, step):
         return Losses({"critic": nets["critic"](batch).mean().item()})
 
 
-class WideMetric(Mine):
+class WideMetric(CriticBC):
     def losses(self, nets, batch, step):
         losses = super().losses(nets, batch, step).losses
         return Losses(losses, {"value": nets["critic"](batch)})
 
 
-class WidePriorities(Mine):
+class WidePriorities(CriticBC):
     def losses(self, nets, batch, step):
         return Losses(super().losses(nets, batch, step).losses, priorities=batch["obs"])
 
 
-class NumberAsPriority(Mine):
+class NumberAsPriority(CriticBC):
     def losses(self, nets, batch, step):
         return Losses(super().losses(nets, batch, step).losses, priorities=1.0)
 
 
-class Unused(Mine):
+class UnusedNetwork(CriticBC):
     def optimisers(self, nets):
         return {"policy": OptimiserSpec(list(nets.parameters()), 1e-3)}
 
@@ -105,33 +105,33 @@ class Unused(Mine):
         return BC.losses(self, nets, batch, step)
 
 
-class Shared(Mine):
+class SharedParameters(CriticBC):
     def optimisers(self, nets):
         return {name: OptimiserSpec(list(nets.parameters()), 1e-3) for name in nets}
 
 
-class NoPolicy(Mine):
+class NoPolicy(CriticBC):
     def networks(self, inputs):
         return nn.ModuleDict({"actor": inputs.policy(value=False)})
 
 
-class RaisesInLosses(Mine):
+class RaisesInLosses(CriticBC):
     def losses(self, nets, batch, step):
         return batch["rewards"]
 
 
-class RaisesInStages(Mine):
+class RaisesInStages(CriticBC):
     def losses(self, nets, batch, step):
         yield super().losses(nets, batch, step)
         raise ArithmeticError("between stages")
 
 
-class RaisesAfterwards(Mine):
+class RaisesAfterUpdate(CriticBC):
     def after_update(self, nets, step):
         nets["target"].eval()
 
 
-class SpoilsTheGraph(Mine):
+class ModifiesGraphInPlace(CriticBC):
     def losses(self, nets, batch, step):
         values = nets["critic"](batch).exp()
         loss = values.mean()
@@ -139,14 +139,14 @@ class SpoilsTheGraph(Mine):
         return Losses({"critic": loss})
 
 
-class Unfinished(Algorithm):
+class AlgorithmWithoutLosses(Algorithm):
     Options = BCOptions
     needs = BC.needs
     networks = BC.networks
     optimisers = BC.optimisers
 
 
-class Counts(Mine):
+class CountsUpdates(CriticBC):
     def __init__(self, options):
         super().__init__(options)
         self.calls = 0
@@ -155,7 +155,7 @@ class Counts(Mine):
         self.calls += 1
 
 
-class OwnNoise(Mine):
+class UnsavedGenerator(CriticBC):
     def __init__(self, options):
         super().__init__(options)
         self.rng = np.random.default_rng(0)
@@ -165,14 +165,14 @@ class OwnNoise(Mine):
         return Losses({name: loss * self.rng.random() for name, loss in losses.losses.items()})
 
 
-class MovingMean(Mine):
+class MovingMean(CriticBC):
     def losses(self, nets, batch, step):
         losses = super().losses(nets, batch, step)
         self.mean = 0.9 * getattr(self, "mean", 0.0) + 0.1 * losses.losses["critic"].detach()
         return losses
 
 
-class Targets(Mine):
+class ShortTargets(CriticBC):
     def needs(self):
         return Needs(frozenset({"obs", "actions", "rewards"}), targets=True)
 
@@ -180,22 +180,22 @@ class Targets(Mine):
         return {"values": window.columns["rewards"][1:]}
 
 
-class NumpyTargets(Targets):
+class NumpyTargets(ShortTargets):
     def targets(self, nets, window):
         return {"values": np.zeros(window.num_steps)}
 
 
-class BareTargets(Targets):
+class TensorTargets(ShortTargets):
     def targets(self, nets, window):
         return window.columns["rewards"]
 
 
-class RaisingTargets(Targets):
+class RaisingTargets(ShortTargets):
     def targets(self, nets, window):
         return {"values": window.columns["values"]}
 
 
-class RaisesInTheLoss(BCTorchLearner):
+class RaisesInLoss(BCTorchLearner):
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
         return batch["rewards"].mean()
 
@@ -205,25 +205,25 @@ class WideLoss(BCTorchLearner):
         return fwd_out["action_dist_inputs"].mean(-1)
 
 
-class NumpyNoiseInTheLoss(BCTorchLearner):
-    def compute_loss_for_module(self, **given):
-        return super().compute_loss_for_module(**given) * (1 + 0.1 * np.random.normal())
+class NumpyNoiseInLoss(BCTorchLearner):
+    def compute_loss_for_module(self, **kwargs):
+        return super().compute_loss_for_module(**kwargs) * (1 + 0.1 * np.random.normal())
 
 
-class ChangesTheBatch(BCTorchLearner):
-    def compute_loss_for_module(self, *, batch, **given):
+class ChangesBatch(BCTorchLearner):
+    def compute_loss_for_module(self, *, batch, **kwargs):
         batch["obs"].mul_(2.0)
-        return super().compute_loss_for_module(batch=batch, **given)
+        return super().compute_loss_for_module(batch=batch, **kwargs)
 
 
-class CountsLosses(BCTorchLearner):
+class LearnerThatCountsUpdates(BCTorchLearner):
     calls = 0
 
     def after_update(self, nets, step):
         self.calls += 1
 
 
-class Raises(BlockConnector):
+class RaisingConnector(BlockConnector):
     def __call__(self, block, context):
         return block.columns["no_such_column"]
 
@@ -233,17 +233,17 @@ class DropsEpisode(BlockConnector):
         return block.take(range(block.num_episodes - 1))
 
 
-class NoBlock(BlockConnector):
+class ReturnsColumns(BlockConnector):
     def __call__(self, block, context):
         return block.columns
 
 
-class Narrow(BlockConnector):
+class NarrowObservations(BlockConnector):
     def __call__(self, block, context):
         return block.with_columns({**block.columns, "obs": block.columns["obs"][:, :3]})
 
 
-class Noisy(BlockConnector):
+class NoisyConnector(BlockConnector):
     def noise(self, shape):
         raise NotImplementedError
 
@@ -252,27 +252,27 @@ class Noisy(BlockConnector):
         return block.with_columns({**block.columns, "obs": obs + self.noise(obs.shape).astype(obs.dtype)})
 
 
-class NumpyNoise(Noisy):
+class NumpyNoise(NoisyConnector):
     def noise(self, shape):
         return np.random.default_rng().normal(size=shape)
 
 
-class GlobalNumpyNoise(Noisy):
+class GlobalNumpyNoise(NoisyConnector):
     def noise(self, shape):
         return np.random.normal(size=shape)
 
 
-class PythonNoise(Noisy):
+class PythonNoise(NoisyConnector):
     def noise(self, shape):
         return np.full(shape, random.random())
 
 
-class TorchNoise(Noisy):
+class TorchNoise(NoisyConnector):
     def noise(self, shape):
         return torch.randn(shape).numpy()
 
 
-class RunningMean(Noisy):
+class CountingConnector(NoisyConnector):
     count = 0
 
     def noise(self, shape):
@@ -288,7 +288,7 @@ class ShortColumn(ConnectorV2):
         return batch
 
 
-class RaisesOnEpisodes(ConnectorV2):
+class RaisingEpisodeConnector(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         return episodes[0].no_such_thing
 
@@ -312,14 +312,14 @@ class ChangesEnds(ConnectorV2):
         return batch
 
 
-class SecondIsNoisy(ConnectorV2):
+class NoisyRewards(ConnectorV2):
     def __call__(self, *, batch, **kwargs):
         batch["default_policy"]["rewards"] = torch.rand(len(batch["default_policy"]["rewards"]))
         return batch
 
 
-def with_noise(observation_space, action_space):
-    return LearnerConnectorPipeline(connectors=[*default_connectors(), SecondIsNoisy()])
+def noisy_pipeline(observation_space, action_space):
+    return LearnerConnectorPipeline(connectors=[*default_connectors(), NoisyRewards()])
 
 
 class HalfBatch(BatchConnector):
@@ -327,7 +327,7 @@ class HalfBatch(BatchConnector):
         return {leaf: tensor[::2] for leaf, tensor in batch.items()}
 
 
-class NoBatch(BatchConnector):
+class ReturnsList(BatchConnector):
     def __call__(self, batch, context):
         return list(batch.values())
 
@@ -342,7 +342,7 @@ class NoisyBatch(BatchConnector):
         return {**batch, "obs": batch["obs"] + torch.randn(batch["obs"].shape)}
 
 
-class ForgetfulBatch(BatchConnector):
+class StatefulBatch(BatchConnector):
     total = 0.0
 
     def __call__(self, batch, context):
@@ -355,22 +355,22 @@ class RaisingBatch(BatchConnector):
         return {**batch, "obs": batch["observations"]}
 
 
-class RaisingLearner(OfflinePreLearner):
+class RaisingPreLearner(OfflinePreLearner):
     def _map_to_episodes(self, block):
         raise LookupError("which episodes?")
 
 
-class ShorterLearner(OfflinePreLearner):
+class ShorterPreLearner(OfflinePreLearner):
     def _map_to_episodes(self, block):
         return block.take(range(block.num_episodes - 1))
 
 
-class NoisyLearner(OfflinePreLearner):
+class NoisyPreLearner(OfflinePreLearner):
     def _map_to_episodes(self, block):
         return block.with_columns({**block.columns, "rewards": np.random.normal(size=block.num_steps)})
 
 
-class NoisyCall(OfflinePreLearner):
+class NoisyPreLearnerCall(OfflinePreLearner):
     def __call__(self, unit, epoch=0):
         block = super().__call__(unit, epoch)
         return block.with_columns({**block.columns, "obs": block.columns["obs"] * random.random()})

@@ -1,4 +1,4 @@
-"""Episodes and recordings made without a runner, and fixtures that provide them and folders for them."""
+"""Make episodes and recordings without a runner; fixtures for them and for folders."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ACTION_SPACE = gym.spaces.Discrete(3)
 def make_block(lengths: Sequence[int] = (3, 5, 2), first: int = 0, seed: int = 0) -> Block:
     """Make episodes e<first>, e<first + 1>, …, with values that depend on the seed."""
     rng = np.random.default_rng([seed, first])
-    n, steps = len(lengths), sum(lengths)
+    num_episodes, num_steps = len(lengths), sum(lengths)
     return Block(
         columns={
-            "obs": rng.uniform(-1, 1, (steps + n, 4)).astype(np.float32),
-            "actions": rng.integers(0, 3, steps),
-            "rewards": rng.uniform(size=steps).astype(np.float32),
+            "obs": rng.uniform(-1, 1, (num_steps + num_episodes, 4)).astype(np.float32),
+            "actions": rng.integers(0, 3, num_steps),
+            "rewards": rng.uniform(size=num_steps).astype(np.float32),
         },
         length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([f"e{first + i}" for i in range(n)], dtype=object),
-        t_started=np.zeros(n, dtype=np.int64),
-        terminated=np.arange(n) % 2 == 0,
-        truncated=np.arange(n) % 2 == 1,
+        eps_id=np.array([f"e{first + i}" for i in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
+        terminated=np.arange(num_episodes) % 2 == 0,
+        truncated=np.arange(num_episodes) % 2 == 1,
     )
 
 
@@ -48,7 +48,7 @@ def spec_of(block: Block) -> DataSpec:
 def write_blocks(
     folder: str | Path | Location, *blocks: Block, stem: str | None = None, **options: object
 ) -> tuple[FileEntry, ...]:
-    """Write Parquet files without commits and manifest."""
+    """Write Parquet files without commits or a manifest."""
     spec = spec_of(blocks[0])
     writer = BlockWriter(resolve(folder), spec, stem or file_stem(0, "a1"), **options)  # type: ignore[arg-type]
     for block in blocks:
@@ -92,7 +92,7 @@ def assert_same(actual: Block, expected: Block) -> None:
     assert details[0] == details[1]
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -104,13 +104,13 @@ KIT = SimpleNamespace(
     write=write_blocks,
     record=record,
     assert_same=assert_same,
-    names=names,
+    file_names=file_names,
 )
 
 
 @pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
-    """The helpers above."""
+    """Helpers to make, write and compare episodes."""
     return KIT
 
 

@@ -19,7 +19,7 @@ Outputs = dict[str, Tensor]
 
 
 class Net(RLModule):
-    """Two layers with dropout, and a value head where one is wanted; buffers count and average."""
+    """Two layers with dropout, and a value head if requested; buffers count calls and average features."""
 
     def setup(self, units: int = 8, dropout: float = 0.0) -> None:
         self.body = nn.Sequential(nn.Linear(4, units), nn.BatchNorm1d(units), nn.Tanh(), nn.Dropout(dropout))
@@ -38,7 +38,7 @@ class Net(RLModule):
         return {**outputs, "vf_preds": self.vf(features).squeeze(-1)} if self.value else outputs
 
 
-class Sums(RLModule):
+class SumOfObservations(RLModule):
     """Has a state: the sum of the observations so far."""
 
     def setup(self) -> None:
@@ -54,8 +54,8 @@ class Sums(RLModule):
         return {"action_dist_inputs": self.pi(sums.tanh()), "state_out/sum": last}
 
 
-class ByEncoder(RLModule):
-    """Reads observations of any space as the default network does."""
+class EncoderModule(RLModule):
+    """Encodes observations of any space, as the default network does."""
 
     def setup(self) -> None:
         self.encoder = Encoder(self.observation_space, self.model_config)
@@ -65,7 +65,7 @@ class ByEncoder(RLModule):
         return {"action_dist_inputs": self.pi(self.encoder(batch))}
 
 
-class Scaled(PolicyModule):
+class ScaledModule(PolicyModule):
     """The default network, whose outputs are scaled."""
 
     def setup(self, scale: float = 1.0) -> None:
@@ -82,8 +82,8 @@ class Scaled(PolicyModule):
         return {**outputs, "action_dist_inputs": outputs["action_dist_inputs"] * self.scale}
 
 
-class Plain(RLModule):
-    """A correct module, from which each of the following differs in one mistake."""
+class LinearModule(RLModule):
+    """A correct module; each class below adds one mistake to it."""
 
     def setup(self) -> None:
         self.pi = nn.Linear(4, self.action_head.inputs_size)
@@ -92,8 +92,8 @@ class Plain(RLModule):
         return {"action_dist_inputs": self.pi(batch["obs"])}
 
 
-class RLlibForm(RLModule, ValueFunctionAPI):
-    """Written as for RLlib: its `__init__`, options in `model_config`, values by `compute_values`."""
+class RLlibModule(RLModule, ValueFunctionAPI):
+    """Written for RLlib: its `__init__`, options in `model_config`, values by `compute_values`."""
 
     def __init__(  # noqa: PLR0917  RLlib's
         self,
@@ -128,53 +128,53 @@ class RLlibForm(RLModule, ValueFunctionAPI):
         return self.vf(torch.tanh(self.body(batch["obs"]))).squeeze(-1)
 
 
-class Raises(Plain):
+class RaisingModule(LinearModule):
     def _forward(self, batch: Mapping[str, Tensor]) -> Any:
         return {"action_dist_inputs": self.pi(batch["pixels"])}
 
 
-class Wide(Plain):
+class WideOutputs(LinearModule):
     def _forward(self, batch: Mapping[str, Tensor]) -> Any:
         logits = self.pi(batch["obs"])
         return {"action_dist_inputs": torch.cat([logits, logits], -1)}
 
 
-class Bare(Plain):
+class ReturnsTensor(LinearModule):
     def _forward(self, batch: Mapping[str, Tensor]) -> Any:
         return self.pi(batch["obs"])
 
 
-class Nameless(Plain):
+class WithoutDistInputs(LinearModule):
     def _forward(self, batch: Mapping[str, Tensor]) -> Any:
         return {"logits": self.pi(batch["obs"])}
 
 
-class Whole(Plain):
+class IntegerOutputs(LinearModule):
     def _forward_inference(self, batch: Mapping[str, Tensor]) -> Any:
         return {"action_dist_inputs": self.pi(batch["obs"]).long()}
 
 
-class Weightless(RLModule):
+class WithoutWeights(RLModule):
     def _forward(self, batch: Mapping[str, Tensor]) -> Any:
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), self.action_head.inputs_size)}
 
 
-class Unbuildable(Plain):
+class RaisesInSetup(LinearModule):
     def setup(self) -> None:
         self.pi = nn.Linear(self.model_config.no_such_option, 3)
 
 
-class Renames(Plain):
+class OverridesDistributionClass(LinearModule):
     def get_train_action_dist_cls(self) -> Any:
         return None
 
 
-class OtherArguments(Plain):
+class OtherArguments(LinearModule):
     def __init__(self, config: Any) -> None:
         super().__init__(**config)
 
 
-class Counts(Plain):
+class CountsSteps(LinearModule):
     """Keeps a number in Python."""
 
     def setup(self) -> None:
@@ -186,8 +186,8 @@ class Counts(Plain):
         return self._forward(batch)
 
 
-class Remembers(Plain):
-    """Keeps the last batch in a list, and a mask that it makes once, which is no state."""
+class StoresBatches(LinearModule):
+    """Keeps all batches in a list; its mask is computed once, so it is not state."""
 
     def setup(self) -> None:
         super().setup()
@@ -201,7 +201,7 @@ class Remembers(Plain):
         return super()._forward({"obs": batch["obs"] * self.mask})
 
 
-class Idle(Plain):
+class UnusedLayer(LinearModule):
     """Has a layer that nothing uses."""
 
     def setup(self) -> None:
@@ -209,18 +209,20 @@ class Idle(Plain):
         self.forgotten = nn.Linear(4, 2)
 
 
-class Draws(Plain):
+class DrawsNoise(LinearModule):
     def _forward(self, batch: Mapping[str, Tensor]) -> Any:
         noise = np.random.normal() + random.random()
         return {"action_dist_inputs": self.pi(batch["obs"]) + noise}
 
 
-class NoModule:
-    """Is none."""
+class NotAModule:
+    """Not a module."""
 
 
 class OwnPolicy(BC):
-    """Builds a policy of its own, whatever the model says."""
+    """Builds its own policy and ignores the model section."""
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        return nn.ModuleDict({"policy": Plain(inputs.observation_space, inputs.action_space, inputs.model)})
+        return nn.ModuleDict(
+            {"policy": LinearModule(inputs.observation_space, inputs.action_space, inputs.model)}
+        )

@@ -6,13 +6,13 @@ import ctypes
 import re
 from pathlib import Path
 
-_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Of cgroup v2 and v1; both contain a line `oom_kill <count>`."""
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_EVENT_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""Files of cgroup v2 and v1; both contain a line `oom_kill <count>`."""
+_LIMIT_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _NO_LIMIT = 1 << 60  # cgroup v1 reports a number of about this size if there is no limit; v2 reports "max"
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_MAX_KEPT_BYTES, _LARGE_BLOCK_BYTES = 256 * 2**20, 32 * 2**20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # options of mallopt, from glibc's malloc.h
+_MAX_FREE_BYTES, _LARGE_BLOCK_BYTES = 256 * 2**20, 32 * 2**20
 
 
 def keep_freed_memory() -> None:
@@ -22,21 +22,21 @@ def keep_freed_memory() -> None:
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if set_option is not None:
-        # An update allocates what the previous one freed. If the kernel has to clear those pages each time, that is a
-        # third of the time of CQL's updates.
-        set_option(_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
-        set_option(_TRIM_THRESHOLD, _MAX_KEPT_BYTES)
+        # An update allocates what the previous one freed. Otherwise the kernel clears those
+        # pages each time, which takes a third of the time of CQL's updates.
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+        set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)
 
 
 def oom_kills() -> int:
-    """Return how many processes of this container the kernel has killed for memory; 0 if it does not say."""
-    events = "\n".join(path.read_text() for path in map(Path, _EVENTS) if path.exists())
+    """Return the number of this container's processes that were killed for lack of memory; 0 if unknown."""
+    events = "\n".join(path.read_text() for path in map(Path, _EVENT_FILES) if path.exists())
     match = re.search(r"^oom_kill ([0-9]+)$", events, re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def memory_limit() -> int | None:
     """Return the bytes that this container may use; None without a limit."""
-    texts = [path.read_text().strip() for path in map(Path, _LIMITS) if path.exists()]
+    texts = [path.read_text().strip() for path in map(Path, _LIMIT_FILES) if path.exists()]
     limits = [int(text) for text in texts if text.isdigit()]
     return min((limit for limit in limits if limit < _NO_LIMIT), default=None)

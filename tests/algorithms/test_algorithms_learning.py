@@ -118,9 +118,9 @@ def test_bc_clones_the_expert_from_20_episodes(expert, seed):
         environment=CARTPOLE,
         seed=seed,
     )
-    source = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(300):
-        rows = torch.randint(len(obs), (256,), generator=source)
+        rows = torch.randint(len(obs), (256,), generator=generator)
         learner.update({"obs": obs[rows], "actions": actions[rows]})
     assert evaluate_policy(policy, CARTPOLE, duration=10).summary()["episode_return_mean"] >= 450
 

@@ -1,4 +1,4 @@
-"""The CRDs as the API server wants them. (That it takes them is seen against a real one.)"""
+"""Generated CRDs obey the API server's rules. (`tests/control_plane` applies them to a real server.)"""
 
 import json
 import re
@@ -108,7 +108,7 @@ def test_schema_describes_every_field(definition: dict[str, Any]) -> None:
     assert undescribed_paths == [".apiVersion", ".kind", ".metadata"]
 
 
-def test_new_object_does_not_read_as_finished(definition: dict[str, Any]) -> None:
+def test_new_object_is_not_mistaken_for_a_finished_one(definition: dict[str, Any]) -> None:
     assert version(definition)["subresources"] == {"status": {}}
     assert root(definition)["properties"]["status"]["default"] == {"observedGeneration": -1}
 
@@ -160,14 +160,14 @@ def test_list_types_merge_by_name_if_entries_have_one(
     assert {node["x-kubernetes-list-type"] for node in lists.values()} == {"map", "set", "atomic"}
 
 
-def test_enums_are_in_pascal_case_except_for_foreign_names(definition: dict[str, Any]) -> None:
-    other_words = {
-        path: [word for word in node["enum"] if not re.fullmatch(r"[A-Z0-9][A-Za-z0-9]*", word)]
+def test_enums_are_in_pascal_case_except_for_names_of_other_libraries(definition: dict[str, Any]) -> None:
+    other_values_by_path = {
+        path: [value for value in node["enum"] if not re.fullmatch(r"[A-Z0-9][A-Za-z0-9]*", value)]
         for path, node in nodes(root(definition))
         if "enum" in node
     }
-    fields = {path.rsplit(".", 1)[-1].strip("[]") for path, words in other_words.items() if words}
-    names_of_others = {
+    fields = {path.rsplit(".", 1)[-1].strip("[]") for path, values in other_values_by_path.items() if values}
+    fields_with_external_names = {
         "compression",
         "convActivation",
         "convPadding",
@@ -175,11 +175,11 @@ def test_enums_are_in_pascal_case_except_for_foreign_names(definition: dict[str,
         "estimates",
         "fcnetActivation",
     }
-    assert fields <= names_of_others | {"medium", "op"}
+    assert fields <= fields_with_external_names | {"medium", "op"}
 
 
 def test_descriptions_name_the_defaults_of_fields(definition: dict[str, Any]) -> None:
-    untold = [
+    paths_without_default = [
         path
         for path, node in nodes(root(definition))
         if path.startswith(".spec.")
@@ -187,7 +187,7 @@ def test_descriptions_name_the_defaults_of_fields(definition: dict[str, Any]) ->
         and "properties" not in node
         and "Default:" not in node["description"]
     ]
-    assert untold == []
+    assert paths_without_default == []
     spec = root(definition)["properties"]["spec"]["properties"]
     assert spec["seed"]["description"].endswith(" Default: 0.")
     assert spec["runPolicy"]["properties"]["backoffLimit"]["description"].endswith(" Default: 3.")
@@ -219,7 +219,7 @@ def test_schema_has_informative_defaults_only() -> None:
     assert spec["seed"]["default"] == 0
     assert spec["pipeline"]["default"] == {}
     assert spec["pipeline"]["properties"]["windowSteps"]["default"] == 2**20
-    # Absent and empty are the same, and platform defaults come in later.
+    # An empty section means the same as none, and the operator adds the platform's defaults later.
     assert "default" not in spec["cluster"]
     assert "default" not in spec["evaluation"]
 
@@ -236,7 +236,7 @@ def test_exclusive_fields_become_rules() -> None:
 def test_options_are_the_union_of_all_algorithms(stub_spec: dict[str, Any]) -> None:
     config = stub_spec["properties"]["config"]["properties"]
     assert sorted(config) == ["alphaLr", "bcIters", "gradClip", "in", "lr", "tau"]
-    # What the algorithms disagree about is left to the loader.
+    # If the algorithms disagree about a type, only the loader checks it.
     assert config["bcIters"] == {
         "type": "integer",
         "format": "int64",
@@ -260,20 +260,20 @@ def test_inapplicable_option_is_refused_by_name(stub_spec: dict[str, Any]) -> No
         for rule in rules(stub_spec)
         if (match := re.match(r"'config\.(\w+) does not apply", rule.get("messageExpression", "")))
     }
-    # alphaLr and tau have no one type, so CEL cannot see them; lr is no field of IQL, but the same holds.
+    # CEL cannot read alphaLr, tau and lr, since each accepts several types.
     assert sorted(rules_by_option) == ["bcIters", "gradClip", "in"]
     assert "self.algorithm in ['CQL', 'IQL']" in rules_by_option["bcIters"]["rule"]
     assert "has(self.config.__in__)" in rules_by_option["in"]["rule"]
     assert "a field of CQL'" in rules_by_option["gradClip"]["messageExpression"]
 
 
-def test_unknown_algorithms_and_those_of_the_other_kind_are_refused(stub_spec: dict[str, Any]) -> None:
+def test_unknown_algorithm_or_one_of_another_kind_is_refused(stub_spec: dict[str, Any]) -> None:
     (rule,) = [rule for rule in rules(stub_spec) if "algorithm is" in rule.get("messageExpression", "")]
     assert "['BC', 'CQL', 'IQL']" in rule["rule"]
     assert "PPO" not in rule["rule"]
 
 
-def defining(definition: dict[str, Any]) -> set[str]:
+def run_defining_fields(definition: dict[str, Any]) -> set[str]:
     spec = root(definition)["properties"]["spec"]
     return {
         rule["message"].split(" ")[0]
@@ -282,8 +282,8 @@ def defining(definition: dict[str, Any]) -> set[str]:
     }
 
 
-def test_defining_field_of_recording_changes_only_with_the_revision() -> None:
-    assert defining(custom_resource_definitions(STUB)["offlinerecordings"]) == {
+def test_run_defining_fields_of_recording_change_only_with_the_revision() -> None:
+    assert run_defining_fields(custom_resource_definitions(STUB)["offlinerecordings"]) == {
         "environment",
         "policy.train.algorithm",
         "policy.train.config",
@@ -310,8 +310,8 @@ def test_defining_field_of_recording_changes_only_with_the_revision() -> None:
     }
 
 
-def test_defining_field_of_training_changes_only_with_the_revision() -> None:
-    paths = defining(custom_resource_definitions(STUB)["offlinetrainings"])
+def test_run_defining_fields_of_training_change_only_with_the_revision() -> None:
+    paths = run_defining_fields(custom_resource_definitions(STUB)["offlinetrainings"])
     assert {"algorithm", "config", "model", "input", "seed", "checkpoint.path"} <= paths
     mutable = {
         "stop",
@@ -329,12 +329,12 @@ def test_defining_field_of_training_changes_only_with_the_revision() -> None:
 
 
 def test_transition_rules_compare_only_set_fields(stub_spec: dict[str, Any]) -> None:
-    by_message = {rule.get("message", "").split(" ")[0]: rule["rule"] for rule in rules(stub_spec)}
-    assert by_message["seed"] == "self.revision > oldSelf.revision || self.seed == oldSelf.seed"
-    now, before = "has(self.initialCheckpoint)", "has(oldSelf.initialCheckpoint)"
-    same = "self.initialCheckpoint == oldSelf.initialCheckpoint"
-    assert by_message["initialCheckpoint"] == (
-        f"self.revision > oldSelf.revision || (({now}) ? ({before}) && {same} : !({before}))"
+    rule_by_field = {rule.get("message", "").split(" ")[0]: rule["rule"] for rule in rules(stub_spec)}
+    assert rule_by_field["seed"] == "self.revision > oldSelf.revision || self.seed == oldSelf.seed"
+    is_set, was_set = "has(self.initialCheckpoint)", "has(oldSelf.initialCheckpoint)"
+    is_equal = "self.initialCheckpoint == oldSelf.initialCheckpoint"
+    assert rule_by_field["initialCheckpoint"] == (
+        f"self.revision > oldSelf.revision || (({is_set}) ? ({was_set}) && {is_equal} : !({was_set}))"
     )
 
 
@@ -384,8 +384,8 @@ def test_structural_schema_of_a_model() -> None:
     }
 
 
-def test_unfilled_default_objects_pass_their_rules(definition: dict[str, Any]) -> None:
-    """The API server checks them before it fills in the defaults inside."""
+def test_default_objects_pass_their_rules_before_inner_defaults_are_set(definition: dict[str, Any]) -> None:
+    """The API server checks the rules of a default object before it sets the defaults within."""
     num_checks = 0
     for schema in schemas_below(root(definition)):
         default = schema.get("default")

@@ -901,10 +901,10 @@ class TestModuleSpec:
         assert config.replaced_options == []
 
     def test_other_forms_of_module_spec_are_accepted(self) -> None:
-        spec = RLModuleSpec("module_toys:RLlibForm", {"h": 9, "max_seq_len": 7})
+        spec = RLModuleSpec("module_toys:RLlibModule", {"h": 9, "max_seq_len": 7})
         many = MultiRLModuleSpec(rl_module_specs={"default_policy": spec})
         model = bc().rl_module(rl_module_spec=many).to_resource().spec.model
-        assert model.module_class == "module_toys:RLlibForm"
+        assert model.module_class == "module_toys:RLlibModule"
         assert (model.module_options, model.max_seq_len) == ({"h": 9, "max_seq_len": 7}, 7)
         default = RLModuleSpec(PolicyModule, {"fcnet_hiddens": [8]})
         assert bc().rl_module(rl_module_spec=default).to_resource().spec.model.fcnet_hiddens == [8]

@@ -52,19 +52,19 @@ def test_tune_prints_table_and_winner(hindcast, training_folder):
         "0",
         "--json",
     ]
-    set_aside = json.loads(hindcast(*arguments).out)
-    assert set_aside["estimates"]["wis"]["value"] == document["confirmation"]["value"]
+    evaluation = json.loads(hindcast(*arguments).out)
+    assert evaluation["estimates"]["wis"]["value"] == document["confirmation"]["value"]
     refusal = hindcast("evaluate", document["retrained"], "--set-aside")
     assert "again/winner/r1 is not in the folder of a run with evaluation.offline.setAside" in refusal.err
 
 
 def test_tune_with_invalid_options_trains_nothing(hindcast, training_folder):
-    for over, message in {
+    for option, message in {
         "config.lr=1e-3,fast": "error: trial 2 (config.lr=fast): spec.config.lr is 'fast' (text)",
         "config.lr=1": "trial 1 (config.lr=1): spec.evaluation.offline.setAside (--confirm) provides 4 ep",
         "model.fcnetHiddens=[8],[-8]": "error: trial 2 (model.fcnetHiddens=[-8]): spec.model",
     }.items():
-        result = hindcast("tune", "tuned.yaml", "--over", over)
+        result = hindcast("tune", "tuned.yaml", "--over", option)
         assert result.code == 2
         assert message in result.err
     assert not (training_folder / "runs").exists()

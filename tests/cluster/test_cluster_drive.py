@@ -395,10 +395,10 @@ class TestTraining:
     ("component", "expected"),
     [
         (
-            {"pipeline": {"preLearner": "broken_components:RaisingLearner"}},
+            {"pipeline": {"preLearner": "broken_components:RaisingPreLearner"}},
             ("raised LookupError", "raise Lookup"),
         ),
-        ({"algorithm": "broken_components:ChangesTheBatch"}, ("changes the batch's 'obs'", "class Changes")),
+        ({"algorithm": "broken_components:ChangesBatch"}, ("changes the batch's 'obs'", "class Changes")),
     ],
 )
 def test_error_in_custom_component_reaches_status(
@@ -408,7 +408,7 @@ def test_error_in_custom_component_reaches_status(
     walks: Path,
     channel: RecordingChannel,
 ) -> None:
-    """One that reads and one that learns; `tests/run/test_run_broken_components.py` has all."""
+    """Test one component of reading and one of learning; `tests/run/test_run_broken_components.py` tests all."""
     message, line = expected
     if "algorithm" in component:
         component = {**component, "config": {}, "customConfig": {"trainBatchSizePerLearner": 32}}

@@ -108,7 +108,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         ".output",
-        "compressColumns needs format SampleBatch; Parquet's columns are compressed by compression",
+        "compressColumns needs format SampleBatch; to compress Parquet, set compression",
     ): Examples(
         good=({"compressColumns": []}, {"compressColumns": ["obs"], "format": "SampleBatch"}),
         bad=({"compressColumns": ["obs"]}, {"compressColumns": ["obs"], "format": "JSON"}),

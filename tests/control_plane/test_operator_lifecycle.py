@@ -208,6 +208,6 @@ def assert_rests(operator: OperatorProcess) -> None:
 
 
 def is_at_rest(operator: OperatorProcess) -> bool:
-    before = operator.num_writes()
+    num_writes_before = operator.num_writes()
     time.sleep(2)
-    return operator.num_writes() == before
+    return operator.num_writes() == num_writes_before

@@ -195,10 +195,10 @@ def test_merge_refuses_or_renames_conflicting_episodes(tmp_path):
 def test_merge_of_incompatible_data_is_refused(tmp_path):
     block = make_block([2])
     wide = block.with_columns({**block.columns, "obs": block.columns["obs"].astype(np.float64)})
-    one = open_dataset(write_block(tmp_path / "a", block))
+    dataset = open_dataset(write_block(tmp_path / "a", block))
     incompatible = open_dataset(write_block(tmp_path / "b", wide, DataSpec.from_block(wide)))
     with pytest.raises(DataError, match=r"'obs' is float32 .* in one and float64"):
-        merge([one, incompatible])
+        merge([dataset, incompatible])
 
 
 def test_merge_fills_missing_infos_with_empty_ones(tmp_path):
@@ -219,9 +219,9 @@ def test_merge_fills_missing_infos_with_empty_ones(tmp_path):
 
 def test_copies_in_several_folders_count_once(tmp_path):
     """A folder is copied, and some of its episodes are filtered into another folder."""
-    one = open_dataset(write_block(tmp_path / "data/one", make_block([2, 3, 4])))
+    dataset = open_dataset(write_block(tmp_path / "data/one", make_block([2, 3, 4])))
     shutil.copytree(tmp_path / "data/one", tmp_path / "data/copy")
-    write(one.select([1]), Target(resolve(tmp_path / "data/best")))
+    write(dataset.select([1]), Target(resolve(tmp_path / "data/best")))
     write_block(tmp_path / "data/other", make_block([5], first=7))
     every = open_dataset(tmp_path / "data")
     assert sorted(ids(every)) == ["e0", "e1", "e2", "e7"]

@@ -52,11 +52,11 @@ def test_recording_consists_of_its_listed_files(kit, tmp_path, blocks, manifest)
 
 def test_file_committed_between_listing_and_reading_commits_counts(kit, tmp_path, blocks, monkeypatch):
     kit.record(tmp_path / "d", *blocks, manifest=False)
-    late = min((tmp_path / "d").glob("*.parquet"))
-    late.rename(tmp_path / "late")
+    missing_file = min((tmp_path / "d").glob("*.parquet"))
+    missing_file.rename(tmp_path / "late")
 
     def read_commits_later(folder):
-        (tmp_path / "late").rename(late)
+        (tmp_path / "late").rename(missing_file)
         return read_commits(folder)
 
     monkeypatch.setattr(sources, "read_commits", read_commits_later)

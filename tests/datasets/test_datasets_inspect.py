@@ -163,9 +163,14 @@ def test_coverage_counts_cells_along_the_principal_components():
 
 
 def test_coverage_of_one_dimension_and_of_none():
-    one = coverage_of(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
-    assert one is not None
-    assert (one.occupied_share, one.explained_variance, len(one.counts), len(one.counts[0])) == (1, 1, 20, 1)
+    coverage = coverage_of(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
+    assert coverage is not None
+    assert (
+        coverage.occupied_share,
+        coverage.explained_variance,
+        len(coverage.counts),
+        len(coverage.counts[0]),
+    ) == (1, 1, 20, 1)
     noise = np.random.default_rng(0).normal(size=(1000, 3)) * 1e-9
     line = coverage_of(np.linspace(0, 1, 1000)[:, None] * [1.0, -2.0, 1e9] + noise)
     assert line is not None

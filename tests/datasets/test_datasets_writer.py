@@ -42,7 +42,7 @@ def test_written_episodes_are_read_back(kit, tmp_path, compression):
     assert entry.bytes == path.stat().st_size
     assert entry.checksum == hashlib.sha256(path.read_bytes()).hexdigest()
     assert [group.lengths for group in entry.row_groups] == [(3, 1, 4, 0, 2)]
-    assert kit.names(tmp_path / "d") == [entry.path]
+    assert kit.file_names(tmp_path / "d") == [entry.path]
 
 
 def test_columns_have_no_dictionary_and_no_statistics(kit, tmp_path):
@@ -96,11 +96,11 @@ def test_wrong_columns_are_refused_and_all_files_deleted(kit, tmp_path):
         resolve(tmp_path), kit.spec(kit.block()), "s", max_rows_per_file=1, row_group_bytes=10
     )
     writer.write(kit.block([3, 3, 3]))
-    assert [name for name in kit.names(tmp_path) if not name.startswith(".")]
+    assert [name for name in kit.file_names(tmp_path) if not name.startswith(".")]
     block = kit.block()
     with pytest.raises(DataError, match="'actions' is float32"):
         writer.write(block.with_columns({**block.columns, "actions": block.columns["rewards"]}))
-    assert kit.names(tmp_path) == []
+    assert kit.file_names(tmp_path) == []
 
 
 def test_unknown_compression_is_named(kit, tmp_path):
@@ -111,14 +111,14 @@ def test_unknown_compression_is_named(kit, tmp_path):
 def test_leaving_the_context_closes_or_aborts(kit, tmp_path):
     with BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s") as writer:
         writer.write(kit.block())
-    assert kit.names(tmp_path) == ["s-000.parquet"]
+    assert kit.file_names(tmp_path) == ["s-000.parquet"]
     with (
         pytest.raises(KeyboardInterrupt),
         BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "t", row_group_bytes=10) as writer,
     ):
         writer.write(kit.block())
         raise KeyboardInterrupt
-    assert kit.names(tmp_path) == ["s-000.parquet"]
+    assert kit.file_names(tmp_path) == ["s-000.parquet"]
 
 
 def test_close_twice_returns_the_same_files(kit, tmp_path):
@@ -149,10 +149,10 @@ def test_full_disk_is_reported_and_leaves_no_files(kit, small_disk):
     with pytest.raises(StorageError, match=r"cannot write .*s-000.parquet: the disk is full"):
         for i in range(100):
             writer.write(kit.block([5000], first=i))
-    assert kit.names(folder) == []
+    assert kit.file_names(folder) == []
     del writer
     gc.collect()  # the Parquet writer underneath must not try to finish its file
-    assert kit.names(folder) == []
+    assert kit.file_names(folder) == []
 
 
 def test_disk_full_at_close_leaves_no_files(kit, tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_disk_full_at_close_leaves_no_files(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="the disk is full"):
         writer.close()
-    assert kit.names(tmp_path) == []
+    assert kit.file_names(tmp_path) == []
     assert writer.close() == ()
 
 
@@ -203,7 +203,7 @@ def test_kill_leaves_only_complete_and_temporary_files(kit, tmp_path):
     script = WRITE_SCRIPT.replace("FOLDER", repr(str(tmp_path)))
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr
-    names = kit.names(tmp_path)
+    names = kit.file_names(tmp_path)
     assert names[0].startswith(".000003-b2-002.parquet.")
     assert names[1:] == ["000003-b2-000.parquet", "000003-b2-001.parquet"]
     assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names[1:]] == [2, 2]
@@ -211,7 +211,7 @@ def test_kill_leaves_only_complete_and_temporary_files(kit, tmp_path):
         range=3, files=(FileEntry.from_row_groups(names[1], 0, "", []),), episodes=2, timesteps=2, first=0
     )
     remove_orphans(resolve(tmp_path), [commit])
-    assert kit.names(tmp_path) == [names[1]]
+    assert kit.file_names(tmp_path) == [names[1]]
 
 
 # --- fragments

@@ -25,11 +25,11 @@ def data(tmp_path, monkeypatch):
 
 
 def test_each_file_counts_once_however_many_links_lead_to_it(tmp_path, data):
-    one = sorted(data.glob("*.parquet"))[0]
+    file = sorted(data.glob("*.parquet"))[0]
     link_folder = tmp_path / "linked"
     link_folder.mkdir()
-    (link_folder / "a.parquet").symlink_to(one)
-    (link_folder / "b.parquet").symlink_to(one)
+    (link_folder / "a.parquet").symlink_to(file)
+    (link_folder / "b.parquet").symlink_to(file)
     (link_folder / "sub").symlink_to(data)
     assert open_dataset(link_folder).num_episodes == 10
     assert open_dataset(f"{link_folder}/**/*.parquet").num_episodes == 10
@@ -66,7 +66,7 @@ def test_broken_link_among_tables_is_refused(tmp_path):
 
 
 def test_file_and_link_to_it_are_refused_as_named_twice(tmp_path, data):
-    one = sorted(data.glob("*.parquet"))[0]
-    (tmp_path / "link.parquet").symlink_to(one)
+    file = sorted(data.glob("*.parquet"))[0]
+    (tmp_path / "link.parquet").symlink_to(file)
     with pytest.raises(DataError, match="occurs twice"):
-        open_dataset([one, tmp_path / "link.parquet"])
+        open_dataset([file, tmp_path / "link.parquet"])

@@ -35,15 +35,15 @@ class Net(RLModule):
         return {"action_dist_inputs": self.net(batch["obs"])}
 
 
-class Told(Callbacks):
+class ReportsIteration(Callbacks):
     def on_train_result(self, *, result, **kwargs):
-        result["told"] = result["training_iteration"]
+        result["reported_iteration"] = result["training_iteration"]
 """
 WORK: dict[str, Any] = {
     "algorithm": "IQL",
     "config": {"trainBatchSizePerLearner": 32, "beta": 1.0},
-    "model": {"moduleClass": "own:Net", "moduleOptions": {"units": 32}},
-    "callbacks": ["own:Told"],
+    "model": {"moduleClass": "custom:Net", "moduleOptions": {"units": 32}},
+    "callbacks": ["custom:ReportsIteration"],
     "learners": {"replicas": 2},
     "pipeline": {"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": UPDATES},
     "stop": {"iterations": ITERATIONS},
@@ -67,14 +67,14 @@ def test_training_resumes_after_suspend_and_deleted_head(
     }
     shorter = {**WORK, "stop": {"iterations": ITERATIONS - 20}}
     kube.apply(
-        code_config_map(slow=slow_environment(1.0), own=USER_MODULE),
+        code_config_map(slow=slow_environment(1.0), custom=USER_MODULE),
         training("clone", "data", **shorter, **evaluation_spec),
     )
     kube.wait_for_iteration("clone", 5)
     suspended_at = suspend(kube)
     assert suspended_at >= 5
 
-    kube.apply(code_config_map(slow=slow_environment(3.0), own=USER_MODULE))
+    kube.apply(code_config_map(slow=slow_environment(3.0), custom=USER_MODULE))
     kube.patch("OfflineTraining", "clone", suspend=False, stop=WORK["stop"])
     kube.wait_for_state("OfflineTraining", "clone", "Running")
     kube.wait_for_iteration("clone", suspended_at + 5)
@@ -86,7 +86,7 @@ def test_training_resumes_after_suspend_and_deleted_head(
     for pod in kube.pods("head", "clone"):
         kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
     # The third attempt has no reason to be slow.
-    kube.apply(code_config_map(slow=slow_environment(0.0), own=USER_MODULE))
+    kube.apply(code_config_map(slow=slow_environment(0.0), custom=USER_MODULE))
     kube.wait_for_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
     status = kube.wait_for_state("OfflineTraining", "clone", "Succeeded")
 
@@ -101,7 +101,7 @@ def test_training_resumes_after_suspend_and_deleted_head(
     numbers = list(range(1, ITERATIONS + 1))
     assert [result["training_iteration"] for result in results] == numbers
     assert [result["num_updates_lifetime"] for result in results] == [UPDATES * number for number in numbers]
-    assert [result["told"] for result in results] == numbers
+    assert [result["reported_iteration"] for result in results] == numbers
     (tmp_path / "own.py").write_text(USER_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     alone = train_uninterrupted(tmp_path)

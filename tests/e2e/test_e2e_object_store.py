@@ -1,5 +1,5 @@
-"""Data in a bucket that fails requests: prepared on the pool of data workers, trained on by a custom algorithm, the run
-kept there and its policy exported.
+"""Train on a table in a bucket that fails requests: data workers prepare it, a custom algorithm learns from it, the run
+is stored in the bucket, and its policy is exported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USER_MODULE = """\
 from hindcast.algorithms.bc import BC
 
 
-class Own(BC):
+class CustomBC(BC):
     pass
 """
 
@@ -33,13 +33,13 @@ def test_table_in_bucket_is_prepared_and_trained_on(kube: Kube, tmp_path: Path) 
         _put_scrambled_rows(lake)
         lake.put_secret(kube)
         kube.apply(
-            code_config_map(own=USER_MODULE),
+            code_config_map(custom=USER_MODULE),
             training(
                 "lake",
                 f"{lake.uri}/table",
                 observationSpace={"type": "Box", "low": -10, "high": 10, "shape": [WIDTH]},
                 actionSpace={"type": "Discrete", "n": 2},
-                algorithm="own:Own",
+                algorithm="custom:CustomBC",
                 config=None,
                 customConfig={"lr": 1e-3, "trainBatchSizePerLearner": 64},
                 cluster={**lake.cluster(), **CODE_CLUSTER},
@@ -52,17 +52,17 @@ def test_table_in_bucket_is_prepared_and_trained_on(kube: Kube, tmp_path: Path) 
         assert status["runs"][0]["attempt"] == 1
         (manifest,) = [name for name in lake.names("runs/.cache/prepared") if name.endswith("/manifest.json")]
         files = json.loads(lake.read(manifest))["files"]
-        assert len(files) > 1  # partitions
+        assert len(files) > 1  # one per partition
         assert sum(file["rows"] for file in files) == EPISODES
         assert sum(file["timesteps"] for file in files) == EPISODES * LENGTH
         assert any("/module/" in name for name in lake.names("runs/lake/r1"))
-        log_text = kube.kubectl("get", "otr,rayjobs,rayclusters,pods,events", "--output", "yaml")
-        assert SECRET not in log_text
+        resource_text = kube.kubectl("get", "otr,rayjobs,rayclusters,pods,events", "--output", "yaml")
+        assert SECRET not in resource_text
         assert _export_policy(kube, lake, tmp_path / "exported")(np.zeros(WIDTH, np.float32)) in (0, 1)
 
 
 def _export_policy(kube: Kube, lake: Bucket, folder: Path) -> OnnxPolicy:
-    """The run's policy, exported by the training's name on this machine."""
+    """Export the run's policy on this machine, by the training's name."""
     run(
         *(sys.executable, "-m", "hindcast.cli.main", "export", "training/lake", str(folder)),
         *("--namespace", kube.namespace),
@@ -72,7 +72,7 @@ def _export_policy(kube: Kube, lake: Bucket, folder: Path) -> OnnxPolicy:
 
 
 def _put_scrambled_rows(lake: Bucket) -> None:
-    """More rows than are prepared in one process, in no order."""
+    """Write more rows than one process prepares, in random order."""
     rng = np.random.default_rng(7)
     obs = rng.standard_normal((EPISODES, LENGTH + 1, WIDTH), dtype=np.float32)
     t = np.tile(np.arange(LENGTH), EPISODES)
@@ -89,8 +89,8 @@ def _put_scrambled_rows(lake: Bucket) -> None:
     rows = pa.table(columns).take(pa.array(rng.permutation(EPISODES * LENGTH)))
     size = -(-len(rows) // FILES)
     for number in range(FILES):
-        part = rows.slice(number * size, size)
-        pq.write_table(part, f"{lake.name}/table/part-{number}.parquet", filesystem=lake.files)
+        file_rows = rows.slice(number * size, size)
+        pq.write_table(file_rows, f"{lake.name}/table/part-{number}.parquet", filesystem=lake.files)
 
 
 def _vectors(values: np.ndarray) -> pa.Array:

@@ -15,30 +15,30 @@ class Chain:
 
     def __init__(self, seed: int, *, actions_matter: bool = True) -> None:
         rng = np.random.default_rng(seed)
-        self.following = rng.dirichlet(np.ones(self.states), (self.states, 2))
+        self.transition_probs = rng.dirichlet(np.ones(self.states), (self.states, 2))
         self.reward = 1.0 + rng.normal(size=(self.states, 2))
         if not actions_matter:
-            self.following[:, 1], self.reward[:, 1] = self.following[:, 0], self.reward[:, 0]
+            self.transition_probs[:, 1], self.reward[:, 1] = self.transition_probs[:, 0], self.reward[:, 0]
         self.behaviour = rng.uniform(0.3, 0.7, self.states)
         self.target = np.clip(self.behaviour + rng.uniform(-0.2, 0.2, self.states), 0.1, 0.9)
         self.q, self.v = self._values(self.target)
 
     @property
-    def truth(self) -> float:
+    def target_return(self) -> float:
         """Expected discounted return of the target."""
         return float(self.v[0].mean())
 
     @property
-    def truth_of_behaviour(self) -> float:
+    def behaviour_return(self) -> float:
         """Expected discounted return of the behaviour."""
         return float(self._values(self.behaviour)[1][0].mean())
 
     def _values(self, policy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         q, v = np.zeros((self.steps + 1, self.states, 2)), np.zeros((self.steps + 1, self.states))
-        chances = np.stack([1 - policy, policy], -1)
+        probs = np.stack([1 - policy, policy], -1)
         for t in range(self.steps - 1, -1, -1):
-            q[t] = self.reward + self.gamma * self.following @ v[t + 1]
-            v[t] = (chances * q[t]).sum(-1)
+            q[t] = self.reward + self.gamma * self.transition_probs @ v[t + 1]
+            v[t] = (probs * q[t]).sum(-1)
         return q, v
 
     def play(
@@ -53,14 +53,14 @@ class Chain:
             states[:, t] = state
             actions[:, t] = rng.random(episodes) < self.behaviour[state]
             rewards[:, t] = self.reward[state, actions[:, t]] + rng.normal(scale=0.1, size=episodes)
-            state = _draw(rng, self.following[state, actions[:, t]])
+            state = _draw(rng, self.transition_probs[state, actions[:, t]])
         return states, actions, rewards
 
     def record(self, episodes: int, seed: int, bias: float = 0.3) -> Evidence:
         """Play the behaviour; return the evidence, with an error of `bias` in both Q and V."""
         states, actions, rewards = self.play(episodes, seed)
         target, behaviour = (
-            np.where(actions, chance[states], 1 - chance[states]) for chance in (self.target, self.behaviour)
+            np.where(actions, prob[states], 1 - prob[states]) for prob in (self.target, self.behaviour)
         )
         t = np.arange(self.steps)
         values = Values(
@@ -72,5 +72,5 @@ class Chain:
         return Evidence(np.full(episodes, self.steps), rewards.ravel(), self.gamma, ratios.ravel(), values)
 
 
-def _draw(rng: np.random.Generator, chances: NDArray[np.float64]) -> NDArray[np.int64]:
-    return (chances.cumsum(-1) < rng.random(len(chances))[:, None]).sum(-1)
+def _draw(rng: np.random.Generator, probs: NDArray[np.float64]) -> NDArray[np.int64]:
+    return (probs.cumsum(-1) < rng.random(len(probs))[:, None]).sum(-1)

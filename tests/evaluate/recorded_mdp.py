@@ -74,8 +74,8 @@ class Tabular:
         self.spaces = (gym.spaces.Box(0, 1, (size,)), gym.spaces.Discrete(2))
 
     @property
-    def truth(self) -> float:
-        return self.chain.truth
+    def target_return(self) -> float:
+        return self.chain.target_return
 
     def policy(self) -> Policy:
         chances = np.stack([1 - self.chain.target, self.chain.target])
@@ -110,7 +110,7 @@ class Continuous:
         self.target = self.behaviour + rng.normal(scale=0.15, size=self.states)
 
     @property
-    def truth(self) -> float:
+    def target_return(self) -> float:
         step_reward = 3.0 - (np.square(self.target - self.goal).mean() + self.deviation**2)
         return float(sum(self.gamma**t for t in range(self.steps)) * step_reward)
 

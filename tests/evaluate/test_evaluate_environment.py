@@ -85,9 +85,9 @@ class TestReport:
         assert greedy.returns != exploring.returns
 
     def test_evaluation_leaves_policy_unchanged(self, policy: Policy) -> None:
-        before = policy.digest
+        digest_before = policy.digest
         evaluate_policy(policy, ENVIRONMENT)
-        assert policy.digest == before
+        assert policy.digest == digest_before
 
     @pytest.mark.parametrize("duration", [1, 3, 8, 20])
     def test_report_has_requested_number_of_episodes(self, policy: Policy, duration: int) -> None:

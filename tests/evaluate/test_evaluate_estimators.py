@@ -217,8 +217,8 @@ def test_intervals_contain_truth_as_often_as_stated() -> None:
                 math.nan,
                 math.nan,
             )
-            num_covered[name] += low <= chain.truth <= high
-            errors[name] += (values[name] - chain.truth) ** 2
+            num_covered[name] += low <= chain.target_return <= high
+            errors[name] += (values[name] - chain.target_return) ** 2
     assert all(num_covered[name] >= 0.88 * count for name in NAMES if name != "dm"), num_covered
     assert num_covered["dm"] < 0.2 * count  # its model is off, which leaving out episodes cannot show
     assert errors["wis"] < errors["is"]

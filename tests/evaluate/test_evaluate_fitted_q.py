@@ -21,9 +21,9 @@ def test_values_equal_linear_solution(tmp_path: Path) -> None:
     mdp = Tabular(3)
     chain, policy = mdp.chain, mdp.policy()
     size, steps = chain.states, chain.steps
-    chances = np.stack([1 - chain.target, chain.target], -1)
-    transitions = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", chances, chain.following))
-    rewards = np.tile((chances * chain.reward).sum(-1), steps)
+    probs = np.stack([1 - chain.target, chain.target], -1)
+    transitions = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", probs, chain.transition_probs))
+    rewards = np.tile((probs * chain.reward).sum(-1), steps)
     exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * transitions, rewards)
     window = load_window(mdp.record(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
     fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)

@@ -51,7 +51,7 @@ def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> 
     for name, estimate in report.estimates.items():
         low, high = estimate.interval or (math.nan, math.nan)
         assert low <= estimate.value <= high, name
-        assert abs(estimate.value - mdp.truth) < high - low + 0.02 * abs(mdp.truth), name
+        assert abs(estimate.value - mdp.target_return) < high - low + 0.02 * abs(mdp.target_return), name
     assert 30 < (report.effective_episodes or 0) <= 300
     assert (report.calibration is None) == logp
     if report.calibration:
@@ -77,8 +77,8 @@ def test_intervals_contain_truth_as_often_as_stated(
             report = evaluate_recording(mdp, tmp_path / f"{seed}-{logp}", seed, logp=logp)
             for name, estimate in report.estimates.items():
                 low, high = estimate.interval or (math.nan, math.nan)
-                is_covered.setdefault((logp, name), []).append(low <= mdp.truth <= high)
-                errors.setdefault((logp, name), []).append((estimate.value - mdp.truth) ** 2)
+                is_covered.setdefault((logp, name), []).append(low <= mdp.target_return <= high)
+                errors.setdefault((logp, name), []).append((estimate.value - mdp.target_return) ** 2)
     shares = {key: np.mean(flags) for key, flags in is_covered.items()}
     assert all(len(is_covered[logp, name]) >= 0.9 * seeds for logp in (True, False) for name in ALL_ESTIMATES)
     assert all(share >= 0.88 for share in shares.values()), str(shares)  # all of them: it takes an hour

@@ -19,11 +19,11 @@ def test_verdict_is_wrong_no_more_often_than_stated(estimate: str) -> None:
         chain = Chain(seed, actions_matter=seed % 2 == 0)
         data = chain.record(200, seed)
         values = estimates(data, resamples(200, 200, seed))
-        effective = effective_episodes(data.weights[data.last_step])
+        num_effective = effective_episodes(data.weights[data.last_step])
         verdict = verdict_from_resamples(
-            values[estimate][1:] - values["behaviour"][1:], values["behaviour"][1:], estimate, effective
+            values[estimate][1:] - values["behaviour"][1:], values["behaviour"][1:], estimate, num_effective
         )
-        gain = chain.truth - chain.truth_of_behaviour
+        gain = chain.target_return - chain.behaviour_return
         truth = "unknown" if abs(gain) < 1e-9 else "better" if gain > 0 else "worse"
         num_wrong += verdict.answer not in ("unknown", truth)
         num_right += verdict.answer == truth != "unknown"
@@ -45,7 +45,7 @@ def test_sentence_states_probability() -> None:
     )
 
 
-def test_verdict_without_difference_is_even() -> None:
+def test_verdict_without_difference_has_probability_one_half() -> None:
     returns = np.linspace(0, 1, 100)
     assert verdict_from_resamples(np.full(100, 1e-6), returns, "wdr", 100).probability == 0.5
 

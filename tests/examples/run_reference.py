@@ -1,10 +1,10 @@
-"""Runs RLlib's code blocks in `examples/reference/`, one after the other in one process.
+"""Run RLlib's code blocks in `examples/reference/`, one after the other in one process.
 
     python run_reference.py FOLDER whole|shorter
 
 Each line of standard input is a file; the same line of FOLDER/outcomes.jsonl is its outcome: null, or a traceback.
 `/tmp/` in a block is replaced by FOLDER, and a block can import the blocks before it as modules. `shorter` trains and
-records less (SHORTER).
+records less (SHORTER_CODE).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import ModuleType
 from hindcast import AlgorithmConfig
 from hindcast.errors import UserError
 
-SHORTER = {
+SHORTER_CODE = {
     "in range(10)": "in range(2)",
     "evaluation_duration=50": "evaluation_duration=25",
     '"evaluation_duration": 100': '"evaluation_duration": 20',
@@ -43,7 +43,7 @@ def main(folder: Path, shorter: bool) -> None:
 
 def outcome(file: Path, folder: Path, shorter: bool) -> str | None:
     source = file.read_text().replace("/tmp/", f"{folder}/")
-    for code, replacement in SHORTER.items() if shorter else ():
+    for code, replacement in SHORTER_CODE.items() if shorter else ():
         source = source.replace(code, replacement)
     try:
         if file.suffix == ".sh":

@@ -1,4 +1,4 @@
-"""Runs every code block of RLlib's pages, one after the other, as a reader would."""
+"""Run every code block of RLlib's pages, one after the other, as a reader would."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from reference_examples import blocks  # noqa: E402
-from run_reference import SHORTER  # noqa: E402
+from run_reference import SHORTER_CODE  # noqa: E402
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
 EPISODES = repeats(50, soak=500)
-RETURN = repeats(200, soak=400)
+MIN_RETURN = repeats(200, soak=400)
 """Minimum return of the expert and its clone, which train until an evaluation reaches 250, or 450 in a soak."""
 SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -39,13 +39,13 @@ class Pages:
     """A process that runs the blocks in the order of the pages, each when its outcome is first requested.
 
     Attributes:
-        folder: where they run, with `ray_results` of the expert's and the clone's.
+        folder: working directory of the blocks; `ray_results` in it has the experiments of the expert and the clone.
     """
 
     def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
         self.folder = folder
         self._process = process
-        self._lines = folder / "outcomes.jsonl"
+        self._outcomes_file = folder / "outcomes.jsonl"
 
     def outcome(self, file: Path) -> str | None:
         """Return the traceback of a block, or None if it succeeded."""
@@ -58,11 +58,11 @@ class Pages:
         return outcomes[index]
 
     def _outcomes(self) -> list[str | None]:
-        if not self._lines.exists():
+        if not self._outcomes_file.exists():
             return []
         return [
             json.loads(line)
-            for line in self._lines.read_text().splitlines(keepends=True)
+            for line in self._outcomes_file.read_text().splitlines(keepends=True)
             if line.endswith("\n")
         ]
 
@@ -70,7 +70,7 @@ class Pages:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[Pages]:
     folder = tmp_path_factory.mktemp("reference")
-    programs = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    search_path = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [
@@ -80,7 +80,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterato
                 "whole" if LAYER == "soak" else "shorter",
             ],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "runtime"), "PATH": programs, "HOME": str(folder)},
+            env={**os.environ, "PYTHONPATH": str(ROOT / "runtime"), "PATH": search_path, "HOME": str(folder)},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -104,25 +104,25 @@ def test_block_runs(pages: Pages, file: Path) -> None:
 
 def test_shortened_code_occurs_in_examples() -> None:
     text = "".join(file.read_text() for file in FILES)
-    assert [code for code in SHORTER if code not in text] == []
+    assert [code for code in SHORTER_CODE if code not in text] == []
 
 
 @pytest.mark.docs
 @pytest.mark.ray
 def test_examples_train_record_and_clone_expert(folder: Path) -> None:
     expert = Policy.load(checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
-    assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= RETURN
+    assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= MIN_RETURN
 
     data = folder / "docs_rllib_offline_recording"
     block = read_all(data)
     assert len(set(block.eps_id)) == block.num_episodes == EPISODES
-    assert block.columns["rewards"].sum() / EPISODES >= RETURN
+    assert block.columns["rewards"].sum() / EPISODES >= MIN_RETURN
     rows = [pq.ParquetFile(file).metadata.num_rows for file in data.glob("*.parquet")]
     assert rows == [25] * (EPISODES // 25)
     assert leftovers(data) == []
 
     clone = Policy.load(checkpoint(folder, "docs_rllib_offline_bc"))
-    assert np.mean(evaluate_policy(clone, CARTPOLE, duration=20).returns) >= RETURN
+    assert np.mean(evaluate_policy(clone, CARTPOLE, duration=20).returns) >= MIN_RETURN
 
 
 @pytest.mark.docs

@@ -73,7 +73,10 @@ def with_infos(reward: np.float32, keys: list[str]) -> dict:
 
 def write(path: Path, *states, rows_per_file: int | None = None) -> Path:
     """Write files with the names of RLlib's recorder."""
-    rows = [one if isinstance(one, bytes | None) else pack(one) for one in states]
+    rows = [
+        episode_state if isinstance(episode_state, bytes | None) else pack(episode_state)
+        for episode_state in states
+    ]
     size = rows_per_file or len(rows) or 1
     folder = path / "cartpoleenv" / "run-000001-00004"
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,15 +151,15 @@ def test_numpy_and_plain_flags_are_read(tmp_path, flag):
 
 def test_plain_lists_and_numbers_are_read(tmp_path):
     """Observations are lists of Python floats; actions and rewards are Python integers."""
-    one = state("a", 3)
-    one["observations"]["data"] = [[float(t), 0.5] for t in range(4)]
-    one["actions"]["data"] = [0, 1, 300]
-    one["rewards"]["data"] = [1, 2, 3]
+    episode_state = state("a", 3)
+    episode_state["observations"]["data"] = [[float(t), 0.5] for t in range(4)]
+    episode_state["actions"]["data"] = [0, 1, 300]
+    episode_state["rewards"]["data"] = [1, 2, 3]
     second = state("b", 2)
     second["observations"]["data"] = [[0.0, 1.0]] * 3
     second["actions"]["data"] = [-5, 2]
     second["rewards"]["data"] = [1.5, 2]
-    block = read_all(write(tmp_path, one, second))
+    block = read_all(write(tmp_path, episode_state, second))
     assert block.columns["obs"].tolist() == [[0, 0.5], [1, 0.5], [2, 0.5], [3, 0.5], [0, 1], [0, 1], [0, 1]]
     assert block.columns["actions"].tolist() == [0, 1, 300, -5, 2]
     assert block.columns["rewards"].tolist() == [1, 2, 3, 1.5, 2]
@@ -165,29 +168,29 @@ def test_plain_lists_and_numbers_are_read(tmp_path):
 
 def test_list_is_read_as_tuple_when_space_is_tuple(tmp_path):
     space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(4)))
-    one = state("a", 2)
-    one["observations"]["data"] = [[0, 1], [1, 2], [2, 3]]
-    one["_observation_space"] = {
+    episode_state = state("a", 2)
+    episode_state["observations"]["data"] = [[0, 1], [1, 2], [2, 3]]
+    episode_state["_observation_space"] = {
         "space": "tuple",
         "spaces": [{"space": "discrete", "n": n, "start": 0} for n in (3, 4)],
     }
-    dataset = open_dataset(write(tmp_path, one))
+    dataset = open_dataset(write(tmp_path, episode_state))
     assert dataset.spec.observation_space == space
     assert dataset.read(dataset.units[0]).columns["obs/1"].tolist() == [1, 2, 3]
 
 
 def test_infos_are_read_as_json(tmp_path):
-    one = state("a", 2)
-    one["infos"]["data"] = [{}, {"x": np.float32(1.5), "v": np.arange(2)}, {"n": None}]
-    block = read_all(write(tmp_path, one, state("b", 1)))
+    episode_state = state("a", 2)
+    episode_state["infos"]["data"] = [{}, {"x": np.float32(1.5), "v": np.arange(2)}, {"n": None}]
+    block = read_all(write(tmp_path, episode_state, state("b", 1)))
     assert block.columns["infos"].tolist() == ["", '{"x":1.5,"v":[0,1]}', '{"n":null}', "", ""]
 
 
 def test_space_that_only_rllib_has_is_unknown(tmp_path):
-    one = state(
+    episode_state = state(
         "a", 2, _action_space={"space": "simplex", "shape": [2], "concentration": None, "dtype": "<f4"}
     )
-    assert open_dataset(write(tmp_path, one)).spec.action_space is None
+    assert open_dataset(write(tmp_path, episode_state)).spec.action_space is None
 
 
 @st.composite
@@ -312,41 +315,41 @@ class TestUntrustedValues:
         evil[:] = [_Bomb(bomb), _Bomb(bomb)]
         assert pickle.loads(pickle.dumps(1)) == 1
         for field in ("observations", "actions", "infos"):
-            one = state("a", 1)
-            one[field]["data"] = evil
+            episode_state = state("a", 1)
+            episode_state[field]["data"] = evil
             with pytest.raises(
                 DataError,
                 match=r"uid_000000-0\.parquet is damaged \(row 0: .*object array, which is a pickle",
             ):
-                read_all(write(tmp_path / field, one))
+                read_all(write(tmp_path / field, episode_state))
         for where in ("one", "among others"):
-            one = state("a", 3)
+            episode_state = state("a", 3)
             item = {b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [2], b"data": evil.dumps()}
-            one["observations"]["data"] = (
-                [item] * 4 if where == "one" else [one["observations"]["data"][0]] * 3 + [item]
+            episode_state["observations"]["data"] = (
+                [item] * 4 if where == "one" else [episode_state["observations"]["data"][0]] * 3 + [item]
             )
             with pytest.raises(DataError, match="object array, which is a pickle"):
-                read_all(write(tmp_path / where, one))
+                read_all(write(tmp_path / where, episode_state))
         assert not bomb.exists()
 
     def test_extension_type_raises(self, tmp_path):
-        one = state("a", 1)
-        one["infos"]["data"] = [{"x": msgpack.ExtType(42, b"abc")}, {}]
+        episode_state = state("a", 1)
+        episode_state["infos"]["data"] = [{"x": msgpack.ExtType(42, b"abc")}, {}]
         with pytest.raises(DataError, match="a MessagePack extension of type 42 with 3 bytes"):
-            read_all(write(tmp_path / "x", one))
-        one = state("a", 1)
-        one["actions"]["data"] = [msgpack.ExtType(7, b"")]
+            read_all(write(tmp_path / "x", episode_state))
+        episode_state = state("a", 1)
+        episode_state["actions"]["data"] = [msgpack.ExtType(7, b"")]
         with pytest.raises(DataError, match="a MessagePack extension of type 7"):
-            read_all(write(tmp_path / "y", one))
+            read_all(write(tmp_path / "y", episode_state))
 
     @pytest.mark.parametrize("dtype", ["<M8[ns]", "|V8", "|S4", "f4, i8", "|O", [["a", "<f4"]], "garbage", 5])
     def test_dtype_without_binary_form_raises(self, tmp_path, dtype):
-        one = state("a", 1)
-        one["actions"]["data"] = [
+        episode_state = state("a", 1)
+        episode_state["actions"]["data"] = [
             {b"nd": True, b"type": dtype, b"kind": b"", b"shape": [1], b"data": bytes(8)}
         ]
         with pytest.raises(DataError, match=r"row 0: .*(an array of the dtype|object array)"):
-            read_all(write(tmp_path, one))
+            read_all(write(tmp_path, episode_state))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def batch(steps: int = 3, **changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *batches: Any) -> Path:
-    path.write_text("".join(json.dumps(one) + "\n" for one in batches))
+    path.write_text("".join(json.dumps(sample_batch) + "\n" for sample_batch in batches))
     return path
 
 
@@ -120,8 +120,8 @@ def test_agents_and_policies_have_separate_episodes(path: Path) -> None:
 def test_infos_outputs_and_composites_are_read(path: Path) -> None:
     infos = [{}, {"x": 1}, {"TimeLimit.truncated": True}]
     obs = {"camera": [[1, 2]] * 3, "pose": {"0": [0.5, 1.5, 2.5]}}
-    one = batch(obs=obs, new_obs=None, infos=infos, action_logp=[-0.5] * 3, seq_lens=[3])
-    rows = read_table(write(path, one))
+    sample_batch = batch(obs=obs, new_obs=None, infos=infos, action_logp=[-0.5] * 3, seq_lens=[3])
+    rows = read_table(write(path, sample_batch))
     assert rows.columns["obs/camera"].tolist() == [[1, 2]] * 3
     assert rows.columns["obs/pose/0"].tolist() == [0.5, 1.5, 2.5]
     assert rows.columns["action_logp"].tolist() == [-0.5] * 3
@@ -131,9 +131,9 @@ def test_infos_outputs_and_composites_are_read(path: Path) -> None:
 
 
 def test_schema_columns_and_filter_select_values(path: Path) -> None:
-    one = batch(obs=None, observation=batch()["obs"], new_obs=None, reward=[1, 2, 3], rewards=None)
+    sample_batch = batch(obs=None, observation=batch()["obs"], new_obs=None, reward=[1, 2, 3], rewards=None)
     rows = read_table(
-        write(path, one, one),
+        write(path, sample_batch, sample_batch),
         columns=["obs", "actions"],
         filter=[("reward", ">=", 2)],
         schema={"obs": "observation"},
@@ -175,9 +175,9 @@ def test_different_pickles_of_equal_length_are_read(path: Path, protocol: int) -
     arrays += [np.asfortranarray(arrays[0]), np.zeros((3, 1), "<f8"), np.ones((3, 1), "<f8"), arrays[1]]
     write(path, *(batch(x=cell_of(array, protocol)) for array in arrays))
     columns = [rows.columns["x"] for rows in rows_of_lines(path)]
-    for one, array in zip(columns, arrays, strict=True):
+    for column, array in zip(columns, arrays, strict=True):
         native = array.astype(array.dtype.newbyteorder("="))
-        assert (one.astype(native.dtype, casting="equiv").tobytes()) == native.tobytes()
+        assert (column.astype(native.dtype, casting="equiv").tobytes()) == native.tobytes()
 
 
 def cell_of(array: np.ndarray, protocol: int) -> str:

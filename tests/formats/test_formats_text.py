@@ -256,10 +256,10 @@ def test_files_are_limited_by_rows_and_size(kit, tmp_path, layout):
         assert len(data) <= 9_000 or entry.episodes == 1
         assert entry.checksum == hashlib.sha256(data).hexdigest()
         assert entry.path.endswith(SUFFIX[layout])
-    one = text_of(tmp_path / "one", write(tmp_path / "one", block, spec, layout))
+    text = text_of(tmp_path / "one", write(tmp_path / "one", block, spec, layout))
     lines_by_size = text_of(tmp_path / "size", entries).splitlines()
     assert [line for line in lines_by_size if not line.startswith("eps_id,")] == [
-        line for line in one.splitlines() if not line.startswith("eps_id,")
+        line for line in text.splitlines() if not line.startswith("eps_id,")
     ]
 
 
@@ -271,7 +271,7 @@ def test_aborted_writer_leaves_no_files(kit, tmp_path, layout):
     )
     writer.write(block)
     writer.abort()
-    assert kit.names(tmp_path) == []
+    assert kit.file_names(tmp_path) == []
 
 
 def test_write_on_full_disk_leaves_no_files(kit, small_disk):
@@ -279,7 +279,7 @@ def test_write_on_full_disk_leaves_no_files(kit, small_disk):
     block = kit.block([3_000])
     with pytest.raises(StorageError, match="the disk is full"):
         write(folder, block, kit.spec(block), "JSON")
-    assert kit.names(folder) == []
+    assert kit.file_names(folder) == []
 
 
 @pytest.mark.parametrize("layout", NAMES)
@@ -290,7 +290,7 @@ def test_encode_what_text_cannot_represent_raises(kit, tmp_path, layout):
     empty = kit.block([2, 0])
     with pytest.raises(DataError, match=f"episode e1 has no timesteps, so it has no row in {layout}"):
         write(tmp_path, empty, kit.spec(empty), layout)
-    assert kit.names(tmp_path) == []
+    assert kit.file_names(tmp_path) == []
 
 
 def test_csv_with_frames_raises():
@@ -366,8 +366,8 @@ def unpack_array(cell: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 1), (70_000,)])
 def test_pickled_arrays_are_readable_by_pickle(dtype, shape):
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    one, *containers = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
-    for copy in (one, containers[0]["a"], *containers[0]["ä"]):
+    first, *containers = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
+    for copy in (first, containers[0]["a"], *containers[0]["ä"]):
         assert (copy.dtype, copy.shape, copy.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 

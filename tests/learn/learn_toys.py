@@ -98,8 +98,8 @@ def networks(algorithm, seed=0):
 
 
 def batch(number, size=32):
-    source = torch.Generator().manual_seed(number)
-    obs = torch.randn(size, 3, generator=source)
+    generator = torch.Generator().manual_seed(number)
+    obs = torch.randn(size, 3, generator=generator)
     return {
         "obs": obs,
         "y": obs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3,

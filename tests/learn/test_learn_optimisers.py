@@ -69,9 +69,10 @@ def train(spec, parameters, steps, first=0):
 
 
 def move(optimiser, parameters, number):
-    source = torch.Generator().manual_seed(number)
+    generator = torch.Generator().manual_seed(number)
     loss = sum(
-        ((parameter - torch.randn(parameter.shape, generator=source)) ** 2).sum() for parameter in parameters
+        ((parameter - torch.randn(parameter.shape, generator=generator)) ** 2).sum()
+        for parameter in parameters
     )
     backward([loss], [optimiser])
     optimiser.set_learning_rates(number)
@@ -80,10 +81,10 @@ def move(optimiser, parameters, number):
 
 
 def weights():
-    source = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     return [
-        nn.Parameter(torch.randn(3, 2, generator=source)),
-        nn.Parameter(torch.randn(2, 2, generator=source)),
+        nn.Parameter(torch.randn(3, 2, generator=generator)),
+        nn.Parameter(torch.randn(2, 2, generator=generator)),
     ]
 
 
@@ -119,9 +120,9 @@ def test_optimiser_options_reach_torch():
     train(OptimiserSpec(parameters, 0.01, "AdamW", options), parameters, 5)
     adam = torch.optim.AdamW(torch_parameters, lr=0.01, fused=True, **options)
     for number in range(5):
-        source = torch.Generator().manual_seed(number)
+        generator = torch.Generator().manual_seed(number)
         sum(
-            ((parameter - torch.randn(parameter.shape, generator=source)) ** 2).sum()
+            ((parameter - torch.randn(parameter.shape, generator=generator)) ** 2).sum()
             for parameter in torch_parameters
         ).backward()
         adam.step()

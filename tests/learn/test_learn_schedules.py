@@ -62,28 +62,28 @@ def test_point_selects_the_shape_of_its_segment(timesteps, value):
 
 
 def test_scheduled_value_of_lines_and_steps_equals_value_at():
-    source = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(100):
-        times = [0, *np.cumsum(source.integers(1, 10**6, source.integers(0, 6))).tolist()]
-        points = [[time, float(source.random()), str(source.choice(["line", "step"]))] for time in times]
+        times = [0, *np.cumsum(rng.integers(1, 10**6, rng.integers(0, 6))).tolist()]
+        points = [[time, float(rng.random()), str(rng.choice(["line", "step"]))] for time in times]
         value = ScheduledValue(points)
-        for timesteps in [*times, *source.integers(0, 10**7, 5).tolist()]:
-            assert float(value.precise(clock(timesteps))) == value_at(points, timesteps)
+        for timesteps in [*times, *rng.integers(0, 10**7, 5).tolist()]:
+            assert float(value.float64_value(make_clock(timesteps))) == value_at(points, timesteps)
 
 
 def test_scheduled_value_of_cosines_is_close_to_value_at():
     value = ScheduledValue(WARM_UP)
     for timesteps in range(0, 3000, 7):
-        assert float(value.precise(clock(timesteps))) == pytest.approx(
+        assert float(value.float64_value(make_clock(timesteps))) == pytest.approx(
             value_at(WARM_UP, timesteps), rel=1e-12
         )
 
 
 def test_scheduled_value_is_float32_and_not_in_checkpoints():
     value = ScheduledValue(0.3)
-    assert value(clock(7)).dtype == torch.float32 and value(clock(7)).shape == ()
-    assert float(value(clock(7))) == pytest.approx(0.3) and not value.state_dict()
+    assert value(make_clock(7)).dtype == torch.float32 and value(make_clock(7)).shape == ()
+    assert float(value(make_clock(7))) == pytest.approx(0.3) and not value.state_dict()
 
 
-def clock(timesteps):
+def make_clock(timesteps):
     return torch.tensor(float(timesteps), dtype=torch.float64)

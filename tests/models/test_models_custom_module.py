@@ -41,20 +41,23 @@ def test_module_class_is_imported_and_gets_its_options() -> None:
 
 
 def test_rllib_style_module_reads_its_model_config() -> None:
-    module = build("RLlibForm", value=True, h=16)
-    assert isinstance(module, module_toys.RLlibForm)
+    module = build("RLlibModule", value=True, h=16)
+    assert isinstance(module, module_toys.RLlibModule)
     assert module.pi.in_features == 16
     assert torch.equal(module.forward_train(BATCH)["vf_preds"], module.compute_values(BATCH))
     assert dict(module.model_config) == {"h": 16}
     assert dry_run(module) == []
-    second_module = module_toys.RLlibForm(OBS, gym.spaces.Discrete(3), model_config={"h": 5})
+    second_module = module_toys.RLlibModule(OBS, gym.spaces.Discrete(3), model_config={"h": 5})
     assert second_module.pi.in_features == 5
-    with pytest.raises(UserCodeError, match=r"^making RLlibForm raised AssertionError at "):
-        build("RLlibForm", units=5)
+    with pytest.raises(UserCodeError, match=r"^creating RLlibModule raised AssertionError at "):
+        build("RLlibModule", units=5)
 
 
 def test_default_module_can_be_subclassed() -> None:
-    plain_module, scaled_module = build("Scaled", value=True), build("Scaled", value=True, scale=3.0)
+    plain_module, scaled_module = (
+        build("ScaledModule", value=True),
+        build("ScaledModule", value=True, scale=3.0),
+    )
     outputs = [module.forward_train(BATCH)["action_dist_inputs"] for module in (plain_module, scaled_module)]
     torch.testing.assert_close(3.0 * outputs[0], outputs[1])
     assert dry_run(scaled_module) == []
@@ -68,19 +71,21 @@ def test_compute_values_defaults_to_the_training_pass() -> None:
 
 
 def test_missing_state_is_filled_with_the_initial_state() -> None:
-    module = build("Sums")
-    one = module.forward_inference(BATCH)
-    assert torch.equal(one["state_out/sum"], BATCH["obs"])
-    two = module.forward_inference({**BATCH, "state_in/sum": one["state_out/sum"]})
-    assert torch.equal(two["state_out/sum"], 2 * BATCH["obs"])
-    elsewhere = build("Sums").to("meta").forward_inference({"obs": torch.zeros(5, 4, device="meta")})
-    assert elsewhere["state_out/sum"].device.type == "meta"
+    module = build("SumOfObservations")
+    first_outputs = module.forward_inference(BATCH)
+    assert torch.equal(first_outputs["state_out/sum"], BATCH["obs"])
+    second_outputs = module.forward_inference({**BATCH, "state_in/sum": first_outputs["state_out/sum"]})
+    assert torch.equal(second_outputs["state_out/sum"], 2 * BATCH["obs"])
+    meta_outputs = (
+        build("SumOfObservations").to("meta").forward_inference({"obs": torch.zeros(5, 4, device="meta")})
+    )
+    assert meta_outputs["state_out/sum"].device.type == "meta"
     sequences = module.forward_train({"obs": torch.ones(2, 3, 4)})
     assert sequences["action_dist_inputs"].shape == (2, 3, 3)
     assert torch.equal(sequences["state_out/sum"], torch.full((2, 4), 3.0))
 
 
-@pytest.mark.parametrize("name", ["Net", "Sums", "Plain"])
+@pytest.mark.parametrize("name", ["Net", "SumOfObservations", "LinearModule"])
 @pytest.mark.parametrize("value", [False, True])
 def test_dry_run_of_a_valid_module_reports_nothing(name: str, value: bool) -> None:
     assert dry_run(build(name, value and name == "Net")) == []
@@ -99,61 +104,61 @@ def test_dry_run_of_a_valid_module_reports_nothing(name: str, value: bool) -> No
     ids=str,
 )
 def test_dry_run_works_in_any_observation_space(space: gym.Space) -> None:
-    assert dry_run(build("ByEncoder", space=space)) == []
+    assert dry_run(build("EncoderModule", space=space)) == []
 
 
 def test_dry_run_changes_nothing() -> None:
     module = build("Net", dropout=0.5)
-    before = module.get_state()
-    states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
+    state_before = module.get_state()
+    rng_states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
     dry_run(module)
     with pytest.raises(
         UserCodeError,
-        match=r"Draws \(.*\) draws from NumPy's global generator, which checkpoints do not save",
+        match=r"DrawsNoise \(.*\) draws from NumPy's global generator, which checkpoints do not save",
     ):
-        dry_run(build("Draws"))
+        dry_run(build("DrawsNoise"))
     torch.manual_seed(0)
-    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert all(torch.equal(state_before[name], tensor) for name, tensor in module.state_dict().items())
     assert module.training
-    assert (str(np.random.get_state()), random.getstate()) == states[1:]
+    assert (str(np.random.get_state()), random.getstate()) == rng_states[1:]
 
 
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("Raises", {}, r"^Raises\._forward_train raised KeyError at {line}: 'pixels'$"),
+        ("RaisingModule", {}, r"^RaisingModule\._forward_train raised KeyError at {line}: 'pixels'$"),
         (
-            "Wide",
+            "WideOutputs",
             {},
-            r"^Wide\._forward \({file}\) returns 'action_dist_inputs' as a tensor of shape \[3, 6\], "
+            r"^WideOutputs\._forward \({file}\) returns 'action_dist_inputs' as a tensor of shape \[3, 6\], "
             r"expected shape \[3, 3\]\.$",
         ),
         (
-            "Bare",
+            "ReturnsTensor",
             {},
-            r"^Bare\._forward \({file}\) returns a tensor of shape \[3, 3\], expected a dictionary with "
+            r"^ReturnsTensor\._forward \({file}\) returns a tensor of shape \[3, 3\], expected a dictionary with "
             r"'action_dist_inputs'\.$",
         ),
         (
-            "Nameless",
+            "WithoutDistInputs",
             {},
-            r"^Nameless\._forward \({file}\) returns 'logits', but no 'action_dist_inputs' of shape ",
+            r"^WithoutDistInputs\._forward \({file}\) returns 'logits', but no 'action_dist_inputs' of shape ",
         ),
         (
-            "Whole",
+            "IntegerOutputs",
             {},
-            r"^Whole\._forward_inference \({file}\) returns 'action_dist_inputs' of torch.int64, expected ",
+            r"^IntegerOutputs\._forward_inference \({file}\) returns 'action_dist_inputs' of torch.int64, expected ",
         ),
         (
-            "Weightless",
+            "WithoutWeights",
             {},
-            r"^spec\.model\.moduleClass: Weightless \(.*\) has no trainable weights\.$",
+            r"^spec\.model\.moduleClass: WithoutWeights \(.*\) has no trainable weights\.$",
         ),
-        ("Unbuildable", {}, r"^making Unbuildable raised AttributeError at {file}: .*no_such_option"),
+        ("RaisesInSetup", {}, r"^creating RaisesInSetup raised AttributeError at {file}: .*no_such_option"),
         (
-            "Renames",
+            "OverridesDistributionClass",
             {},
-            r"^Renames overrides get_train_action_dist_cls, which is never called: model\.distribution sets",
+            r"^OverridesDistributionClass overrides get_train_action_dist_cls, which is never called: model\.distribution sets",
         ),
         (
             "OtherArguments",
@@ -167,9 +172,9 @@ def test_dry_run_changes_nothing() -> None:
             r"argument 'unit'\.$",
         ),
         (
-            "NoModule",
+            "NotAModule",
             {},
-            r"^spec\.model\.moduleClass is 'module_toys:NoModule', which is not a subclass of RLModule\.$",
+            r"^spec\.model\.moduleClass is 'module_toys:NotAModule', which is not a subclass of RLModule\.$",
         ),
         (
             "Missing",
@@ -190,7 +195,7 @@ def test_invalid_module_is_refused_with_file_and_line(
     assert "\n" not in str(error.value)
 
 
-def test_compute_values_of_another_shape_is_refused() -> None:
+def test_values_of_wrong_shape_are_refused() -> None:
     module = build("Net", value=True)
     module.vf = torch.nn.Linear(8, 2)
     with pytest.raises(
@@ -200,20 +205,21 @@ def test_compute_values_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "code"), [("Counts.seen", "self.seen +="), ("Remembers.history", "self.history.append")]
+    ("attribute", "code"),
+    [("CountsSteps.seen", "self.seen +="), ("StoresBatches.history", "self.history.append")],
 )
 def test_python_state_is_refused_with_file_and_line(attribute: str, code: str) -> None:
-    place = re.escape(f"{attribute} ({FILE}:{lines_with(code)[0]})")
+    location = re.escape(f"{attribute} ({FILE}:{lines_with(code)[0]})")
     with pytest.raises(
-        UserCodeError, match=rf"{place} changes from call to call, but checkpoints do not save it"
+        UserCodeError, match=rf"{location} changes from call to call, but checkpoints do not save it"
     ):
         dry_run(build(attribute.partition(".")[0]))
 
 
 def test_unused_layer_is_reported_with_file_and_line() -> None:
-    (note,) = dry_run(build("Idle"))
+    (note,) = dry_run(build("UnusedLayer"))
     assert note.startswith(
-        f"spec.model.moduleClass: Idle.forgotten ({FILE}:{lines_with('self.forgotten')[0]}) has weights that do "
+        f"spec.model.moduleClass: UnusedLayer.forgotten ({FILE}:{lines_with('self.forgotten')[0]}) has weights that do "
     )
 
 

@@ -110,8 +110,8 @@ class TestModule:
         module, obs = recurrent_policy(kind).module, torch.from_numpy(observations())
         expected = module.forward_train({"obs": obs})["action_dist_inputs"]
         _, state = stepwise(module, obs[:, :3])
-        rest = module.forward_train({"obs": obs[:, 3:], **state})["action_dist_inputs"]
-        torch.testing.assert_close(rest, expected[:, 3:], atol=1e-5, rtol=1e-5)
+        remaining_inputs = module.forward_train({"obs": obs[:, 3:], **state})["action_dist_inputs"]
+        torch.testing.assert_close(remaining_inputs, expected[:, 3:], atol=1e-5, rtol=1e-5)
 
     @pytest.mark.parametrize("shared", [True, False])
     def test_values_are_computed_over_sequences(self, kind: str, shared: bool) -> None:
@@ -144,8 +144,10 @@ class TestPolicy:
         policy.act(obs)
         with pytest.raises(ValueError, match="have 3 slots, but the recurrent state has 5"):
             policy.act(obs[:3])
-        fresh = policy.act(obs[:3], is_first=np.ones(3, dtype=np.bool_))
-        np.testing.assert_array_equal(fresh.dist_inputs, recurrent_policy(kind).act(obs[:3]).dist_inputs)
+        first_output = policy.act(obs[:3], is_first=np.ones(3, dtype=np.bool_))
+        np.testing.assert_array_equal(
+            first_output.dist_inputs, recurrent_policy(kind).act(obs[:3]).dist_inputs
+        )
 
     def test_call_act_and_compute_actions_agree(self, kind: str) -> None:
         """By slots, alone, and with states that the caller keeps."""

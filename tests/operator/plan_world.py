@@ -167,9 +167,9 @@ class World:
 
     def settle(self) -> Decision:
         for _ in range(12):
-            before = (self.status, dict(self.attempts))
+            state_before = (self.status, dict(self.attempts))
             decision = self.reconcile()
-            if before == (self.status, self.attempts):
+            if state_before == (self.status, self.attempts):
                 return decision
         raise AssertionError(f"does not come to rest: {self.status}")
 
@@ -263,12 +263,12 @@ class World:
     def beat(self, number: int | None = None, *, moved: bool = True, **fields: Any) -> World:
         config_map = self.attempt.config_map
         assert config_map is not None
-        before = config_map.report
+        last_report = config_map.report
         timestamp = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         report = Report(
-            number=number or (1 if before is None else before.number + 1),
+            number=number or (1 if last_report is None else last_report.number + 1),
             report_time=timestamp,
-            last_progress_time=timestamp if moved or before is None else before.last_progress_time,
+            last_progress_time=timestamp if moved or last_report is None else last_report.last_progress_time,
             **{"stage": "Training", **fields},
         )
         moved_seen = self.now if moved or config_map.progress_seen_at is None else config_map.progress_seen_at

@@ -63,28 +63,28 @@ def gpu_wait_seconds() -> float:
 
 
 def test_gpu_wait_counts_start_and_data_wait_share() -> None:
-    meter, before = RunMeter(), gpu_wait_seconds()
+    meter, seconds_before = RunMeter(), gpu_wait_seconds()
     meter.update(facts(0, "Pending", None), {})
     meter.update(facts(10, "Running", None), {})
-    assert gpu_wait_seconds() == before, "pods that do not run hold no GPU"
+    assert gpu_wait_seconds() == seconds_before, "pods that do not run hold no GPU"
     meter.update(facts(20, "Running", None), {})
-    assert gpu_wait_seconds() - before == 10 * 8
+    assert gpu_wait_seconds() - seconds_before == 10 * 8
     meter.update(facts(120, "Running", 0.25), {})
-    assert gpu_wait_seconds() - before == 10 * 8 + 100 * 8 * 0.25
+    assert gpu_wait_seconds() - seconds_before == 10 * 8 + 100 * 8 * 0.25
     meter.update(facts(130, "Succeeded", 0.25), {})
     meter.update(facts(500, "Running", 0.25), {})
-    assert gpu_wait_seconds() - before == 10 * 8 + 100 * 8 * 0.25
+    assert gpu_wait_seconds() - seconds_before == 10 * 8 + 100 * 8 * 0.25
 
 
 def test_end_of_attempt_is_counted_once_with_duration() -> None:
     labels = {"kind": "OfflineTraining", "outcome": "Lost"}
     count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
     total = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
-    meter, before = RunMeter(), (count(), total())
+    meter, totals_before = RunMeter(), (count(), total())
     running_entry = {"rayJobName": "clone-t1-1", "startTime": "2026-11-21T06:00:00Z"}
     ended_entry = running_entry | {"outcome": "Lost", "endTime": "2026-11-21T06:02:00Z"}
     meter.update(facts(0, "Running", None), {"runs": [running_entry]})
     at_end = replace(facts(120, "Running", None), status={"runs": [running_entry]})
     meter.update(at_end, {"runs": [ended_entry]})
     meter.update(replace(at_end, status={"runs": [ended_entry]}), {"runs": [ended_entry]})
-    assert (count(), total()) == (before[0] + 1, before[1] + 120)
+    assert (count(), total()) == (totals_before[0] + 1, totals_before[1] + 120)

@@ -142,6 +142,6 @@ def test_effective_resource_is_idempotent(resource: Any) -> None:
 
 def test_effective_resource_does_not_modify_input() -> None:
     resource = training(cluster=OWN_CLUSTER)
-    before = resource.model_dump()
+    dump_before = resource.model_dump()
     effective_resource(resource, PLATFORM)
-    assert resource.model_dump() == before
+    assert resource.model_dump() == dump_before

@@ -50,11 +50,11 @@ from manifest_examples import containers, list_refusals, ray_job, recording, tem
     ],
 )
 def test_strategic_merge(base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]) -> None:
-    before = repr((base, patch))
+    repr_before = repr((base, patch))
     merged_template = strategic_merge(base, patch)
     assert merged_template == expected
     assert strategic_merge(merged_template, patch) == merged_template
-    assert repr((base, patch)) == before
+    assert repr((base, patch)) == repr_before
 
 
 def test_overrides_apply_to_all_pods_or_one_pool() -> None:

@@ -174,17 +174,17 @@ def test_rejection_of_another_pod_changes_no_status() -> None:
         world.settle()
 
     reject("c-head-aaaaa")
-    before = world.status
+    status_before = world.status
     reject("c-head-bbbbb")
-    assert world.status == before
+    assert world.status == status_before
 
 
 def test_alternating_image_pull_reasons_change_status_once() -> None:
     world = starting()
     world.pods(pod("head", container_wait=("ErrImagePull", "failed to pull and unpack: not found"))).settle()
-    before = world.status
+    status_before = world.status
     world.pods(pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"'))).settle()
-    assert world.status == before
+    assert world.status == status_before
     assert len(world.events_with("ImagePullFailed")) == 1
     assert "hindcast-runtime:0.1.0" in world.events_with("ImagePullFailed")[0].message
 

@@ -210,7 +210,7 @@ def test_revision_keeps_image_of_platform_cluster_defaults() -> None:
     for image, later in (("cluster:1", None), (None, "cluster:2"), ("cluster:1", "cluster:2")):
         world = World(defaults=DEFAULTS.model_copy(update={"cluster": ClusterSpec(image=image)}))
         world.settle()
-        before = world.status["runs"][0]["image"]
+        image_before = world.status["runs"][0]["image"]
         world.up().beat().settle()
         cluster = ClusterSpec(image=later, ray_version="2.61.0", node_selector={"zone": "b"})
         world.defaults = world.defaults.model_copy(update={"cluster": cluster, "image": "runtime:2"})
@@ -219,7 +219,7 @@ def test_revision_keeps_image_of_platform_cluster_defaults() -> None:
         assert isinstance(create, CreateAttempt)
         effective_cluster = create.resource.spec.cluster
         assert (effective_cluster.image, effective_cluster.ray_version) == (
-            before,
+            image_before,
             world.defaults.ray_version,
         )
         assert effective_cluster.node_selector == {"zone": "b"}, "the rest applies to the next attempt"

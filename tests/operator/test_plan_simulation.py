@@ -188,7 +188,7 @@ deaths = st.lists(st.integers(0, 6), max_size=60)
 def reconcile_until_rest(world: World, deaths_left: list[int]) -> None:
     """Reconcile until nothing changes; the next reconciliation continues one that died."""
     for _ in range(60):
-        before = (world.status, dict(world.attempts))
+        state_before = (world.status, dict(world.attempts))
         writes_left = deaths_left.pop() if deaths_left else None
         decision = world.plan()
         died = False
@@ -197,7 +197,7 @@ def reconcile_until_rest(world: World, deaths_left: list[int]) -> None:
             if num_writes == writes_left:
                 died = True
                 break
-        if not died and before == (world.status, world.attempts):
+        if not died and state_before == (world.status, world.attempts):
             return
     raise AssertionError("does not come to rest")
 
@@ -238,9 +238,11 @@ def check_rest(world: World, fraction: float) -> None:
     assert plain_status(plan(later, DEFAULTS).status) == world.status
 
 
-def keeps_endings(before: dict[str, object], world: World, *, was_extended: bool) -> bool:
+def keeps_endings(status_before: dict[str, object], world: World, *, was_extended: bool) -> bool:
     """Return True if ended attempts are unchanged and only a training that was extended has continued after its end."""
-    old_endings = [run for run in before.get("runs", []) if run.get("outcome") in ("Succeeded", "Failed")]  # type: ignore[attr-defined]
+    old_endings = [
+        run for run in status_before.get("runs", []) if run.get("outcome") in ("Succeeded", "Failed")
+    ]  # type: ignore[attr-defined]
     new_runs = {(run["revision"], run["attempt"]): run for run in world.status["runs"]}
     newest = {run["revision"]: run for run in reversed(world.status["runs"])}
     stays = all(new_runs.get((run["revision"], run["attempt"]), run) == run for run in old_endings)
@@ -259,12 +261,12 @@ def test_invariants_hold_after_any_sequence_of_events(
     dies = list(dies)
     reconcile_until_rest(world, dies)
     for happening in script:
-        before = world.status
+        status_before = world.status
         happening(world)
         reconcile_until_rest(world, dies)
         check_status(world)
         check_rest(world, share)
-        assert keeps_endings(before, world, was_extended=_extend in script)
+        assert keeps_endings(status_before, world, was_extended=_extend in script)
 
 
 @examples(150)

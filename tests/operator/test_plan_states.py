@@ -299,9 +299,9 @@ def test_progress_keeps_attempt_alive() -> None:
 
 def test_beat_without_change_keeps_status() -> None:
     world = running()
-    before = world.status
+    status_before = world.status
     world.tick(30).beat(progress=None, moved=False).settle()
-    assert world.status == before
+    assert world.status == status_before
 
 
 def test_missing_head_is_lost_driver() -> None:
@@ -553,12 +553,12 @@ def test_next_attempt_waits_five_minutes_for_unreachable_pod() -> None:
 def test_finished_run_is_never_restarted() -> None:
     world = running()
     world.end("Succeeded", "Succeeded").settle()
-    before = world.status
+    status_before = world.status
     world.attempts.clear()
     world.tick(10**6).edit(suspend=True).settle()
     world.edit(suspend=False).settle()
     assert world.created_children == ["cartpole-bc-t1-1"]
-    assert world.status["runs"] == before["runs"]
+    assert world.status["runs"] == status_before["runs"]
     assert world.state == "Succeeded"
 
 

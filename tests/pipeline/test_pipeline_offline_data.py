@@ -323,7 +323,7 @@ def test_prelearner_can_override_call(make_data):
         (
             {"preLearner": "user_steps:Shift", "preLearnerKwargs": {"bye": 1}},
             UserCodeError,
-            "making the pre-learner Shift raised TypeError.*'bye'",
+            "creating the pre-learner Shift raised TypeError.*'bye'",
         ),
     ],
 )

@@ -24,12 +24,12 @@ def order_of(steps, nbytes=None, *, seed=0, window_steps=64, window_bytes=1 << 3
 
 
 def deliver(order, start, count):
-    """(unit, step in unit) of `count` items from cursor `start`, found window by window."""
+    """Return (unit, step in unit) of `count` items from cursor `start`, window by window."""
     window, offset = order.locate(start)
     items = []
     while len(items) < count:
-        where = [(unit, step) for unit in window.units for step in range(order.unit_steps[unit])]
-        items += [where[i] for i in order.permutation(window)[offset:]]
+        positions = [(unit, step) for unit in window.units for step in range(order.unit_steps[unit])]
+        items += [positions[i] for i in order.permutation(window)[offset:]]
         window, offset = order.next_window(window), 0
     return items[:count]
 
@@ -41,9 +41,9 @@ units_of_steps = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(su
 @given(units_of_steps, st.integers(0, 2**40), st.integers(1, 100), st.integers(100, 500))
 def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_bytes):
     order = order_of(steps, seed=seed, window_steps=window_steps, window_bytes=window_bytes)
-    everything = sorted((unit, step) for unit, n in enumerate(steps) for step in range(n))
+    all_steps = sorted((unit, step) for unit, n in enumerate(steps) for step in range(n))
     for epoch in (0, 1, 5):
-        assert sorted(deliver(order, epoch * sum(steps), sum(steps))) == everything
+        assert sorted(deliver(order, epoch * sum(steps), sum(steps))) == all_steps
 
 
 @examples(60)
@@ -51,8 +51,8 @@ def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_b
 def test_locate_agrees_with_iteration(steps, seed, window_steps, data):
     order = order_of(steps, seed=seed, window_steps=window_steps)
     cursor = data.draw(st.integers(0, 3 * sum(steps)))
-    expected_window = deliver(order, 0, cursor + 5)
-    assert deliver(order, cursor, 5) == expected_window[cursor:]
+    items = deliver(order, 0, cursor + 5)
+    assert deliver(order, cursor, 5) == items[cursor:]
 
 
 @examples(60)
@@ -66,10 +66,10 @@ def test_windows_respect_limits_unless_one_unit_exceeds_them(units, window_steps
     order = order_of(steps, nbytes, window_steps=window_steps, window_bytes=window_bytes)
     windows = order.windows(0)
     for window in windows:
-        window_items = sum(steps[u] for u in window.units), sum(nbytes[u] for u in window.units)
-        assert len(window.units) == 1 or (window_items[0] <= window_steps and window_items[1] <= window_bytes)
-    for window, after in pairwise(windows):
-        unit = after.units[0]
+        num_steps, num_bytes = sum(steps[u] for u in window.units), sum(nbytes[u] for u in window.units)
+        assert len(window.units) == 1 or (num_steps <= window_steps and num_bytes <= window_bytes)
+    for window, next_window in pairwise(windows):
+        unit = next_window.units[0]
         too_many = window.num_steps + steps[unit] > window_steps
         too_large = sum(nbytes[u] for u in window.units) + nbytes[unit] > window_bytes
         assert too_many or too_large, "a window was closed although the next unit fitted"
@@ -96,7 +96,7 @@ def test_epochs_differ_in_units_and_steps():
 
 
 def test_order_is_the_same_on_every_machine():
-    """A snapshot: where it changes, runs that are resumed with a new version see other batches."""
+    """Compare with a snapshot. If it changes, runs that resume with a new version see different batches."""
     order = order_of([5, 7, 3, 6], seed=1, window_steps=12)
     assert [window.units for window in order.windows(0)] == [(1, 2), (3, 0)]
     assert order.permutation(order.windows(0)[0]).tolist() == [7, 3, 9, 0, 8, 6, 1, 2, 4, 5]
@@ -140,16 +140,16 @@ def test_num_distinct_with_replacement_matches_simulation(cursor):
 
 def test_num_distinct_does_not_depend_on_earlier_calls():
     order = order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True)
-    num_calls = [order.num_distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
-    fresh = [
+    counts = [order.num_distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
+    expected = [
         order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True).num_distinct(cursor)
         for cursor in (0, 30, 700, 699, 480, 2000)
     ]
-    assert num_calls == fresh
+    assert counts == expected
 
 
 @pytest.mark.parametrize(
-    "other",
+    "change",
     [
         {"seed": 1},
         {"window_steps": 63},
@@ -158,7 +158,7 @@ def test_num_distinct_does_not_depend_on_earlier_calls():
         {"nbytes": [100, 100, 101]},
     ],
 )
-def test_digest_changes_with_the_order(other):
+def test_digest_changes_with_the_order(change):
     assert order_of([5, 6, 7]).digest == order_of([5, 6, 7]).digest
-    assert order_of([5, 6, 7], **other).digest != order_of([5, 6, 7]).digest
+    assert order_of([5, 6, 7], **change).digest != order_of([5, 6, 7]).digest
     assert order_of([5, 6, 8]).digest != order_of([5, 6, 7]).digest

@@ -18,51 +18,54 @@ LOSS = "returned a loss of optimiser 'critic' that "
 KEEPS = "changes self.{} from update to update, and checkpoints do not save it: make it a buffer"
 
 ALGORITHMS = {
-    "NaN": ("the loss of optimiser 'critic' became NaN in update 5 in algorithm NaN at", "def losses"),
+    "NaNLoss": (
+        "the loss of optimiser 'critic' became NaN in update 5 in algorithm NaNLoss at",
+        "def losses",
+    ),
     "WrongShape": (LOSS + "has shape [32]: a loss is a scalar", "def losses"),
-    "OfNothing": (LOSS + "depends on no parameter", "def losses"),
-    "OfAnother": (LOSS + "depends on none of its parameters", "def losses"),
-    "Misnamed": (
+    "LossWithoutParameters": (LOSS + "depends on no parameter", "def losses"),
+    "LossOfOtherNetwork": (LOSS + "depends on none of its parameters", "def losses"),
+    "LossOfUnknownOptimiser": (
         "returned a loss of optimiser 'critics'; its optimisers are ['critic', 'policy']",
         "def losses",
     ),
-    "Bare": ("returned dict instead of Losses: return Losses", "def losses"),
+    "ReturnsDict": ("returned dict instead of Losses: return Losses", "def losses"),
     "NumberAsLoss": (LOSS + "is a float", "def losses"),
     "WideMetric": ("returned a metric 'value' of shape [32]: a metric is a scalar tensor", "def losses"),
     "WidePriorities": ("returned priorities of shape [32, 4] for a batch of 32 items", "def losses"),
     "NumberAsPriority": ("returned priorities as a float", "def losses"),
-    "Unused": (
+    "UnusedNetwork": (
         "trains the network 'critic' with optimiser 'policy', but no loss of that optimiser has used it",
-        "class Unused",
+        "class UnusedNetwork",
     ),
-    "Shared": ("gives optimisers 'policy' and 'critic' the same parameter", "def optimisers"),
+    "SharedParameters": ("gives optimisers 'policy' and 'critic' the same parameter", "def optimisers"),
     "NoPolicy": ('returned networks that are not an nn.ModuleDict with a "policy"', "def networks"),
     "RaisesInLosses": ("algorithm RaisesInLosses raised KeyError at", 'return batch["rewards"]'),
     "RaisesInStages": ("between stages", "raise ArithmeticError"),
-    "RaisesAfterwards": ("algorithm RaisesAfterwards raised KeyError at", 'nets["target"]'),
-    "SpoilsTheGraph": ("modified by an inplace operation", "def losses"),
-    "Unfinished": ("raised TypeError at", "class Unfinished"),
-    "Counts": (KEEPS.format("calls"), "class Counts"),
-    "OwnNoise": (KEEPS.format("rng"), "class OwnNoise"),
+    "RaisesAfterUpdate": ("algorithm RaisesAfterUpdate raised KeyError at", 'nets["target"]'),
+    "ModifiesGraphInPlace": ("modified by an inplace operation", "def losses"),
+    "AlgorithmWithoutLosses": ("raised TypeError at", "class AlgorithmWithoutLosses"),
+    "CountsUpdates": (KEEPS.format("calls"), "class CountsUpdates"),
+    "UnsavedGenerator": (KEEPS.format("rng"), "class UnsavedGenerator"),
     "MovingMean": (KEEPS.format("mean"), "class MovingMean"),
-    "RaisesInTheLoss": ("RaisesInTheLoss.compute_loss_for_module raised KeyError at", 'batch["rewards"]'),
+    "RaisesInLoss": ("RaisesInLoss.compute_loss_for_module raised KeyError at", 'batch["rewards"]'),
     "WideLoss": ("returned a loss of shape [32]: a loss is a scalar tensor", "def compute_loss_for_module"),
-    "NumpyNoiseInTheLoss": (
+    "NumpyNoiseInLoss": (
         "draws from NumPy's global generator, which checkpoints do not save",
-        "class NumpyNoiseInTheLoss",
+        "class NumpyNoiseInLoss",
     ),
-    "ChangesTheBatch": ("changes the batch's 'obs' in place", "class ChangesTheBatch"),
-    "CountsLosses": (KEEPS.format("calls"), "class CountsLosses"),
-    "Targets": ("returned 'values' of shape", "def targets"),
+    "ChangesBatch": ("changes the batch's 'obs' in place", "class ChangesBatch"),
+    "LearnerThatCountsUpdates": (KEEPS.format("calls"), "class LearnerThatCountsUpdates"),
+    "ShortTargets": ("returned 'values' of shape", "def targets"),
     "NumpyTargets": ("returned 'values' as a ndarray for a window of", "def targets"),
-    "BareTargets": ("returned a Tensor; it must return a dictionary", "def targets"),
+    "TensorTargets": ("returned a Tensor; it must return a dictionary", "def targets"),
     "RaisingTargets": ("RaisingTargets.targets raised KeyError at", 'window.columns["values"]'),
 }
 CONNECTORS = {
-    "Raises": ("connector Raises raised KeyError at", "no_such_column"),
+    "RaisingConnector": ("connector RaisingConnector raised KeyError at", "no_such_column"),
     "DropsEpisode": ("their number and lengths must stay as recorded", "def __call__"),
-    "NoBlock": ("returned a dict; it must return a Block", "def __call__"),
-    "Narrow": (
+    "ReturnsColumns": ("returned a dict; it must return a Block", "def __call__"),
+    "NarrowObservations": (
         "returned 'obs' of shape [3], but it had shape [4]: the network expects the",
         "def __call__",
     ),
@@ -70,25 +73,28 @@ CONNECTORS = {
     "GlobalNumpyNoise": (NOISE.format("obs"), "def __call__"),
     "PythonNoise": (NOISE.format("obs"), "def __call__"),
     "TorchNoise": (NOISE.format("obs"), "def __call__"),
-    "RunningMean": (NOISE.format("obs"), "def __call__"),
+    "CountingConnector": (NOISE.format("obs"), "def __call__"),
     "ShortColumn": ("returned 1 items in column 'extra' of the batch; expected", "def __call__"),
-    "RaisesOnEpisodes": ("connector RaisesOnEpisodes raised AttributeError at", "no_such_thing"),
+    "RaisingEpisodeConnector": (
+        "connector RaisingEpisodeConnector raised AttributeError at",
+        "no_such_thing",
+    ),
     "NoisyEpisodes": (NOISE.format("rewards"), "def __call__"),
     "ReturnsNothing": ("returned a NoneType; it must return the batch, a dictionary", "def __call__"),
     "ChangesEnds": ("changed 'terminateds'; the ends of episodes must stay as recorded", "def __call__"),
-    "with_noise": ("connector SecondIsNoisy at", "def __call__"),
+    "noisy_pipeline": ("connector NoisyRewards at", "def __call__"),
     "HalfBatch": ("returned 'actions' of shape [16]; the batch has 32 items", "def __call__"),
-    "NoBatch": ("returned a list; it must return the batch", "def __call__"),
+    "ReturnsList": ("returned a list; it must return the batch", "def __call__"),
     "NumpyBatch": ("returned 'actions' as a ndarray; a batch holds tensors", "def __call__"),
     "NoisyBatch": (NOISE.format("obs"), "def __call__"),
-    "ForgetfulBatch": ("keep no state between calls except what state() returns and load()", "def __call__"),
+    "StatefulBatch": ("keep no state between calls except what state() returns and load()", "def __call__"),
     "RaisingBatch": ("connector RaisingBatch raised KeyError at", 'batch["observations"]'),
 }
 PIPELINES = {
-    "RaisingLearner": ("RaisingLearner._map_to_episodes raised LookupError at", "raise LookupError"),
-    "ShorterLearner": ("their number and lengths must stay as recorded", "def _map_to_episodes"),
-    "NoisyLearner": (NOISE.format("rewards"), "def _map_to_episodes"),
-    "NoisyCall": (NOISE.format("obs"), "def __call__"),
+    "RaisingPreLearner": ("RaisingPreLearner._map_to_episodes raised LookupError at", "raise LookupError"),
+    "ShorterPreLearner": ("their number and lengths must stay as recorded", "def _map_to_episodes"),
+    "NoisyPreLearner": (NOISE.format("rewards"), "def _map_to_episodes"),
+    "NoisyPreLearnerCall": (NOISE.format("obs"), "def __call__"),
     "HalfSample": ("returned 'actions' of shape [16]; the batch has 32 items", "def sample"),
 }
 COMPONENTS = {**ALGORITHMS, **CONNECTORS, **PIPELINES}
@@ -116,7 +122,7 @@ def test_broken_component_is_reported_with_line(name: str, walks: Path, tmp_path
     assert expected in message
     assert "\n" not in message
     outcome = classify(error.value)  # what the status of a cluster shows
-    reason = "InvalidData" if name == "NaN" else "UserCodeFailed"  # a NaN may come from the data
+    reason = "InvalidData" if name == "NaNLoss" else "UserCodeFailed"  # a NaN may come from the data
     assert (outcome.state, outcome.reason, outcome.message) == ("Failed", reason, message)
     location = re.search(re.escape(str(Path(broken_components.__file__))) + r":(\d+)", message)
     assert location is not None, message
@@ -124,4 +130,4 @@ def test_broken_component_is_reported_with_line(name: str, walks: Path, tmp_path
 
 
 def test_unused_network_and_constant_attribute_are_accepted(walks: Path, tmp_path: Path) -> None:
-    train(training(tmp_path, walks, **algorithm_spec("broken_components:Behaves")))
+    train(training(tmp_path, walks, **algorithm_spec("broken_components:ValidAlgorithm")))

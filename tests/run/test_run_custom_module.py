@@ -74,7 +74,7 @@ def test_dropout_resumes_exactly(walks: Path, tmp_path: Path) -> None:
     assert fit(tmp_path / "alone", walks, **{**spec, "evaluation": None}).digest == reference.digest
 
 
-@pytest.mark.parametrize("name", ["Net", "Sums"])
+@pytest.mark.parametrize("name", ["Net", "SumOfObservations"])
 def test_evaluation_does_not_change_training(name: str, walks: Path, tmp_path: Path) -> None:
     model = {"moduleClass": f"module_toys:{name}", "maxSeqLen": 4}
     alone = fit(tmp_path / "alone", walks, model=model)
@@ -129,11 +129,11 @@ def test_warm_start_requires_same_class_and_options(trained_run: Path, walks: Pa
 def test_expert_with_custom_module_is_checked_and_trained(tmp_path: Path) -> None:
     reporter = MemoryReporter()
     train_policy = {
-        "model": {"moduleClass": "module_toys:Idle"},
+        "model": {"moduleClass": "module_toys:UnusedLayer"},
         "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
         "stop": {"iterations": 1},
     }
-    with pytest.raises(UserError, match=r"Idle\._forward .* but no 'vf_preds'"):
+    with pytest.raises(UserError, match=r"UnusedLayer\._forward .* but no 'vf_preds'"):
         record(recording(tmp_path / "a", policy={"train": train_policy}), reporter=reporter)
     train_policy["model"] = {"moduleClass": "module_toys:Net"}
     record(
@@ -144,14 +144,18 @@ def test_expert_with_custom_module_is_checked_and_trained(tmp_path: Path) -> Non
 
 def test_suspicious_module_is_noted_before_training(walks: Path, tmp_path: Path) -> None:
     reporter = MemoryReporter()
-    fit(tmp_path, walks, reporter=reporter, model={"moduleClass": "module_toys:Idle"})
-    assert [note for note in reporter.notes if "Idle.forgotten" in note and "they are never trained" in note]
-    with pytest.raises(UserCodeError, match=r"Counts\.seen \(.*\) changes from call to call"):
-        fit(tmp_path / "other", walks, model={"moduleClass": "module_toys:Counts"})
+    fit(tmp_path, walks, reporter=reporter, model={"moduleClass": "module_toys:UnusedLayer"})
+    assert [
+        note
+        for note in reporter.notes
+        if "UnusedLayer.forgotten" in note and "they are never trained" in note
+    ]
+    with pytest.raises(UserCodeError, match=r"CountsSteps\.seen \(.*\) changes from call to call"):
+        fit(tmp_path / "other", walks, model={"moduleClass": "module_toys:CountsSteps"})
 
 
 def test_algorithm_that_ignores_module_class_is_refused(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="OwnPolicy builds its own policy, Plain: its networks"):
+    with pytest.raises(SpecError, match="OwnPolicy builds its own policy, LinearModule: its networks"):
         fit(
             tmp_path,
             walks,

@@ -163,14 +163,14 @@ def test_exported_policies_of_algorithms_act_the_same(
 
 
 def test_custom_recurrent_module_acts_the_same(tmp_path: Path) -> None:
-    model = ModelSpec.model_validate({"moduleClass": "module_toys:Sums"})
+    model = ModelSpec.model_validate({"moduleClass": "module_toys:SumOfObservations"})
     space = gym.spaces.Box(-2, 2, (4,))
     preprocessing = Preprocessing.from_specs(space, BOX, model, EnvironmentSpec(id="None-v0"))
     spaces = preprocessing.observation_space, preprocessing.action_space
     torch.manual_seed(0)
     policy = Policy(build_module(*spaces, model, value=False).eval(), preprocessing, space, BOX)
     policy.save(tmp_path / "module")
-    export_policy(tmp_path / "module", tmp_path / "out", module_class="module_toys:Sums")
+    export_policy(tmp_path / "module", tmp_path / "out", module_class="module_toys:SumOfObservations")
     onnx_policy = OnnxPolicy(tmp_path / "out")
     space.seed(1)
     first_obs = space.sample()

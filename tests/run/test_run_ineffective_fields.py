@@ -95,7 +95,7 @@ def test_module_options_require_module_class() -> None:
         training("runs", "data", model={"moduleOptions": {"units": 3}}), is_one_machine=True
     )
     assert note == "spec.model.moduleOptions has no effect without spec.model.moduleClass"
-    model = {"moduleClass": "module_toys:Sums", "maxSeqLen": 9, "moduleOptions": {"units": 3}}
+    model = {"moduleClass": "module_toys:SumOfObservations", "maxSeqLen": 9, "moduleOptions": {"units": 3}}
     assert notes_on_ineffective_fields(training("runs", "data", model=model), is_one_machine=True) == []
     expert = {"train": {"stop": {"iterations": 1}}, "moduleClass": "module_toys:Net"}
     (note,) = notes_on_ineffective_fields(recording("data", policy=expert), is_one_machine=True)

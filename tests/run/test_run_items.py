@@ -23,11 +23,13 @@ TOYS: dict[str, dict[str, Any]] = {
     "PrioritisedQ": {},
     "WithoutPriorities": {},
 }
-toys = pytest.mark.parametrize("toy", [toy for toy in TOYS if "rioritised" not in toy])
+toys = pytest.mark.parametrize(
+    "toy", [toy for toy in TOYS if toy not in ("PrioritisedQ", "WithoutPriorities")]
+)
 
 
-class KilledAfter(StopAfter):
-    """Ends the training without a checkpoint, like a kill."""
+class KillAfter(StopAfter):
+    """Ends the training without a checkpoint, as a kill does."""
 
     def check(self) -> None:
         try:
@@ -36,7 +38,7 @@ class KilledAfter(StopAfter):
             raise RuntimeError("killed") from None
 
 
-stops = pytest.mark.parametrize("stop", [StopAfter, KilledAfter])
+stops = pytest.mark.parametrize("stop", [StopAfter, KillAfter])
 
 
 def fit(
@@ -66,8 +68,8 @@ def fit(
 def test_streaming_equals_resident(toy: str, walks: Path, tmp_path: Path) -> None:
     resident = fit(toy, tmp_path / "resident", walks, residency="Resident")
     assert resident == fit(toy, tmp_path / "streaming", walks, residency="Streaming")
-    first, last = (iteration["total_loss"] for iteration in (resident[0][0], resident[0][-1]))
-    assert last < first
+    first_loss, last_loss = (iteration["total_loss"] for iteration in (resident[0][0], resident[0][-1]))
+    assert last_loss < first_loss
 
 
 @toys
@@ -76,22 +78,22 @@ def test_streaming_equals_resident(toy: str, walks: Path, tmp_path: Path) -> Non
 def test_stopped_training_equals_uninterrupted_training(
     toy: str, residency: str, stop: type[StopAfter], walks: Path, tmp_path: Path
 ) -> None:
-    reference = fit(toy, tmp_path / "whole", walks, residency=residency)
+    reference = fit(toy, tmp_path / "uninterrupted", walks, residency=residency)
     for updates in (13, 12):  # within an iteration, and once more after resuming
         with pytest.raises((Interrupted, RuntimeError)):
-            fit(toy, tmp_path / "parted", walks, stop(updates), residency=residency)
-    assert fit(toy, tmp_path / "parted", walks, residency=residency) == reference
+            fit(toy, tmp_path / "interrupted", walks, stop(updates), residency=residency)
+    assert fit(toy, tmp_path / "interrupted", walks, residency=residency) == reference
 
 
 @stops
 def test_training_on_prioritised_draws_resumes_exactly(
     stop: type[StopAfter], walks: Path, tmp_path: Path
 ) -> None:
-    reference = fit("PrioritisedQ", tmp_path / "whole", walks)
+    reference = fit("PrioritisedQ", tmp_path / "uninterrupted", walks)
     for updates in (13, 12):
         with pytest.raises((Interrupted, RuntimeError)):
-            fit("PrioritisedQ", tmp_path / "parted", walks, stop(updates))
-    assert fit("PrioritisedQ", tmp_path / "parted", walks) == reference
+            fit("PrioritisedQ", tmp_path / "interrupted", walks, stop(updates))
+    assert fit("PrioritisedQ", tmp_path / "interrupted", walks) == reference
 
 
 def test_missing_priorities_are_reported(walks: Path, tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"maxSeqLen": 17},
         "16 timesteps, which make 0 sequences of 17: each learner needs at least one",
     ),
-    "CausalMean, burnt": (
+    "CausalMean, burn-in": (
         {"burnIn": 5},
         r"CausalMean\.needs raised ValueError at .*algorithm_toys.py:\d+: burn_in is 5",
     ),
@@ -125,7 +127,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {},
         r"ShortTargets\.targets at .*algorithm_toys.py:\d+ returned 'value_targets' of shape \[\d+\] for a window of",
     ),
-    "Raising": ({}, r"Raising\.targets raised KeyError at .*algorithm_toys.py:\d+: 'no_such_column'"),
+    "RaisingTargets": (
+        {},
+        r"RaisingTargets\.targets raised KeyError at .*algorithm_toys.py:\d+: 'no_such_column'",
+    ),
 }
 
 

@@ -209,7 +209,7 @@ def test_full_disk_is_reported_and_leaves_no_file(kit, small_disk):
         resolve(folder / "new").write_bytes(bytes(1 << 20))
     with pytest.raises(StorageError, match=r"cannot write .*/old: the disk is full"):
         resolve(folder / "old").write_bytes(bytes(1 << 20))
-    assert kit.names(folder) == ["old"]
+    assert kit.file_names(folder) == ["old"]
     assert (folder / "old").read_bytes() == b"kept"
 
 
@@ -248,7 +248,7 @@ def test_one_of_many_creators_wins(kit, tmp_path):
         has_created = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
     assert sum(has_created) == 1
     assert location.read_bytes() == b"%d" % has_created.index(True)
-    assert kit.names(tmp_path) == ["lock"]
+    assert kit.file_names(tmp_path) == ["lock"]
 
 
 @pytest.mark.parametrize(

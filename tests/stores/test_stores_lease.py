@@ -41,8 +41,8 @@ def held_elsewhere(state, renewed):
     state.child("lock", "000009.json").write_bytes(orjson.dumps(holder))
 
 
-def test_second_conversion_into_one_folder_is_refused(place, walks):
-    dataset, out = open_dataset(walks), resolve(place.uri)
+def test_second_conversion_into_one_folder_is_refused(store_folder, walks):
+    dataset, out = open_dataset(walks), resolve(store_folder.uri)
     errors = []
 
     def second(stage, done, total):
@@ -53,7 +53,7 @@ def test_second_conversion_into_one_folder_is_refused(place, walks):
 
     write(dataset, Target(out), hooks=Hooks(progress=second))
     assert errors[0].exit_code == 4
-    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
+    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(walks))
     assert not out.child(FOLDER, "lock").exists()
     assert write(dataset, Target(out)).state == "AlreadyFinished"
 
@@ -108,9 +108,9 @@ def test_lease_of_another_machine_lapses(s3):
 
 
 @pytest.mark.soak
-def test_one_of_two_simultaneous_writers_gets_the_lease(place):
+def test_one_of_two_simultaneous_writers_gets_the_lease(store_folder):
     for race in range(repeats(10, soak=100)):
-        assert race_for_lease(place.at(f"{race}")) == [False, True]
+        assert race_for_lease(store_folder.at(f"{race}")) == [False, True]
 
 
 def test_renewed_lease_does_not_lapse(s3, monkeypatch):
@@ -122,14 +122,14 @@ def test_renewed_lease_does_not_lapse(s3, monkeypatch):
             """Wait for a renewal."""
 
 
-def test_renewal_in_progress_at_release_leaves_no_lease(place, monkeypatch):
+def test_renewal_in_progress_at_release_leaves_no_lease(store_folder, monkeypatch):
     monkeypatch.setattr(lease, "_RENEWAL_INTERVAL_SECONDS", 0.05)
     writes = r"^(PUT|POST) .*lock"
-    before = set(threading.enumerate())
-    with sole_writer(resolve(place.uri)):
-        place.fail(matching=writes, delay=0.3)
-        while not any(re.search(writes, request) for request in place.faults.asked()):
+    threads_before = set(threading.enumerate())
+    with sole_writer(resolve(store_folder.uri)):
+        store_folder.fail(matching=writes, delay=0.3)
+        while not any(re.search(writes, request) for request in store_folder.faults.asked()):
             """Wait until a renewal begins."""
-    for thread in set(threading.enumerate()) - before:
+    for thread in set(threading.enumerate()) - threads_before:
         thread.join(30)
-    assert not place.at("lock").exists()
+    assert not store_folder.at("lock").exists()

@@ -31,23 +31,23 @@ def lines(walks, tmp_path):
     return str(tmp_path / "lines")
 
 
-def test_prepared_data_are_reused(place, lines, walks, monkeypatch):
-    monkeypatch.setenv("HINDCAST_CACHE", place.uri)
+def test_prepared_data_are_reused(store_folder, lines, walks, monkeypatch):
+    monkeypatch.setenv("HINDCAST_CACHE", store_folder.uri)
     (prepared_path,) = open_reading(Reading((lines,))).paths
-    assert str(prepared_path).startswith(f"{place.uri}/prepared/")
+    assert str(prepared_path).startswith(f"{store_folder.uri}/prepared/")
     monkeypatch.setattr(preparer.Preparer, "prepare", None)
     assert open_data(lines).num_episodes == 40
     assert set(episode_hashes(read_all(prepared_path))) == set(episode_hashes(read_all(walks)))
 
 
-def test_failed_preparation_is_never_used(place, lines, monkeypatch):
-    place.fail(matching=r"^(PUT|POST) .*manifest\.json", status=403, code="AccessDenied")
+def test_failed_preparation_is_never_used(store_folder, lines, monkeypatch):
+    store_folder.fail(matching=r"^(PUT|POST) .*manifest\.json", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+manifest\.json\S*: access is denied"):
-        open_data(lines, cache=place.uri)
-    place.faults.begin()
-    (folder,) = (entry.location for entry in resolve(f"{place.uri}/prepared").list())
+        open_data(lines, cache=store_folder.uri)
+    store_folder.faults.begin()
+    (folder,) = (entry.location for entry in resolve(f"{store_folder.uri}/prepared").list())
     assert read_manifest(folder) is None
-    assert open_data(lines, cache=place.uri).num_episodes == 40
+    assert open_data(lines, cache=store_folder.uri).num_episodes == 40
     assert read_manifest(folder) is not None
 
 

@@ -28,42 +28,42 @@ def few(tmp_path_factory):
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_recording_to_a_failing_store_equals_the_local_one(place, few, fault):
-    place.fail(every=3, **fault)
-    record(recording(place.uri, **FEW))
-    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(few))
-    assert leftovers(place.uri) == []
+def test_recording_to_a_failing_store_equals_the_local_one(store_folder, few, fault):
+    store_folder.fail(every=3, **fault)
+    record(recording(store_folder.uri, **FEW))
+    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(few))
+    assert leftovers(store_folder.uri) == []
 
 
-def test_recording_to_a_slow_store_equals_the_local_one(place, few):
-    place.fail(delay=0.1)
-    record(recording(place.uri, **FEW))
-    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(few))
+def test_recording_to_a_slow_store_equals_the_local_one(store_folder, few):
+    store_folder.fail(delay=0.1)
+    record(recording(store_folder.uri, **FEW))
+    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(few))
 
 
-def test_recording_with_denied_access_resumes_later(place, walks):
-    resource = recording(place.uri, output={"maxRowsPerFile": 8})
-    place.fail(matching=r"^(PUT|POST) .*\.parquet", status=403, code="AccessDenied")
+def test_recording_with_denied_access_resumes_later(store_folder, walks):
+    resource = recording(store_folder.uri, output={"maxRowsPerFile": 8})
+    store_folder.fail(matching=r"^(PUT|POST) .*\.parquet", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+\.parquet\S*: access is denied") as caught:
         record(resource)
     assert caught.value.exit_code == 5
-    place.faults.begin()
-    assert read_commits(resolve(place.uri)) == {}
+    store_folder.faults.begin()
+    assert read_commits(resolve(store_folder.uri)) == {}
     record(resource)
-    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
+    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(walks))
 
 
-def test_recording_resumes_after_the_store_dies_in_an_upload(place, walks, monkeypatch):
-    resource = recording(place.uri, output={"maxRowsPerFile": 8})
+def test_recording_resumes_after_the_store_dies_in_an_upload(store_folder, walks, monkeypatch):
+    resource = recording(store_folder.uri, output={"maxRowsPerFile": 8})
     uploads = r"^(PUT|POST) .*\.parquet"
-    place.fail(matching=uploads, delay=0.3)
+    store_folder.fail(matching=uploads, delay=0.3)
 
     def kill_once_a_range_counts() -> None:
         while not any(
-            re.search(r"^(PUT|POST) .*000001-.*\.parquet", request) for request in place.faults.asked()
+            re.search(r"^(PUT|POST) .*000001-.*\.parquet", request) for request in store_folder.faults.asked()
         ):
             time.sleep(0.02)
-        place.server.kill()
+        store_folder.server.kill()
 
     killing = threading.Thread(target=kill_once_a_range_counts)
     killing.start()
@@ -71,16 +71,18 @@ def test_recording_resumes_after_the_store_dies_in_an_upload(place, walks, monke
     with pytest.raises(StorageError, match=r"cannot \w+ \S+://"):
         record(resource)
     killing.join()
-    place.server.start()
-    place.faults.begin()
+    store_folder.server.start()
+    store_folder.faults.begin()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
-    num_episodes = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
+    num_episodes = sum(commit.episodes for commit in read_commits(resolve(store_folder.uri)).values())
     assert num_episodes < 40
-    if not place.uri.startswith("abfss"):  # Azurite forgets what it had not put on disk when it was killed
+    if not store_folder.uri.startswith(
+        "abfss"
+    ):  # Azurite forgets what it had not put on disk when it was killed
         assert num_episodes > 0
     record(resource)
-    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
-    assert leftovers(place.uri) == []
+    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(walks))
+    assert leftovers(store_folder.uri) == []
 
 
 def test_globs_and_folders_are_opened(s3, walks):
@@ -93,30 +95,32 @@ def test_globs_and_folders_are_opened(s3, walks):
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_training_keeps_its_run_in_the_store(place, walks, fault):
-    record(recording(f"{place.uri}/data"))
-    place.fail(every=3, **fault)
-    train(training(f"{place.uri}/runs", f"{place.uri}/data"))
-    files = {entry.relative_path for entry in resolve(f"{place.uri}/runs/test/r1").files(recursive=True)}
+def test_training_keeps_its_run_in_the_store(store_folder, walks, fault):
+    record(recording(f"{store_folder.uri}/data"))
+    store_folder.fail(every=3, **fault)
+    train(training(f"{store_folder.uri}/runs", f"{store_folder.uri}/data"))
+    files = {
+        entry.relative_path for entry in resolve(f"{store_folder.uri}/runs/test/r1").files(recursive=True)
+    }
     assert {"results.jsonl", "success.json"} <= files
 
 
-def test_training_resumes_from_its_checkpoint_in_the_store(place, walks, reporter):
-    resource = training(place.uri, walks, checkpoint={"every": 1})
+def test_training_resumes_from_its_checkpoint_in_the_store(store_folder, walks, reporter):
+    resource = training(store_folder.uri, walks, checkpoint={"every": 1})
     with pytest.raises(Interrupted):
         train(resource, StopAfter(3))
     train(resource, reporter=reporter)
     assert any("resum" in note for note in reporter.notes)
 
 
-def test_training_reports_a_dead_store_and_resumes_later(place, tmp_path, monkeypatch):
-    record(recording(f"{place.uri}/data"))
-    resource = training(tmp_path / "runs", f"{place.uri}/data", pipeline={"residency": "Streaming"})
-    place.server.end()
+def test_training_reports_a_dead_store_and_resumes_later(store_folder, tmp_path, monkeypatch):
+    record(recording(f"{store_folder.uri}/data"))
+    resource = training(tmp_path / "runs", f"{store_folder.uri}/data", pipeline={"residency": "Streaming"})
+    store_folder.server.end()
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     with pytest.raises(StorageError, match=r"cannot \w+( \w+)? \S+://"):
         train(resource)
-    place.server.start()
+    store_folder.server.start()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
     assert train(resource).state == "Succeeded"
 

@@ -1,4 +1,4 @@
-"""Name and labels of a resource, as Kubernetes has them."""
+"""Metadata of a resource, as in Kubernetes, and references to resources."""
 
 import re
 from typing import Annotated, Any, Final
@@ -9,9 +9,9 @@ from hindcast.api.base import LabelKey, LabelValue, Model
 
 NAME_LIMIT: Final = 36
 NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-_NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_NAMESPACE_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
-# Fields that the API server adds to an object. `kubectl get -o yaml` shows them; they say nothing about the run.
+# Fields that the API server adds to an object. `kubectl get -o yaml` shows them; they do not affect the run.
 _SERVER_FIELDS: Final = frozenset(
     {
         "creationTimestamp",
@@ -49,13 +49,13 @@ class Metadata(Model):
     """Identity of a resource. Fields that the API server adds are accepted and dropped."""
 
     name: ResourceName
-    """Name, unique per kind and namespace: DNS-1035, at most 36 characters (names of children add to it)."""
-    namespace: Annotated[str, Field(max_length=63, pattern=_NAMESPACE)] | None = None
+    """Name, unique per kind and namespace: DNS-1035, at most 36 characters (names of its child objects are longer)."""
+    namespace: Annotated[str, Field(max_length=63, pattern=_NAMESPACE_PATTERN)] | None = None
     """Namespace on a cluster. Default: the current one. Not used locally."""
     labels: dict[LabelKey, LabelValue] = {}
     """Labels, also put on the run's pods."""
     annotations: dict[str, str] = {}
-    """Annotations. Client-side `kubectl apply` keeps the whole resource in one."""
+    """Annotations. Client-side `kubectl apply` stores the whole resource in one of them."""
 
     @model_validator(mode="before")
     @classmethod

@@ -57,15 +57,15 @@ class TrainPolicy(Model):
     algorithm: ShortText = "PPO"
     """An online algorithm."""
     config: Config = {}
-    """The algorithm's options; those not given have the algorithm's defaults."""
+    """The algorithm's options; omitted ones have the algorithm's defaults."""
     model: ModelSpec = ModelSpec()
     """The policy network."""
     sampler: Sampler | None = None
     """Sampling during the training, for algorithms with a replay buffer (not PPO). Default: as for an input's sampler;
     an iteration is 1,000 updates."""
     initial_checkpoint: Location | None = None
-    """Start from the policy of this checkpoint or run folder, and from its other networks where they have the name and
-    the shapes of this algorithm's. Default: new networks."""
+    """Start from the policy of this checkpoint or run folder, and from those of its other networks
+    that match this algorithm's in name and shapes. Default: new networks."""
     stop: TrainStop
     """When to stop."""
     checkpoint_every: Annotated[Positive, OPERATIONAL] = 5
@@ -106,7 +106,7 @@ class PolicySpec(Model):
 
     @property
     def policy_module_class(self) -> str | None:
-        """The import path of the policy's class, if it is the user's own."""
+        """The import path of the policy's class, if it is a custom one."""
         return self.train.model.module_class if self.train else self.module_class
 
 
@@ -118,7 +118,7 @@ class Duration(Model):
     episodes: Positive | None = None
     """Number of episodes."""
     timesteps: Positive | None = None
-    """Number of timesteps; the fewest episodes, in order, that reach it are kept."""
+    """Number of timesteps; the recording ends with the episode that reaches it."""
 
 
 class RunnersSpec(Model):
@@ -145,7 +145,7 @@ class OutputSpec(Model):
         ),
         Rule(
             "!has(self.compressColumns) || self.compressColumns.size() == 0 || self.format == 'SampleBatch'",
-            "compressColumns needs format SampleBatch; Parquet's columns are compressed by compression",
+            "compressColumns needs format SampleBatch; to compress Parquet, set compression",
             field_path=".compressColumns",
         ),
     )

@@ -212,8 +212,8 @@ class OfflineTrainingSpec(Model):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """The location of the run folder and its contents."""
     initial_checkpoint: Location | None = None
-    """Start from the policy of this checkpoint or run folder (warm start, fine-tuning), and from its other networks
-    (critics, multipliers) where they have the name and the shapes of this training's."""
+    """Start from the policy of this checkpoint or run folder (warm start, fine-tuning), and from those of its other
+    networks (critics, multipliers) that match this training's in name and shapes."""
     seed: NonNegative = 0
     """Seed of the order of the data, of the initial weights and of evaluation."""
     callbacks: Annotated[list[ClassPath], Field(max_length=16), OPERATIONAL] = []

@@ -58,9 +58,9 @@ class ScheduledValue(nn.Module):
 
     def forward(self, clock: Tensor) -> Tensor:
         """Return the value at `clock`, the timesteps trained (`Step.clock`), as a float32 scalar for losses."""
-        return self.precise(clock).float()
+        return self.float64_value(clock).float()
 
-    def precise(self, clock: Tensor) -> Tensor:
+    def float64_value(self, clock: Tensor) -> Tensor:
         """Return the value as a float64 scalar, equal to `value_at` to the bit except for cosines."""
         elapsed = clock - self._starts
         curves = self._values + self._rises * elapsed / self._lengths

@@ -389,7 +389,7 @@ def build_module(
     _check_arguments(kind.__init__, _FIELD, arguments)
     if _declares_options(kind):
         _check_arguments(kind.setup, "spec.model.moduleOptions", model.module_options)
-    with calling(f"making {kind.__name__}"):
+    with calling(f"creating {kind.__name__}"):
         module = kind(**arguments)
     module.value = value  # an `__init__` written for RLlib does not pass it on
     if not any(parameter.requires_grad for parameter in module.parameters()):

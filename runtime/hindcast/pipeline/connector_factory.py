@@ -170,7 +170,7 @@ def _construct(named: NamedCall, context: ConnectorContext) -> Any:
         return copy.deepcopy(factory)
     if not callable(factory):
         return factory
-    with calling(f"{_FIELD}: making {named.name!r}", factory):
+    with calling(f"{_FIELD}: creating {named.name!r}", factory):
         return _call_factory(factory, named.kwargs, context)
 
 

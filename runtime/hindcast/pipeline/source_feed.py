@@ -177,7 +177,7 @@ class SourceFeed:
         # A custom pre-learner reads all columns and may add those that the data lack.
         if not is_custom:
             self._check_columns()
-        with calling(f"making the pre-learner {cls.__name__}"):
+        with calling(f"creating the pre-learner {cls.__name__}"):
             return cls(
                 self._dataset,
                 columns=None if is_custom else self._columns_to_read(needs),

@@ -171,5 +171,5 @@ class EpisodeCallbacks:
 def _make_callback(path: str) -> Callbacks:
     kind = import_subclass(path, Callbacks, FIELD)
     refuse_unused_overrides(kind, Callbacks, UNSUPPORTED_HOOKS)
-    with calling(f"making {kind.__name__}", kind):
+    with calling(f"creating {kind.__name__}", kind):
         return kind()

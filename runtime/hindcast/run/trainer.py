@@ -49,7 +49,11 @@ class Experience(Protocol):
         """Timesteps of a global batch; a sequence counts with its burn-in and padding."""
 
     def start(self, iteration: int, updates: int) -> int:
-        """Start or resume an iteration after this many iterations and updates; return how many batches it has left."""
+        """Start an iteration after this many iterations and updates, or resume it.
+
+        Returns:
+            number of batches left in it.
+        """
 
     def iterations(self, iteration: int, updates: int) -> int:
         """Return the number of complete iterations; `iteration` may count one that an earlier, lower stop cut short."""
@@ -80,8 +84,8 @@ class Experience(Protocol):
 class Trainer:
     """The training of a policy.
 
-    Each of several learners has a trainer of its own. `begin`, `load` and `iterate` of the first one are broadcast, so
-    that all do the same.
+    If there are several learners, each has a trainer. The first one broadcasts `begin`, `load` and `iterate`, and the
+    others repeat them.
 
     Args:
         algorithm: name of the algorithm, for checkpoints.
@@ -134,7 +138,7 @@ class Trainer:
                 resumes within the iteration if the data are recorded; sampled experience is not saved.
 
         Raises:
-            SpecError: there is nothing to train on, or the last update was already made.
+            SpecError: there is nothing to train on, or `max_updates` has already been reached.
             DataError: a loss became NaN or infinite.
         """
         learner, experience, first_update = self.learner, self.experience, self.learner.updates
@@ -185,7 +189,7 @@ class Trainer:
     def save(
         self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **counters: Any
     ) -> Checkpoint:
-        """Write a checkpoint from which `load` resumes bit for bit; also keep the one with `evaluating` updates."""
+        """Write a checkpoint from which `load` resumes bit for bit; keep the one made after `evaluating` updates."""
         experience = self.experience
         state = TrainingState(
             iteration=self.iteration,
@@ -200,7 +204,7 @@ class Trainer:
                 **counters,
             },
         )
-        # The weights under evaluation must outlast it, also after a kill.
+        # If the run is killed, the resumed run evaluates these weights again.
         protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
         learner = self.learner.state()
         experience_tensors = {} if experience is None else experience.tensors()
@@ -273,18 +277,18 @@ def new_learner(
     return policy, Learner(algorithm, nets, device, seed, group)
 
 
-def notes_on_policy(policy: Policy, model: ModelSpec, at: str = "spec.model") -> list[str]:
+def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") -> list[str]:
     """Return notes for the user on a policy before it is trained.
 
     Args:
         policy: policy from `new_learner`.
         model: model section that it was built from.
-        at: path of that section in the resource.
+        path: path of that section in the resource.
 
     Raises:
         UserCodeError: the network is a custom one and fails its dry run.
     """
-    ineffective = idle_options(policy, model)
-    return [f"{at}.{option} has no effect: {why}" for option, why in ineffective.items()] + dry_run(
+    reasons = idle_options(policy, model)
+    return [f"{path}.{option} has no effect: {reason}" for option, reason in reasons.items()] + dry_run(
         policy.module
     )

@@ -19,7 +19,7 @@ class NextStep:
 
 
 def next_steps(explanation: Explanation, context: str | None = None) -> list[NextStep]:
-    """Return what the reader can do now, most useful first; empty if waiting is all.
+    """Return what the reader can do now, most useful first; empty if there is nothing to do but wait.
 
     Args:
         explanation: the resource.
@@ -41,8 +41,8 @@ class _Steps:
 
     def _advice(self) -> str:
         """Return the remedy from the table of reasons; while retrying, for the reason of the lost attempt."""
-        is_lost = self._explanation.state == "Retrying" and self._explanation.runs
-        reason = self._explanation.runs[0].get("reason") if is_lost else self._explanation.reason
+        is_retrying = self._explanation.state == "Retrying" and self._explanation.runs
+        reason = self._explanation.runs[0].get("reason") if is_retrying else self._explanation.reason
         try:
             action = Reason.of(reason or "").action
         except ValueError:  # a newer operator may report reasons that this version does not know
@@ -62,7 +62,7 @@ class _Steps:
         elif explanation.state == "Queued":
             yield NextStep("See the queue", self._kubectl("get", "workloads", "-n", explanation.namespace))
         elif explanation.state in ("Starting", "Pending"):
-            yield from self._starting()
+            yield from self._starting_steps()
         elif explanation.state == "Running":
             yield NextStep("Follow its log", self._hindcast("logs", str(explanation), "--follow"))
         elif explanation.state == "Retrying":
@@ -70,14 +70,14 @@ class _Steps:
         elif explanation.state == "Suspended" and explanation.should_suspend:
             yield NextStep("Resume from the checkpoint", self._patch(suspend=False))
         elif explanation.state == "Succeeded":
-            yield from self._results()
+            yield from self._result_steps()
         elif explanation.state == "Failed":
             yield NextStep("", self._hindcast("logs", str(explanation)))
             yield NextStep("Then run again", self._patch(revision=explanation.revision + 1))
         elif explanation.reason == Reason.SPEC_CHANGED:
             yield NextStep("", self._patch(revision=explanation.revision + 1))
 
-    def _starting(self) -> Iterator[NextStep]:
+    def _starting_steps(self) -> Iterator[NextStep]:
         explanation = self._explanation
         for pool in explanation.pools:
             for pod in pool.pods:
@@ -92,7 +92,7 @@ class _Steps:
                 "See its pods", self._kubectl("get", "pods", "-n", explanation.namespace, "-l", pod_selector)
             )
 
-    def _results(self) -> Iterator[NextStep]:
+    def _result_steps(self) -> Iterator[NextStep]:
         explanation = self._explanation
         checkpoint = explanation.checkpoint.get("bestPath") or explanation.checkpoint.get("path")
         if checkpoint:
@@ -105,8 +105,10 @@ class _Steps:
     def _patch(self, **spec: Any) -> str:
         change = json.dumps({"spec": spec})
         kind = self._explanation.kind.lower()
-        where = ("-n", self._explanation.namespace)
-        return self._kubectl("patch", kind, self._explanation.name, *where, "--type", "merge", "-p", change)
+        namespace = ("-n", self._explanation.namespace)
+        return self._kubectl(
+            "patch", kind, self._explanation.name, *namespace, "--type", "merge", "-p", change
+        )
 
     def _hindcast(self, command: str, *arguments: str) -> str:
         context = ("--context", self._context) if self._context else ()

@@ -12,7 +12,7 @@ from hindcast.datasets.assembly.row_comparison import (
     chains_of,
     follows,
     has_next_obs,
-    repeated_runs,
+    repeated_segments,
     rows_equal,
 )
 from hindcast.datasets.assembly.rules import Finding, Kind, Rules
@@ -174,11 +174,11 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
     """Check that rows without ids, which only `t` joins, do not contradict each other from file to file."""
     pairs = np.flatnonzero(is_same_episode & breaks_between_files(steps, index, rules))
     if len(pairs):
-        last = rules.paths[int(steps.piece[index[pairs[0]]])]
+        previous_path = rules.paths[int(steps.piece[index[pairs[0]]])]
         raise rules.row_error(
             steps,
             int(index[pairs[0] + 1]),
-            f"the observation differs from the next observation of {last}'s last row, and no id says that "
+            f"the observation differs from the next observation of {previous_path}'s last row, and no id says that "
             "both belong to the same episode: name the column of ids under `schema` (eps_id), or set "
             "prepare.gaps to Split, which begins another episode here",
         )
@@ -207,7 +207,7 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
 
 def _by_stored_order(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
     """Order rows as they are stored; with `chain`, episodes out of order are chained if possible."""
-    index, findings = _drop_repeated_runs(steps, np.argsort(steps.episode, kind="stable"), rules)
+    index, findings = _drop_repeated_segments(steps, np.argsort(steps.episode, kind="stable"), rules)
     chained_ids = np.zeros(0, dtype=np.int64)
     is_gap, is_restart = _find_breaks(steps, index, chained_ids)
     broken_episodes = np.unique(steps.episode[index][1:][is_gap | is_restart])
@@ -223,25 +223,25 @@ def _by_stored_order(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
     return replace(order, orders=orders, findings=findings | order.findings)
 
 
-def _find_breaks(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
+def _find_breaks(steps: Steps, index: I64, chained_ids: I64) -> tuple[Bool, Bool]:
     """Find breaks in the episodes that were not chained.
 
     Returns:
-        `[K - 1]` True for pairs whose second row does not follow the first, and for pairs whose first row ends the
-        episode.
+        Two masks `[K - 1]` over pairs of adjacent rows: the second row does not follow the first; the first row ends
+        the episode.
     """
     episode, is_end = steps.episode[index], steps.is_end[index]
-    is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained)
+    is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained_ids)
     return is_same_episode & ~is_end[:-1] & ~follows(steps, index[:-1], index[1:]), is_same_episode & is_end[
         :-1
     ]
 
 
-def _drop_repeated_runs(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
-    """Drop runs of rows, from one end of their episode to the next, that repeat an earlier run of it."""
+def _drop_repeated_segments(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+    """Drop segments, from one end of an episode to the next, that repeat an earlier segment of the episode."""
     episode, is_end = steps.episode[index], steps.is_end[index]
     is_head = np.append(True, (episode[1:] != episode[:-1]) | is_end[:-1])
-    is_repeated = repeated_runs(steps, index, is_head)
+    is_repeated = repeated_segments(steps, index, is_head)
     first_rows = np.sort(index[is_repeated & is_head])
     return index[~is_repeated], _repeat_findings(
         steps, first_rows, rules, "repeated", "the episode is stored again from this row on"

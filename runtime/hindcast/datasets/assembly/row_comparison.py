@@ -90,20 +90,20 @@ def _text_hashes(column: Array) -> NDArray[np.uint64]:
     return np.array([[hash(text) & 0xFFFFFFFFFFFFFFFF] for text in column], dtype=np.uint64).reshape(-1, 1)
 
 
-def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
-    """Return `[K]` True for rows of runs that equal an earlier run of their episode, row for row.
+def repeated_segments(steps: Steps, index: I64, heads: Bool) -> Bool:
+    """Return `[K]` True for rows of segments that equal an earlier segment of their episode, row for row.
 
     Args:
         steps: all rows.
         index: `[K]` index into the steps; rows of an episode are adjacent.
-        heads: `[K]` True for the first row of a run.
+        heads: `[K]` True for the first row of a segment.
     """
     starts = np.flatnonzero(heads)
     stops = np.append(starts[1:], len(index))
 
-    def contents(run_numbers: Sequence[int]) -> Mapping[int, Hashable]:
-        runs = [index[starts[run] : stops[run]] for run in run_numbers]
-        return dict(zip(run_numbers, _contents(steps, runs), strict=True))
+    def contents(segment_numbers: Sequence[int]) -> Mapping[int, Hashable]:
+        segments = [index[starts[number] : stops[number]] for number in segment_numbers]
+        return dict(zip(segment_numbers, _contents(steps, segments), strict=True))
 
     repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), contents)
     is_repeated = np.zeros(len(starts), dtype=np.bool_)
@@ -128,11 +128,11 @@ def distinct_rows(steps: Steps, rows: I64) -> I64:
     return np.sort(sorted_rows[np.append(True, ~is_repeat)])
 
 
-def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
-    """Compute digests of the content of runs of rows."""
-    index = np.concatenate(runs)
-    stops = np.cumsum([len(run) for run in runs])
-    bounds = [("", stop - len(run), stop) for run, stop in zip(runs, stops.tolist(), strict=True)]
+def _contents(steps: Steps, segments: Sequence[I64]) -> list[Hashable]:
+    """Compute digests of the content of segments of rows."""
+    index = np.concatenate(segments)
+    stops = np.cumsum([len(segment) for segment in segments])
+    bounds = [("", stop - len(segment), stop) for segment, stop in zip(segments, stops.tolist(), strict=True)]
     columns = with_flags(steps).items()
     return list(zip(*(leaf_digests(name, column[index], bounds) for name, column in columns), strict=True))
 

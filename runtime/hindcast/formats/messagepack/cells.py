@@ -36,38 +36,38 @@ _AFTER_DATA = b"\xa8lookback"  # the key after the items: found at their end if 
 
 
 class Buffer(NamedTuple):
-    """A column of an episode, in one of `strip`, `items` and `batch`.
+    """A column of an episode, in one of `packed_items`, `items` and `batch`.
 
     Attributes:
         size: number of items, lookback included.
         lookback: number of items at the front that precede the episode.
-        strip: the items' bytes end to end, if all seem to have the same length.
+        packed_items: the items' bytes end to end, if all seem to have the same length.
         items: a list of items.
         batch: arrays with a leading time dimension, in dicts and lists if the space is composite.
     """
 
     size: int
     lookback: int
-    strip: memoryview | None = None
+    packed_items: memoryview | None = None
     items: list[Any] | None = None
     batch: Any = None
 
     @property
     def stride(self) -> int:
-        """Bytes of one item of the strip."""
-        return len(self.strip or b"") // self.size
+        """Size of one packed item."""
+        return len(self.packed_items or b"") // self.size
 
     @property
-    def episode_strip(self) -> memoryview:
-        """The strip without the lookback."""
-        assert self.strip is not None
-        return self.strip[self.lookback * self.stride :]
+    def packed_episode_items(self) -> memoryview:
+        """The packed items without the lookback."""
+        assert self.packed_items is not None
+        return self.packed_items[self.lookback * self.stride :]
 
     def episode_items(self) -> list[Any]:
         """Return the items without the lookback, one by one."""
         if self.items is None:
-            assert self.strip is not None
-            return _unpack_items(self.strip, self.size)[self.lookback :]
+            assert self.packed_items is not None
+            return _unpack_items(self.packed_items, self.size)[self.lookback :]
         return self.items[self.lookback :]
 
 
@@ -206,7 +206,7 @@ class CellReader:
         end = start + count * (self._position - start)
         if self._cell[end : end + len(_AFTER_DATA)] == _AFTER_DATA:
             unpacker.read_bytes(end - self._position)
-            return Buffer(count, 0, strip=self._cell[start:end])
+            return Buffer(count, 0, packed_items=self._cell[start:end])
         first = unpack(self._cell[start : self._position])
         return Buffer(count, 0, items=[first, *(unpacker.unpack() for _ in range(count - 1))])
 
@@ -260,17 +260,17 @@ def _encode_details(values: dict[str, Any]) -> str:
         raise RefusedValueError(f"custom data or ids with {error}") from error
 
 
-def _unpack_items(strip: memoryview, count: int) -> list[Any]:
-    """Unpack the items of a strip one by one.
+def _unpack_items(packed_items: memoryview, count: int) -> list[Any]:
+    """Unpack items one by one.
 
     Raises:
-        RefusedValueError: the strip does not hold `count` items.
+        RefusedValueError: the bytes do not hold `count` items.
     """
     unpacker = msgpack.Unpacker(
-        object_hook=restore, ext_hook=refuse_ext, strict_map_key=False, max_buffer_size=len(strip)
+        object_hook=restore, ext_hook=refuse_ext, strict_map_key=False, max_buffer_size=len(packed_items)
     )
-    unpacker.feed(strip)
+    unpacker.feed(packed_items)
     items = list(unpacker)
-    if len(items) != count or unpacker.tell() != len(strip):
+    if len(items) != count or unpacker.tell() != len(packed_items):
         raise RefusedValueError(f"{len(items)} items, expected {count}")
     return items

@@ -30,7 +30,7 @@ def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = N
     """Read the state in each cell.
 
     Raises:
-        CellError: names the cell that holds something else.
+        CellError: a cell holds something else; the error names it.
     """
     reader = CellReader(max((len(cell) for cell in cells), default=0), columns)
     states = []
@@ -88,25 +88,29 @@ def _decode_column(states: Sequence[EpisodeState], column: str, struct: Nested) 
             buffers.append((row, state.buffers[column]))
         elif state.length or is_per_observation(column):
             raise CellError(row, f"episode {state.eps_id} has no {column!r}, which others have")
-    non_empty = [(row, buffer) for row, buffer in buffers if buffer.size > buffer.lookback]
-    uniform = _decode_together([buffer for _, buffer in non_empty], column)
-    if uniform is not None:
-        return uniform
-    return _join_arrays([(row, _decode_one(row, buffer, column, struct)) for row, buffer in non_empty])
+    non_empty_buffers = [(row, buffer) for row, buffer in buffers if buffer.size > buffer.lookback]
+    arrays = _decode_together([buffer for _, buffer in non_empty_buffers], column)
+    if arrays is not None:
+        return arrays
+    return _join_arrays(
+        [(row, _decode_one(row, buffer, column, struct)) for row, buffer in non_empty_buffers]
+    )
 
 
 def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
     """Decode all buffers together; None if their items differ in more than their numbers."""
-    if not buffers or any(buffer.strip is None for buffer in buffers):
+    if not buffers or any(buffer.packed_items is None for buffer in buffers):
         return None
     if len({buffer.stride for buffer in buffers}) > 1:
         return None
     try:
-        template = Template.from_item(bytes(buffers[0].episode_strip[: buffers[0].stride]))
+        template = Template.from_item(bytes(buffers[0].packed_episode_items[: buffers[0].stride]))
     except (RefusedValueError, ValueError, IndexError):
         return None  # _decode_one raises it again, with the row
     numbers = (
-        None if template is None else template.read(b"".join([buffer.episode_strip for buffer in buffers]))
+        None
+        if template is None
+        else template.read(b"".join([buffer.packed_episode_items for buffer in buffers]))
     )
     if template is None or numbers is None:
         return None
@@ -118,9 +122,9 @@ def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
 
 def _decode_one(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
     try:
-        uniform = _decode_together([buffer], column)
-        if uniform is not None:
-            return uniform
+        arrays = _decode_together([buffer], column)
+        if arrays is not None:
+            return arrays
         if buffer.batch is not None:
             batch = nested.restore_tuples(nested.lists_as_tuples(buffer.batch), struct)
             values = batched.take(batch, slice(buffer.lookback, None))
@@ -144,13 +148,13 @@ def _restore_sample(item: Any, struct: Nested) -> Any:
     if nested.is_composite(struct):
         return nested.restore_tuples(item, struct)
     if isinstance(item, Mapping):
-        return {key: _restore_sample(part, None) for key, part in item.items()}
-    if isinstance(item, list) and struct is None and any(_is_part(part) for part in item):
-        return tuple(_restore_sample(part, None) for part in item)
+        return {key: _restore_sample(value, None) for key, value in item.items()}
+    if isinstance(item, list) and struct is None and any(_is_tuple_element(element) for element in item):
+        return tuple(_restore_sample(element, None) for element in item)
     return item
 
 
-def _is_part(value: Any) -> bool:
+def _is_tuple_element(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic | Mapping | str)
 
 
@@ -172,27 +176,27 @@ def _to_float64(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float64, copy=False)
 
 
-def _join_arrays(parts: Sequence[tuple[int, Arrays]]) -> Arrays:
-    if not parts:
+def _join_arrays(arrays_by_row: Sequence[tuple[int, Arrays]]) -> Arrays:
+    if not arrays_by_row:
         return {}
-    _, first = parts[0]
-    for row, arrays in parts:
-        if arrays.keys() != first.keys():
-            raise CellError(row, f"it has the leaves {sorted(arrays)}, others have {sorted(first)}")
+    _, first_arrays = arrays_by_row[0]
+    for row, arrays in arrays_by_row:
+        if arrays.keys() != first_arrays.keys():
+            raise CellError(row, f"it has the leaves {sorted(arrays)}, others have {sorted(first_arrays)}")
         for name, array in arrays.items():
-            if (array.dtype, array.shape[1:]) != (first[name].dtype, first[name].shape[1:]):
+            if (array.dtype, array.shape[1:]) != (first_arrays[name].dtype, first_arrays[name].shape[1:]):
                 raise CellError(
                     row,
-                    f"{name!r} is {describe_array(array)} here and {describe_array(first[name])} in others",
+                    f"{name!r} is {describe_array(array)} here and {describe_array(first_arrays[name])} in others",
                 )
-    return {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in first}
+    return {name: np.concatenate([arrays[name] for _, arrays in arrays_by_row]) for name in first_arrays}
 
 
 def _has_no_infos(buffer: Buffer | None) -> bool:
     if buffer is None or buffer.size == 0:
         return True
-    if buffer.strip is not None:
-        return bytes(buffer.episode_strip) == PACKED_EMPTY_INFO * (buffer.size - buffer.lookback)
+    if buffer.packed_items is not None:
+        return bytes(buffer.packed_episode_items) == PACKED_EMPTY_INFO * (buffer.size - buffer.lookback)
     return not any(buffer.items or ())
 
 
