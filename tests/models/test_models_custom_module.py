@@ -158,7 +158,8 @@ def test_dry_run_changes_nothing() -> None:
         (
             "OverridesDistributionClass",
             {},
-            r"^OverridesDistributionClass overrides get_train_action_dist_cls, which is never called: model\.distribution sets",
+            r"^OverridesDistributionClass overrides get_train_action_dist_cls, which is never called: "
+            r"model\.distribution sets",
         ),
         (
             "OtherArguments",
