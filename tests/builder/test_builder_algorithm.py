@@ -483,7 +483,7 @@ class TestGroups:
             for one, other_episode in zip(first + second, three, strict=True):
                 np.testing.assert_array_equal(one.get_observations(), other_episode.get_observations())
             assert sum(map(len, runner.sample(num_timesteps=50))) >= 50
-            with pytest.raises(SpecError, match="give num_episodes or num_timesteps"):
+            with pytest.raises(SpecError, match="pass num_episodes or num_timesteps"):
                 runner.sample()
 
 

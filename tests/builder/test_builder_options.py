@@ -382,8 +382,8 @@ def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> N
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("input_read_method_kwargs", {"override_num_blocks": 9}, "pieces"),
-        ("input_read_method_kwargs", {"concurrency": 9}, "pieces"),
+        ("input_read_method_kwargs", {"override_num_blocks": 9}, "Hindcast chooses the size of blocks"),
+        ("input_read_method_kwargs", {"concurrency": 9}, "Hindcast chooses the size of blocks"),
         ("map_batches_kwargs", {"zero_copy_batch": True}, "shared memory"),
     ],
 )

@@ -185,7 +185,7 @@ def test_invalid_episodes_to_block_raises(episodes, match):
 def test_block_without_actions_to_episodes_raises():
     block = some_block()
     columns = {name: column for name, column in block.columns.items() if name != "actions"}
-    with pytest.raises(ValueError, match="no leaf 'actions' among"):
+    with pytest.raises(ValueError, match="the leaf 'actions' does not exist"):
         block_to_episodes(block.with_columns(columns))
 
 

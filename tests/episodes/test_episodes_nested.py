@@ -24,7 +24,7 @@ def test_unflatten_uses_structure_of_space():
     flat = nested.flatten(value, "actions")
     assert nested.unflatten(flat, "actions", space_struct(space)) == value
     assert nested.unflatten(flat, "actions") == (1, {"x": {"y": 0}})
-    with pytest.raises(ValueError, match="no leaf 'obs/a' among"):
+    with pytest.raises(ValueError, match="the leaf 'obs/a' does not exist"):
         nested.unflatten({"obs/b": 1}, "obs", space_struct(spaces.Dict(a=spaces.Discrete(2))))
     with pytest.raises(ValueError, match="no leaf 'obs' among"):
         nested.unflatten({"observation": 1}, "obs")

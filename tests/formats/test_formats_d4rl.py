@@ -154,14 +154,14 @@ def test_schema_columns_and_filter_select_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"rewards": np.zeros(3)}, "3 rows at /rewards, and 19 elsewhere"),
+        ({"rewards": np.zeros(3)}, "3 rows at /rewards, but 19 in other datasets"),
         ({"terminals": np.full(19, 2)}, "row 0: /terminals is 2"),
         ({"terminals": np.zeros((19, 2))}, "expected flags"),
         ({"observations": None}, "neither|no column 'obs'"),
         ({"terminals": None}, "no 'terminals'"),
         (
             {"actions": None, "action_0": np.zeros(19), "action_1": np.zeros(19)},
-            "one column in .'action_0', ",
+            "one column into .'action_0', ",
         ),
     ],
 )

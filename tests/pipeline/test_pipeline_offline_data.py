@@ -473,7 +473,7 @@ def test_inputs_without_weights_are_one_dataset(make_dataset, tmp_path):
     assert source.dataset.digest == open_dataset([a.path, b.path]).digest
     weighted_data = sources_of([a._replace(weight=1.0), b._replace(weight=3.0)])
     assert [(source.name, source.weight) for source in weighted_data] == [(a.path, 1.0), (b.path, 3.0)]
-    with pytest.raises(SpecError, match="give all of them a weight, or none"):
+    with pytest.raises(SpecError, match="set a weight for all of them, or for none"):
         sources_of([a._replace(weight=1.0), b])
 
 

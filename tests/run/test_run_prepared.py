@@ -167,7 +167,9 @@ def test_builder_ignores_run_folder_of_same_name(
 
 def test_mapped_format_without_class_is_refused(tmp_path: Path) -> None:
     resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
-    with pytest.raises(SpecError, match=r"spec.input\[0\].format is Images: name the class .*preLearner"):
+    with pytest.raises(
+        SpecError, match=r"spec.input\[0\].format is Images: set spec.pipeline.preLearner to the class"
+    ):
         inputs_of(resource, FileReferences({}))
 
 

@@ -175,7 +175,7 @@ def test_algorithm_on_single_timesteps_refuses_recurrent_policy(recall_data: Pat
     expert = {"algorithm": "PPO", "model": {"recurrent": "LSTM"}, "stop": {"iterations": 1}}
     with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'LSTM', but PPO")):
         recording(tmp_path / "data", policy={"train": expert})
-    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'LSTM', but PPO")):
+    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'lstm', but PPO")):
         PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
     toy = {
         "algorithm": "algorithm_toys:NStepQ",

@@ -360,7 +360,7 @@ def test_folder_with_other_content_is_refused(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 1)
     simulate_kill(writer)  # it is in the journal alone
-    with pytest.raises(OutputConflict, match="holds EpisodeWriter"):
+    with pytest.raises(OutputConflict, match="belongs to EpisodeWriter"):
         record(recording(tmp_path / "log"))
     with pytest.raises(DataError, match=r"has the action space Discrete\(3\), expected Discrete\(4\)"):
         EpisodeWriter(tmp_path / "log", action_space=gym.spaces.Discrete(4))

@@ -45,7 +45,7 @@ def render(
     for attempt in attempts:
         for reference in attempt.unknown_references:
             screen.note(
-                f"{_title(attempt)} refers to {reference}, which is in none of the files: its outputs are unknown"
+                f"{_title(attempt)} refers to {reference}, which is not in any of the files: its outputs are unknown"
             )
     if screen.flags.json:
         screen.json_line({"resources": [attempt.to_json() for attempt in attempts]})
