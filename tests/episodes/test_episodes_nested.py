@@ -26,7 +26,7 @@ def test_unflatten_uses_structure_of_space():
     assert nested.unflatten(flat, "actions") == (1, {"x": {"y": 0}})
     with pytest.raises(ValueError, match="the leaf 'obs/a' does not exist"):
         nested.unflatten({"obs/b": 1}, "obs", space_struct(spaces.Dict(a=spaces.Discrete(2))))
-    with pytest.raises(ValueError, match="no leaf 'obs' among"):
+    with pytest.raises(ValueError, match="the leaf 'obs' does not exist"):
         nested.unflatten({"observation": 1}, "obs")
 
 
