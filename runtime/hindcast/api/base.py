@@ -37,8 +37,8 @@ API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
 class Rule:
     """A rule that the API server checks: a CEL expression that must hold, and the message if it does not.
 
-    `at` is the field that the message is about (`.stop.timesteps`), if it is not the part that has the rule. A message
-    that `is_computed` is itself a CEL expression.
+    `field_path` is the field that the message is about (`.stop.timesteps`), if it is not the part that has the rule. A
+    message that `is_computed` is itself a CEL expression.
     """
 
     cel: str
@@ -48,11 +48,11 @@ class Rule:
 
     def validation(self) -> dict[str, str]:
         """Return the entry of `x-kubernetes-validations`."""
-        place = {"fieldPath": self.field_path} if self.field_path else {}
+        location = {"fieldPath": self.field_path} if self.field_path else {}
         return {
             "rule": self.cel,
             "messageExpression" if self.is_computed else "message": self.message,
-            **place,
+            **location,
         }
 
 
