@@ -67,15 +67,14 @@ def options_model(algorithm: str) -> type[BaseModel]:
 def non_default_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not at their defaults, in their own types: `{"lr": 1}` -> `{"lr": 1.0}`."""
     model = options_model(algorithm)
-    values = model.model_validate(
-        dict(config)
-    ).model_dump()  # in Python's spelling, which the spec hash is of
+    # The spec hash covers enums in Python's spelling, so that it does not depend on YAML's.
+    values = model.model_validate(dict(config)).model_dump()
     return {name: value for name, value in values.items() if value != model.model_fields[name].default}
 
 
 def in_yaml_words(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of one of `schemas()` with enums in YAML's spelling, and others as they are."""
-    options = schemas()[algorithm]["properties"] if algorithm in schemas() else {}
+    """Return options with enums in YAML's spelling, and those that `options_of` does not know as they are."""
+    options = options_of(algorithm)
     return {
         name: respelt(value, yaml_words(options[name])) if name in options else value
         for name, value in config.items()
@@ -113,9 +112,8 @@ def options_lacking_requirement(algorithm: str, config: Mapping[str, Any]) -> di
         Name of the option -> name of the option that it needs (`x-only-with`), by their YAML names.
     """
     options = options_of(algorithm)
-    values = {name: option.get("default") for name, option in options.items()} | {
-        name: respelt(value, yaml_words(options.get(name, {}))) for name, value in config.items()
-    }
+    defaults = {name: option.get("default") for name, option in options.items()}
+    values = defaults | in_yaml_words(algorithm, config)
     return {
         name: requirement
         for name, option in options.items()
