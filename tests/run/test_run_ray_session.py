@@ -19,7 +19,7 @@ import os
 
 import ray
 
-from hindcast.ray_session import connect, connected
+from hindcast.ray_session import connect, ray_connection
 from hindcast.cluster.driver import connect_to_ray
 
 
@@ -28,7 +28,7 @@ def address():
 
 
 own = {}
-with connected(num_cpus=1):
+with ray_connection(num_cpus=1):
     own["process"] = address()
     own["task"] = ray.get(ray.remote(address).remote())
 is_left_running = ray.is_initialized()
@@ -38,7 +38,7 @@ del os.environ["RAY_ADDRESS"]
 os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = "{}"
 connect()
 others["job"] = address()
-with connected(num_cpus=1):
+with ray_connection(num_cpus=1):
     others["connected already"] = address()
 others["connected still"] = address()
 ray.shutdown()
