@@ -8,7 +8,7 @@ from typing import Any
 from hindcast.api import Resource, spec_hash, validate_resource
 from hindcast.api.attempt import Attempt, ResolvedInput
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.manifests import build, effective_resource, refusals
+from hindcast_operator.manifests import build, effective_resource, find_refusals
 from hindcast_operator.names import child_name
 
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
@@ -105,4 +105,4 @@ def env(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_refusals(resource: Resource, platform: Defaults = DEFAULTS) -> list[str]:
-    return refusals(effective_resource(resource, platform), platform)
+    return find_refusals(effective_resource(resource, platform), platform)

@@ -16,20 +16,20 @@ from hindcast_operator.defaults import Defaults, load_defaults
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the operator until SIGTERM."""
-    args = _parser().parse_args(arguments)
+    args = _make_parser().parse_args(arguments)
     logs.configure(args.log_level)
     try:
-        options = _options(args)
+        options = _make_options(args)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
     # Not asyncio.run: it waits for all tasks, and kopf's may ignore their cancellation.
     asyncio.new_event_loop().run_until_complete(run(options))
-    # Nor sys.exit: those tasks must not hold up the end of the process.
+    # Not sys.exit either, so that those tasks cannot delay the end of the process.
     os._exit(0)
 
 
-def _options(args: argparse.Namespace) -> OperatorOptions:
+def _make_options(args: argparse.Namespace) -> OperatorOptions:
     host, _, port = args.listen.rpartition(":")
     lease = None
     if args.lease_namespace:
@@ -44,7 +44,7 @@ def _options(args: argparse.Namespace) -> OperatorOptions:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hindcast-operator",
         description="Runs OfflineRecordings and OfflineTrainings on the cluster of KUBECONFIG. Without KUBECONFIG: "

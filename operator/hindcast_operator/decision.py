@@ -19,6 +19,7 @@ class CreateAttempt:
 
     Attributes:
         resource: the result of `manifests.effective_resource` for the user's resource and this revision's defaults.
+        attempt: number, name and inputs of the attempt.
     """
 
     resource: OfflineRecording | OfflineTraining
@@ -40,7 +41,12 @@ class DeleteAttempt:
 
 @dataclass(frozen=True)
 class SetIntent:
-    """Pass an intent to a running attempt, through its ConfigMap."""
+    """Pass an intent to a running attempt, through its ConfigMap.
+
+    Attributes:
+        child: name of the attempt's ConfigMap.
+        intent: `checkpoint` asks the attempt to save a checkpoint and stop.
+    """
 
     child: str
     intent: str
@@ -48,7 +54,12 @@ class SetIntent:
 
 @dataclass(frozen=True)
 class SetDeadlines:
-    """Set the deadlines of a running attempt's RayJob to those of the spec; None removes a deadline."""
+    """Set the deadlines of a running attempt's RayJob.
+
+    Attributes:
+        child: name of the RayJob.
+        deadlines: field in `facts.DEADLINE_FIELDS` -> seconds; None removes the deadline.
+    """
 
     child: str
     deadlines: Mapping[str, int | None]

@@ -21,19 +21,19 @@ class RunDefaults(Model):
     start_deadline_seconds: Positive | None = None
     """Seconds from the creation of an attempt to its first heartbeat."""
     stall_timeout_seconds: Positive | None = None
-    """Seconds without a heartbeat or progress."""
+    """Seconds without a heartbeat or without progress after which an attempt counts as lost."""
 
 
 class Defaults(Model):
     """Platform defaults. A resource's own fields win; lists are joined, the resource's last."""
 
     image: Text = "hindcast-runtime:0.1.0"
-    """Runtime image, where neither the resource nor `cluster` names one."""
+    """Runtime image, if neither the resource nor `cluster` names one."""
     ray_version: ShortText = "2.60.0"
     """Ray's version in that image."""
     storage_root: Location | None = None
-    """Relative paths are resolved in `<storageRoot>/<namespace>`: a URI, or a folder on a mounted volume. Without it
-    they are rejected."""
+    """A URI, or a folder on a mounted volume. Relative paths are resolved in `<storageRoot>/<namespace>`; without a
+    storage root they are rejected."""
     cluster: ClusterSpec = ClusterSpec()
     """`spec.cluster` of every resource: pull secrets, tolerations, storage credentials, volumes …"""
     run_policy: RunDefaults = RunDefaults()

@@ -70,14 +70,14 @@ def config_map_facts(raw: Raw, previous: ConfigMapFacts | None, now: datetime) -
     """Extract the facts of an attempt's ConfigMap.
 
     Args:
-        raw: the object.
-        previous: the facts before this version: they record when beat and progress last changed.
-        now: the time at which a new beat or new progress is seen.
+        raw: the object as the API server returns it.
+        previous: facts of the previous version, with the times of the last heartbeat and progress; None for the first.
+        now: the time to record if this version has a new heartbeat or new progress.
     """
     metadata, data = raw["metadata"], raw.get("data") or {}
     if previous is not None and previous.uid != metadata["uid"]:
         previous = None
-    report = _report(data.get(REPORT_KEY))
+    report = _parse_report(data.get(REPORT_KEY))
     previous_report = previous.report if previous else None
     is_new_beat = report is not None and (previous_report is None or previous_report.number != report.number)
     has_progressed = report is not None and (
@@ -97,7 +97,7 @@ def config_map_facts(raw: Raw, previous: ConfigMapFacts | None, now: datetime) -
     )
 
 
-def _report(text: str | None) -> Report | None:
+def _parse_report(text: str | None) -> Report | None:
     if not text:
         return None
     try:
@@ -112,7 +112,7 @@ def pod_facts(raw: Raw) -> PodFacts:
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return PodFacts(
         name=metadata["name"],
-        pool=_pool(metadata.get("labels", {}).get(POOL_LABEL)),
+        pool=_parse_pool(metadata.get("labels", {}).get(POOL_LABEL)),
         created_at=parse_time(metadata["creationTimestamp"]),
         phase=status.get("phase") or "Pending",
         is_ready=find_condition(status, "Ready").get("status") == "True",
@@ -121,28 +121,28 @@ def pod_facts(raw: Raw) -> PodFacts:
         unreachable_since=_unreachable_since(raw),
         scheduling_failure=_scheduling_failure(status),
         container_wait=next(filter(None, map(_container_wait, containers)), None),
-        is_oom_killed=any(map(_is_killed_for_memory, containers)),
+        is_oom_killed=any(map(_is_oom_killed, containers)),
     )
 
 
-def _pool(label: str | None) -> Pool | Literal["submitter"]:
+def _parse_pool(label: str | None) -> Pool | Literal["submitter"]:
     return label if label in _POOLS else "submitter"  # type: ignore[return-value]
 
 
 def _unreachable_since(raw: Raw) -> datetime | None:
     """Return the time since which a pod's node is unreachable, or None if it is reachable.
 
-    The operator may not read nodes, so this is derived from the pod alone.
+    The operator has no right to read nodes, so this is derived from the pod alone.
     """
-    # A reachable node removes a pod by its deletion timestamp.
+    # If the node were reachable, the pod would be gone at this time.
     if _is_deleting(raw):
         return parse_time(raw["metadata"]["deletionTimestamp"])
     status = raw.get("status") or {}
     ready, containers = find_condition(status, "Ready"), find_condition(status, "ContainersReady")
     if raw.get("spec", {}).get("readinessGates"):
         return None
-    # On pods of an unreachable node the node controller sets only `Ready` to False: their containers were ready when
-    # they last reported.
+    # On pods of an unreachable node the node controller sets `Ready` to False, but not `ContainersReady`, which stays
+    # as the node last reported it.
     ready_statuses = (ready.get("status"), containers.get("status"))
     is_silent = status.get("phase") == "Running" and ready_statuses == ("False", "True")
     return parse_optional_time(ready.get("lastTransitionTime")) if is_silent else None
@@ -161,11 +161,11 @@ def _container_wait(container: Raw) -> tuple[str, str] | None:
     return None if not reason or reason in _NORMAL_WAIT_REASONS else (reason, wait_state.get("message") or "")
 
 
-def _is_killed_for_memory(container: Raw) -> bool:
+def _is_oom_killed(container: Raw) -> bool:
     states = (container.get("lastState") or {}, container.get("state") or {})
     return any((state.get("terminated") or {}).get("reason") == "OOMKilled" for state in states)
 
 
-def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def find_condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
     """Return the condition of a type, or an empty mapping if there is no such condition."""
-    return next((entry for entry in status.get("conditions") or () if entry.get("type") == kind), {})
+    return next((entry for entry in status.get("conditions") or () if entry.get("type") == type_), {})

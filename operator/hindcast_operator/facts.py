@@ -39,7 +39,7 @@ class RayJobFacts(ObjectFacts):
 
     Attributes:
         created_at: `metadata.creationTimestamp`.
-        is_suspended: `spec.suspend`, which belongs to Kueue.
+        is_suspended: `spec.suspend`, which only Kueue sets.
         job_status: Ray's view: "", PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED.
         deployment_status: KubeRay's view: "", Initializing, Waiting, Running, Complete, Failed, Suspending, Suspended,
             Retrying, ValidationFailed.
@@ -84,12 +84,12 @@ class PodFacts:
         is_ready: all containers are ready.
         is_deleting: it has a deletion timestamp.
         reason: reason of a failed pod: `Evicted`, `NodeLost`, `Preempting` …
-        unreachable_since: the time since which its node has been unreachable.
+        unreachable_since: the time since which its node has been unreachable; None if it is reachable.
         scheduling_failure: the scheduler's message if no node fits.
         container_wait: reason and message of the first waiting container (init containers first):
             `ImagePullBackOff`, `CreateContainerConfigError` …
         mount_failure: message of the latest FailedMount or FailedAttachVolume event, if the containers do not start.
-        is_oom_killed: a container was killed for memory, now or before its last restart.
+        is_oom_killed: a container was killed because it ran out of memory, now or before its last restart.
     """
 
     name: str
@@ -112,9 +112,9 @@ class ConfigMapFacts(ObjectFacts):
 
     Attributes:
         intent: the operator's request to the attempt.
-        report: the attempt's latest report; None before its first beat, or if it cannot be parsed.
-        beat_seen_at: when this operator first saw the report's beat.
-        progress_seen_at: when this operator first saw the report's progress.
+        report: the attempt's latest report; None before its first heartbeat, or if it cannot be parsed.
+        beat_seen_at: when this operator first saw a report with this number: each report is a heartbeat.
+        progress_seen_at: when this operator first saw a report with this time of progress.
     """
 
     intent: str = ""
@@ -125,9 +125,10 @@ class ConfigMapFacts(ObjectFacts):
 
 @dataclass(frozen=True)
 class AttemptFacts:
-    """The existing objects of an attempt; all unset if it is gone or was never created.
+    """The objects of an attempt; None for those that do not exist.
 
     Attributes:
+        child: name of its RayJob and of its ConfigMap.
         submitter_failure: why the submitter's Job cannot create its pod (quota, Pod Security): the event's message.
         conflict: `Kind/name` and owner of a foreign object that has a name the attempt needs.
         refusal: why the API server refused to create one of its objects: one sentence.
@@ -165,10 +166,10 @@ class Facts:
     Attributes:
         resource: as the user wrote it; None if it is not valid, for the reasons in `problems`.
         problems: errors in its spec that admission could not detect.
-        status: the current `.status`, plain.
+        status: the current `.status`, as JSON values.
         is_deleting: it has a deletion timestamp.
         kuberay: `Ready` if the API server serves RayJobs.
-        attempts: attempts by child name: those in `status.runs` that may still exist, and the next one.
+        attempts: by child name: the latest attempt, the next one, and earlier ones that still have objects.
         references: the resources that it refers to.
         now: the time of the observation.
         suspend: `spec.suspend`, also if `resource` is None.

@@ -22,7 +22,7 @@ _KIND_WORDS: Final = {"OfflineRecording": "recording", "OfflineTraining": "train
 
 
 def child_name(kind: str, name: str, revision: int, attempt: int) -> str:
-    """Return the name of an attempt's RayJob and ConfigMap: `<name>-r<revision>-<attempt>`, `-t…` for trainings."""
+    """Return the name of an attempt's RayJob and ConfigMap: `<name>-r<revision>-<attempt>`, with `t` for a training."""
     return f"{name}-{_KIND_LETTERS[kind]}{revision}-{attempt}"
 
 
@@ -31,10 +31,10 @@ def account_name(kind: str, name: str) -> str:
     return f"{name}-{_KIND_WORDS[kind]}"
 
 
-def labels(
+def make_labels(
     resource: OfflineRecording | OfflineTraining, revision: int | None = None, attempt: int | None = None
 ) -> dict[str, str]:
-    """Return the labels of a child of the resource; with revision and attempt, of that attempt's objects and pods."""
+    """Return the labels of the resource's children; with revision and attempt, those of one attempt's objects."""
     child_labels = {
         MANAGED_BY: MANAGER,
         "app.kubernetes.io/part-of": "hindcast",
@@ -46,7 +46,7 @@ def labels(
     return child_labels
 
 
-def references(kind: str, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+def find_references(kind: str, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return kind and name of each resource that a spec refers to.
 
     A training refers to recordings, a recording to the training of its policy.

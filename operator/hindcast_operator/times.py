@@ -1,4 +1,4 @@
-"""Times in UTC; the status has whole seconds."""
+"""Parsing and formatting of times, and deadlines in whole seconds."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -21,15 +21,15 @@ def parse_optional_time(text: str | None) -> datetime | None:
     return parse_time(text) if text else None
 
 
-def after(start: datetime, seconds: float) -> datetime:
-    """Return the time `seconds` later, rounded up to a whole second, at most a century later."""
-    # A later time may exceed the last date that datetime can represent.
+def time_after(start: datetime, seconds: float) -> datetime:
+    """Return the time `seconds` after `start`, rounded up to a whole second, at most a century later."""
+    # A user may set more seconds than there are until the last date that datetime can represent.
     end = start + timedelta(seconds=min(seconds, _CENTURY_SECONDS))
     # Rounded up: a timer that is set for this time never fires too early.
     return end if end.microsecond == 0 else end.replace(microsecond=0) + timedelta(seconds=1)
 
 
-def earliest(*times: datetime | None) -> datetime | None:
+def earliest_time(*times: datetime | None) -> datetime | None:
     """Return the earliest of the times that are not None, or None."""
     return min((time for time in times if time is not None), default=None)
 

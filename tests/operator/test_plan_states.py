@@ -120,7 +120,7 @@ def test_run_with_invalid_spec_can_be_suspended() -> None:
 
 def test_refusal_by_platform_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = "spec.cluster.podOverrides.all.spec.hostNetwork: is not allowed"
-    monkeypatch.setattr("hindcast_operator.planning.situations.refusals", lambda *_: [sentence])
+    monkeypatch.setattr("hindcast_operator.planning.situations.find_refusals", lambda *_: [sentence])
     world = World()
     world.settle()
     assert (world.state, world.reason()) == ("Stalled", "RefusedByPlatform")

@@ -16,7 +16,7 @@ from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import ObjectKind
-from hindcast_operator.control.startup import Startups, describe_owner, ownership
+from hindcast_operator.control.startup import Startups, classify_owner, describe_owner
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetDeadlines, SetIntent
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build
@@ -57,6 +57,7 @@ class Applier:
 
         Raises:
             RetryLater: the resource changed in the meantime; the cache now has the new version.
+            ApiError: the API server refused the write or did not answer.
         """
         key = resource.key
         manifest = {
@@ -85,7 +86,7 @@ class Applier:
 
     async def _refresh(self, kind: ObjectKind, key: Key) -> None:
         """Read a resource from the API server into the cache."""
-        # The answer to an earlier write may have been lost, or a watch may be late.
+        # The cached version may be outdated: the answer to an earlier write was lost, or the watch is late.
         raw = await self._api.get(kind, key.namespace, key.name)
         if raw is not None:
             self._cache.put(kind, raw)
@@ -94,7 +95,7 @@ class Applier:
         """Execute an action. Return True if its outcome requires another reconciliation immediately.
 
         Raises:
-            RetryLater: an object of that name is still being deleted.
+            RetryLater: an object of the attempt changed, or one with its name is still being deleted.
             ApiError: the API server did not answer, or gave an answer that may change.
         """
         match action:
@@ -109,12 +110,13 @@ class Applier:
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
+        """Create the missing objects of an attempt. Return True if the cause of a failure is new, or was resolved."""
         startup = self._startups[resource.uid][action.attempt.ray_job_name]
         if startup.is_backing_off():
             return False
         try:
             for manifest in build(action.resource, action.attempt):
-                await self._ensure(resource, manifest)
+                await self._ensure_object(resource, manifest)
         except _NameConflict as conflict:
             startup.blocker = (conflict.kind, conflict.name)
             return startup.record_failure(conflict=str(conflict), refusal=None)
@@ -124,7 +126,8 @@ class Applier:
             return startup.record_failure(conflict=None, refusal=error.message[:1000])
         return startup.record_success()
 
-    async def _ensure(self, resource: Resource, manifest: dict[str, Any]) -> None:
+    async def _ensure_object(self, resource: Resource, manifest: dict[str, Any]) -> None:
+        """Create an object of an attempt, or update it if it exists. An existing RayJob is left as it is."""
         kind, name = kinds.KINDS_BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
         namespace = resource.key.namespace
         child = self._cache.child(kind, namespace, name)
@@ -146,17 +149,17 @@ class Applier:
             return await self._adopt(resource, kind, manifest)
 
     async def _adopt(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Return the existing object of that name if the resource owns it, brought up to date if necessary.
+        """Return the existing object with the manifest's name if the resource owns it; update it if necessary.
 
         Raises:
-            RetryLater: it was just deleted or is being deleted.
-            _NameConflict: it has another owner.
+            RetryLater: the object was just deleted or is being deleted.
+            _NameConflict: the object has another owner.
         """
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
         raw = await self._api.get(kind, namespace, name)
         if raw is None:
             raise RetryLater(f"{kind.name} {name} has just been deleted")
-        match ownership(raw, resource):
+        match classify_owner(raw, resource):
             case "ours" if _is_out_of_date(raw, manifest):
                 metadata = manifest["metadata"] | {"uid": raw["metadata"]["uid"]}
                 return await self._api.apply(
@@ -164,7 +167,7 @@ class Applier:
                 )
             case "ours":
                 return raw
-            case "going":
+            case "deleting":
                 raise RetryLater(f"{kind.name} {name} is being deleted")
         raise _NameConflict(kind, name, describe_owner(raw))
 
@@ -205,9 +208,9 @@ class Applier:
         self._put_child(kind, raw)
 
     async def post_event(self, resource: Resource, event: Event) -> None:
-        """Post a Kubernetes event. If it is rejected, it is logged and dropped: events only explain."""
+        """Post a Kubernetes event. A rejected event is logged and dropped, because nothing depends on events."""
         try:
-            await self._api.create(kinds.EVENT, resource.key.namespace, _event(resource, event))
+            await self._api.create(kinds.EVENT, resource.key.namespace, _make_event(resource, event))
         except ApiError as error:
             if error.reason == "AlreadyExists":  # the first try succeeded, but its answer was lost
                 return
@@ -225,13 +228,13 @@ def _is_current(child: Child, resource: Resource) -> bool:
 
 def _is_out_of_date(raw: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
     """Return True if a Role, RoleBinding or ConfigMap differs from what the attempt needs."""
-    if any(raw.get(part) != manifest[part] for part in ("rules", "subjects") if part in manifest):
+    if any(raw.get(field) != manifest[field] for field in ("rules", "subjects") if field in manifest):
         return True
     data = raw.get("data") or {}
-    return any(data.get(key) != text for key, text in manifest.get("data", {}).items())
+    return any(data.get(key) != value for key, value in manifest.get("data", {}).items())
 
 
-def _event(resource: Resource, event: Event) -> dict[str, object]:
+def _make_event(resource: Resource, event: Event) -> dict[str, object]:
     now = datetime.now(UTC)
     digest = hashlib.sha256(f"{resource.uid} {now.isoformat()} {event}".encode()).hexdigest()[:12]
     return {

@@ -1,6 +1,6 @@
 """Calls of the API server: raw JSON over one connection pool.
 
-The client library's models are not used: they took most of the time.
+The client library's models are not used, because converting JSON to them took most of the CPU time.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class ApiError(Exception):
     """An answer other than 2xx, or no answer.
 
     Attributes:
-        code: the HTTP status; 0 without an answer.
+        code: the HTTP status; 0 if there was no answer.
         reason: one word: `AlreadyExists`, `Forbidden`, `Invalid` …
         message: the API server's sentence.
         retry_after: seconds to wait, if the API server asked for it.
@@ -59,10 +59,19 @@ class Api:
         """When the API server last answered, by the event loop's clock; initially the time of creation."""
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Object:
-        """Call the API server, with a few immediate retries after transient errors. Raises ApiError.
+        """Call the API server, with a few immediate retries after transient errors.
 
-        Only for calls that may be executed twice. If the answer to a write was lost, the retry returns `AlreadyExists`,
-        a conflict of versions, or success.
+        Use it only for calls that may be executed twice: if the answer to a write was lost, the retry may find that
+        the object already exists or has another version.
+
+        Args:
+            method: the HTTP method.
+            path: path of the object or collection.
+            body: sent as JSON; None for no body.
+            **options: the keyword arguments of `call_once`.
+
+        Raises:
+            ApiError: a permanent error, or a transient one after all retries.
         """
         for pause in _RETRY_PAUSES_SECONDS:
             try:
@@ -84,7 +93,7 @@ class Api:
         timeout: aiohttp.ClientTimeout = _TIMEOUT,
         query: Mapping[str, str] | None = None,
     ) -> Object:
-        """Call the API server once. Raises ApiError."""
+        """Call the API server once, without retries. Raises ApiError."""
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": names.MANAGER}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._client.configuration.host + quote(path) + ("?" + urlencode(query) if query else "")
@@ -98,7 +107,7 @@ class Api:
         if 200 <= response.status < 300:
             return json.loads(text) if text else {}
         metrics.API_ERRORS.labels(str(response.status)).inc()
-        raise _error(response.status, text, response.headers)
+        raise _make_error(response.status, text, response.headers)
 
     async def get(self, kind: ObjectKind, namespace: str | None, name: str) -> Object | None:
         """Get an object, or None if it does not exist."""
@@ -109,10 +118,16 @@ class Api:
                 return None
             raise
 
-    async def pages(
+    async def list_all(
         self, kind: ObjectKind, namespace: str | None, metadata_only: bool
     ) -> AsyncIterator[Object]:
-        """Yield all objects of a kind that match its selector, read in pages of 200."""
+        """Yield all objects of a kind that match its selector. They are read in pages of 200.
+
+        Args:
+            kind: the kind of objects.
+            namespace: None lists the whole cluster.
+            metadata_only: list only apiVersion, kind and metadata of each object.
+        """
         query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
         accept = METADATA_ONLY if metadata_only else "application/json"
         while True:
@@ -125,9 +140,9 @@ class Api:
             query["continue"] = token
 
     async def create(self, kind: ObjectKind, namespace: str, manifest: Object) -> Object:
-        """Create an object; unknown fields are rejected."""
+        """Create an object. The API server rejects unknown fields."""
         query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
-        with _write(f"create-{kind.name.lower()}"):
+        with _write_operation(f"create-{kind.name.lower()}"):
             return await self.call("POST", kind.path(namespace), manifest, query=query)
 
     async def apply(
@@ -140,24 +155,33 @@ class Api:
         *,
         subresource: str = "",
     ) -> Object:
-        """Apply an object server-side, by force. `operation` names the fault point; the manifest has preconditions."""
+        """Apply an object server-side, also over fields of other managers.
+
+        Args:
+            operation: one of `faults.WRITES`.
+            kind: the kind of the object.
+            namespace: its namespace.
+            name: its name.
+            manifest: its fields. A uid and a resourceVersion in it are preconditions.
+            subresource: `/status`, or empty for the object itself.
+        """
         query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
         path = kind.path(namespace, name) + subresource
-        with _write(operation):
+        with _write_operation(operation):
             return await self.call("PATCH", path, manifest, content_type=APPLY, query=query)
 
     async def merge(
         self, operation: str, kind: ObjectKind, namespace: str, name: str, patch: Object
     ) -> Object:
-        """Apply a merge patch. `operation` names the fault point."""
-        with _write(operation):
+        """Apply a merge patch. `operation` is one of `faults.WRITES`."""
+        with _write_operation(operation):
             return await self.call("PATCH", kind.path(namespace, name), patch, content_type=MERGE)
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with this uid, and in the background its dependents. A missing object is not an error."""
+        """Delete the object with this uid, and its dependents in the background. A missing object is not an error."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
-            with _write(f"delete-{kind.name.lower()}"):
+            with _write_operation(f"delete-{kind.name.lower()}"):
                 await self.call("DELETE", kind.path(namespace, name), body)
         except ApiError as error:
             if error.code not in {404, 409}:  # 409: another object has the name by now
@@ -165,8 +189,8 @@ class Api:
 
 
 @contextmanager
-def _write(operation: str) -> Iterator[None]:
-    """Enclose a write in its fault points, and count it."""
+def _write_operation(operation: str) -> Iterator[None]:
+    """Run the write in the block between its two fault points, and count it if it succeeds."""
     faults.reach(f"before:{operation}")
     yield
     metrics.WRITES.labels(operation).inc()
@@ -175,7 +199,7 @@ def _write(operation: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def connect(kubeconfig: str | None = None) -> AsyncIterator[Api]:
-    """Connect to the API server of a kubeconfig, or without one to that of the cluster in which this pod runs."""
+    """Connect to the API server of a kubeconfig; None connects to the cluster in which this pod runs."""
     configuration = client.Configuration()
     configuration.connection_pool_maxsize = _MAX_CONNECTIONS
     if kubeconfig:
@@ -188,11 +212,11 @@ async def connect(kubeconfig: str | None = None) -> AsyncIterator[Api]:
 
 def _is_transient(method: str, error: ApiError) -> bool:
     """Return True if the same call may soon get another answer."""
-    # While others change a quota, a POST is refused with `Conflict`.
+    # While another client changes a quota, a POST is refused with `Conflict`.
     return error.code in _TRANSIENT_CODES or (method == "POST" and error.reason == "Conflict")
 
 
-def _error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:
+def _make_error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:
     try:
         status: Any = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The cache of the watches' reports: the resources, and the facts about their children that decisions need."""
+"""A cache of the watched objects: the resources, and the facts about their children that decisions need."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ ChildFacts = RayJobFacts | RayClusterFacts | ConfigMapFacts | PodFacts
 
 
 class Key(NamedTuple):
-    """The name of an object.
+    """Kind, namespace and name of an object, without its uid.
 
-    The queue holds keys, so that a re-created resource is never processed at the same time as the old one.
+    The work queue holds keys, so that a re-created resource is never processed at the same time as the old one.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Resource:
     Attributes:
         version: its resourceVersion.
         body: apiVersion, kind, metadata (name, namespace, labels), spec.
-        status: plain.
+        status: `.status` as JSON values; empty if there is none.
     """
 
     key: Key
@@ -46,7 +46,14 @@ class Resource:
 
 @dataclass(frozen=True)
 class Child:
-    """An object of an attempt as it was last observed; `attempt` is the attempt's name."""
+    """An object of an attempt as it was last observed.
+
+    Attributes:
+        version: its resourceVersion.
+        owner: the resource that its labels name.
+        attempt: name of the attempt, which is also that of its RayJob.
+        facts: what decisions need to know about it.
+    """
 
     key: Key
     uid: str
@@ -65,28 +72,28 @@ class Cache:
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.resources: dict[Key, Resource] = {}
         self._children: dict[Key, Child] = {}
-        self._by_owner: dict[Key, dict[Key, Child]] = {}
-        self._by_reference: dict[Key, set[Key]] = {}
+        self._children_by_owner: dict[Key, dict[Key, Child]] = {}
+        self._referrers_by_target: dict[Key, set[Key]] = {}
         self._clock = clock
 
     def children(self, owner: Key) -> Iterable[Child]:
         """Return the objects that carry a resource's labels."""
-        return self._by_owner.get(owner, {}).values()
+        return self._children_by_owner.get(owner, {}).values()
 
     def child(self, kind: ObjectKind, namespace: str, name: str) -> Child | None:
         """Return one object of an attempt, if it is known."""
         return self._children.get(Key(kind.name, namespace, name))
 
     def put(self, kind: ObjectKind, raw: Raw) -> set[Key]:
-        """Put in a version of an object. Return the affected resources; none if the version was already known."""
+        """Store a version of an object. Return the affected resources: none if this version or a newer one is known."""
         if kind in kinds.RESOURCE_KINDS:
             return self._put_resource(kind, raw)
         return self._put_child(kind, raw)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> set[Key]:
-        """Remove an object that is gone. Return the affected resources."""
+        """Remove a deleted object, unless the cached one has another uid. Return the affected resources."""
         key = Key(kind.name, namespace, name)
-        entry = self._objects(kind).get(key)
+        entry = self._entries(kind).get(key)
         if entry is None or entry.uid != uid:
             return set()
         if isinstance(entry, Child):
@@ -94,7 +101,7 @@ class Cache:
             return {entry.owner}
         del self.resources[key]
         self._drop_references(entry)
-        return {key} | self._by_reference.get(key, set())
+        return {key} | self._referrers_by_target.get(key, set())
 
     def remove_all(self, kind: ObjectKind) -> set[Key]:
         """Remove all objects of a kind that no longer exists. Return the affected resources."""
@@ -105,10 +112,10 @@ class Cache:
 
     def keys_with_uids(self, kind: ObjectKind) -> list[tuple[Key, str]]:
         """Return key and uid of each known object of a kind."""
-        return [(key, entry.uid) for key, entry in self._objects(kind).items() if key.kind == kind.name]
+        return [(key, entry.uid) for key, entry in self._entries(kind).items() if key.kind == kind.name]
 
-    def _objects(self, kind: ObjectKind) -> Mapping[Key, Resource | Child]:
-        """Return the mapping that contains the objects of the kind, among others."""
+    def _entries(self, kind: ObjectKind) -> Mapping[Key, Resource | Child]:
+        """Return the mapping that contains the objects of the kind, and also objects of other kinds."""
         return self.resources if kind in kinds.RESOURCE_KINDS else self._children
 
     def _put_resource(self, kind: ObjectKind, raw: Raw) -> set[Key]:
@@ -138,13 +145,13 @@ class Cache:
             },
             status=raw.get("status") or {},
         )
-        for target in references(key, raw.get("spec") or {}):
-            self._by_reference.setdefault(target, set()).add(key)
-        return {key} | self._by_reference.get(key, set())
+        for target in find_references(key, raw.get("spec") or {}):
+            self._referrers_by_target.setdefault(target, set()).add(key)
+        return {key} | self._referrers_by_target.get(key, set())
 
     def _put_child(self, kind: ObjectKind, raw: Raw) -> set[Key]:
         metadata = raw["metadata"]
-        owner, attempt = _owner(metadata)
+        owner, attempt = _owner_and_attempt(metadata)
         if owner is None:
             return set()
         key = Key(kind.name, metadata["namespace"], metadata["name"])
@@ -154,13 +161,13 @@ class Cache:
             return set()
         if previous is not None:
             self._drop_child(previous)
-        child = Child(key, metadata["uid"], version, owner, attempt, self._facts(kind, raw, previous))
+        child = Child(key, metadata["uid"], version, owner, attempt, self._extract_facts(kind, raw, previous))
         self._children[key] = child
-        self._by_owner.setdefault(owner, {})[key] = child
+        self._children_by_owner.setdefault(owner, {})[key] = child
         is_unchanged = previous is not None and previous.owner == owner and previous.facts == child.facts
         return set() if is_unchanged else {owner}
 
-    def _facts(self, kind: ObjectKind, raw: Raw, previous: Child | None) -> ChildFacts:
+    def _extract_facts(self, kind: ObjectKind, raw: Raw, previous: Child | None) -> ChildFacts:
         if kind is kinds.RAY_JOB:
             return extract.ray_job_facts(raw)
         if kind is kinds.RAY_CLUSTER:
@@ -174,25 +181,26 @@ class Cache:
 
     def _drop_child(self, child: Child) -> None:
         del self._children[child.key]
-        siblings = self._by_owner[child.owner]
+        siblings = self._children_by_owner[child.owner]
         del siblings[child.key]
         if not siblings:
-            del self._by_owner[child.owner]
+            del self._children_by_owner[child.owner]
 
     def _drop_references(self, resource: Resource) -> None:
-        for target in references(resource.key, resource.body["spec"]):
-            referrers = self._by_reference.get(target, set())
+        for target in find_references(resource.key, resource.body["spec"]):
+            referrers = self._referrers_by_target.get(target, set())
             referrers.discard(resource.key)
             if not referrers:
-                self._by_reference.pop(target, None)
+                self._referrers_by_target.pop(target, None)
 
 
-def references(key: Key, spec: Raw) -> list[Key]:
+def find_references(key: Key, spec: Raw) -> list[Key]:
     """Return the keys of the resources that a spec refers to."""
-    return [Key(kind, key.namespace, name) for kind, name in names.references(key.kind, spec)]
+    return [Key(kind, key.namespace, name) for kind, name in names.find_references(key.kind, spec)]
 
 
-def _owner(metadata: Raw) -> tuple[Key | None, str]:
+def _owner_and_attempt(metadata: Raw) -> tuple[Key | None, str]:
+    """Return the resource and the attempt's name that the labels of a child give; None if they are not valid."""
     labels = metadata.get("labels") or {}
     try:
         kind, name = labels[names.KIND_LABEL], labels[names.NAME_LABEL]

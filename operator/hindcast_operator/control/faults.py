@@ -9,6 +9,7 @@ VARIABLE: Final = "HINDCAST_FAULT"
 the point is reached for the second time."""
 
 EXIT_CODE: Final = 86
+"""Exit code of a process that ended at a fault point."""
 
 WRITES: Final = (
     "write-status",

@@ -61,7 +61,11 @@ class Health:
 
 @asynccontextmanager
 async def serve(health: Health, host: str, port: int) -> AsyncIterator[Callable[[], int]]:
-    """Serve the endpoints for the duration of the block. Yield a function that returns the port (chosen for 0)."""
+    """Serve the endpoints for the duration of the block.
+
+    Yields:
+        A function that returns the port. If `port` is 0, the system chooses a free one.
+    """
     app = web.Application()
     app.add_routes([web.get("/healthz", health.healthz), web.get("/metrics", health.metrics)])
     runner = web.AppRunner(app, access_log=None)

@@ -21,7 +21,7 @@ from hindcast_operator.control.kinds import LEASE
 log = structlog.get_logger()
 
 _RENEWALS_PER_LEASE: Final = 7
-"""Attempts to renew within the duration of the lease."""
+"""Number of attempts to renew the lease while it is valid."""
 
 
 class LeaseLost(Exception):
@@ -79,7 +79,7 @@ class LeaderLease:
                     raise LeaseLost(
                         f"another replica took the lease {self._options.name}: {error}"
                     ) from error
-            # Not later than two thirds: work in progress must end before another replica may take over.
+            # Give up after two thirds, so that work in progress ends before another replica may take over.
             if _now() - renewal_time > self._options.seconds * 2 / 3:
                 raise LeaseLost(f"the lease {self._options.name} could not be renewed in time")
 
@@ -100,12 +100,12 @@ class LeaderLease:
             metadata = {"name": self._options.name, "namespace": self._options.namespace}
             manifest = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata}
             path = LEASE.path(self._options.namespace)
-            self._lease = await self._api.call_once("POST", path, manifest | {"spec": self._spec(0)})
+            self._lease = await self._api.call_once("POST", path, manifest | {"spec": self._make_spec(0)})
             return True
         spec = lease.get("spec") or {}
         if spec.get("holderIdentity") and not self._is_expired(spec):
             return False
-        lease["spec"] = self._spec(int(spec.get("leaseTransitions") or 0) + 1)
+        lease["spec"] = self._make_spec(int(spec.get("leaseTransitions") or 0) + 1)
         try:
             self._lease = await self._replace(lease)
         except ApiError as error:
@@ -133,7 +133,7 @@ class LeaderLease:
         path = LEASE.path(self._options.namespace, self._options.name)
         return await self._api.call_once("PUT", path, lease, timeout=timeout)
 
-    def _spec(self, transitions: int) -> dict[str, Any]:
+    def _make_spec(self, transitions: int) -> dict[str, Any]:
         return {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(round(self._options.seconds), 1),

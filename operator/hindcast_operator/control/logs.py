@@ -13,7 +13,7 @@ _SHARED_PROCESSORS: Final = (
 )
 
 
-def configure(level: str) -> None:
+def configure(level_name: str) -> None:
     """Configure logging. `level` is debug, info, warning or error; libraries log errors only."""
     structlog.configure(
         processors=[
@@ -22,12 +22,14 @@ def configure(level: str) -> None:
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level_name.upper()]
+        ),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
+    stderr_handler = logging.StreamHandler(sys.stderr)
+    stderr_handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*_SHARED_PROCESSORS, structlog.stdlib.add_logger_name],
             processors=[
@@ -37,7 +39,7 @@ def configure(level: str) -> None:
             ],
         )
     )
-    logging.basicConfig(level=logging.ERROR, handlers=[handler])
+    logging.basicConfig(level=logging.ERROR, handlers=[stderr_handler])
 
 
 def _format_resource(_: object, __: str, event: EventDict) -> EventDict:

@@ -15,9 +15,9 @@ disable_created_metrics()
 RECONCILES = Counter("hindcast_reconciles", "Reconciliations by result.", ["kind", "result"])
 RECONCILE_SECONDS = Histogram("hindcast_reconcile_seconds", "Seconds that a reconciliation took.", ["kind"])
 QUEUE_DEPTH = Gauge("hindcast_queue_depth", "Resources waiting to be reconciled.")
-QUEUE_AGE = Gauge("hindcast_queue_age_seconds", "Seconds that the oldest of them has waited.")
+QUEUE_AGE = Gauge("hindcast_queue_age_seconds", "Seconds that the oldest key in the queue has waited.")
 API_ERRORS = Counter(
-    "hindcast_api_errors", "Answers of the API server other than 2xx; none: no answer.", ["code"]
+    "hindcast_api_errors", "Answers of the API server other than 2xx; code none: no answer.", ["code"]
 )
 WRITES = Counter("hindcast_writes", "Writes that the API server accepted.", ["what"])
 WATCH_STARTS = Counter("hindcast_watch_starts", "Starts of the watches, including the first.")
@@ -45,7 +45,12 @@ class RunMeter:
         self._last_times: dict[str, datetime] = {}
 
     def update(self, facts: Facts, status: Mapping[str, Any]) -> None:
-        """Count the ends of attempts and the waiting time since the last reconciliation."""
+        """Count the ends of attempts and the waiting time since the last reconciliation.
+
+        Args:
+            facts: the facts about a resource, with its old status.
+            status: its new status.
+        """
         _count_ends(facts, status)
         num_waiting_gpus = _num_waiting_gpus(facts)
         last_time = self._last_times.pop(facts.uid, None)

@@ -15,7 +15,7 @@ from hindcast.errors import SpecError
 from hindcast_operator.control import cache, kinds
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Cache, Child, Key
-from hindcast_operator.control.startup import Startup, Startups, is_starting, ownership, read_events
+from hindcast_operator.control.startup import Startup, Startups, classify_owner, is_starting, read_events
 from hindcast_operator.facts import (
     AttemptFacts,
     ConfigMapFacts,
@@ -29,13 +29,14 @@ from hindcast_operator.facts import (
 )
 from hindcast_operator.planning import read_status, watched_children
 
-_MAX_VALIDATIONS: Final = 256
+_MAX_CACHED_VALIDATIONS: Final = 256
 _DELETION_CHECK_SECONDS: Final = 30.0
-"""Interval of checks of a pod that is being deleted. On a node that does not answer it stays, and no watch reports
-any further change of it."""
+"""Interval between checks of a pod that is being deleted. On a node that does not answer, the pod stays, and the watch
+reports no further change."""
 _FINAL_STATUSES: Final = frozenset({"Complete", "Failed"})
 
 CheckedResource = tuple[Resource | None, tuple[str, ...]]
+"""The resource as a model and no problems, or None and the problems of its spec."""
 
 
 class Observer:
@@ -59,7 +60,7 @@ class Observer:
         await self._refresh_reports(snapshot)
         children_by_attempt = self._children_by_attempt(snapshot, resource)
         attempts = {
-            child: await self._attempt(snapshot, child, children_by_attempt[child], now)
+            child: await self._observe_attempt(snapshot, child, children_by_attempt[child], now)
             for child in children_by_attempt
         }
         return Facts(
@@ -74,10 +75,13 @@ class Observer:
             is_deleting=snapshot.is_deleting,
             kuberay=self.kuberay,
             attempts=attempts,
-            references=tuple(self._reference(key, to) for to in cache.references(key, snapshot.body["spec"])),
+            references=tuple(
+                self._reference_facts(key, target)
+                for target in cache.find_references(key, snapshot.body["spec"])
+            ),
             now=now,
             suspend=snapshot.body["spec"].get("suspend") is True,
-            run_policy=_run_policy(snapshot.body["spec"]),
+            run_policy=_parse_run_policy(snapshot.body["spec"]),
         )
 
     def _validate(self, snapshot: cache.Resource) -> CheckedResource:
@@ -88,18 +92,22 @@ class Observer:
             entry = version, _validate_body(snapshot.body)
         # Re-inserted as the last entry, so that the first one is the least recently used.
         self._validations[snapshot.key] = entry
-        if len(self._validations) > _MAX_VALIDATIONS:
+        if len(self._validations) > _MAX_CACHED_VALIDATIONS:
             del self._validations[next(iter(self._validations))]
         return entry[1]
 
     async def _refresh_reports(self, snapshot: cache.Resource) -> None:
         """Read the final reports of ended RayJobs that the cache does not have yet."""
-        # The attempt writes its outcome before the RayJob ends, but watches of two kinds are not ordered.
+        # An attempt writes its outcome before its RayJob ends, but the watch of RayJobs may report its change first.
         for job in list(self._cache.children(snapshot.key)):
             if not isinstance(job.facts, RayJobFacts) or job.facts.deployment_status not in _FINAL_STATUSES:
                 continue
             config_map = self._cache.child(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
-            if config_map is None or _has_outcome(config_map) or not _is_current(snapshot, job.attempt):
+            if (
+                config_map is None
+                or _has_outcome(config_map)
+                or not _is_running_attempt(snapshot, job.attempt)
+            ):
                 continue
             raw = await self._api.get(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
             if raw is not None:
@@ -122,12 +130,12 @@ class Observer:
         }
         return {name: [] for name in watched_names} | relevant_children
 
-    async def _attempt(
+    async def _observe_attempt(
         self, snapshot: cache.Resource, name: str, children: list[Child], now: datetime
     ) -> AttemptFacts:
         startup = self._startups[snapshot.uid][name]
         await self._check_blocker(snapshot, startup)
-        attempt = _attempt(name, children, startup)
+        attempt = _attempt_facts(name, children, startup)
         if not is_starting(attempt):
             return attempt
         if startup.should_read_events():
@@ -142,34 +150,34 @@ class Observer:
             return
         kind, name = startup.blocker
         blocker = await self._api.get(kind, snapshot.key.namespace, name)
-        if blocker is not None and ownership(blocker, snapshot) == "foreign":
+        if blocker is not None and classify_owner(blocker, snapshot) == "foreign":
             startup.record_failure(startup.conflict, startup.refusal)
         else:
             startup.record_success()
 
     def recheck_seconds(self, facts: Facts) -> float | None:
-        """Return in how many seconds to look for changes that no watch reports; None if not necessary."""
+        """Return after how many seconds to look for changes that no watch reports; None if there can be none."""
         loop = asyncio.get_running_loop()
         due_times = []
         for child, attempt in facts.attempts.items():
             startup = self._startups[facts.uid][child]
-            if startup.next_creation:
-                due_times.append(startup.next_creation)
+            if startup.next_creation_time:
+                due_times.append(startup.next_creation_time)
             if is_starting(attempt):
-                due_times.append(startup.next_events)
+                due_times.append(startup.next_events_time)
             if any(pod.is_deleting for pod in attempt.pods):
                 due_times.append(loop.time() + _DELETION_CHECK_SECONDS)
         return max(min(due_times) - loop.time(), 1.0) if due_times else None
 
-    def _reference(self, key: Key, target: Key) -> ReferenceFacts:
+    def _reference_facts(self, key: Key, target: Key) -> ReferenceFacts:
         snapshot = self._cache.resources.get(target)
         if snapshot is None or snapshot.is_deleting:
             return ReferenceFacts(target.kind, target.name, "Missing")
-        if not _has_started(snapshot) and key in cache.references(target, snapshot.body["spec"]):
+        if not _has_started(snapshot) and key in cache.find_references(target, snapshot.body["spec"]):
             return ReferenceFacts(target.kind, target.name, "Circular")
-        state = _state(snapshot)
+        state = _reference_state(snapshot)
         return ReferenceFacts(
-            target.kind, target.name, state, _input(snapshot) if state == "Complete" else None
+            target.kind, target.name, state, _provided_input(snapshot) if state == "Complete" else None
         )
 
 
@@ -180,14 +188,14 @@ def _validate_body(body: dict[str, Any]) -> CheckedResource:
         return None, tuple(str(error).splitlines())
 
 
-def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
+def _parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     try:
         return RunPolicy.model_validate(spec.get("runPolicy") or {}, by_alias=True, by_name=False)
     except ValidationError:
         return RunPolicy()
 
 
-def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts:
+def _attempt_facts(name: str, children: list[Child], startup: Startup) -> AttemptFacts:
     facts = [child.facts for child in children]
     return AttemptFacts(
         child=name,
@@ -211,32 +219,34 @@ def _has_outcome(child: Child) -> bool:
     return isinstance(facts, ConfigMapFacts) and facts.report is not None and facts.report.outcome is not None
 
 
-def _is_current(snapshot: cache.Resource, attempt: str) -> bool:
+def _is_running_attempt(snapshot: cache.Resource, attempt: str) -> bool:
+    """Return True if this is the resource's latest attempt and the status records no end of it."""
     runs = snapshot.status.get("runs") or [{}]
     return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
 
 
 def _has_started(snapshot: cache.Resource) -> bool:
-    """Return True if the revision that the spec asks for has an attempt."""
+    """Return True if the spec's revision has an attempt."""
     runs = snapshot.status.get("runs") or [{}]
     return bool(runs[0].get("revision") == snapshot.body["spec"].get("revision", 1))
 
 
-def _state(snapshot: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]:
-    """Return the state of a resource that others refer to, in the revision that its spec asks for."""
+def _reference_state(snapshot: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]:
+    """Return the state of a resource that others refer to, in the revision of its spec."""
     if not _has_started(snapshot):
         return "Unfinished"
     true_types = {c.get("type") for c in snapshot.status.get("conditions") or () if c.get("status") == "True"}
     return "Complete" if "Complete" in true_types else "Failed" if "Failed" in true_types else "Unfinished"
 
 
-def _input(snapshot: cache.Resource) -> ResolvedInput | None:
+def _provided_input(snapshot: cache.Resource) -> ResolvedInput | None:
+    """Return the input that a resource provides to others: a training's best checkpoint, or a recording's dataset."""
     status: Mapping[str, Any] = snapshot.status
     if snapshot.key.kind == kinds.TRAINING.name:
         checkpoint = status.get("checkpoint") or {}
         path = checkpoint.get("bestPath") or checkpoint.get("path")
         return ResolvedInput(path=path) if path else None
     output = status.get("output") or {}
-    names = ("episodes", "timesteps", "bytes", "memoryBytes", "digest")
-    fields = {name: output[name] for name in names if name in output}
+    field_names = ("episodes", "timesteps", "bytes", "memoryBytes", "digest")
+    fields = {name: output[name] for name in field_names if name in output}
     return ResolvedInput(path=output["path"], **fields) if "path" in output else None

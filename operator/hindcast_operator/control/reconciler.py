@@ -1,4 +1,4 @@
-"""One reconciliation of one resource: observe, plan, write the status, act, announce."""
+"""One reconciliation of one resource: observe, plan, write the status, execute the actions, post the events."""
 
 import asyncio
 import time
@@ -43,13 +43,13 @@ class Reconciler:
             key = await self._queue.get()
             start_time = time.monotonic()
             try:
-                result = await self._try(key)
+                result = await self._try_reconcile(key)
             finally:
                 self._queue.mark_done(key)
             metrics.RECONCILES.labels(key.kind, result).inc()
             metrics.RECONCILE_SECONDS.labels(key.kind).observe(time.monotonic() - start_time)
 
-    async def _try(self, key: Key) -> str:
+    async def _try_reconcile(self, key: Key) -> str:
         """Reconcile a resource, and schedule a retry if that fails. Return the result in one word."""
         try:
             await self._reconcile(key)
@@ -126,8 +126,8 @@ class Reconciler:
             self._uids[key] = uid
 
 
-async def run_workers(reconciler: Reconciler, count: int) -> None:
+async def run_workers(reconciler: Reconciler, num_workers: int) -> None:
     """Run workers until cancelled, or until one of them raises, which is a bug."""
     async with asyncio.TaskGroup() as group:
-        for _ in range(count):
+        for _ in range(num_workers):
             group.create_task(reconciler.work())

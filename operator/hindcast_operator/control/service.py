@@ -24,12 +24,12 @@ from hindcast_operator.defaults import Defaults
 log = structlog.get_logger()
 
 _NUM_WORKERS: Final = 16
-_DISCOVERY_SECONDS: Final = 5.0
-_SWEEP_SECONDS: Final = 300.0
+_DISCOVERY_INTERVAL_SECONDS: Final = 5.0
+_SWEEP_INTERVAL_SECONDS: Final = 300.0
 _SETTLE_SECONDS: Final = 3.0
-"""A list of kopf's is complete when it has delivered no object for this long."""
-_MAX_PAUSE_SECONDS: Final = 10.0
-_GRACE_SECONDS: Final = 5.0
+"""A list that kopf reads counts as complete if kopf has delivered no object of it for this long."""
+_MAX_RESTART_PAUSE_SECONDS: Final = 10.0
+_SHUTDOWN_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,11 @@ class OperatorOptions:
     """Options of the service.
 
     Attributes:
+        defaults: the platform's defaults for resources.
         namespaces: the namespaces that it serves; empty for the whole cluster.
         lease: the Lease of the leader election; None for no election.
+        host: address on which `/healthz` and `/metrics` are served.
+        port: their port; 0 lets the system choose one.
         kubeconfig: path of a kubeconfig; None for the cluster in which this pod runs.
     """
 
@@ -60,12 +63,12 @@ async def run(options: OperatorOptions) -> None:
         async with health.serve(state, options.host, options.port) as port:
             log.info("listening", port=port())
             _handle_signals(stop)
-            await _run_until(stop, _lead(operator, lease))
+            await _run_until(stop, _run_as_leader(operator, lease))
         if lease is not None:
             await lease.release()
 
 
-async def _lead(operator: "Operator", lease: LeaderLease | None) -> None:
+async def _run_as_leader(operator: "Operator", lease: LeaderLease | None) -> None:
     if lease is None:
         await operator.run()
         return
@@ -79,13 +82,13 @@ async def _renew_lease(lease: LeaderLease) -> None:
     try:
         await lease.renew_forever()
     except LeaseLost as lost:
-        # At once: another replica may write by now, so nothing here may finish its write.
+        # Exit without any clean-up: another replica may be writing by now, so this one must not finish a write.
         log.error("lease lost", why=str(lost))
         os._exit(1)
 
 
 async def _run_until(stop: asyncio.Event, work: Any) -> None:
-    """Run the work until `stop` is set. An exception of the work is raised."""
+    """Run the coroutine `work` until it ends or `stop` is set. Raises the coroutine's exception."""
     task, stop_task = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((task, stop_task), return_when=asyncio.FIRST_COMPLETED)
     stop_task.cancel()
@@ -93,13 +96,13 @@ async def _run_until(stop: asyncio.Event, work: Any) -> None:
         task.result()
     log.info("stopping")
     task.cancel()
-    await asyncio.wait((task,), timeout=_GRACE_SECONDS)
+    await asyncio.wait((task,), timeout=_SHUTDOWN_SECONDS)
 
 
 def _handle_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.set)
 
 
 class Operator:
@@ -127,7 +130,7 @@ class Operator:
             group.create_task(run_workers(self._reconciler, _NUM_WORKERS))
 
     async def _watch_forever(self, cache_is_filled: asyncio.Event) -> None:
-        """Fill the cache and watch. Start over when the watches end or the API server serves other kinds."""
+        """Fill the cache and watch. Start again when the watches end or the API server serves other kinds."""
         pause = 1.0
         while True:
             start_time = asyncio.get_running_loop().time()
@@ -140,10 +143,10 @@ class Operator:
                 log.warning("cannot list; will retry", error=str(error)[:500])
             except RuntimeError as error:
                 log.warning("watches ended; restarting them", error=str(error)[:500])
-            if asyncio.get_running_loop().time() - start_time > _MAX_PAUSE_SECONDS:
+            if asyncio.get_running_loop().time() - start_time > _MAX_RESTART_PAUSE_SECONDS:
                 pause = 1.0
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+            pause = min(pause * 2, _MAX_RESTART_PAUSE_SECONDS)
 
     async def _fill_cache(self) -> None:
         affected_keys: set[Key] = set()
@@ -171,7 +174,7 @@ class Operator:
         )
         try:
             while await self._are_kinds_unchanged():
-                finished_tasks, _ = await asyncio.wait((watch_task,), timeout=_DISCOVERY_SECONDS)
+                finished_tasks, _ = await asyncio.wait((watch_task,), timeout=_DISCOVERY_INTERVAL_SECONDS)
                 if finished_tasks:
                     watch_task.result()
         finally:
@@ -197,14 +200,14 @@ class Operator:
             self.queue.add(key)
 
     async def _sweep_forever(self) -> None:
-        """Look for deleted objects, periodically and after a watch had to start over with a list."""
+        """Look for deleted objects, periodically and after a watch was interrupted and began again with a list."""
         loop = asyncio.get_running_loop()
         last_sweep_time = loop.time()
         while True:
             await asyncio.sleep(1.0)
             list_time = self._last_list_time
             has_settled = list_time > last_sweep_time and loop.time() - list_time > _SETTLE_SECONDS
-            if not has_settled and loop.time() - last_sweep_time < _SWEEP_SECONDS:
+            if not has_settled and loop.time() - last_sweep_time < _SWEEP_INTERVAL_SECONDS:
                 continue
             last_sweep_time = loop.time()
             try:

@@ -1,8 +1,8 @@
-"""Causes that keep an attempt from starting and that no watch reports. After a restart they are detected again.
+"""Causes that keep an attempt from starting and that no watch reports. A restarted operator detects them again.
 
 Refused creations are recorded from the answers of the API server. Events of other components are read only while an
-attempt starts and something delays it. A quota or Pod Security that refuses the submitter leaves a Job with an event
-and without a pod; a Secret that is missing for a volume leaves a pod with containers that are never created.
+attempt starts and something delays it. If a quota or Pod Security refuses the submitter's pod, there is a Job with an
+event but no pod. If a Secret that a volume needs is missing, there is a pod with containers that are never created.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Startup:
         blocker: kind and name of that object.
         refusal: why the API server refused one of its objects.
         submitter_failure: why the submitter's Job cannot create its pod.
-        mount_failures: pod -> why a volume is not mounted.
+        mount_failures: name of a pod -> why its volume is not mounted.
         next_creation: when to retry the creation, by the event loop's clock.
         next_events: when to read events again, by the event loop's clock.
     """
@@ -44,54 +44,54 @@ class Startup:
     refusal: str | None = None
     submitter_failure: str | None = None
     mount_failures: dict[str, str] = field(default_factory=dict)
-    next_creation: float = 0.0
-    next_events: float = 0.0
+    next_creation_time: float = 0.0
+    next_events_time: float = 0.0
     _num_failures: int = 0
     _num_readings: int = 0
 
     def is_backing_off(self) -> bool:
         """Return True if the creation failed and its retry is not due yet."""
-        return _now() < self.next_creation
+        return _now() < self.next_creation_time
 
     def record_failure(self, conflict: str | None, refusal: str | None) -> bool:
         """Record a failed creation. Return True if the cause is new."""
-        is_news = (conflict, refusal) != (self.conflict, self.refusal)
+        is_new = (conflict, refusal) != (self.conflict, self.refusal)
         self.conflict, self.refusal = conflict, refusal
         self._num_failures += 1
-        self.next_creation = _now() + min(
+        self.next_creation_time = _now() + min(
             _FIRST_RETRY_SECONDS * 2.0 ** (self._num_failures - 1), _MAX_RETRY_SECONDS
         )
-        return is_news
+        return is_new
 
     def record_success(self) -> bool:
         """Record that all objects of the attempt exist. Return True if a problem was recorded before."""
-        is_news = self.conflict is not None or self.refusal is not None
+        had_problem = self.conflict is not None or self.refusal is not None
         self.conflict = self.refusal = self.blocker = None
-        self._num_failures, self.next_creation = 0, 0.0
-        return is_news
+        self._num_failures, self.next_creation_time = 0, 0.0
+        return had_problem
 
     def should_read_events(self) -> bool:
         """Return True if it is time to read events."""
-        # Not at the first call: give the start a moment before looking for problems.
-        if not self.next_events:
+        # The first call only starts the clock: most attempts start without problems.
+        if not self.next_events_time:
             self.schedule_events()
             return False
-        return _now() >= self.next_events
+        return _now() >= self.next_events_time
 
     def schedule_events(self) -> None:
         """Schedule the next reading of events."""
-        self.next_events = (
+        self.next_events_time = (
             _now() + _EVENT_INTERVALS_SECONDS[min(self._num_readings, len(_EVENT_INTERVALS_SECONDS) - 1)]
         )
         self._num_readings += 1
 
 
 Startups = defaultdict[str, defaultdict[str, Startup]]
-"""Startups by uid of the resource and name of the attempt."""
+"""Startups by the uid of the resource, then by the name of the attempt."""
 
 
 def new_startups() -> Startups:
-    """Return an empty registry, in which every attempt has a fresh startup."""
+    """Return an empty registry, which creates the startup of an attempt at its first use."""
     return defaultdict(lambda: defaultdict(Startup))
 
 
@@ -102,22 +102,22 @@ def _now() -> float:
 # -- owners of objects with a name that an attempt needs ----------------------------------------------------
 
 
-def ownership(raw: dict[str, Any], resource: Resource) -> Literal["ours", "going", "foreign"]:
-    """Return `ours` if the resource owns the object, `going` if it is being deleted, otherwise `foreign`."""
+def classify_owner(raw: dict[str, Any], resource: Resource) -> Literal["ours", "deleting", "foreign"]:
+    """Return `deleting` if the object is or will be deleted, `ours` if the resource owns it, otherwise `foreign`."""
     if "deletionTimestamp" in raw["metadata"]:
-        return "going"
+        return "deleting"
     if extract.owner_uid(raw) == resource.uid:
         return "ours"
     # An object of an earlier resource of the same name will be garbage-collected.
     for owner in raw["metadata"].get("ownerReferences") or ():
         group = owner["apiVersion"].partition("/")[0]
         if (group, owner["kind"], owner["name"]) == (GROUP, resource.key.kind, resource.key.name):
-            return "going"
+            return "deleting"
     return "foreign"
 
 
 def describe_owner(raw: dict[str, Any]) -> str:
-    """Describe the owner of an object for people."""
+    """Describe the owner of an object for a message: `owned by Kind/name`, `created by kubectl`, `without an owner`."""
     for owner in raw["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):
             return f"owned by {owner['kind']}/{owner['name']}"
@@ -142,20 +142,18 @@ def is_starting(attempt: AttemptFacts) -> bool:
 async def read_events(
     api: Api, namespace: str, attempt: AttemptFacts, startup: Startup, now: datetime
 ) -> None:
-    """Update a startup from the events of the attempt's Job and pods, if these make no progress."""
+    """Update a startup from the events of the attempt's Job and pods, if these do not start."""
     startup.schedule_events()
     startup.submitter_failure = None
     if _is_submitter_missing(attempt, now):
         messages = await _event_messages(api, namespace, "Job", "FailedCreate")
         startup.submitter_failure = messages.get(attempt.child)
-    mounting_pods = _pods_without_containers(attempt, now)
+    stuck_pods = _pods_without_containers(attempt, now)
     startup.mount_failures = {}
-    if mounting_pods:
+    if stuck_pods:
         messages = await _event_messages(api, namespace, "Pod", "FailedAttachVolume")
         messages |= await _event_messages(api, namespace, "Pod", "FailedMount")
-        startup.mount_failures = {
-            name: message for name, message in messages.items() if name in mounting_pods
-        }
+        startup.mount_failures = {name: message for name, message in messages.items() if name in stuck_pods}
 
 
 def _is_submitter_missing(attempt: AttemptFacts, now: datetime) -> bool:

@@ -1,8 +1,8 @@
 """Updates of the cache: kopf keeps the watches open; the operator's own lists fill and sweep the cache.
 
 No handler changes an object, so kopf writes neither annotations nor finalizers. kopf's indices are not used: while
-they fill, each object wakes all others (2,000 objects: 11.8 s of CPU, 0.6 s without), and after `410 Gone` they keep
-deleted objects.
+they fill, each object wakes all others (2,000 objects take 11.8 s of CPU, and 0.6 s without indices), and after
+`410 Gone` they keep deleted objects.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ OnEvent = Callable[[ObjectKind, str | None, dict[str, Any]], None]
 """Called with the kind, the type of the event (None for an object from a list) and the object."""
 
 _STOP_SECONDS: Final = 3.0
-_BACKOFFS: Final = (0.1, 0.2, 0.5, 1, 1, 2, 2, 5, 5)
+_BACKOFFS_SECONDS: Final = (0.1, 0.2, 0.5, 1, 1, 2, 2, 5, 5)
 
 
 async def watch(
@@ -38,15 +38,15 @@ async def watch(
         kinds: the kinds to watch.
         namespaces: the namespaces to watch; empty for the whole cluster.
         on_event: called for each event.
-        on_watching: called once kopf has started. kopf takes over the signals of the process, so this is the time to
-            set the handlers again.
+        on_watching: called when kopf has started. kopf has then replaced the process's signal handlers, so the caller
+            can set its own again.
 
     Raises:
         RuntimeError: the watches ended; start them again.
     """
     tasks = await kopf.spawn_tasks(
-        registry=_registry(kinds, on_event),
-        settings=_settings(kinds),
+        registry=_make_registry(kinds, on_event),
+        settings=_make_settings(kinds),
         clusterwide=not namespaces,
         namespaces=list(namespaces),
         standalone=True,
@@ -64,7 +64,7 @@ async def watch(
             log.warning("watches did not stop in time", tasks=sorted(task.get_name() for task in hung_tasks))
 
 
-def _registry(kinds: Collection[ObjectKind], on_event: OnEvent) -> kopf.OperatorRegistry:
+def _make_registry(kinds: Collection[ObjectKind], on_event: OnEvent) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -82,16 +82,16 @@ def _register(registry: kopf.OperatorRegistry, kind: ObjectKind, on_event: OnEve
         on_event(kind, event["type"], event["object"])  # type: ignore[arg-type]
 
 
-def _settings(kinds: Collection[ObjectKind]) -> kopf.OperatorSettings:
+def _make_settings(kinds: Collection[ObjectKind]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    # A timeout would end the process long after the watches were restarted.
+    # After this timeout kopf ends the whole process, although the operator has restarted the watches by then.
     settings.process.ultimate_exiting_timeout = None
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
-    settings.networking.error_backoffs = _BACKOFFS
+    settings.networking.error_backoffs = _BACKOFFS_SECONDS
     settings.networking.enforce_retry_after = True
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
@@ -108,7 +108,7 @@ def _settings(kinds: Collection[ObjectKind]) -> kopf.OperatorSettings:
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
-    """Storage that stores nothing: kopf compares objects with earlier copies only for change handlers, unused here."""
+    """Storage that stores nothing: kopf needs earlier copies of objects only for change handlers."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence({})
@@ -141,14 +141,14 @@ async def served_kinds(api: Api) -> frozenset[ObjectKind]:
 async def resync(
     api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str], *, metadata_only: bool
 ) -> set[Key]:
-    """Remove the deleted objects of a kind from the cache and put in the existing ones.
+    """Remove the deleted objects of a kind from the cache, and store the existing ones.
 
     Args:
         api: the API server.
         cache: the cache to update.
         kind: the kind of objects.
         namespaces: the namespaces to list; empty for the whole cluster.
-        metadata_only: only remove deleted objects, which a watch that had to start over does not report.
+        metadata_only: only remove deleted objects. A watch that was interrupted and began again does not report them.
 
     Returns:
         The affected resources.
@@ -158,7 +158,7 @@ async def resync(
     listed_uids: set[str] = set()
     affected_keys: set[Key] = set()
     for namespace in namespaces or (None,):
-        async for item in api.pages(kind, namespace, metadata_only):
+        async for item in api.list_all(kind, namespace, metadata_only):
             listed_uids.add(item["metadata"]["uid"])
             if not metadata_only:
                 affected_keys |= cache.put(kind, item)

@@ -42,7 +42,7 @@ class WorkQueue(Generic[K]):
             self._key_arrival.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Queue a key after a time. The earliest time counts until the key is processed next."""
+        """Queue a key after some seconds. The earliest of several timers counts; processing the key cancels it."""
         loop = asyncio.get_running_loop()
         due_time = loop.time() + max(seconds, 0.0)
         timer = self._timers.get(key)
@@ -53,7 +53,7 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_at(due_time, self._on_timer, key)
 
     def retry(self, key: K, min_seconds: float = 0.0) -> float:
-        """Queue a key again after a failure, later each time. Return the delay in seconds."""
+        """Queue a key again after a failure; the delay doubles with each failure. Return the delay in seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         max_seconds = min(_MIN_BACKOFF_SECONDS * 2.0**failures, _MAX_BACKOFF_SECONDS)
         seconds = max(max_seconds * (0.5 + 0.5 * self._jitter()), min_seconds)

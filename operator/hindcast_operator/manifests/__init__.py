@@ -7,7 +7,7 @@ reasons, `build` builds the objects. No cluster, no client.
 from hindcast_operator.manifests.build import build
 from hindcast_operator.manifests.effective import effective_resource, effective_run_policy
 from hindcast_operator.manifests.rayjob import ray_job_deadlines
-from hindcast_operator.manifests.refusals import refusals
+from hindcast_operator.manifests.refusals import find_refusals
 from hindcast_operator.manifests.sizes import PoolSize, Sizes, compute_sizes
 
 __all__ = [
@@ -17,6 +17,6 @@ __all__ = [
     "compute_sizes",
     "effective_resource",
     "effective_run_policy",
+    "find_refusals",
     "ray_job_deadlines",
-    "refusals",
 ]

@@ -8,29 +8,35 @@ from hindcast.api import OfflineTraining, Resource, spec_hash
 from hindcast.api.attempt import Attempt, ResolvedInput
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.effective import effective_resource
-from hindcast_operator.manifests.objects import Manifest, config_map, role, role_binding, service_account
-from hindcast_operator.manifests.rayjob import ray_job
+from hindcast_operator.manifests.objects import (
+    Manifest,
+    build_config_map,
+    build_role,
+    build_role_binding,
+    build_service_account,
+)
+from hindcast_operator.manifests.rayjob import build_ray_job
 from hindcast_operator.manifests.sizes import Sizes, compute_sizes
 from hindcast_operator.manifests.storage import run_folder
-from hindcast_operator.names import child_name, references
+from hindcast_operator.names import child_name, find_references
 
 
 def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
     """Build ConfigMap, ServiceAccount, Role, RoleBinding and RayJob of an attempt, in the order of creation.
 
-    The resource owns all of them if `attempt.uid` is set. Without a ServiceAccount if
-    `spec.cluster.serviceAccountName` names one.
+    The resource owns all of them if `attempt.uid` is set. The ServiceAccount is missing if the resource sets
+    `spec.cluster.serviceAccountName`.
 
     Args:
         resource: an effective resource.
         attempt: the attempt, with its inputs.
     """
     manifests = [
-        config_map(resource, attempt),
-        service_account(resource, attempt),
-        role(resource, attempt),
-        role_binding(resource, attempt),
-        ray_job(resource, attempt, compute_sizes(resource, attempt.inputs)),
+        build_config_map(resource, attempt),
+        build_service_account(resource, attempt),
+        build_role(resource, attempt),
+        build_role_binding(resource, attempt),
+        build_ray_job(resource, attempt, compute_sizes(resource, attempt.inputs)),
     ]
     if resource.spec.cluster.service_account_name is not None:
         manifests = [manifest for manifest in manifests if manifest["kind"] != "ServiceAccount"]
@@ -48,7 +54,7 @@ class RenderedAttempt:
         resource: the effective resource.
         sizes: the sizes of its pools, with reasons.
         manifests: its objects, in the order of creation. They have no owner, because the resource has no uid yet.
-        unknown_references: `Kind/name` of each resource that it refers to and that was not passed.
+        unknown_references: `Kind/name` of each resource that it refers to but that is not among those to render.
     """
 
     resource: Resource
@@ -57,7 +63,7 @@ class RenderedAttempt:
     unknown_references: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the attempt as JSON values."""
         return {
             "kind": self.resource.kind,
             "name": self.resource.metadata.name,
@@ -68,13 +74,13 @@ class RenderedAttempt:
 
 
 def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) -> list[RenderedAttempt]:
-    """Render the first attempt of each resource, in their order.
+    """Render the first attempt of each resource, in the order of the resources.
 
     Args:
-        resources: as written. References among them are resolved; the contents of a recording's dataset are taken
-            from its `status`, if any.
-        defaults: the platform's.
-        namespace: namespace of resources that do not name one.
+        resources: the resources as users wrote them. References among them are resolved; the size of a recording's
+            dataset is taken from its `status`, if any.
+        defaults: the platform's defaults.
+        namespace: namespace of the resources that do not set one.
     """
     effective_resources = [
         _with_namespace(effective_resource(resource, defaults), namespace) for resource in resources
@@ -82,7 +88,7 @@ def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) ->
     outputs = {}
     for source, resource in zip(resources, effective_resources, strict=True):
         key = (resource.metadata.namespace, f"{resource.kind}/{resource.metadata.name}")
-        outputs[key] = _output(source, resource)
+        outputs[key] = _provided_input(source, resource)
     return [
         _render_attempt(source, resource, outputs)
         for source, resource in zip(resources, effective_resources, strict=True)
@@ -99,7 +105,7 @@ def _render_attempt(
 ) -> RenderedAttempt:
     namespace = resource.metadata.namespace
     spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    reference_keys = [f"{kind}/{name}" for kind, name in references(resource.kind, spec)]
+    reference_keys = [f"{kind}/{name}" for kind, name in find_references(resource.kind, spec)]
     inputs = {key: outputs[namespace, key] for key in reference_keys if (namespace, key) in outputs}
     attempt = Attempt(
         revision=resource.spec.revision,
@@ -115,8 +121,13 @@ def _render_attempt(
     )
 
 
-def _output(source: Resource, resource: Resource) -> ResolvedInput:
-    """Return the input that the resource provides to others, now or once it has run."""
+def _provided_input(source: Resource, resource: Resource) -> ResolvedInput:
+    """Return the input that the resource provides to others, now or after its run.
+
+    Args:
+        source: the resource as the user wrote it, with its status if any.
+        resource: the effective resource.
+    """
     status = source.status
     if isinstance(resource, OfflineTraining):
         checkpoint = status.checkpoint if status is not None else None

@@ -1,4 +1,4 @@
-"""The size of a training's data in memory, computed from its resolved inputs: the operator opens no storage."""
+"""The size of a training's data in memory, computed from its resolved inputs, because the operator reads no storage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from hindcast.api.training import OfflineTrainingSpec
 from hindcast_operator.manifests.quantities import MI, format_bytes, round_up
 
 DECODED_RATIO: Final = 2
-"""Bytes in memory per byte on storage, if the recording does not state them: columns are stored compressed (LZ4)."""
+"""Bytes in memory per byte on storage, if the recording does not state its size in memory. Columns are compressed with
+LZ4."""
 MAX_UNIT_BYTES: Final = 64 * MI
 """Maximum size of a unit, which a data worker reads at once. Only a single longer episode exceeds it."""
 
@@ -33,24 +34,30 @@ class DataSize:
     reason: str
 
 
-def data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) -> DataSize:
+def compute_data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) -> DataSize:
     """Return the size of a training's recorded sources: one dataset or, with weights, one window for each source."""
     sizes = [_source_size(source, inputs) for source in spec.recorded]
-    limit = parse_bytes(spec.pipeline.window_bytes)
+    max_window_bytes = parse_bytes(spec.pipeline.window_bytes)
     if not sizes:
         return DataSize(0, 0, 0, "there are no recorded data")
     is_weighted = spec.recorded[0].weight is not None
     if None in sizes:
         num_windows = len(sizes) if is_weighted else 1
-        reason = f"the data size is not known; a full window of {format_bytes(limit)} is assumed"
-        return DataSize(None, limit * num_windows, MAX_UNIT_BYTES, reason)
+        reason = f"the data size is not known; a full window of {format_bytes(max_window_bytes)} is assumed"
+        return DataSize(None, max_window_bytes * num_windows, MAX_UNIT_BYTES, reason)
     known_sizes = [entry for entry in sizes if entry is not None]
     if not is_weighted:
         known_sizes = [_combine(known_sizes)]
-    total = sum(entry.bytes for entry in known_sizes)
-    window = sum(_window_bytes(entry, limit, spec.pipeline.window_steps) for entry in known_sizes)
-    reason = f"{format_bytes(round_up(total, MI))} of data in memory, a window {format_bytes(round_up(window, MI))}"
-    return DataSize(total, window, min(MAX_UNIT_BYTES, total), reason)
+    total_bytes = sum(entry.bytes for entry in known_sizes)
+    window_bytes = sum(
+        _window_bytes(entry, max_window_bytes, spec.pipeline.window_steps) for entry in known_sizes
+    )
+    total_size, window_size = (
+        format_bytes(round_up(total_bytes, MI)),
+        format_bytes(round_up(window_bytes, MI)),
+    )
+    reason = f"{total_size} of data in memory, a window {window_size}"
+    return DataSize(total_bytes, window_bytes, min(MAX_UNIT_BYTES, total_bytes), reason)
 
 
 class _SourceSize(NamedTuple):
@@ -70,14 +77,16 @@ def _source_size(source: InputSource, inputs: Mapping[str, ResolvedInput]) -> _S
 
 
 def _combine(sources: list[_SourceSize]) -> _SourceSize:
-    steps = [source.timesteps for source in sources]
+    timesteps = [source.timesteps for source in sources]
     return _SourceSize(
         sum(source.bytes for source in sources),
-        None if None in steps else sum(step or 0 for step in steps),
+        None if None in timesteps else sum(step or 0 for step in timesteps),
     )
 
 
-def _window_bytes(source: _SourceSize, limit: int, steps: int) -> int:
-    """Return the bytes of a window: at least a unit, because units are never divided."""
-    step_limit = source.bytes if not source.timesteps else -(-source.bytes * steps // source.timesteps)
-    return min(source.bytes, max(MAX_UNIT_BYTES, min(limit, step_limit)))
+def _window_bytes(source: _SourceSize, max_bytes: int, max_steps: int) -> int:
+    """Return the size of a window of a source in bytes: at least that of a unit, because units are never divided."""
+    bytes_of_steps = (
+        source.bytes if not source.timesteps else -(-source.bytes * max_steps // source.timesteps)
+    )
+    return min(source.bytes, max(MAX_UNIT_BYTES, min(max_bytes, bytes_of_steps)))

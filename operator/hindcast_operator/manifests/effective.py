@@ -1,4 +1,4 @@
-"""The effective resource, which an attempt executes: platform defaults merged under it, paths absolute."""
+"""The effective resource, which an attempt executes: completed by the platform's defaults, with absolute paths."""
 
 from typing import Any
 
@@ -12,16 +12,17 @@ from hindcast_operator.manifests.storage import with_absolute_paths
 
 
 def effective_resource(resource: Resource, defaults: Defaults) -> Resource:
-    """Merge the platform's defaults under a resource's own fields, and make its relative paths absolute. Idempotent.
+    """Complete a resource with the platform's defaults, and make its relative paths absolute. Idempotent.
 
-    Scalars: the resource's own value wins. Lists are joined, the platform's entries first; of two entries with the
-    same name, the resource's wins. Mappings are merged. Deadlines and retries count as the resource's own only if they
-    are written in it. Memory set in `spec.learners` and similar fields moves to `spec.cluster.resources`. Image and Ray
-    version are always set. Paths stay relative if the platform has no `storageRoot`; `refusals` reports them.
+    Of two scalars, the resource's takes precedence. Lists are joined, the platform's entries first; of two entries with
+    the same name, only the resource's is kept. Mappings are merged. Deadlines and retries take precedence only if the
+    user has written them in the resource. Memory set in `spec.learners` and similar fields moves to
+    `spec.cluster.resources`. Image and Ray version are always set. Paths stay relative if the platform has no
+    `storageRoot`; `find_refusals` reports them.
     """
     spec = resource.spec.model_copy(
         update={
-            "cluster": _cluster(_with_memory(resource), defaults),
+            "cluster": _effective_cluster(_with_memory(resource), defaults),
             "run_policy": effective_run_policy(resource.spec.run_policy, defaults),
         }
     )
@@ -30,7 +31,7 @@ def effective_resource(resource: Resource, defaults: Defaults) -> Resource:
     )
 
 
-def _cluster(cluster: ClusterSpec, defaults: Defaults) -> ClusterSpec:
+def _effective_cluster(cluster: ClusterSpec, defaults: Defaults) -> ClusterSpec:
     merged_cluster: ClusterSpec = _merge(defaults.cluster, cluster)
     return merged_cluster.model_copy(
         update={
@@ -41,7 +42,7 @@ def _cluster(cluster: ClusterSpec, defaults: Defaults) -> ClusterSpec:
 
 
 def effective_run_policy(policy: RunPolicy, defaults: Defaults) -> RunPolicy:
-    """Merge the platform's deadlines and retries under those that are written in the resource."""
+    """Return the run policy with the platform's values for deadlines and retries that the user has not written."""
     platform_values = {name: value for name, value in defaults.run_policy if value is not None}
     return policy.model_copy(
         update={n: v for n, v in platform_values.items() if n not in policy.model_fields_set}
@@ -49,7 +50,7 @@ def effective_run_policy(policy: RunPolicy, defaults: Defaults) -> RunPolicy:
 
 
 def _with_memory(resource: Resource) -> ClusterSpec:
-    """Return `spec.cluster` with the memory that other fields of the resource set: it overrides the platform's."""
+    """Return `spec.cluster` with the memory that other fields of the resource set, which overrides the platform's."""
     if isinstance(resource, OfflineRecording):
         memory = {"runner": resource.spec.runners.memory}
     else:
@@ -78,7 +79,7 @@ def _merge(platform: Any, override: Any) -> Any:
     if isinstance(override, dict):
         return {**platform, **{key: _merge(platform.get(key), value) for key, value in override.items()}}
     if isinstance(override, list):
-        return _join(platform, override)
+        return _join_lists(platform, override)
     return override
 
 
@@ -90,7 +91,7 @@ def _merge_overrides(platform: PodOverrides, overrides: PodOverrides) -> PodOver
     return overrides.model_copy(update=patches)
 
 
-def _join(platform: list[Any], override: list[Any]) -> list[Any]:
+def _join_lists(platform: list[Any], override: list[Any]) -> list[Any]:
     names = {name for entry in override if (name := getattr(entry, "name", None)) is not None}
     platform_entries = [e for e in platform if e not in override and getattr(e, "name", None) not in names]
     return platform_entries + override

@@ -11,11 +11,11 @@ from hindcast_operator.manifests.storage import join_location
 from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
 
 RESERVED_VARIABLES: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
-"""Variables that users cannot set."""
+"""Variables that identify the attempt, which users cannot set."""
 
 
-def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict[str, Any]]:
-    """Return the variables of a Ray container. The user's win, except for those that identify the attempt."""
+def make_variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict[str, Any]]:
+    """Return `env` of a Ray container. Variables of the user replace those of Hindcast, except `RESERVED_VARIABLES`."""
     cluster = resource.spec.cluster
     env: dict[str, dict[str, Any]] = {
         "PYTHONUNBUFFERED": {"value": "1"},
@@ -43,6 +43,6 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
     return [{"name": name, **source} for name, source in env.items()]
 
 
-def env_from(env_sources: Iterable[EnvFrom]) -> list[dict[str, Any]]:
+def make_env_from(env_sources: Iterable[EnvFrom]) -> list[dict[str, Any]]:
     """Return `envFrom` of a Ray container."""
     return [entry.model_dump(by_alias=True, exclude_none=True) for entry in env_sources]

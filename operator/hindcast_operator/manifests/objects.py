@@ -6,27 +6,27 @@ from typing import Any, Final
 from hindcast.api import Resource
 from hindcast.api.attempt import ATTEMPT_KEY, INTENT_KEY, RESOURCE_KEY, Attempt
 from hindcast_operator.manifests.yaml_text import yaml_text
-from hindcast_operator.names import account_name, labels
+from hindcast_operator.names import account_name, make_labels
 
 Manifest = dict[str, Any]
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
-def metadata(
+def attempt_metadata(
     resource: Resource, attempt: Attempt, extra_labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the metadata of an attempt's own object. `extra_labels` never replace the operator's labels."""
-    own_labels = labels(resource, attempt.revision, attempt.number)
-    return _metadata(resource, attempt, attempt.ray_job_name, {**(extra_labels or {}), **own_labels})
+    labels = {**(extra_labels or {}), **make_labels(resource, attempt.revision, attempt.number)}
+    return _make_metadata(resource, attempt, attempt.ray_job_name, labels)
 
 
-def config_map(resource: Resource, attempt: Attempt) -> Manifest:
-    """Build the ConfigMap that passes the resource to the attempt and its report back, in `report.json`."""
+def build_config_map(resource: Resource, attempt: Attempt) -> Manifest:
+    """Build the ConfigMap that passes the resource to the attempt. The attempt adds its report, `report.json`."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(resource, attempt),
+        "metadata": attempt_metadata(resource, attempt),
         "data": {
             RESOURCE_KEY: _resource_yaml(resource, attempt.namespace),
             ATTEMPT_KEY: attempt.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n",
@@ -35,8 +35,8 @@ def config_map(resource: Resource, attempt: Attempt) -> Manifest:
     }
 
 
-def service_account(resource: Resource, attempt: Attempt) -> Manifest:
-    """Build the account of the run's pods; only the head's pod mounts its token."""
+def build_service_account(resource: Resource, attempt: Attempt) -> Manifest:
+    """Build the ServiceAccount of the run's pods. Only the head's pod mounts its token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -45,8 +45,8 @@ def service_account(resource: Resource, attempt: Attempt) -> Manifest:
     }
 
 
-def role(resource: Resource, attempt: Attempt) -> Manifest:
-    """Build the role that may read and patch the ConfigMap of the current attempt only."""
+def build_role(resource: Resource, attempt: Attempt) -> Manifest:
+    """Build the Role that permits reading and patching the ConfigMap of the current attempt, and nothing else."""
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "Role",
@@ -63,8 +63,8 @@ def role(resource: Resource, attempt: Attempt) -> Manifest:
     }
 
 
-def role_binding(resource: Resource, attempt: Attempt) -> Manifest:
-    """Bind the role to the account of the pods: the operator's, or the one that the resource names."""
+def build_role_binding(resource: Resource, attempt: Attempt) -> Manifest:
+    """Build the RoleBinding to the pods' ServiceAccount: the one that the resource names, or that of the operator."""
     shared_metadata = _shared_metadata(resource, attempt)
     account = resource.spec.cluster.service_account_name or shared_metadata["name"]
     return {
@@ -78,11 +78,11 @@ def role_binding(resource: Resource, attempt: Attempt) -> Manifest:
 
 def _resource_yaml(resource: Resource, namespace: str) -> str:
     """Return the resource as YAML that `hindcast.api.load_resources` reads."""
-    labels = {"labels": dict(resource.metadata.labels)} if resource.metadata.labels else {}
+    labels_field = {"labels": dict(resource.metadata.labels)} if resource.metadata.labels else {}
     document = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": {"name": resource.metadata.name, "namespace": namespace, **labels},
+        "metadata": {"name": resource.metadata.name, "namespace": namespace, **labels_field},
         # Without defaults: an image of another version may have more fields, or fewer.
         "spec": resource.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
@@ -91,11 +91,13 @@ def _resource_yaml(resource: Resource, namespace: str) -> str:
 
 def _shared_metadata(resource: Resource, attempt: Attempt) -> dict[str, Any]:
     """Return the metadata of an object that all attempts of the resource share."""
-    return _metadata(resource, attempt, account_name(resource.kind, resource.metadata.name), labels(resource))
+    return _make_metadata(
+        resource, attempt, account_name(resource.kind, resource.metadata.name), make_labels(resource)
+    )
 
 
-def _metadata(resource: Resource, attempt: Attempt, name: str, own_labels: dict[str, str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": name, "namespace": attempt.namespace, "labels": own_labels}
+def _make_metadata(resource: Resource, attempt: Attempt, name: str, labels: dict[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": name, "namespace": attempt.namespace, "labels": labels}
     if attempt.uid:
         owner = {
             "apiVersion": resource.api_version,

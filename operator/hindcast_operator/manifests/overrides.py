@@ -18,7 +18,7 @@ _MERGE_KEYS: Final = {
     "resourceClaims": "name",
     "schedulingGates": "name",
 }
-# Lists without such a field, whose entries add up.
+# Lists without a merge key, to which a patch appends entries.
 _APPENDED_LISTS: Final = frozenset({"tolerations", "envFrom", "add", "drop", "supplementalGroups", "sysctls"})
 
 
@@ -32,7 +32,10 @@ def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[s
 
 
 def merge_patches(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Combine two patches into one with the same effect as both in sequence; its nulls still remove fields."""
+    """Combine two patches into one that has the same effect as the first and then the second.
+
+    Nulls are kept, because they remove fields when the patch is applied.
+    """
     return _merge(first, second, keep_nulls=True)
 
 

@@ -7,48 +7,50 @@ from hindcast.api import Resource
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
 from hindcast.api.cluster import ClusterSpec
 from hindcast_operator.manifests import security
-from hindcast_operator.manifests.environment import env_from, variables
+from hindcast_operator.manifests.environment import make_env_from, make_variables
 from hindcast_operator.manifests.overrides import strategic_merge
 from hindcast_operator.manifests.quantities import GI, MI, format_bytes, format_cpus
 from hindcast_operator.manifests.sizes import PoolSize, resources_field
-from hindcast_operator.manifests.volumes import HOME, MountedVolume, volumes, writable_folders
-from hindcast_operator.names import account_name, labels
+from hindcast_operator.manifests.volumes import HOME, MountedVolume, make_volumes, writable_folders
+from hindcast_operator.names import account_name, make_labels
 
 Template = dict[str, Any]
 
-GPU: Final = "nvidia.com/gpu"
+GPU_RESOURCE: Final = "nvidia.com/gpu"
 RAY_CONTAINER: Final = "ray"
 SUBMITTER: Final = "submitter"
-SUBMITTER_CPU: Final = 0.1
-SUBMITTER_MEMORY: Final = 512 * MI
+SUBMITTER_CPUS: Final = 0.1
+SUBMITTER_MEMORY_BYTES: Final = 512 * MI
 
-_HAS_RAYLET: Final = "! [ -e /tmp/ray/session_latest/logs/raylet.out ] || grep -qsx raylet /proc/[0-9]*/comm"
+_RAYLET_TEST: Final = "! [ -e /tmp/ray/session_latest/logs/raylet.out ] || grep -qsx raylet /proc/[0-9]*/comm"
 RAYLET_PROBE: Final = {
-    "exec": {"command": ["sh", "-c", _HAS_RAYLET]},
+    "exec": {"command": ["sh", "-c", _RAYLET_TEST]},
     "periodSeconds": 10,
     "timeoutSeconds": 5,
     "failureThreshold": 12,
 }
 """Probe that restarts a worker's container two minutes after its raylet has ended.
 
-When the kernel kills the raylet's agent for memory, the raylet ends as if it had been asked to, and `ray start --block`
-continues without it. KubeRay's own probe takes ten minutes to notice.
+If the kernel kills the raylet's agent because memory ran out, the raylet shuts down as after a request, and
+`ray start --block` continues without it. KubeRay's own probe takes ten minutes to notice.
 """
 
-# Labels that make other tools act: Kueue would queue each pod, GitOps tools would own it.
+# Labels of a resource that are not copied to its pods: Kueue would queue each pod, and GitOps tools would adopt it.
 _EXCLUDED_LABEL_PREFIXES: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernetes.io/instance")
 
 
-def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
+def build_ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
     """Build the template of a pool's pods. Its first container is always the Ray container, named `ray`."""
     cluster = resource.spec.cluster
-    mounted_volumes = volumes(cluster, size, attempt.ray_job_name)
+    mounted_volumes = make_volumes(cluster, size, attempt.ray_job_name)
     container = {
         "name": RAY_CONTAINER,
-        **_image(cluster),
-        "env": variables(resource, size, attempt),
-        **({"envFrom": env_from(cluster.env_from)} if cluster.env_from else {}),
-        "resources": _resources(size.cpu, size.memory_bytes, size.ephemeral_storage_bytes, size.num_gpus),
+        **_image_fields(cluster),
+        "env": make_variables(resource, size, attempt),
+        **({"envFrom": make_env_from(cluster.env_from)} if cluster.env_from else {}),
+        "resources": _container_resources(
+            size.cpu, size.memory_bytes, size.ephemeral_storage_bytes, size.num_gpus
+        ),
         "securityContext": security.CONTAINER_CONTEXT,
     }
     if size.pool == "head":
@@ -58,32 +60,32 @@ def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
         ]
     else:
         container["livenessProbe"] = RAYLET_PROBE
-    template = _template(resource, attempt, size.pool, container, mounted_volumes)
+    template = _make_template(resource, attempt, size.pool, container, mounted_volumes)
     spec = template["spec"]
     # Only the head talks to the API server.
     spec["automountServiceAccountToken"] = size.pool == "head"
     if size.pool == "head":
         spec["restartPolicy"] = "Never"
     if size.num_gpus:
-        spec["tolerations"] = [*spec.get("tolerations", []), {"key": GPU, "operator": "Exists"}]
+        spec["tolerations"] = [*spec.get("tolerations", []), {"key": GPU_RESOURCE, "operator": "Exists"}]
     pool_override = getattr(cluster.pod_overrides, resources_field(size.pool))
     return _apply_overrides(template, cluster.pod_overrides.all, pool_override)
 
 
-def submitter_pod(resource: Resource, attempt: Attempt) -> Template:
+def build_submitter_pod(resource: Resource, attempt: Attempt) -> Template:
     """Build the template of the pod that submits the driver to Ray and follows its log.
 
-    Only the pod's fields of `podOverrides.all` apply to it, not the containers'.
+    Of `podOverrides.all`, the containers do not apply to it.
     """
     cluster = resource.spec.cluster
     container = {
         "name": SUBMITTER,
-        **_image(cluster),
+        **_image_fields(cluster),
         "env": [{"name": "HOME", "value": HOME}],
-        "resources": _resources(SUBMITTER_CPU, SUBMITTER_MEMORY, GI // 4),
+        "resources": _container_resources(SUBMITTER_CPUS, SUBMITTER_MEMORY_BYTES, GI // 4),
         "securityContext": security.CONTAINER_CONTEXT,
     }
-    template = _template(resource, attempt, SUBMITTER, container, writable_folders())
+    template = _make_template(resource, attempt, SUBMITTER, container, writable_folders())
     template["spec"] |= {"automountServiceAccountToken": False, "restartPolicy": "Never"}
     shared_override = cluster.pod_overrides.all or {}
     spec = {
@@ -94,7 +96,7 @@ def submitter_pod(resource: Resource, attempt: Attempt) -> Template:
     return _apply_overrides(template, {**shared_override, "spec": spec})
 
 
-def _template(
+def _make_template(
     resource: Resource,
     attempt: Attempt,
     pool: Pool | str,
@@ -125,7 +127,7 @@ def _template(
         "metadata": {
             "labels": {
                 **user_labels,
-                **labels(resource, attempt.revision, attempt.number),
+                **make_labels(resource, attempt.revision, attempt.number),
                 POOL_LABEL: pool,
             }
         },
@@ -151,26 +153,32 @@ def _apply_overrides(template: Template, *overrides: dict[str, Any] | None) -> T
     }
 
 
-def _restrict(owner: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
-    return {**owner, "securityContext": strategic_merge(rules, owner.get("securityContext") or {})}
+def _restrict(pod_or_container: dict[str, Any], required_context: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod's spec or a container with the required fields of the security context, unless it sets them."""
+    return {
+        **pod_or_container,
+        "securityContext": strategic_merge(required_context, pod_or_container.get("securityContext") or {}),
+    }
 
 
-def _image(cluster: ClusterSpec) -> dict[str, Any]:
+def _image_fields(cluster: ClusterSpec) -> dict[str, Any]:
     policy = {"imagePullPolicy": cluster.image_pull_policy} if cluster.image_pull_policy else {}
     return {"image": cluster.image, **policy}
 
 
-def _resources(cpu: float, memory: int, storage: int, gpus: int = 0) -> dict[str, Any]:
-    devices = {GPU: str(gpus)} if gpus else {}
-    memory_bytes = format_bytes(memory)
+def _container_resources(
+    num_cpus: float, memory_bytes: int, storage_bytes: int, num_gpus: int = 0
+) -> dict[str, Any]:
+    devices = {GPU_RESOURCE: str(num_gpus)} if num_gpus else {}
+    memory_quantity = format_bytes(memory_bytes)
     return {
         "requests": {
-            "cpu": format_cpus(cpu),
-            "memory": memory_bytes,
-            "ephemeral-storage": format_bytes(storage),
+            "cpu": format_cpus(num_cpus),
+            "memory": memory_quantity,
+            "ephemeral-storage": format_bytes(storage_bytes),
             **devices,
         },
-        "limits": {"memory": memory_bytes, **devices},
+        "limits": {"memory": memory_quantity, **devices},
     }
 
 

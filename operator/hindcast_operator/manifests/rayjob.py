@@ -7,21 +7,22 @@ from hindcast.api import Resource
 from hindcast.api.attempt import POOL_LABEL, Attempt
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.manifests import security
-from hindcast_operator.manifests.objects import metadata
-from hindcast_operator.manifests.pods import Template, ray_pod, submitter_pod
+from hindcast_operator.manifests.objects import attempt_metadata
+from hindcast_operator.manifests.pods import Template, build_ray_pod, build_submitter_pod
 from hindcast_operator.manifests.quantities import MI, format_bytes
 from hindcast_operator.manifests.sizes import PoolSize, Sizes
 from hindcast_operator.manifests.volumes import ATTEMPT_FOLDER, SPILL_FOLDER, writable_folders
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 ENTRYPOINT: Final = f"python -m hindcast.run.cluster {ATTEMPT_FOLDER}"
-"""The driver, by the module name that all runtimes have: the previous version has no `hindcast.cluster`."""
+"""The driver's command. The image may contain an earlier version of the runtime, so this module keeps its name."""
 BACKSTOP_SECONDS: Final = 900
 """How much later than the operator KubeRay ends an overdue run. It only matters while the operator is down."""
 _MAX_SECONDS: Final = 2**31 - 1
+"""Largest value of KubeRay's fields, which are 32-bit integers."""
 
 
-def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any]:
+def build_ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any]:
     """Build the RayJob: one cluster, one submission, and no retries by KubeRay."""
     scheduling = resource.spec.cluster.scheduling
     queue = {QUEUE_LABEL: scheduling.queue_name} if scheduling.queue_name else {}
@@ -31,8 +32,9 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {
-            **metadata(resource, attempt, extra_labels={**scheduling.labels, **queue}),
-            # KubeRay copies it to the RayCluster. Without it, the job would be submitted again to a restarted head.
+            **attempt_metadata(resource, attempt, extra_labels={**scheduling.labels, **queue}),
+            # KubeRay copies the annotation to the RayCluster. Without it, KubeRay would restart a head that has ended
+            # and submit the job to it again.
             "annotations": {"ray.io/disable-provisioned-head-restart": "true"},
         },
         "spec": {
@@ -42,14 +44,14 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
             "shutdownAfterJobFinishes": True,
             **ray_job_deadlines(resource.spec.run_policy),
             **({"runtimeEnvYAML": json.dumps(runtime_env)} if runtime_env else {}),
-            "submitterPodTemplate": submitter_pod(resource, attempt),
-            "rayClusterSpec": _cluster(resource, attempt, sizes),
+            "submitterPodTemplate": build_submitter_pod(resource, attempt),
+            "rayClusterSpec": _cluster_spec(resource, attempt, sizes),
         },
     }
 
 
 def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
-    """Return KubeRay's deadlines: a backstop behind the operator's own, and for how long finished pods are kept."""
+    """Return the deadline fields of a RayJob. KubeRay's deadlines are later than the operator's, as a backstop."""
     seconds_by_field = {
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
         "preRunningDeadlineSeconds": policy.start_deadline_seconds + BACKSTOP_SECONDS,
@@ -61,26 +63,26 @@ def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
     return {name: min(seconds, _MAX_SECONDS) for name, seconds in seconds_by_field.items()}
 
 
-def _cluster(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any]:
+def _cluster_spec(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any]:
     return {
         "rayVersion": resource.spec.cluster.ray_version,
         "authOptions": {"mode": "token"},
-        **(_autoscaling() if any(size.is_autoscaled for size in sizes.workers) else {}),
-        "headGroupSpec": _group(sizes.head, ray_pod(resource, attempt, sizes.head)),
+        **(_autoscaling_fields() if any(size.is_autoscaled for size in sizes.workers) else {}),
+        "headGroupSpec": _group_spec(sizes.head, build_ray_pod(resource, attempt, sizes.head)),
         "workerGroupSpecs": [
             {
                 "groupName": size.pool,
                 "replicas": size.num_pods,
                 "minReplicas": size.num_pods,
                 "maxReplicas": size.max_pods,
-                **_group(size, ray_pod(resource, attempt, size)),
+                **_group_spec(size, build_ray_pod(resource, attempt, size)),
             }
             for size in sizes.workers
         ],
     }
 
 
-def _group(size: PoolSize, template: Template) -> dict[str, Any]:
+def _group_spec(size: PoolSize, template: Template) -> dict[str, Any]:
     return {
         "labels": {POOL_LABEL: size.pool},
         "rayStartParams": {
@@ -93,7 +95,7 @@ def _group(size: PoolSize, template: Template) -> dict[str, Any]:
     }
 
 
-def _autoscaling() -> dict[str, Any]:
+def _autoscaling_fields() -> dict[str, Any]:
     """Return the autoscaler's settings. KubeRay adds its container to the head's pod, where it shares the volumes."""
     memory = format_bytes(512 * MI)
     return {

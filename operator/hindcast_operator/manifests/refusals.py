@@ -1,4 +1,4 @@
-"""Refusals: reasons why a resource cannot run on a cluster that admission cannot detect, one sentence each."""
+"""Refusals: reasons why a valid resource cannot run on this platform, one sentence each. Admission cannot see them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ MIN_RAY_VERSION: Final = (2, 52)
 _MIN_SHARED_MEMORY_BYTES: Final = MIN_OBJECT_STORE_BYTES + OTHER_SHARED_MEMORY_BYTES
 
 
-def refusals(resource: Resource, defaults: Defaults) -> list[str]:
+def find_refusals(resource: Resource, defaults: Defaults) -> list[str]:
     """Return one sentence for each problem: field, value, remedy. Empty if the resource can run.
 
     Args:

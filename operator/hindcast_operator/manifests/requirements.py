@@ -1,4 +1,4 @@
-"""Requirements of the pods of each pool: sums and products of measured and configured numbers, each with its origin.
+"""Requirements of each pool's pods, computed from measured and configured numbers, each with its reason.
 
 The memory of processes was measured with Ray 2.60 and torch 2.13 (resident bytes, shared pages counted once).
 """
@@ -12,7 +12,7 @@ from hindcast.api import OfflineRecording, OfflineTraining, Resource, parse_byte
 from hindcast.api.attempt import Pool, ResolvedInput
 from hindcast.api.input import Sampler
 from hindcast.api.options import live_algorithms
-from hindcast_operator.manifests.data_size import DataSize, data_size
+from hindcast_operator.manifests.data_size import DataSize, compute_data_size
 from hindcast_operator.manifests.quantities import GI, MI, format_bytes, round_up
 
 NODE_BYTES: Final = 256 * MI
@@ -38,7 +38,19 @@ Amount = tuple[int, str]
 
 @dataclass(frozen=True)
 class Requirements:
-    """The requirements of a pool's pods, before values that the resource sets."""
+    """The requirements of a pool's pods, before values that the resource sets.
+
+    Attributes:
+        pods: number of pods.
+        cpu: CPUs that a pod requests.
+        num_cpus: CPUs that Ray schedules on a pod.
+        memory: what needs memory in a pod, in bytes; the requirement is their sum.
+        gpus: GPUs of a pod.
+        max_pods: maximum number of pods of an autoscaled pool; otherwise at most the number of pods.
+        min_memory: minimum of a pod's memory in bytes, if the sum is less.
+        object_store: bytes of Ray's object store in a pod.
+        spill_bytes: disk of a pod for objects that do not fit into the object store.
+    """
 
     pool: Pool
     pods: Amount
@@ -52,13 +64,17 @@ class Requirements:
     spill_bytes: int = 1 * GI
 
 
-def requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
+def compute_requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
     """Return the requirements of the head, then of the other pools."""
-    pools = _recording(resource) if isinstance(resource, OfflineRecording) else _training(resource, inputs)
-    return _head(sum(max(need.pods[0], need.max_pods) for need in pools)), *pools
+    pools = (
+        _recording_requirements(resource)
+        if isinstance(resource, OfflineRecording)
+        else _training_requirements(resource, inputs)
+    )
+    return _head_requirements(sum(max(need.pods[0], need.max_pods) for need in pools)), *pools
 
 
-def _head(num_workers: int) -> Requirements:
+def _head_requirements(num_workers: int) -> Requirements:
     return Requirements(
         pool="head",
         pods=(1, "supervises only; no work is scheduled on it"),
@@ -72,13 +88,13 @@ def _head(num_workers: int) -> Requirements:
     )
 
 
-def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
+def _recording_requirements(resource: OfflineRecording) -> tuple[Requirements, ...]:
     runners = resource.spec.runners
     train = resource.spec.policy.train
-    expert: tuple[Amount, ...] = ((GI, "training of the expert"),) if train else ()
+    expert_memory: tuple[Amount, ...] = ((GI, "training of the expert"),) if train else ()
     if train and train.algorithm in live_algorithms():
-        expert += _sampler_memory(train.sampler or Sampler())
-    envs = runners.envs_per_runner
+        expert_memory += _sampler_memory(train.sampler or Sampler())
+    num_envs = runners.envs_per_runner
     return (
         Requirements(
             pool="runner",
@@ -88,10 +104,10 @@ def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
             memory=(
                 (NODE_BYTES, "Ray's daemons"),
                 (2 * PROCESS_BYTES, "a runner, and the coordinator on one of the pods"),
-                *expert,
+                *expert_memory,
                 (
-                    ENVIRONMENT_BYTES * envs,
-                    f"at {format_bytes(ENVIRONMENT_BYTES)} for each environment ({envs})",
+                    ENVIRONMENT_BYTES * num_envs,
+                    f"at {format_bytes(ENVIRONMENT_BYTES)} for each environment ({num_envs})",
                 ),
                 (256 * MI, "episodes being written"),
             ),
@@ -99,10 +115,12 @@ def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
     )
 
 
-def _training(resource: OfflineTraining, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
-    size = data_size(resource.spec, inputs)
-    data = _data(resource, size)
-    return (*data, _learner(resource, size))
+def _training_requirements(
+    resource: OfflineTraining, inputs: Mapping[str, ResolvedInput]
+) -> tuple[Requirements, ...]:
+    size = compute_data_size(resource.spec, inputs)
+    data = _data_requirements(resource, size)
+    return (*data, _learner_requirements(resource, size))
 
 
 def num_evaluation_runners(resource: OfflineTraining) -> int:
@@ -113,7 +131,7 @@ def num_evaluation_runners(resource: OfflineTraining) -> int:
     return max(evaluation.runners, int(evaluation.parallel_to_training))
 
 
-def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
+def _data_requirements(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
     workers = resource.spec.pipeline.data_workers
     min_workers, max_workers = workers.interval if resource.spec.recorded else (0, 0)
     num_cpus, num_runners = math.ceil(workers.cpus), num_evaluation_runners(resource)
@@ -123,7 +141,9 @@ def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]
     field_names = "replicas" if min_workers == max_workers else "minReplicas and maxReplicas"
     extra = f", and {num_evaluation_pods} for evaluation.runners {num_runners}" if num_evaluation_pods else ""
     in_flight_bytes = round_up(2 * size.window_bytes / max(min_workers, 1), MI) if max_workers else 0
-    evaluation_bytes = PROCESS_BYTES + ENVIRONMENT_BYTES * _num_envs(resource) if num_runners else 0
+    evaluation_bytes = (
+        PROCESS_BYTES + ENVIRONMENT_BYTES * _num_evaluation_envs(resource) if num_runners else 0
+    )
     return (
         Requirements(
             pool="data",
@@ -139,7 +159,7 @@ def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]
                 (NODE_BYTES, "Ray's daemons"),
                 (
                     max(PROCESS_BYTES + 5 * size.unit_bytes, num_cpus * evaluation_bytes),
-                    _data_process(num_cpus if num_runners else 0),
+                    _data_process_reason(num_cpus if num_runners else 0),
                 ),
                 *_cuda_memory(math.ceil(workers.gpus)),
             ),
@@ -151,12 +171,12 @@ def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]
     )
 
 
-def _data_process(num_runners: int) -> str:
-    worker = "a worker with two units, read and decoded; the pre-learner has processed one of them"
-    return f"{worker}, or evaluation runners ({num_runners})" if num_runners else worker
+def _data_process_reason(num_runners: int) -> str:
+    worker_reason = "a worker with two units, read and decoded; the pre-learner has processed one of them"
+    return f"{worker_reason}, or evaluation runners ({num_runners})" if num_runners else worker_reason
 
 
-def _num_envs(resource: OfflineTraining) -> int:
+def _num_evaluation_envs(resource: OfflineTraining) -> int:
     evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
         return 0
@@ -164,7 +184,7 @@ def _num_envs(resource: OfflineTraining) -> int:
     return evaluation.envs_per_runner or min(duration, 8)
 
 
-def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
+def _learner_requirements(resource: OfflineTraining, size: DataSize) -> Requirements:
     learners, pipeline = resource.spec.learners, resource.spec.pipeline
     num_gpus = math.ceil(learners.gpus)
     cpus, cpu_reason = _learner_cpus(learners.cpus, num_gpus)
@@ -195,7 +215,7 @@ def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
 
 
 def _held_out_memory(resource: OfflineTraining, size: DataSize) -> tuple[Amount, ...]:
-    """Return the memory of held-out episodes: once in the form for losses, once in the form for estimates."""
+    """Return the memory of the held-out episodes, which is twice their size: losses and estimates each keep a copy."""
     offline = resource.spec.offline
     if offline is None:
         return ()
@@ -207,13 +227,13 @@ def _held_out_memory(resource: OfflineTraining, size: DataSize) -> tuple[Amount,
 
 
 def _sampler_memory(sampler: Sampler) -> tuple[Amount, ...]:
-    """Return the memory of the sampler: its timesteps as played, as drawn, and twice while a checkpoint is written."""
-    envs = sampler.envs_per_runner
+    """Return the memory of the sampler: its timesteps as played and as drawn, and two copies for a checkpoint."""
+    num_envs = sampler.envs_per_runner
     return (
         (round_up(4 * parse_bytes(sampler.capacity_bytes), MI), "four times the sampler's capacityBytes"),
         (
-            ENVIRONMENT_BYTES * envs,
-            f"at {format_bytes(ENVIRONMENT_BYTES)} for each environment of the sampler ({envs})",
+            ENVIRONMENT_BYTES * num_envs,
+            f"at {format_bytes(ENVIRONMENT_BYTES)} for each environment of the sampler ({num_envs})",
         ),
     )
 
@@ -227,7 +247,7 @@ def _learner_cpus(num_cpus: float | None, num_gpus: int) -> tuple[float, str]:
 
 
 def _resident_memory(resource: OfflineTraining, size: DataSize) -> Amount:
-    """Return the memory with which the data stay resident; 0 if they are streamed."""
+    """Return the memory in bytes that keeps the data resident; 0 if they are streamed."""
     pipeline = resource.spec.pipeline
     if pipeline.residency == "Streaming" or size.total_bytes is None:
         return 0, ""

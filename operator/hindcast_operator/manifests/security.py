@@ -21,13 +21,13 @@ POD_CONTEXT: Final[dict[str, Any]] = {
 REQUIRED_POD_CONTEXT: Final[dict[str, Any]] = {
     field: POD_CONTEXT[field] for field in ("runAsNonRoot", "seccompProfile")
 }
-"""Fields that pod overrides cannot remove; they may change the others, such as the uid."""
+"""Fields of a pod's security context that pod overrides cannot remove. Other fields, such as the uid, may change."""
 
 REQUIRED_CONTAINER_CONTEXT: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
 }
-"""The same for every container, including those that pod overrides add."""
+"""Fields of a container's security context that pod overrides cannot remove. Containers that they add have them too."""
 
 CONTAINER_CONTEXT: Final[dict[str, Any]] = {**REQUIRED_CONTAINER_CONTEXT, "readOnlyRootFilesystem": True}
 """Security context of the containers that Hindcast creates: they write to volumes only."""
@@ -46,8 +46,8 @@ _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 def template_problems(overrides: PodOverrides) -> Iterator[str]:
     """Yield a problem for each part of the overrides that does not belong in a pod template."""
-    for name, info in PodOverrides.model_fields.items():
-        override, field = getattr(overrides, name) or {}, f"spec.cluster.podOverrides.{info.alias}"
+    for name, field_info in PodOverrides.model_fields.items():
+        override, field = getattr(overrides, name) or {}, f"spec.cluster.podOverrides.{field_info.alias}"
         for key, value in override.items():
             if key not in ("metadata", "spec"):
                 yield f"{field} has {key}, but a pod template has only metadata and spec; put it under one of them"
@@ -57,38 +57,38 @@ def template_problems(overrides: PodOverrides) -> Iterator[str]:
 
 def granted_privileges(overrides: PodOverrides) -> Iterator[str]:
     """Yield `<field> is <value>` for each part that grants a privilege."""
-    for name, info in PodOverrides.model_fields.items():
+    for name, field_info in PodOverrides.model_fields.items():
         override = getattr(overrides, name)
         if override is not None:
-            yield from _template(override, f"spec.cluster.podOverrides.{info.alias}")
+            yield from _template_privileges(override, f"spec.cluster.podOverrides.{field_info.alias}")
 
 
-def _template(override: Mapping[str, Any], path: str) -> Iterator[str]:
+def _template_privileges(override: Mapping[str, Any], path: str) -> Iterator[str]:
     annotations = as_mapping(as_mapping(override.get("metadata")).get("annotations"))
     for key, value in annotations.items():
         if key.startswith("container.apparmor.security.beta.kubernetes.io/") and value == "unconfined":
             yield f"{path}.metadata.annotations[{key}] is {value}"
     spec = as_mapping(override.get("spec"))
     path = f"{path}.spec"
-    yield from _granting_fields(spec, _HOST_NAMESPACES, path)
+    yield from _field_privileges(spec, _HOST_NAMESPACES, path)
     for volume in mapping_entries(spec.get("volumes")):
-        yield from _granting_fields(volume, ["hostPath"], f"{path}.volumes[{volume.get('name')}]")
-    yield from _security_context(spec, path)
+        yield from _field_privileges(volume, ["hostPath"], f"{path}.volumes[{volume.get('name')}]")
+    yield from _context_privileges(spec, path)
     for field in _CONTAINERS:
         for container in mapping_entries(spec.get(field)):
-            yield from _container(container, f"{path}.{field}[{container.get('name')}]")
+            yield from _container_privileges(container, f"{path}.{field}[{container.get('name')}]")
 
 
-def _container(container: Mapping[str, Any], path: str) -> Iterator[str]:
-    yield from _security_context(container, path)
+def _container_privileges(container: Mapping[str, Any], path: str) -> Iterator[str]:
+    yield from _context_privileges(container, path)
     for port in mapping_entries(container.get("ports")):
         if port.get("hostPort"):
             yield f"{path}.ports has hostPort {port['hostPort']}"
 
 
-def _security_context(owner: Mapping[str, Any], path: str) -> Iterator[str]:
-    context, path = as_mapping(owner.get("securityContext")), f"{path}.securityContext"
-    yield from _granting_fields(context, _SECURITY_FIELDS, path)
+def _context_privileges(pod_or_container: Mapping[str, Any], path: str) -> Iterator[str]:
+    context, path = as_mapping(pod_or_container.get("securityContext")), f"{path}.securityContext"
+    yield from _field_privileges(context, _SECURITY_FIELDS, path)
     if context.get("runAsUser") == 0:
         yield f"{path}.runAsUser is 0"
     if context.get("runAsNonRoot") is False:
@@ -102,10 +102,10 @@ def _security_context(owner: Mapping[str, Any], path: str) -> Iterator[str]:
             yield f"{path}.{profile}.type is Unconfined"
 
 
-def _granting_fields(fields_by_name: Mapping[str, Any], fields: Iterable[str], path: str) -> Iterator[str]:
+def _field_privileges(values: Mapping[str, Any], names: Iterable[str], path: str) -> Iterator[str]:
     """Yield `<field> is <value>` for each of the fields that is neither empty nor false."""
-    for field in fields:
-        if value := fields_by_name.get(field):
+    for field in names:
+        if value := values.get(field):
             yield f"{path}.{field} is {'true' if value is True else value}"
 
 

@@ -14,7 +14,7 @@ from hindcast_operator.manifests.requirements import (
     MIN_OBJECT_STORE_BYTES,
     Amount,
     Requirements,
-    requirements,
+    compute_requirements,
 )
 
 HEADROOM_BYTES: Final = 256 * MI
@@ -109,22 +109,22 @@ def compute_sizes(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> Si
         inputs: inputs from the resources that this one refers to, by `Kind/name`. If the size of the data is not
             known, a full window is assumed, and the reasons say so.
     """
-    return Sizes(tuple(_pool_size(need, resource) for need in requirements(resource, inputs)))
+    return Sizes(tuple(_compute_pool_size(need, resource) for need in compute_requirements(resource, inputs)))
 
 
 def resources_field(pool: str) -> str:
-    """Return the name of the pool's field in `spec.cluster.resources` and `podOverrides`, in Python's spelling."""
+    """Return the Python name of the pool's field in `spec.cluster.resources` and in `podOverrides`."""
     return "data_worker" if pool == "data" else pool
 
 
-def _pool_size(need: Requirements, resource: Resource) -> PoolSize:
+def _compute_pool_size(need: Requirements, resource: Resource) -> PoolSize:
     name = resources_field(need.pool)
     pod_resources: PodResources = getattr(resource.spec.cluster.resources, name)
     memory_bytes = parse_bytes(pod_resources.memory) if pod_resources.memory else None
-    shm_bytes, object_store_bytes = _shared_memory(
+    shm_bytes, object_store_bytes = _compute_shared_memory(
         need.object_store[0], pod_resources.shared_memory, memory_bytes
     )
-    computed_bytes, memory_reason = _memory(need, shm_bytes)
+    computed_bytes, memory_reason = _compute_memory(need, shm_bytes)
     storage_bytes = (
         SCRATCH_BYTES + need.spill_bytes
         if pod_resources.ephemeral_storage is None
@@ -144,7 +144,7 @@ def _pool_size(need: Requirements, resource: Resource) -> PoolSize:
     }
     if object_store_bytes != need.object_store[0]:
         reasons["objectStoreMemory"] = "what fits into /dev/shm"
-    set_fields = pod_resources.model_dump(by_alias=True, exclude_none=True)
+    user_fields = pod_resources.model_dump(by_alias=True, exclude_none=True)
     return PoolSize(
         pool=need.pool,
         num_pods=need.pods[0],
@@ -158,11 +158,11 @@ def _pool_size(need: Requirements, resource: Resource) -> PoolSize:
         ephemeral_storage_bytes=storage_bytes,
         spill_bytes=spill_bytes,
         reasons=reasons
-        | {field: f"set by spec.cluster.resources.{to_camel(name)}.{field}" for field in set_fields},
+        | {field: f"set by spec.cluster.resources.{to_camel(name)}.{field}" for field in user_fields},
     )
 
 
-def _memory(need: Requirements, shm_bytes: int) -> Amount:
+def _compute_memory(need: Requirements, shm_bytes: int) -> Amount:
     candidates = (*need.memory, (shm_bytes, "/dev/shm"), (HEADROOM_BYTES, "headroom"))
     amounts = [amount for amount in candidates if amount[0]]
     total_bytes = sum(size for size, _ in amounts)
@@ -170,14 +170,20 @@ def _memory(need: Requirements, shm_bytes: int) -> Amount:
     if min_bytes > total_bytes:
         return round_up(min_bytes, 128 * MI), reason
     return round_up(total_bytes, 128 * MI), " + ".join(
-        f"{format_bytes(size)} {what}" for size, what in amounts
+        f"{format_bytes(size)} {description}" for size, description in amounts
     )
 
 
-def _shared_memory(
+def _compute_shared_memory(
     object_store_bytes: int, shared_memory: str | None, memory_bytes: int | None
 ) -> tuple[int, int]:
-    """Return the bytes of /dev/shm and of the object store in it; at most half of a memory size set by the user."""
+    """Return the bytes of /dev/shm and of the object store in it.
+
+    Args:
+        object_store_bytes: the required object store; it is smaller if /dev/shm is limited.
+        shared_memory: size of /dev/shm that the user sets.
+        memory_bytes: the pod's memory that the user sets. At most half of it is used for /dev/shm.
+    """
     if shared_memory is not None:
         shm_bytes = parse_bytes(shared_memory)
         return shm_bytes, max(shm_bytes - OTHER_SHARED_MEMORY_BYTES, shm_bytes // 2)

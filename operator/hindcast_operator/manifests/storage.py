@@ -1,4 +1,4 @@
-"""Locations that a resource reads and writes: the fields that hold them, and relative paths on a cluster."""
+"""Locations that a resource reads and writes: the fields that contain them, and relative paths made absolute."""
 
 import posixpath
 import re
@@ -52,13 +52,13 @@ def storage_paths(resource: Resource) -> list[StoragePath]:
 
 
 def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
-    """Return the resource with its relative locations below `<root>/<namespace>`; references to other resources stay.
+    """Return the resource with its relative locations below `<root>/<namespace>`. References are kept as they are.
 
-    Paths that lead out of the root stay relative, and so do all paths without a root; `refusals` reports them.
+    Paths that lead out of the root stay relative, and so do all paths if `root` is None; `find_refusals` reports them.
     """
     if root is None:
         return resource
-    # By namespace: otherwise resources of the same name in two namespaces would resume each other's work.
+    # Without the namespace, resources of the same name in two namespaces would resume each other's runs.
     namespace = resource.metadata.namespace or "default"
 
     def below_root(location: StoragePath) -> str:
@@ -75,16 +75,16 @@ def run_folder(training: OfflineTraining) -> str:
 
 
 def join_location(folder: str, *names: str) -> str:
-    """Append names to a folder's location; a query of its URI (`hdfs://host/x?user=…`) stays at the end."""
+    """Append names to a folder's location. The query of a URI such as `hdfs://host/x?user=…` stays at the end."""
     # In plain paths and buckets, `?` is part of a name.
     has_query = _SCHEME.match(folder) and not _BUCKET.match(folder)
-    base, mark, query = folder.partition("?") if has_query else (folder, "", "")
-    return f"{'/'.join((base.rstrip('/'), *names))}{mark}{query}"
+    base, separator, query = folder.partition("?") if has_query else (folder, "", "")
+    return f"{'/'.join((base.rstrip('/'), *names))}{separator}{query}"
 
 
 _Change = Callable[[StoragePath], str]
 
-_LOCATIONS: Final = {
+_LOCATION_PATHS: Final = {
     "OfflineRecording": ("policy.checkpoint.path", "policy.train.initial_checkpoint", "output.path"),
     "OfflineTraining": ("input.path", "checkpoint.path", "evaluation.offline.input", "initial_checkpoint"),
 }
@@ -92,24 +92,34 @@ _WRITTEN_FIELDS: Final = ("spec.output.path", "spec.checkpoint.path")
 
 
 def _map_locations(resource: Resource, change: _Change) -> Resource:
-    """Return the resource with its locations changed."""
-    for steps in _LOCATIONS[resource.kind]:
+    """Return the resource with every location replaced by the result of `change`."""
+    for path in _LOCATION_PATHS[resource.kind]:
         resource = resource.model_copy(
-            update={"spec": _change_locations(resource.spec, steps.split("."), "spec", change)}
+            update={"spec": _change_locations(resource.spec, path.split("."), "spec", change)}
         )
     return resource
 
 
-def _change_locations(part: Any, steps: Sequence[str], field: str, change: _Change) -> Any:
-    """Return the part of a resource at `field` with the locations changed that are `steps` below it."""
-    if isinstance(part, list):
+def _change_locations(value: Any, attributes: Sequence[str], field: str, change: _Change) -> Any:
+    """Return the value of a field of the resource with the locations in it changed.
+
+    Args:
+        value: the value of the field.
+        attributes: attribute names that lead from the value to a location. Lists on the way are searched completely.
+        field: path of the field, for messages.
+        change: returns the new location.
+    """
+    if isinstance(value, list):
         return [
-            _change_locations(entry, steps, f"{field}[{index}]", change) for index, entry in enumerate(part)
+            _change_locations(entry, attributes, f"{field}[{index}]", change)
+            for index, entry in enumerate(value)
         ]
-    if isinstance(part, str):
-        return change(StoragePath(field, part, is_written=field in _WRITTEN_FIELDS))
-    step, *remaining_steps = steps
-    if getattr(part, step) is None:
-        return part
-    new_value = _change_locations(getattr(part, step), remaining_steps, f"{field}.{to_camel(step)}", change)
-    return part.model_copy(update={step: new_value})
+    if isinstance(value, str):
+        return change(StoragePath(field, value, is_written=field in _WRITTEN_FIELDS))
+    attribute, *remaining_attributes = attributes
+    if getattr(value, attribute) is None:
+        return value
+    new_value = _change_locations(
+        getattr(value, attribute), remaining_attributes, f"{field}.{to_camel(attribute)}", change
+    )
+    return value.model_copy(update={attribute: new_value})

@@ -19,9 +19,9 @@ MountedVolume = tuple[dict[str, Any], dict[str, Any]]
 """A volume and its mount."""
 
 
-def volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[MountedVolume]:
-    """Return the volumes of a Ray pod: the user's, then the operator's at mount paths that the user's leave free."""
-    own_volumes = [
+def make_volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[MountedVolume]:
+    """Return the volumes of a Ray pod: the user's, then the operator's, unless the user mounts one at the same path."""
+    operator_volumes = [
         *writable_folders(),
         _volume(
             "shm",
@@ -32,15 +32,15 @@ def volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[MountedVol
     ]
     if size.pool == "head":
         files = [{"key": key, "path": key} for key in (RESOURCE_KEY, ATTEMPT_KEY)]
-        own_volumes.append(
+        operator_volumes.append(
             _volume("attempt", ATTEMPT_FOLDER, configMap={"name": child, "items": files}, read_only=True)
         )
     if cluster.code is not None and cluster.code.config_map is not None:
         name = cluster.code.config_map.name
-        own_volumes.append(_volume("code", CODE_FOLDER, configMap={"name": name}, read_only=True))
+        operator_volumes.append(_volume("code", CODE_FOLDER, configMap={"name": name}, read_only=True))
     user_volumes = [_user_volume(volume) for volume in cluster.volumes]
     used_paths = {mount["mountPath"] for _, mount in user_volumes}
-    return user_volumes + [entry for entry in own_volumes if entry[1]["mountPath"] not in used_paths]
+    return user_volumes + [entry for entry in operator_volumes if entry[1]["mountPath"] not in used_paths]
 
 
 def writable_folders() -> list[MountedVolume]:

@@ -12,17 +12,17 @@ from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFact
 from hindcast_operator.planning.diagnosis import Diagnosis, diagnose
 from hindcast_operator.planning.revisions import Revision, renew_run
 from hindcast_operator.planning.status import find_condition
-from hindcast_operator.times import after, earliest, format_timestamp, parse_time
+from hindcast_operator.times import earliest_time, format_timestamp, parse_time, time_after
 
 UNREACHABLE_SECONDS: Final = 300
-"""A pod on a node that has not answered for this long counts as gone. If it still runs, the output's lease keeps it
+"""A pod counts as gone if its node has not answered for this long. If the pod still runs, the output's lease keeps it
 from writing."""
 
 FINAL_REPORT_SECONDS: Final = 10
-"""A RayJob that has ended may be seen before the attempt's final report."""
+"""For how long to wait for an attempt's final report after its RayJob has ended: the end may be observed first."""
 
 HEADLESS_SECONDS: Final = 2 * LONGEST_SILENCE_SECONDS
-"""An attempt without a head pod that has not reported for this long has no driver."""
+"""If an attempt has no head pod and has not reported for this long, its driver is gone."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,11 @@ class LiveAttempt:
     Attributes:
         run: its entry in `status.runs`.
         facts: its objects.
+        revision: the revision to run.
         uid: uid of the resource; objects of another owner are not the attempt's.
-        diagnosis: what keeps its pods from running now.
+        diagnosis: what keeps its pods from running now, if anything.
         cluster_condition: the previous ClusterReady condition, which records what killed pods that are gone.
+        now: the time of the observation.
     """
 
     run: RunStatus
@@ -81,7 +83,15 @@ class LiveAttempt:
 def observe_attempt(
     facts: Facts, old: Status, revision: Revision, run: RunStatus, now: datetime
 ) -> LiveAttempt:
-    """Return the observed attempt, with an entry that records the new observations."""
+    """Return the observed attempt, with an entry that records the new observations.
+
+    Args:
+        facts: the facts about the resource.
+        old: its stored status.
+        revision: the revision to run.
+        run: the attempt's entry in the stored status.
+        now: the time of the observation.
+    """
     attempt_facts = facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name))
     attempt = LiveAttempt(
         run=run,
@@ -140,9 +150,9 @@ def is_gone(attempt: AttemptFacts, now: datetime) -> bool:
 
 
 def next_pod_loss_time(attempts: Iterable[AttemptFacts], now: datetime) -> datetime | None:
-    """Return when the next pod on an unreachable node counts as gone."""
+    """Return when the next pod on an unreachable node counts as gone; None if there is no such pod."""
     pods = [pod for attempt in attempts for pod in attempt.pods if not _is_pod_gone(pod, now)]
-    return earliest(*(_give_up_time(pod) for pod in pods))
+    return earliest_time(*(_give_up_time(pod) for pod in pods))
 
 
 def is_over(job: RayJobFacts) -> bool:
@@ -152,7 +162,7 @@ def is_over(job: RayJobFacts) -> bool:
 
 def is_queued(job: RayJobFacts) -> bool:
     """Return True if Kueue keeps the RayJob queued."""
-    # KubeRay's status lags behind `suspend`: until it has noticed the admission, the job still counts as queued.
+    # KubeRay updates its status some time after `suspend` changes. Until then an admitted job still counts as queued.
     return job.is_suspended or job.deployment_status in ("Suspending", "Suspended")
 
 
@@ -167,67 +177,68 @@ def _is_pod_gone(pod: PodFacts, now: datetime) -> bool:
 
 def _give_up_time(pod: PodFacts) -> datetime | None:
     since = pod.unreachable_since
-    return None if since is None else after(since, UNREACHABLE_SECONDS)
+    return None if since is None else time_after(since, UNREACHABLE_SECONDS)
 
 
-# -- deadlines, each with its own clock; None while that clock does not run ---------------------------------
+# -- deadlines ----------------------------------------------------------------------------------------------
 
 Deadline = Callable[[LiveAttempt], datetime | None]
+"""A function that returns a deadline of an attempt; None while the deadline does not apply."""
 
 
 def start_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return until when the attempt must report first, counted from its admission; None while it is queued."""
+    """Return the deadline of the first report. A queued attempt has none: it is counted from its admission."""
     if attempt.run.admission_time is None or attempt.run.first_report_time is not None:
         return None
-    return after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)
+    return time_after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return until when all attempts together may run; queued and suspended time does not count."""
+    """Return the deadline of all attempts together. Queued and suspended time does not count."""
     limit = attempt.policy.active_deadline_seconds
     if limit is None or attempt.run.admission_time is None:
         return None
-    return after(parse_time(attempt.run.admission_time), limit - attempt.run.active_seconds)
+    return time_after(parse_time(attempt.run.admission_time), limit - attempt.run.active_seconds)
 
 
 def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return until when the attempt must report again."""
+    """Return the deadline of the next report, if there has been one."""
     config_map = attempt.config_map
     if config_map is None or config_map.beat_seen_at is None:
         return None
-    return after(config_map.beat_seen_at, attempt.policy.stall_timeout_seconds)
+    return time_after(config_map.beat_seen_at, attempt.policy.stall_timeout_seconds)
 
 
 def progress_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return until when the attempt must make progress."""
+    """Return the deadline of the next progress, if the attempt has reported."""
     config_map = attempt.config_map
     if config_map is None or config_map.progress_seen_at is None:
         return None
-    return after(config_map.progress_seen_at, attempt.policy.stall_timeout_seconds)
+    return time_after(config_map.progress_seen_at, attempt.policy.stall_timeout_seconds)
 
 
 def head_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return until when an attempt that has reported, but has no reachable head pod now, must report again."""
+    """Return the earlier deadline of the next report that applies if there is no reachable head pod."""
     config_map, head = attempt.config_map, attempt.head
     if config_map is None or config_map.beat_seen_at is None:
         return None
     if head is None:
-        return after(config_map.beat_seen_at, HEADLESS_SECONDS)
+        return time_after(config_map.beat_seen_at, HEADLESS_SECONDS)
     if head.unreachable_since is None:
         return None
-    return after(max(head.unreachable_since, config_map.beat_seen_at), UNREACHABLE_SECONDS)
+    return time_after(max(head.unreachable_since, config_map.beat_seen_at), UNREACHABLE_SECONDS)
 
 
 def final_report_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return until when to wait for the final report of an attempt after its RayJob has ended."""
+    """Return the deadline of the final report, if the RayJob has ended."""
     job = attempt.job
     if job is None or not is_over(job):
         return None
-    return attempt.now if job.ended_at is None else after(job.ended_at, FINAL_REPORT_SECONDS)
+    return attempt.now if job.ended_at is None else time_after(job.ended_at, FINAL_REPORT_SECONDS)
 
 
 def stop_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return until when an attempt that was asked to save a checkpoint must stop."""
+    """Return the deadline by which an attempt that was asked to save a checkpoint must have stopped."""
     if attempt.run.stop_requested_time is None:
         return None
-    return after(parse_time(attempt.run.stop_requested_time), attempt.policy.suspend_grace_seconds)
+    return time_after(parse_time(attempt.run.stop_requested_time), attempt.policy.suspend_grace_seconds)

@@ -1,6 +1,6 @@
 """Diagnosis of what keeps an attempt's pods from running, with a remedy.
 
-KubeRay leaves the causes on pods, RayClusters, Jobs and events; this copies them into one sentence.
+KubeRay does not report these causes on the RayJob. They are found on pods, RayClusters, Jobs and events.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from hindcast.api.attempt import Pool
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.manifests.sizes import resources_field
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.times import after
+from hindcast_operator.times import time_after
 
 KUBERAY_SILENCE_SECONDS: Final = 45
 """KubeRay processes a new RayJob within one or two seconds, somewhat later if it is busy."""
@@ -50,11 +50,11 @@ class Diagnosis:
 
 
 def kuberay_deadline(attempt: AttemptFacts) -> datetime | None:
-    """Return until when KubeRay should process the RayJob; None if it already has."""
+    """Return the time by which KubeRay should have processed the RayJob; None if it has, or if the job is queued."""
     job = attempt.ray_job
     if job is None or job.is_suspended or job.deployment_status:
         return None
-    return after(job.created_at, KUBERAY_SILENCE_SECONDS)
+    return time_after(job.created_at, KUBERAY_SILENCE_SECONDS)
 
 
 def diagnose(
@@ -64,9 +64,9 @@ def diagnose(
 
     Args:
         attempt: the attempt's objects.
-        image: its runtime image.
-        resolved: `status.resolved`, for the current sizes of the pools.
-        now: the time.
+        image: its runtime image, which the message names.
+        resolved: `status.resolved`, which contains the current sizes of the pools.
+        now: the time of the observation.
     """
     deadline = kuberay_deadline(attempt)
     if deadline is not None and now >= deadline:
@@ -123,8 +123,8 @@ def _diagnose_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Dia
 
 
 def _unschedulable_message(name: str, pod: PodFacts) -> str:
-    scheduler, field = pod.scheduling_failure or "", _resources_path(pod.pool)
-    fixes = {
+    scheduler_message, field = pod.scheduling_failure or "", _resources_path(pod.pool)
+    remedies = {
         "nvidia.com/gpu": "add GPU nodes or lower spec.learners.gpus",
         "Insufficient cpu": f"add nodes or lower {field}.cpu",
         "Insufficient memory": f"add nodes or lower {field}.memory",
@@ -134,8 +134,8 @@ def _unschedulable_message(name: str, pod: PodFacts) -> str:
         "affinity": "add matching nodes or change spec.cluster.nodeSelector",
         "": "resolve what the scheduler reports",
     }
-    fix = next(fix for sign, fix in fixes.items() if sign in scheduler)
-    return f"no node can run {name}: {quote(scheduler).rstrip('.')}; {fix}"
+    remedy = next(text for phrase, text in remedies.items() if phrase in scheduler_message)
+    return f"no node can run {name}: {quote(scheduler_message).rstrip('.')}; {remedy}"
 
 
 def _diagnose_waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
@@ -151,14 +151,14 @@ def _diagnose_waiting(name: str, image: str, reason: str, message: str) -> Diagn
 
 
 def _image_message(name: str, image: str, reason: str, message: str) -> str:
-    # The kubelet alternates between two reasons and texts while it retries. Only their common part is shown, so that
-    # the status does not change with each retry.
+    # The kubelet alternates between two reasons and messages while it retries. The text here is the same for both, so
+    # that the status does not change with each retry.
     if reason == "InvalidImageName":
         return f"image {image} of {name} is not a valid name; correct spec.cluster.image"
-    credentials = any(word in message.lower() for word in ("unauthorized", "denied", "forbidden"))
-    problem = "needs credentials" if credentials else "cannot be pulled"
-    fix = "correct spec.cluster.image or set spec.cluster.imagePullSecrets"
-    return f"image {image} of {name} {problem}; {fix}"
+    needs_credentials = any(word in message.lower() for word in ("unauthorized", "denied", "forbidden"))
+    problem = "needs credentials" if needs_credentials else "cannot be pulled"
+    remedy = "correct spec.cluster.image or set spec.cluster.imagePullSecrets"
+    return f"image {image} of {name} {problem}; {remedy}"
 
 
 def _diagnose_mounts(name: str, pod: PodFacts) -> Diagnosis | None:
@@ -169,7 +169,7 @@ def _diagnose_mounts(name: str, pod: PodFacts) -> Diagnosis | None:
 
 
 def _diagnose_refusal(subject: str, message: str) -> Diagnosis:
-    # Each try names another pod. Only the text after its name stays the same, so that the status does not flap.
+    # Each retry names another pod. Only the text after the pod's name is quoted, so that the status does not change.
     quotation = quote(message.rpartition("is forbidden: ")[2])
     if "violates PodSecurity" in message:
         return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security rejected {subject}: {quotation}")

@@ -1,4 +1,4 @@
-"""Endings of attempts: by their own report, by a change of their objects, by a deadline that they exceeded."""
+"""Endings of attempts: by their own report, by a change of their objects, or by a deadline that they missed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from hindcast_operator.planning.attempts import (
 from hindcast_operator.planning.diagnosis import POD_LOSSES, memory_hint, quote
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.planning.runs import Outcome, end_run, num_losses
-from hindcast_operator.times import earliest, format_timestamp
+from hindcast_operator.times import earliest_time, format_timestamp
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,14 @@ class Ending:
 
 
 def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunStatus, Ending | None]:
-    """Return the attempt's entry and its ending; the ending is None while it is running.
+    """Return the attempt's entry and its ending; the ending is None while the attempt is running.
 
-    If the resource is to be suspended, an attempt that has reported is asked to stop; one that has not is ended.
+    If the resource is to be suspended, an attempt that has reported gets a time at which it was asked to stop, and an
+    attempt that has not reported ends.
+
+    Args:
+        attempt: the observed attempt.
+        resolved: `status.resolved`, which contains the sizes of its pools.
     """
     ending = _detect_ending(attempt, resolved)
     run = attempt.run
@@ -52,13 +57,13 @@ def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunS
 
 
 def end_attempt(attempt: LiveAttempt, ending: Ending) -> RunStatus:
-    """Return the entry of an attempt that has ended. A loss beyond `backoffLimit` becomes `Failed`."""
+    """Return the entry of an attempt that has ended. If `backoffLimit` is exceeded, `Lost` becomes `Failed`."""
     limit = attempt.policy.backoff_limit
     run = end_run(attempt.run, ending.outcome, ending.reason, ending.message, attempt.now)
-    count = num_losses(run)
-    if ending.outcome != "Lost" or count <= limit:
+    losses_in_a_row = num_losses(run)
+    if ending.outcome != "Lost" or losses_in_a_row <= limit:
         return run
-    losses = "1 attempt was lost" if count == 1 else f"{count} attempts were lost"
+    losses = "1 attempt was lost" if losses_in_a_row == 1 else f"{losses_in_a_row} attempts were lost"
     text = (
         f"{losses} (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
     )
@@ -73,12 +78,12 @@ def _detect_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending 
         _ending_if_deleted(attempt)
         or _ending_if_invalid(attempt)
         or _ending_if_preempted(attempt)
-        or _check_deadlines(attempt)
+        or _ending_if_overdue(attempt)
     )
     return None if ending is None else _suspend_if_stopping(attempt, ending)
 
 
-def _check_deadlines(attempt: LiveAttempt) -> Ending | None:
+def _ending_if_overdue(attempt: LiveAttempt) -> Ending | None:
     for deadline, make_ending in _DEADLINES:
         due = deadline(attempt)
         if due is not None and attempt.now >= due:
@@ -87,12 +92,12 @@ def _check_deadlines(attempt: LiveAttempt) -> Ending | None:
 
 
 def next_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return when the attempt ends unless it reports, makes progress or stops first."""
-    return earliest(*(deadline(attempt) for deadline, _ in _DEADLINES))
+    """Return the earliest deadline of the attempt: it ends then unless it reports, makes progress or stops first."""
+    return earliest_time(*(deadline(attempt) for deadline, _ in _DEADLINES))
 
 
 def _suspend_if_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
-    """Turn the loss of an attempt that was asked to stop into a suspension, which counts no retry."""
+    """Turn the loss of an attempt that was asked to stop into a suspension, which does not count as a retry."""
     if attempt.run.stop_requested_time is None or ending.outcome not in ("Lost", "Preempted"):
         return ending
     return Ending("Suspended", ending.reason, f"Stopped without a new checkpoint: {ending.message}")
@@ -102,7 +107,7 @@ def _reported_ending(outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> En
     message = outcome.message
     if outcome.reason == "OutOfMemory" and "spec." not in message:
         message = f"{message.rstrip('. ')}; {memory_hint(outcome.pool, resolved)}"
-    return Ending(outcome.state, Reason.of(outcome.reason), message)
+    return Ending(outcome.state, Reason.from_word(outcome.reason), message)
 
 
 # -- endings by a change of the attempt's objects -----------------------------------------------------------
@@ -132,62 +137,66 @@ def _ending_if_preempted(attempt: LiveAttempt) -> Ending | None:
 # -- endings by a deadline ----------------------------------------------------------------------------------
 
 
-def _no_final_report(attempt: LiveAttempt) -> Ending:
+def _ending_without_final_report(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt whose RayJob has ended without a final report."""
     job = attempt.job
     assert job is not None
     if job.reason in _KUBERAY_DEADLINES:
-        return _ended_by_kuberay(attempt, job, *_KUBERAY_DEADLINES[job.reason])
+        return _ending_by_kuberay(attempt, job, *_KUBERAY_DEADLINES[job.reason])
     if job.reason == "SubmissionFailed":
-        return _loss(attempt, Reason.SUBMISSION_FAILED, "KubeRay could not submit the job to the Ray cluster")
+        return _lost_ending(
+            attempt, Reason.SUBMISSION_FAILED, "KubeRay could not submit the job to the Ray cluster"
+        )
     status = job.job_status or job.deployment_status
-    return _loss(attempt, Reason.LOST_DRIVER, f"RayJob {job.name} ended ({status}) without a final report")
+    return _lost_ending(
+        attempt, Reason.LOST_DRIVER, f"RayJob {job.name} ended ({status}) without a final report"
+    )
 
 
-def _ended_by_kuberay(
+def _ending_by_kuberay(
     attempt: LiveAttempt, job: RayJobFacts, deadline: Deadline, make_ending: Callable[[LiveAttempt], Ending]
 ) -> Ending:
     """Return the ending of an attempt that KubeRay ended by a deadline of the RayJob."""
-    # The deadline of the spec may be later: it was raised while the operator was not running to update the RayJob.
+    # The spec's deadline is later if it was raised while the operator was down and could not update the RayJob.
     due = deadline(attempt)
     if due is not None and attempt.now >= due:
         return make_ending(attempt)
     text = f"KubeRay ended RayJob {job.name} because of an earlier deadline than the spec's ({job.reason})"
-    return _loss(attempt, Reason.LOST_DRIVER, text)
+    return _lost_ending(attempt, Reason.LOST_DRIVER, text)
 
 
-def _stop_timeout(attempt: LiveAttempt) -> Ending:
+def _ending_by_stop_timeout(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.suspend_grace_seconds} s (spec.runPolicy.suspendGraceSeconds)"
     message = f"No checkpoint within {limit}; it will resume from the last one"
     return Ending("Suspended", Reason.SUSPENDED, message)
 
 
-def _ran_too_long(attempt: LiveAttempt) -> Ending:
+def _ending_by_active_deadline(attempt: LiveAttempt) -> Ending:
     limit = attempt.policy.active_deadline_seconds
     text = f"its attempts together exceeded spec.runPolicy.activeDeadlineSeconds ({limit} s)"
     message = f"Stopped: {text}; raise it and spec.revision to run again"
     return Ending("Failed", Reason.DEADLINE_EXCEEDED, message)
 
 
-def _no_head(attempt: LiveAttempt) -> Ending:
+def _ending_without_head(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt without a head pod, and so without a driver."""
-    # KubeRay may take long to notice it.
-    return _loss(attempt, Reason.LOST_DRIVER, "Its head pod, which ran the driver, is gone")
+    # The operator does not wait for KubeRay, which may take long to notice the loss.
+    return _lost_ending(attempt, Reason.LOST_DRIVER, "Its head pod, which ran the driver, is gone")
 
 
-def _no_heartbeat(attempt: LiveAttempt) -> Ending:
+def _ending_without_heartbeat(attempt: LiveAttempt) -> Ending:
     text = f"No report for {attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
-    return _loss(attempt, Reason.NO_HEARTBEAT, text)
+    return _lost_ending(attempt, Reason.NO_HEARTBEAT, text)
 
 
-def _no_progress(attempt: LiveAttempt) -> Ending:
+def _ending_without_progress(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
     return Ending("Lost", Reason.NO_PROGRESS, f"It is reporting, but has made no progress for {limit}")
 
 
-def _not_started(attempt: LiveAttempt) -> Ending:
+def _ending_without_start(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt that did not report in time: `Failed` if the cause is known, else `Lost`."""
-    # A known cause would stop the next attempt too.
+    # A known cause would keep the next attempt from starting too.
     limit = attempt.policy.start_deadline_seconds
     text = f"No report within {limit} s (spec.runPolicy.startDeadlineSeconds)"
     if attempt.diagnosis is None:
@@ -196,29 +205,31 @@ def _not_started(attempt: LiveAttempt) -> Ending:
     return Ending("Failed", Reason.START_DEADLINE_EXCEEDED, cause)
 
 
-def _loss(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
-    """Return a loss, explained by what killed the pods: seen now, or recorded before the pods were gone."""
+def _lost_ending(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
+    """Return the ending of a lost attempt. If it is known what killed the pods, that is its reason."""
+    # Once the pods are gone, only the ClusterReady condition still records what killed them.
     if attempt.diagnosis is not None and attempt.diagnosis.reason in POD_LOSSES:
         return Ending("Lost", attempt.diagnosis.reason, f"{message}: {attempt.diagnosis.message}")
     old = attempt.cluster_condition
     if old is not None and old.status == "False" and old.reason in POD_LOSSES:
-        return Ending("Lost", Reason.of(old.reason), f"{message}: {old.message}")
+        return Ending("Lost", Reason.from_word(old.reason), f"{message}: {old.message}")
     return Ending("Lost", reason, message)
 
 
 _KUBERAY_DEADLINES: Final[Mapping[str, tuple[Deadline, Callable[[LiveAttempt], Ending]]]] = {
-    "PreRunningDeadlineExceeded": (start_deadline, _not_started),
-    "DeadlineExceeded": (active_deadline, _ran_too_long),
+    "PreRunningDeadlineExceeded": (start_deadline, _ending_without_start),
+    "DeadlineExceeded": (active_deadline, _ending_by_active_deadline),
 }
-"""KubeRay's reasons for ending a RayJob early -> the operator's own deadline that KubeRay backs up, and its ending."""
+"""KubeRay's reason for ending a RayJob early -> the operator's corresponding deadline, and the ending by it."""
 
 _DEADLINES: Final[tuple[tuple[Deadline, Callable[[LiveAttempt], Ending]], ...]] = (
-    (final_report_deadline, _no_final_report),
-    (stop_deadline, _stop_timeout),
-    (active_deadline, _ran_too_long),
-    (head_deadline, _no_head),
-    (heartbeat_deadline, _no_heartbeat),
-    (progress_deadline, _no_progress),
-    (start_deadline, _not_started),
+    (final_report_deadline, _ending_without_final_report),
+    (stop_deadline, _ending_by_stop_timeout),
+    (active_deadline, _ending_by_active_deadline),
+    (head_deadline, _ending_without_head),
+    (heartbeat_deadline, _ending_without_heartbeat),
+    (progress_deadline, _ending_without_progress),
+    (start_deadline, _ending_without_start),
 )
-"""Each deadline with its ending. The order matters: if several have passed, the first one counts."""
+"""Each deadline with the ending of an attempt that missed it. If several have passed, the first one in this order
+counts."""

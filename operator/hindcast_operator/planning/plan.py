@@ -13,7 +13,7 @@ from hindcast_operator.manifests import compute_sizes
 from hindcast_operator.planning.attempts import observe_attempt, owned_config_map
 from hindcast_operator.planning.outcomes import end_attempt, find_ending
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.revisions import change_waiting, requested_revision
+from hindcast_operator.planning.revisions import check_change_waiting, requested_revision
 from hindcast_operator.planning.runs import current_run, end_run, replace_latest_run
 from hindcast_operator.planning.situations import (
     Case,
@@ -30,13 +30,13 @@ from hindcast_operator.planning.status import Situation, events_between, new_sta
 def plan(facts: Facts, defaults: Defaults) -> Decision:
     """Decide what to do about one resource.
 
-    The same facts give the same decision. After its execution, and as long as only time passes between two
-    deadlines, the new status is equal to the stored one. If a decision was executed only in part, up to any point,
-    the next one completes it.
+    The same facts give the same decision. After a decision is executed, the next plan returns an equal status and no
+    actions, until a fact changes or a deadline passes. If a decision was executed only in part, the next one completes
+    it.
 
     Args:
         facts: the facts, with the stored status.
-        defaults: the platform's.
+        defaults: the platform's defaults.
     """
     old = read_status(facts.status)
     if facts.is_deleting:
@@ -44,23 +44,23 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
     now = facts.now.replace(microsecond=0)
     revision = requested_revision(facts, defaults, old.runs)
     runs = _supersede_runs(old.runs, revision.number, now) or adopt_run(facts, revision, now)
-    situation = _situation(Case(facts, revision, runs, now), old)
+    situation = _find_situation(Case(facts, revision, runs, now), old)
     run = current_run(situation.runs, revision.number)
-    spec_changes = {"SpecDrift": revision.drift, "ChangeWaiting": change_waiting(facts.resource, run)}
+    spec_changes = {"SpecDrift": revision.drift, "ChangeWaiting": check_change_waiting(facts.resource, run)}
     status = new_status(
         situation,
         old,
-        report=_report(facts, run),
+        report=_current_report(facts, run),
         resolved=_resolved_sizes(situation),
         spec_changes={type_: change for type_, change in spec_changes.items() if change is not None},
         generation=facts.generation,
         now=now,
-        new_revision=run is None or (bool(old.runs) and old.runs[0].revision != revision.number),
+        is_new_revision=run is None or (bool(old.runs) and old.runs[0].revision != revision.number),
     )
     return Decision(status, situation.actions, events_between(old, status), situation.requeue_at)
 
 
-def _situation(case: Case, old: Status) -> Situation:
+def _find_situation(case: Case, old: Status) -> Situation:
     run = case.run
     if run is not None and run.outcome is None:
         if case.facts.kuberay == "NotInstalled":
@@ -77,15 +77,15 @@ def _situation(case: Case, old: Status) -> Situation:
 
 
 def _supersede_runs(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:
-    """Return the history, in which an unfinished attempt of an older revision has ended as `Superseded`."""
-    # No checkpoint is awaited before it is deleted: nothing will resume from it.
+    """Return the history. An unfinished attempt of an older revision has ended in it as `Superseded`."""
+    # The attempt is deleted without waiting for a checkpoint, because nothing will resume from it.
     if not runs or runs[0].outcome is not None or runs[0].revision == revision:
         return tuple(runs)
     message = f"spec.revision was raised to {revision}"
     return replace_latest_run(runs, end_run(runs[0], "Superseded", Reason.SUPERSEDED, message, now))
 
 
-def _report(facts: Facts, run: RunStatus | None) -> Report | None:
+def _current_report(facts: Facts, run: RunStatus | None) -> Report | None:
     attempt = None if run is None else facts.attempts.get(run.ray_job_name)
     config_map = None if attempt is None else owned_config_map(attempt, facts.uid)
     return None if config_map is None else config_map.report

@@ -26,8 +26,8 @@ class Reason(StrEnum):
         return member
 
     @classmethod
-    def of(cls, word: str) -> "Reason":
-        """Return the reason of that word. Raises ValueError if the word is not a reason."""
+    def from_word(cls, word: str) -> "Reason":
+        """Return the reason with this word. Raises ValueError if there is none."""
         return cls(word)  # type: ignore[call-arg]
 
     # A table: word, type of the event and meaning; below them the remedy.

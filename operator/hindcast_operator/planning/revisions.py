@@ -32,13 +32,13 @@ class Revision:
 
     Attributes:
         number: the spec's revision; the latest run's if the spec is not valid.
-        suspend: the run is to be suspended.
+        suspend: `spec.suspend`: the run is to be suspended.
         policy: effective deadlines and retries.
         resource: effective resource; None if the spec is not valid.
         defaults: the platform's defaults as the revision uses them.
         spec_hash: hash of the run-defining fields; None if the spec is not valid.
         course_hash: hash of those run-defining fields that may not change during a run; None if the spec is not valid.
-        drift: the condition SpecDrift, if the spec differs from what the revision runs.
+        drift: the condition SpecDrift, if the spec differs from what the revision runs; else None.
     """
 
     number: int
@@ -54,15 +54,22 @@ class Revision:
 def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatus]) -> Revision:
     """Return the revision that the spec asks for.
 
-    A spec that is not valid does not affect the running attempt: only a new attempt needs the spec. Its deadlines and
-    `suspend` can still be read.
+    A spec that is not valid does not affect the running attempt, except for its `suspend` and `runPolicy`, which can
+    still be read. Only a new attempt needs the other fields.
+
+    Args:
+        facts: the facts about the resource.
+        defaults: the platform's defaults.
+        runs: the history, newest first.
     """
-    latest = runs[0].revision if runs else 1
+    latest_revision = runs[0].revision if runs else 1
     if facts.resource is None or facts.problems:
         drift = Check(True, Reason.INVALID_SPEC, invalid_spec_message(facts)) if runs else None
         policy = effective_run_policy(facts.run_policy, defaults)
-        return Revision(latest, facts.suspend and bool(runs), policy, None, defaults, None, None, drift)
-    number = max(facts.resource.spec.revision, latest)
+        return Revision(
+            latest_revision, facts.suspend and bool(runs), policy, None, defaults, None, None, drift
+        )
+    number = max(facts.resource.spec.revision, latest_revision)
     pinned_defaults = _pin_defaults(defaults, [run for run in runs if run.revision == number])
     resource = effective_resource(facts.resource, pinned_defaults)
     digest, course = spec_hash(facts.resource), course_hash(facts.resource)
@@ -74,7 +81,7 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
         defaults=pinned_defaults,
         spec_hash=digest,
         course_hash=course,
-        drift=_drift(current_run(runs, number), digest, course),
+        drift=_check_drift(current_run(runs, number), digest, course),
     )
 
 
@@ -86,7 +93,7 @@ def invalid_spec_message(facts: Facts) -> str:
 def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
     """Return the platform's defaults, some of them as they were when the revision began.
 
-    Pinned are the storage root and, once an attempt has reported, the image and its Ray version.
+    These are the storage root and, once an attempt has reported, also the image and its Ray version.
     """
     if not attempts:
         return defaults
@@ -117,7 +124,7 @@ def _fixed_defaults(defaults: Defaults) -> dict[str, Any]:
 # -- changes of the spec at the same revision ---------------------------------------------------------------
 
 
-def _drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
+def _check_drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
     """Return the condition SpecDrift if run-defining fields changed that may not change during a run."""
     if run is None or run.spec_hash == digest or run.course_hash == course:
         return None
@@ -128,7 +135,7 @@ def _drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
     return Check(True, Reason.SPEC_CHANGED, message)
 
 
-def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | None:
+def check_change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | None:
     """Return the condition ChangeWaiting if fields for the next attempt have changed since the running one was created.
 
     Args:
@@ -139,7 +146,7 @@ def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | 
         return None
     current_fields = fixed_fields(resource)
     changes = [
-        _change(path, current_fields.get(path), run.operational_fields.get(path))
+        _describe_change(path, current_fields.get(path), run.operational_fields.get(path))
         for path in sorted(current_fields.keys() | run.operational_fields.keys())
         if current_fields.get(path) != run.operational_fields.get(path)
     ]
@@ -149,7 +156,7 @@ def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | 
     return Check(True, Reason.CHANGE_WAITS, message)
 
 
-def _change(path: str, new: Any, old: Any) -> str:
+def _describe_change(path: str, new: Any, old: Any) -> str:
     if any(isinstance(value, str) and value.startswith(DIGEST_PREFIX) for value in (new, old)):
         return f"{path} changed"
     new, old = ("not set" if value is None else value for value in (new, old))
@@ -158,16 +165,16 @@ def _change(path: str, new: Any, old: Any) -> str:
 
 # -- inputs: awaited before a revision's first attempt, unchanged for its later ones ------------------------
 
-_WORST_FIRST = ("Failed", "Missing", "Circular", "Unfinished", "Complete")
+_STATES_WORST_FIRST = ("Failed", "Missing", "Circular", "Unfinished", "Complete")
 
 
-def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
+def check_data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
     """Return the condition DataReady, or None if the resource refers to no other.
 
     Args:
         facts: the facts about the resource.
-        run: the revision's latest attempt. Once there is one, the inputs are those that it was created with; later
-            changes of the references do not count.
+        run: the revision's latest attempt. If there is one, its inputs are used, and later changes of the references
+            do not count.
     """
     if run is not None:
         input_keys = sorted(input_names(run))
@@ -175,15 +182,17 @@ def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
         return Check(True, Reason.INPUTS_READY, message) if input_keys else None
     if not facts.references:
         return None
-    worst = min(facts.references, key=lambda entry: (_WORST_FIRST.index(entry.state), entry.kind, entry.name))
+    worst = min(
+        facts.references, key=lambda entry: (_STATES_WORST_FIRST.index(entry.state), entry.kind, entry.name)
+    )
     if worst.state == "Complete":
         names = sorted(f"{entry.kind}/{entry.name}" for entry in facts.references)
         return Check(True, Reason.INPUTS_READY, f"{_join_names(names)} complete")
-    return Check(False, *_not_ready(f"{facts.kind}/{facts.name}", worst))
+    return Check(False, *_explain_not_ready(f"{facts.kind}/{facts.name}", worst))
 
 
-def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
-    """Return the inputs for a new attempt's entry: those of the revision's previous attempt, else the references."""
+def _inputs_of_new_run(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
+    """Return the inputs for a new attempt's entry: those of the revision's previous attempt, or of the references."""
     if previous is not None:
         inputs = {key: previous.inputs[key] for key in input_names(previous)}
     else:
@@ -197,7 +206,7 @@ def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dic
     return {**inputs, DEFAULTS_KEY: _fixed_defaults(defaults)}
 
 
-def _not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[Reason, str]:
+def _explain_not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[Reason, str]:
     name = f"{reference.kind}/{reference.name}"
     if reference.state == "Failed":
         return Reason.DEPENDENCY_FAILED, f"{name} has failed; fix it and raise its spec.revision"
@@ -224,7 +233,15 @@ def _join_names(names: Sequence[str], singular: str = "is", plural: str = "are")
 def new_run(
     facts: Facts, revision: Revision, number: int, previous: RunStatus | None, now: datetime
 ) -> RunStatus:
-    """Return the entry of an attempt that is about to be created; `previous` is the revision's attempt before it."""
+    """Return the entry of an attempt that is about to be created.
+
+    Args:
+        facts: the facts about the resource.
+        revision: the revision to run.
+        number: number of the attempt in the revision, from 1.
+        previous: entry of the revision's previous attempt, if any.
+        now: its start time.
+    """
     assert revision.spec_hash is not None, "no attempt without a valid spec"
     creation_fields = _creation_fields(facts, revision)
     if previous is not None:
@@ -233,7 +250,7 @@ def new_run(
         revision=revision.number,
         attempt=number,
         ray_job_name=child_name(facts.kind, facts.name, revision.number, number),
-        inputs=_inputs(facts, previous, revision.defaults),
+        inputs=_inputs_of_new_run(facts, previous, revision.defaults),
         retries=0 if previous is None else num_losses(previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
         start_time=format_timestamp(now),
@@ -246,7 +263,7 @@ def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
     if revision.resource is None:
         return run
     creation_fields = _creation_fields(facts, revision)
-    if revision.drift is not None:  # the attempt is not created from the changed spec
+    if revision.drift is not None:  # the attempt will not be created while the spec is changed
         return run.model_copy(update={"operational_fields": creation_fields["operational_fields"]})
     if run.attempt > 1:
         creation_fields["initial_learners"] = run.initial_learners

@@ -13,14 +13,16 @@ from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.times import after, format_timestamp, parse_time
+from hindcast_operator.times import format_timestamp, parse_time, time_after
 
 MAX_RUNS: Final = 32
+"""Maximum number of entries in `status.runs`."""
 DEFAULTS_KEY: Final = "defaults"
+"""Key of the platform's defaults in `inputs` of an entry; the other keys are `Kind/name`."""
 DIGEST_PREFIX: Final = "sha256:"
-"""Prefix of the digest that represents a list or a mapping in `fixed`."""
-FIRST_PAUSE_SECONDS: Final = 10
-LONGEST_PAUSE_SECONDS: Final = 600
+"""Prefix of the digest that represents a list or a mapping in the result of `fixed_fields`."""
+MIN_PAUSE_SECONDS: Final = 10
+MAX_PAUSE_SECONDS: Final = 600
 STORAGE_PAUSE_SECONDS: Final = 120
 
 _IMMEDIATE_FIELDS: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
@@ -33,23 +35,23 @@ def current_run(runs: Sequence[RunStatus], revision: int) -> RunStatus | None:
     return runs[0] if runs and runs[0].revision == revision else None
 
 
-def next_number(runs: Sequence[RunStatus], revision: int) -> int:
+def next_attempt_number(runs: Sequence[RunStatus], revision: int) -> int:
     """Return the number of the revision's next attempt."""
     run = current_run(runs, revision)
     return 1 if run is None else run.attempt + 1
 
 
 def watched_children(kind: str, name: str, resource: Resource | None, status: Status) -> tuple[str, ...]:
-    """Return the children that must be observed before a decision: the latest one and the next one."""
+    """Return the names of the children that must be observed before a decision: the latest and the next attempt's."""
     revision = resource.spec.revision if resource is not None else 1
     if status.runs:
         revision = max(revision, status.runs[0].revision)
     latest = [status.runs[0].ray_job_name] if status.runs else []
-    return (*latest, child_name(kind, name, revision, next_number(status.runs, revision)))
+    return (*latest, child_name(kind, name, revision, next_attempt_number(status.runs, revision)))
 
 
 def attempt_number(child: str, stem: str) -> int | None:
-    """Return the attempt number of a child whose name begins with the revision's stem, `<name>-r1-`, or None."""
+    """Return the number in the child's name after the stem, such as 3 in `<name>-r1-3`; None if the name differs."""
     match = re.fullmatch(re.escape(stem) + r"([1-9][0-9]*)", child)
     return int(match.group(1)) if match else None
 
@@ -136,12 +138,15 @@ def _digest(model: Model, name: str) -> str:
 
 
 def num_losses(run: RunStatus) -> int:
-    """Return how many attempts of the revision were lost, this one included, unavailable storage not counted."""
+    """Return how many attempts were lost since the revision's last new checkpoint, this one included.
+
+    Attempts that were lost because storage was unavailable do not count.
+    """
     return run.retries + (run.outcome == "Lost" and run.reason != UNCOUNTED_REASON)
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
-    """Return for how many seconds the revision's attempts, this one included, had nodes or waited outside a queue."""
+    """Return the seconds of the revision's attempts, this one included, without the time in Kueue's queue."""
     if run.admission_time is None:
         return run.active_seconds
     end = parse_time(run.end_time) if run.end_time is not None else now
@@ -149,15 +154,15 @@ def active_seconds(run: RunStatus, now: datetime) -> int:
 
 
 def retry_time(run: RunStatus) -> datetime:
-    """Return when the attempt after a lost one begins.
+    """Return when the attempt after the lost attempt `run` begins.
 
-    10 s after the first loss, doubled with each further one, at most 600 s; 120 s after a loss by unavailable storage.
-    Each pause is up to a quarter longer or shorter.
+    The pause is 10 s after the first loss and doubles with each further loss, up to 600 s. It is 120 s if storage was
+    unavailable. Each pause is up to a quarter longer or shorter.
     """
     seconds = STORAGE_PAUSE_SECONDS
     if run.reason != UNCOUNTED_REASON:
-        seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
+        seconds = min(MIN_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), MAX_PAUSE_SECONDS)
     # Runs that one node took down must not all come back at once. The jitter is a hash of the lost attempt's name, not
     # random: a restarted operator computes the same pause.
     fraction = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
-    return after(parse_time(run.end_time or ""), round(seconds * (0.75 + fraction / 2)))
+    return time_after(parse_time(run.end_time or ""), round(seconds * (0.75 + fraction / 2)))

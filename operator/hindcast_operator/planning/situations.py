@@ -1,4 +1,4 @@
-"""The situation of a resource: of its live attempt, of a finished run, or before the next attempt."""
+"""The situation of a resource: with a live attempt, with a finished run, or before the next attempt."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from hindcast.api.attempt import CHECKPOINT
 from hindcast.api.status import RunStatus
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.facts import DEADLINE_FIELDS, AttemptFacts, Facts
-from hindcast_operator.manifests import ray_job_deadlines, refusals
+from hindcast_operator.manifests import find_refusals, ray_job_deadlines
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.attempts import (
     LiveAttempt,
@@ -22,21 +22,22 @@ from hindcast_operator.planning.attempts import (
 from hindcast_operator.planning.diagnosis import POD_LOSSES, kuberay_deadline
 from hindcast_operator.planning.outcomes import next_deadline
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.revisions import Revision, data_ready, invalid_spec_message, new_run
+from hindcast_operator.planning.revisions import Revision, check_data_ready, invalid_spec_message, new_run
 from hindcast_operator.planning.runs import (
     add_run,
     attempt_number,
     current_run,
     describe_attempt,
-    next_number,
+    next_attempt_number,
     replace_latest_run,
     retry_time,
 )
 from hindcast_operator.planning.status import Check, Situation, State
-from hindcast_operator.times import after, earliest, format_for_people, parse_time
+from hindcast_operator.times import earliest_time, format_for_people, parse_time, time_after
 
 ENDING_SECONDS: Final = 120
-"""A driver that has reported its end exits, and KubeRay then deletes the cluster; after this time the operator does."""
+"""After a driver has reported its end, it exits and KubeRay deletes the cluster. If that takes longer than this, the
+operator deletes the RayJob."""
 POLL_SECONDS: Final = 30
 """Interval between checks of a foreign object that has a name the attempt needs."""
 CREATION_SECONDS: Final = 60
@@ -60,7 +61,7 @@ class Case:
     @property
     def data_ready(self) -> Check | None:
         """The condition DataReady; None if the resource refers to no other."""
-        return data_ready(self.facts, self.run)
+        return check_data_ready(self.facts, self.run)
 
     def with_run(self, run: RunStatus) -> "Case":
         """Return a copy with a changed latest entry."""
@@ -85,14 +86,14 @@ class Case:
 
 
 def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
-    """Return the situation of the live attempt; remaining objects of earlier attempts are deleted."""
+    """Return the situation of a resource with a live attempt. Its actions also delete objects of earlier attempts."""
     situation = _situation_by_state(case.with_run(attempt.run), attempt)
     deletions = _deletions(case, kept_child=attempt.run.ray_job_name)
     return replace(situation, actions=(*deletions, *situation.actions, *_deadline_actions(attempt)))
 
 
 def situation_without_kuberay(case: Case) -> Situation:
-    """Return the situation without KubeRay: no attempt can be created or observed."""
+    """Return the situation of a resource in a cluster without KubeRay: no attempt can be created or observed."""
     message = "KubeRay is not installed: install KubeRay 1.6 or later; the run then continues by itself"
     return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
 
@@ -100,22 +101,22 @@ def situation_without_kuberay(case: Case) -> Situation:
 def _situation_by_state(case: Case, attempt: LiveAttempt) -> Situation:
     run = attempt.run
     if attempt.job is None:
-        return _not_created(case, attempt)
+        return _situation_before_creation(case, attempt)
     if run.stop_requested_time is not None:
-        return _suspending(case, attempt)
+        return _suspending_situation(case, attempt)
     if is_queued(attempt.job):
         message = f"RayJob {run.ray_job_name} is queued by Kueue; no deadline applies while it waits"
         return case.situation(
             "Queued", Reason.QUEUED, message, cluster_ready=Check(False, Reason.QUEUED, message)
         )
     if attempt.report is None and run.first_report_time is None:
-        return _starting(case, attempt)
-    return _running(case, attempt)
+        return _starting_situation(case, attempt)
+    return _running_situation(case, attempt)
 
 
 def _deadline_actions(attempt: LiveAttempt) -> tuple[Action, ...]:
     """Return the action that passes changed deadlines of the spec to KubeRay, if any."""
-    # Otherwise KubeRay would end a run by its former deadlines.
+    # Otherwise KubeRay would end the run by the old deadlines.
     job, expected = attempt.job, ray_job_deadlines(attempt.policy)
     if job is None or is_over(job) or job.deadlines == expected:
         return ()
@@ -125,83 +126,83 @@ def _deadline_actions(attempt: LiveAttempt) -> tuple[Action, ...]:
     return (SetDeadlines(attempt.run.ray_job_name, changes),)
 
 
-def _not_created(case: Case, attempt: LiveAttempt) -> Situation:
-    obstacle = _invalid_spec(case) or _name_conflict(case, attempt.facts)
+def _situation_before_creation(case: Case, attempt: LiveAttempt) -> Situation:
+    obstacle = _invalid_spec_situation(case) or _name_conflict_situation(case, attempt.facts)
     if obstacle is not None:
         return obstacle
     assert case.revision.resource is not None
     create = CreateAttempt(case.revision.resource, describe_attempt(attempt.run, case.facts))
     if attempt.facts.refusal is not None:
         message = f"The API server refused to create the attempt: {attempt.facts.refusal}; will retry"
-        recheck_time = after(case.now, CREATION_SECONDS)
+        recheck_time = time_after(case.now, CREATION_SECONDS)
         return case.situation("Stalled", Reason.CREATION_REFUSED, message, create, requeue_at=recheck_time)
-    return _creating(case, attempt.run, create)
+    return _creating_situation(case, attempt.run, create)
 
 
-def _creating(case: Case, run: RunStatus, create: CreateAttempt) -> Situation:
+def _creating_situation(case: Case, run: RunStatus, create: CreateAttempt) -> Situation:
     message = f"Creating attempt {run.attempt} of revision {run.revision}"
     return case.situation("Pending", Reason.ACCEPTED, message, create)
 
 
-def _suspending(case: Case, attempt: LiveAttempt) -> Situation:
+def _suspending_situation(case: Case, attempt: LiveAttempt) -> Situation:
     config_map = attempt.config_map
-    is_asked = config_map is None or config_map.intent == CHECKPOINT
+    was_asked = config_map is None or config_map.intent == CHECKPOINT
     return case.situation(
         "Suspending",
         Reason.SUSPENDING,
         "The attempt was asked to save a checkpoint and stop; its pods are deleted afterwards",
-        *(() if is_asked else (SetIntent(attempt.run.ray_job_name, CHECKPOINT),)),
-        cluster_ready=_cluster_ready(attempt),
+        *(() if was_asked else (SetIntent(attempt.run.ray_job_name, CHECKPOINT),)),
+        cluster_ready=_check_cluster_ready(attempt),
         requeue_at=next_deadline(attempt),
     )
 
 
-def _starting(case: Case, attempt: LiveAttempt) -> Situation:
+def _starting_situation(case: Case, attempt: LiveAttempt) -> Situation:
     due = start_deadline(attempt)
-    until = "" if due is None else f"; waiting until {format_for_people(due)} (startDeadlineSeconds)"
+    deadline_text = "" if due is None else f"; waiting until {format_for_people(due)} (startDeadlineSeconds)"
     reason, message = (
         Reason.CLUSTER_STARTING,
-        f"The pods of attempt {attempt.run.attempt} are starting{until}",
+        f"The pods of attempt {attempt.run.attempt} are starting{deadline_text}",
     )
     if attempt.diagnosis is not None:
-        reason, message = attempt.diagnosis.reason, f"{_sentence(attempt.diagnosis.message)}{until}"
+        reason, message = attempt.diagnosis.reason, f"{_capitalise(attempt.diagnosis.message)}{deadline_text}"
     kuberay_due = kuberay_deadline(attempt.facts)
-    recheck_time = earliest(
+    recheck_time = earliest_time(
         next_deadline(attempt), kuberay_due if kuberay_due is not None and kuberay_due > case.now else None
     )
     return case.situation(
-        "Starting", reason, message, cluster_ready=_cluster_ready(attempt), requeue_at=recheck_time
+        "Starting", reason, message, cluster_ready=_check_cluster_ready(attempt), requeue_at=recheck_time
     )
 
 
-def _running(case: Case, attempt: LiveAttempt) -> Situation:
+def _running_situation(case: Case, attempt: LiveAttempt) -> Situation:
     report = attempt.report
     message = f"Attempt {attempt.run.attempt} is running"
     if report is not None and report.stage:
         message = f"{message}: {report.stage}"
     if report is not None and report.note:
         message = f"{message}. {report.note}"
-    cluster = _cluster_ready(attempt)
-    if not cluster.is_true:
-        message = f"{message}. {cluster.message}"
+    cluster_ready = _check_cluster_ready(attempt)
+    if not cluster_ready.is_true:
+        message = f"{message}. {cluster_ready.message}"
     return case.situation(
-        "Running", Reason.RUNNING, message, cluster_ready=cluster, requeue_at=next_deadline(attempt)
+        "Running", Reason.RUNNING, message, cluster_ready=cluster_ready, requeue_at=next_deadline(attempt)
     )
 
 
-def _cluster_ready(attempt: LiveAttempt) -> Check:
-    """Return the condition ClusterReady; it still names what killed the head's pod after that pod is gone."""
+def _check_cluster_ready(attempt: LiveAttempt) -> Check:
+    """Return the condition ClusterReady. After the head's pod is gone, it still names what killed the pod."""
     if attempt.diagnosis is not None:
-        return Check(False, attempt.diagnosis.reason, _sentence(attempt.diagnosis.message))
+        return Check(False, attempt.diagnosis.reason, _capitalise(attempt.diagnosis.message))
     if attempt.run.first_report_time is None:
         return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
     old = attempt.cluster_condition
     if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
-        return Check(False, Reason.of(old.reason), old.message)
+        return Check(False, Reason.from_word(old.reason), old.message)
     return Check(True, Reason.CLUSTER_READY, "The pods are running and the attempt is reporting")
 
 
-def _sentence(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -216,21 +217,23 @@ _OPERATOR_STOPS: Final = (
 
 
 def should_continue(case: Case, run: RunStatus) -> bool:
-    """Return True if `stop` or `evaluation` of a finished training has changed: another attempt then continues it."""
+    """Return True if a finished training continues, because its `stop` or `evaluation` has changed."""
     revision = case.revision
     is_extended = revision.course_hash is not None and run.course_hash == revision.course_hash
     return run.outcome == "Succeeded" and is_extended and run.spec_hash != revision.spec_hash
 
 
 def finished_situation(case: Case, run: RunStatus) -> Situation:
-    """Return the situation of a finished run: its status is kept, and so is its RayJob once it uses no nodes."""
+    """Return the situation of a finished run. Its RayJob is deleted only if it still uses nodes after a while."""
     state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"
-    reason = Reason.SUCCEEDED if state == "Succeeded" else Reason.of(run.reason or Reason.INTERNAL_ERROR)
+    reason = (
+        Reason.SUCCEEDED if state == "Succeeded" else Reason.from_word(run.reason or Reason.INTERNAL_ERROR)
+    )
     actions = _deletions(case, kept_child=run.ray_job_name)
     job = case.facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name)).ray_job
     recheck_time = None
     if job is not None and job.is_current(case.facts.uid) and not is_over(job):
-        due = after(parse_time(run.end_time or ""), ENDING_SECONDS)
+        due = time_after(parse_time(run.end_time or ""), ENDING_SECONDS)
         recheck_time = due if run.reason not in _OPERATOR_STOPS and case.now < due else None
         if recheck_time is None:
             actions = (*actions, DeleteAttempt(run.ray_job_name, keep_config_map=True))
@@ -244,16 +247,16 @@ def finished_situation(case: Case, run: RunStatus) -> Situation:
 
 
 def situation_before_attempt(case: Case) -> Situation:
-    """Return the obstacle to the next attempt, or the situation that creates it."""
+    """Return the situation in which the next attempt is created, or in which an obstacle delays it."""
     actions = _deletions(case, kept_child=None)
     obstacle = _suspended_situation(case) or _find_obstacle(case)
     if obstacle is None and not actions:
         return _create_attempt(case)
-    return replace(obstacle or _cleaning_up(case), actions=actions)
+    return replace(obstacle or _cleaning_up_situation(case), actions=actions)
 
 
 def adopt_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunStatus, ...]:
-    """Return an entry for an attempt that exists although the status, which was lost or wiped, has none."""
+    """Return an entry for an attempt that exists but is missing in the status, because the status was lost."""
     if revision.resource is None:
         return ()
     stem = child_name(facts.kind, facts.name, revision.number, 0)[:-1]
@@ -277,7 +280,7 @@ def _suspended_situation(case: Case) -> Situation | None:
 
 def _find_obstacle(case: Case) -> Situation | None:
     """Return the situation in which the next attempt has to wait; None if it can be created."""
-    if (invalid_spec := _invalid_spec(case)) is not None:
+    if (invalid_spec := _invalid_spec_situation(case)) is not None:
         return invalid_spec
     data, run = case.data_ready, case.run
     if data is not None and not data.is_true:
@@ -287,19 +290,19 @@ def _find_obstacle(case: Case) -> Situation | None:
     if case.facts.kuberay == "NotInstalled":
         return situation_without_kuberay(case)
     if _is_deletion_unfinished(case):
-        return _cleaning_up(case)
+        return _cleaning_up_situation(case)
     if run is not None and run.outcome == "Lost" and case.now < (next_start := retry_time(run)):
         message = (
             f"Attempt {run.attempt} was lost ({run.reason}): {(run.message or '').rstrip('.')}. "
             f"Attempt {run.attempt + 1} starts at {format_for_people(next_start)}"
         )
         return case.situation("Retrying", Reason.RETRYING, message, requeue_at=next_start)
-    number = next_number(case.runs, case.revision.number)
+    number = next_attempt_number(case.runs, case.revision.number)
     child = child_name(case.facts.kind, case.facts.name, case.revision.number, number)
-    return _name_conflict(case, case.facts.attempts.get(child, AttemptFacts(child)))
+    return _name_conflict_situation(case, case.facts.attempts.get(child, AttemptFacts(child)))
 
 
-def _cleaning_up(case: Case) -> Situation:
+def _cleaning_up_situation(case: Case) -> Situation:
     state: State = "Retrying" if case.run is not None and case.run.outcome == "Lost" else "Pending"
     message = "Waiting for the pods and objects of the previous attempt to be deleted"
     recheck_time = next_pod_loss_time(_owned_attempts(case.facts), case.now)
@@ -307,11 +310,11 @@ def _cleaning_up(case: Case) -> Situation:
 
 
 def _create_attempt(case: Case) -> Situation:
-    resource, number = case.revision.resource, next_number(case.runs, case.revision.number)
-    assert resource is not None, "an obstacle otherwise"
+    resource, number = case.revision.resource, next_attempt_number(case.runs, case.revision.number)
+    assert resource is not None, "an invalid spec is an obstacle"
     run = new_run(case.facts, case.revision, number, case.run, case.now)
     create = CreateAttempt(resource, describe_attempt(run, case.facts))
-    return replace(_creating(case, run, create), runs=add_run(case.runs, run))
+    return replace(_creating_situation(case, run, create), runs=add_run(case.runs, run))
 
 
 # -- objects that finished attempts leave behind ------------------------------------------------------------
@@ -346,22 +349,22 @@ def _owned_attempts(facts: Facts) -> Iterator[AttemptFacts]:
 # -- obstacles to the creation of an attempt ----------------------------------------------------------------
 
 
-def _invalid_spec(case: Case) -> Situation | None:
+def _invalid_spec_situation(case: Case) -> Situation | None:
     """Return the situation in which the spec allows no new attempt, or None."""
     revision = case.revision
     if revision.resource is None:
         return case.situation("Stalled", Reason.INVALID_SPEC, invalid_spec_message(case.facts))
     if revision.drift is not None:
         return case.situation("Stalled", revision.drift.reason, revision.drift.message)
-    if problems := refusals(revision.resource, revision.defaults):
+    if problems := find_refusals(revision.resource, revision.defaults):
         return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(problems))
     return None
 
 
-def _name_conflict(case: Case, attempt: AttemptFacts) -> Situation | None:
+def _name_conflict_situation(case: Case, attempt: AttemptFacts) -> Situation | None:
     """Return the situation in which another object has a name that the attempt needs, or None."""
-    # That object is not watched for this resource, so it is checked again after a while.
-    recheck_time = after(case.now, POLL_SECONDS)
+    # A change of the other object does not queue this resource, so it is checked again after a while.
+    recheck_time = time_after(case.now, POLL_SECONDS)
     if attempt.conflict is not None:
         message = f"{attempt.conflict} has a name that the attempt needs; rename this resource or delete that object"
         return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=recheck_time)

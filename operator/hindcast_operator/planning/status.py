@@ -53,7 +53,7 @@ class Situation:
         actions: the actions, in order.
         data_ready: the condition DataReady, if the resource refers to others.
         cluster_ready: the condition ClusterReady, if there is an attempt.
-        requeue_at: the next deadline.
+        requeue_at: the next deadline, if any.
     """
 
     state: State
@@ -70,12 +70,12 @@ class Situation:
 
 
 def read_status(plain: Mapping[str, Any]) -> Status:
-    """Parse the status of a resource; an empty one is that of a new resource."""
+    """Parse the status of a resource. A new resource has an empty one."""
     return Status.model_validate(dict(plain), by_alias=True, by_name=False)
 
 
 def plain_status(status: Status) -> dict[str, Any]:
-    """Return the status as it is written: camelCase, without unset or empty fields. Equal results need no write."""
+    """Return the status as JSON values in camelCase, as it is written, without unset or empty fields."""
     # Empty mappings are left out: server-side apply turns a mapping into null when its last entry is removed, and then
     # rejects the null.
     plain: dict[str, Any] = _without_empty(status.model_dump(mode="json", by_alias=True, exclude_none=True))
@@ -100,7 +100,7 @@ def new_status(
     spec_changes: Mapping[str, Check],
     generation: int,
     now: datetime,
-    new_revision: bool,
+    is_new_revision: bool,
 ) -> Status:
     """Return the whole new status.
 
@@ -108,21 +108,21 @@ def new_status(
         situation: the situation that it describes.
         old: the stored status.
         report: report of the current attempt; fields that it leaves out keep their old values.
-        resolved: sizes of an attempt that is created now; None keeps the old ones.
+        resolved: the new value of `status.resolved` if an attempt is created now; None keeps the old one.
         spec_changes: the conditions SpecDrift and ChangeWaiting, if they are true.
         generation: generation of the spec.
-        now: the time of changed conditions.
-        new_revision: the revision has no attempt yet; results of an older one are dropped.
+        now: the transition time of changed conditions.
+        is_new_revision: the revision has no attempt yet, so the results of the older revision are dropped.
     """
-    base = Status() if new_revision else old
+    base = Status() if is_new_revision else old
     report = report or Report(number=1, report_time="", last_progress_time="")
     runs = situation.runs
-    was_seen = bool(runs) and runs[0].ray_job_uid is not None
-    has_job = was_seen and (runs[0].outcome is None or situation.state in FINISHED_STATES)
+    has_seen_job = bool(runs) and runs[0].ray_job_uid is not None
+    has_job = has_seen_job and (runs[0].outcome is None or situation.state in FINISHED_STATES)
     return Status(
         observed_generation=generation,
         state=situation.state,
-        message=_message(situation, spec_changes),
+        message=_status_message(situation, spec_changes),
         conditions=_conditions(situation, spec_changes, old.conditions, generation, now),
         ray_job_name=runs[0].ray_job_name if has_job else None,
         progress=report.progress or base.progress,
@@ -133,7 +133,7 @@ def new_status(
     )
 
 
-def _message(situation: Situation, spec_changes: Mapping[str, Check]) -> str:
+def _status_message(situation: Situation, spec_changes: Mapping[str, Check]) -> str:
     if situation.state == "Stalled":
         return situation.message
     sentences = [situation.message, *(change.message for change in spec_changes.values())]
@@ -156,7 +156,7 @@ def _conditions(
     now: datetime,
 ) -> list[Condition]:
     """Return all conditions in a fixed order. A condition with an unchanged status keeps its transition time."""
-    since: dict[tuple[str, str], str] = {
+    transition_times: dict[tuple[str, str], str] = {
         (entry.type, entry.status): entry.last_transition_time for entry in old
     }
     conditions = []
@@ -168,7 +168,7 @@ def _conditions(
                 status=status,
                 reason=check.reason.value,
                 message=check.message,
-                last_transition_time=since.get((type_, status), format_timestamp(now)),
+                last_transition_time=transition_times.get((type_, status), format_timestamp(now)),
                 observed_generation=generation,
             )
         )
@@ -176,8 +176,8 @@ def _conditions(
 
 
 def _checks(situation: Situation, spec_changes: Mapping[str, Check]) -> Iterator[tuple[str, Check]]:
-    """Yield type and value of each condition. Most conditions exist only while they are true."""
-    # kstatus takes whichever of Reconciling and Stalled it finds True, and `kubectl wait` waits for True.
+    """Yield the type and the check of each condition. Most conditions exist only while they are true."""
+    # kstatus decides by whichever of Reconciling and Stalled is True, and `kubectl wait` waits for True.
     state = situation.state
     true_check = Check(True, situation.reason, situation.message)
     is_ready = state in _READY_STATES
@@ -203,39 +203,40 @@ def _checks(situation: Situation, spec_changes: Mapping[str, Check]) -> Iterator
 
 def events_between(old: Status, new: Status) -> tuple[Event, ...]:
     """Return the events between two statuses, in the order of cause and effect."""
-    return (*_ended_attempts(old, new), *_new_attempt(old, new), *_changed_conditions(old, new))
+    return (*_end_events(old, new), *_creation_events(old, new), *_condition_events(old, new))
 
 
-def _ended_attempts(old: Status, new: Status) -> Iterator[Event]:
+def _end_events(old: Status, new: Status) -> Iterator[Event]:
     """Yield an event for each attempt that ended without finishing the run."""
     unfinished_children = {run.ray_job_name for run in old.runs if run.outcome is None}
     for run in new.runs:
         if run.ray_job_name in unfinished_children and run.outcome in ("Lost", "Preempted", "Superseded"):
-            yield _event(
-                Reason.of(run.reason or Reason.LOST_DRIVER), f"{_attempt_name(run)} ended: {run.message}"
+            yield _make_event(
+                Reason.from_word(run.reason or Reason.LOST_DRIVER),
+                f"{_attempt_name(run)} ended: {run.message}",
             )
 
 
-def _new_attempt(old: Status, new: Status) -> Iterator[Event]:
+def _creation_events(old: Status, new: Status) -> Iterator[Event]:
     old_children = {run.ray_job_name for run in old.runs}
     for run in new.runs[:1]:
         if run.ray_job_name not in old_children:
-            yield _event(Reason.ATTEMPT_CREATED, f"{_attempt_name(run)}: RayJob {run.ray_job_name}")
+            yield _make_event(Reason.ATTEMPT_CREATED, f"{_attempt_name(run)}: RayJob {run.ray_job_name}")
 
 
-def _changed_conditions(old: Status, new: Status) -> Iterator[Event]:
+def _condition_events(old: Status, new: Status) -> Iterator[Event]:
     ready = _changed_condition(old, new, "Ready")
     if ready is not None and ready.reason != Reason.ACCEPTED:
-        yield _event(Reason.of(ready.reason), ready.message)
+        yield _make_event(Reason.from_word(ready.reason), ready.message)
     cluster = _changed_condition(old, new, "ClusterReady")
     if cluster is not None and cluster.status == "False" and new.state in ("Running", "Suspending"):
-        yield _event(Reason.of(cluster.reason), cluster.message)
+        yield _make_event(Reason.from_word(cluster.reason), cluster.message)
     if (obstacle := _new_obstacle(old, new)) is not None:
-        yield _event(Reason.UNSCHEDULABLE, obstacle.message)
+        yield _make_event(Reason.UNSCHEDULABLE, obstacle.message)
     for type_ in ("SpecDrift", "ChangeWaiting"):
         change = _changed_condition(old, new, type_)
         if change is not None and new.state != "Stalled":
-            yield _event(Reason.of(change.reason), change.message)
+            yield _make_event(Reason.from_word(change.reason), change.message)
 
 
 def _changed_condition(old: Status, new: Status, type_: str) -> Condition | None:
@@ -250,7 +251,7 @@ def _changed_condition(old: Status, new: Status, type_: str) -> Condition | None
 
 
 def _new_obstacle(old: Status, new: Status) -> Condition | None:
-    """Return ClusterReady if pods are still unschedulable, but now for lack of something else."""
+    """Return ClusterReady if pods are still unschedulable, but now for another reason."""
     old_condition, new_condition = find_condition(old, "ClusterReady"), find_condition(new, "ClusterReady")
     if (
         old_condition is None
@@ -258,7 +259,7 @@ def _new_obstacle(old: Status, new: Status) -> Condition | None:
         or not old_condition.reason == new_condition.reason == Reason.UNSCHEDULABLE
     ):
         return None
-    # The scheduler rewords its message as nodes come and go. Only the remedy, after the last semicolon, is compared.
+    # The scheduler's message changes with the number of nodes. Only the remedy, after the last semicolon, is compared.
     return (
         new_condition
         if old_condition.message.rpartition("; ")[2] != new_condition.message.rpartition("; ")[2]
@@ -266,9 +267,9 @@ def _new_obstacle(old: Status, new: Status) -> Condition | None:
     )
 
 
-def _event(reason: Reason, message: str) -> Event:
-    short = message if len(message) <= _MAX_EVENT_LENGTH else message[: _MAX_EVENT_LENGTH - 1] + "…"
-    return Event(reason.type, reason.value, short)
+def _make_event(reason: Reason, message: str) -> Event:
+    short_message = message if len(message) <= _MAX_EVENT_LENGTH else message[: _MAX_EVENT_LENGTH - 1] + "…"
+    return Event(reason.type, reason.value, short_message)
 
 
 def _attempt_name(run: RunStatus) -> str:

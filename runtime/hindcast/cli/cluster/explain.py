@@ -9,7 +9,7 @@ from hindcast.api.attempt import UNCOUNTED_REASON
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.extract import find_condition, pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
-from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL, references
+from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL, find_references
 from hindcast_operator.planning.diagnosis import diagnose
 from hindcast_operator.times import parse_optional_time
 
@@ -143,7 +143,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         retries=_count_lost_attempts(runs, revision),
         retries_allowed=(spec.get("runPolicy") or {}).get("backoffLimit"),
         runs=runs,
-        references=tuple(f"{kind}/{name}" for kind, name in references(resource["kind"], spec)),
+        references=tuple(f"{kind}/{name}" for kind, name in find_references(resource["kind"], spec)),
         now=now,
     )
 

@@ -44,7 +44,7 @@ class _Steps:
         is_retrying = self._explanation.state == "Retrying" and self._explanation.runs
         reason = self._explanation.runs[0].get("reason") if is_retrying else self._explanation.reason
         try:
-            action = Reason.of(reason or "").action
+            action = Reason.from_word(reason or "").action
         except ValueError:  # a newer operator may report reasons that this version does not know
             return ""
         return "" if action.startswith("nothing") else action[0].upper() + action[1:]

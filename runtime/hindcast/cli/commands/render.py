@@ -56,12 +56,12 @@ def render(
 
 def _refuse(entries: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
     from hindcast.errors import SpecError
-    from hindcast_operator.manifests import effective_resource, refusals
+    from hindcast_operator.manifests import effective_resource, find_refusals
 
     problems = [
         f"{entry.at(*_steps(sentence))}: {sentence}"
         for entry in entries
-        for sentence in refusals(effective_resource(entry.resource, defaults), defaults)
+        for sentence in find_refusals(effective_resource(entry.resource, defaults), defaults)
     ]
     if problems:
         raise SpecError("\n".join(problems))
