@@ -1,4 +1,4 @@
-"""Objects of the chart: restricted pods, the generated CRDs, queries of existing metrics."""
+"""Objects of the chart: pods are restricted, the CRDs are the generated ones, and queries use existing metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hindcast_operator.control import metrics, reconciler
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.planning.status import State
 
-EVERYTHING: Object = {
+ALL_OPTIONAL_OBJECTS: Object = {
     "watchNamespaces": ["team-a"],
     **{
         part: {"enabled": True} for part in ("serviceMonitor", "prometheusRule", "dashboard", "networkPolicy")
@@ -31,11 +31,11 @@ EVERYTHING: Object = {
 }
 
 
-def yaml(path: Path) -> Any:
+def load_yaml(path: Path) -> Any:
     return YAML(typ="safe", pure=True).load(path.read_text())
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+@pytest.mark.parametrize("values", [{}, ALL_OPTIONAL_OBJECTS], ids=["defaults", "everything"])
 def test_helm_lint_has_no_warnings(values: Object) -> None:
     process = helm("lint", "--strict", str(CHART), values=values)
     assert process.returncode == 0, process.stdout
@@ -63,14 +63,14 @@ def test_pods_are_restricted(kind: str) -> None:
 
 def test_objects_have_instance_label_and_namespace() -> None:
     cluster_wide = {"CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
-    for manifest in render(EVERYTHING | {"watchNamespaces": []}).objects:
+    for manifest in render(ALL_OPTIONAL_OBJECTS | {"watchNamespaces": []}).objects:
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "hindcast", manifest["metadata"]["name"]
         assert ("namespace" in manifest["metadata"]) == (manifest["kind"] not in cluster_wide)
 
 
 def test_selectors_match_the_operator() -> None:
-    chart = render(EVERYTHING)
+    chart = render(ALL_OPTIONAL_OBJECTS)
     labels = chart.one("Deployment")["spec"]["template"]["metadata"]["labels"].items()
     service = chart.one("Service")
     assert service["spec"]["selector"].items() <= labels
@@ -81,14 +81,14 @@ def test_selectors_match_the_operator() -> None:
 
 
 def test_chart_installs_the_generated_crds() -> None:
-    expected = {d["metadata"]["name"]: d for d in map(yaml, sorted((ROOT / "crds").glob("*.yaml")))}
+    expected = {d["metadata"]["name"]: d for d in map(load_yaml, sorted((ROOT / "crds").glob("*.yaml")))}
     for definition in render().all("CustomResourceDefinition"):
         assert definition["spec"] == expected.pop(definition["metadata"]["name"])["spec"]
     assert expected == {}
 
 
 def test_braces_in_crd_are_not_templates(tmp_path: Path) -> None:
-    """CEL rules and descriptions may hold anything: no CRD is read as a template."""
+    """Rules and descriptions in a CRD may contain any text, so the CRDs must not be evaluated as templates."""
     tool("helm")
     chart = shutil.copytree(CHART, tmp_path / "hindcast")
     crd = chart / "files" / "crds" / "offlinetrainings.yaml"
@@ -99,15 +99,15 @@ def test_braces_in_crd_are_not_templates(tmp_path: Path) -> None:
 
 
 def test_release_fits_into_a_secret() -> None:
-    """helm keeps chart and manifests, compressed, in a Secret of at most 1 MiB."""
+    """helm stores the chart and the manifests, compressed, in a Secret of at most 1 MiB."""
     chart = [path.read_bytes() for path in CHART.rglob("*") if path.is_file()]
-    release = b"".join([*map(base64.b64encode, chart), render(EVERYTHING).text.encode()])
+    release = b"".join([*map(base64.b64encode, chart), render(ALL_OPTIONAL_OBJECTS).text.encode()])
     assert len(base64.b64encode(gzip.compress(release))) < 500_000
 
 
 def test_versions_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    chart = yaml(CHART / "Chart.yaml")
+    chart = load_yaml(CHART / "Chart.yaml")
     assert chart["version"] == chart["appVersion"] == project
     assert Defaults().image == f"hindcast-runtime:{project}"
     images = {
@@ -119,7 +119,7 @@ def test_versions_agree() -> None:
 
 
 def test_artifact_hub_annotations_name_existing_crds() -> None:
-    annotations = yaml(CHART / "Chart.yaml")["annotations"]
+    annotations = load_yaml(CHART / "Chart.yaml")["annotations"]
     names = {crd["name"] for crd in YAML(typ="safe").load(annotations["artifacthub.io/crds"])}
     assert names == {crd["metadata"]["name"] for crd in render().all("CustomResourceDefinition")}
     for example in YAML(typ="safe", pure=True).load(annotations["artifacthub.io/crdsExamples"]):
@@ -128,14 +128,14 @@ def test_artifact_hub_annotations_name_existing_crds() -> None:
 
 # -- metrics ------------------------------------------------------------------------------------------------
 
-HISTOGRAMS = ("_bucket", "_count", "_sum")
+HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
 
 
 def test_queries_use_existing_metrics() -> None:
-    metric_names = {f"{name}{end}" for name in histograms() for end in HISTOGRAMS} | set(
-        counters_and_gauges()
+    metric_names = {f"{name}{end}" for name in list_histograms() for end in HISTOGRAM_SUFFIXES} | set(
+        list_counters_and_gauges()
     )
-    for expression in expressions():
+    for expression in list_expressions():
         promql_parser.parse(expression)
         queried_names = set(re.findall(r"hindcast_\w+", expression))
         assert queried_names, expression
@@ -143,45 +143,49 @@ def test_queries_use_existing_metrics() -> None:
 
 
 def test_queries_use_existing_labels() -> None:
-    label_names = {label for metric in own_metrics() for label in metric._labelnames} | {"le"}
-    for expression in expressions():
+    label_names = {label for metric in list_metrics() for label in metric._labelnames} | {"le"}
+    for expression in list_expressions():
         group_labels = {
-            word for words in re.findall(r"by \(([^)]*)\)", expression) for word in re.findall(r"\w+", words)
+            word for group in re.findall(r"by \(([^)]*)\)", expression) for word in re.findall(r"\w+", group)
         }
         selector_labels = set(re.findall(r"(\w+)=~?\"", expression))
         assert group_labels | selector_labels <= label_names, expression
 
 
 def test_alerts_have_summary_and_description() -> None:
-    rules = [rule for group in alerts()["groups"] for rule in group["rules"]]
+    rules = [rule for group in render_alerts()["groups"] for rule in group["rules"]]
     assert len({rule["alert"] for rule in rules}) == len(rules) > 5
     for rule in rules:
         assert set(rule["annotations"]) == {"summary", "description"}
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
 
 
-def own_metrics() -> list[Any]:
+def list_metrics() -> list[Any]:
     return [metric for metric in vars(metrics).values() if hasattr(metric, "_labelnames")]
 
 
-def histograms() -> list[str]:
-    return [metric._name for metric in own_metrics() if metric._type == "histogram"]
+def list_histograms() -> list[str]:
+    return [metric._name for metric in list_metrics() if metric._type == "histogram"]
 
 
-def counters_and_gauges() -> list[str]:
-    ends = {"counter": "_total", "gauge": ""}
-    return [metric._name + ends[metric._type] for metric in own_metrics() if metric._type in ends]
+def list_counters_and_gauges() -> list[str]:
+    suffixes = {"counter": "_total", "gauge": ""}
+    return [metric._name + suffixes[metric._type] for metric in list_metrics() if metric._type in suffixes]
 
 
-def alerts() -> Any:
-    return render(EVERYTHING).one("PrometheusRule")["spec"]
+def render_alerts() -> Any:
+    return render(ALL_OPTIONAL_OBJECTS).one("PrometheusRule")["spec"]
 
 
-def expressions() -> list[str]:
-    """Every query of the rules and the dashboard, as they are rendered."""
-    board = json.loads(render(EVERYTHING).one("ConfigMap", "hindcast-dashboard")["data"]["hindcast.json"])
+def list_expressions() -> list[str]:
+    """Return every query of the alerts and the dashboard as the chart renders them."""
+    board = json.loads(
+        render(ALL_OPTIONAL_OBJECTS).one("ConfigMap", "hindcast-dashboard")["data"]["hindcast.json"]
+    )
     dashboard_queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    return dashboard_queries + [rule["expr"] for group in alerts()["groups"] for rule in group["rules"]]
+    return dashboard_queries + [
+        rule["expr"] for group in render_alerts()["groups"] for rule in group["rules"]
+    ]
 
 
 def test_alerts_use_existing_label_values() -> None:
@@ -190,7 +194,7 @@ def test_alerts_use_existing_label_values() -> None:
         "state": set(get_args(State)),
         "outcome": set(get_args(AttemptState)),
     }
-    for expression in expressions():
+    for expression in list_expressions():
         for label, words in re.findall(r'(\w+)=~?"([^"]*)"', expression):
             if label in words_by_label:
                 assert set(words.split("|")) <= words_by_label[label], expression

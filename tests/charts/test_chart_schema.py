@@ -1,4 +1,4 @@
-"""values.schema.json: wrong values are refused by name, and `defaults` by the operator's own model."""
+"""values.schema.json refuses wrong values and names them; `defaults` are checked as by the operator's model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REFUSED_DEFAULTS: list[tuple[Object, str]] = [
     ({"allowPrivileged": "yes"}, "/defaults/allowPrivileged"),
 ]
 
-DEFAULTS: Object = {
+ALL_DEFAULTS: Object = {
     "image": "mirror/runtime:1",
     "rayVersion": "2.60.0",
     "storageRoot": "s3://bucket/hindcast",
@@ -90,27 +90,27 @@ def test_wrong_defaults_are_refused_by_chart_and_operator(values: Object, name: 
         load_defaults(tmp_path / "values.yaml")
 
 
-def test_operator_reads_the_given_defaults(tmp_path: Path) -> None:
-    """All of them, through helm, which passes every number through a float."""
-    assert set(DEFAULTS) == {field.alias for field in Defaults.model_fields.values()}
-    assert mounted_defaults(render({"defaults": DEFAULTS}), tmp_path) == Defaults.model_validate(
-        DEFAULTS, by_alias=True, by_name=False
+def test_operator_reads_all_defaults_through_helm(tmp_path: Path) -> None:
+    """helm converts every number to a float and back."""
+    assert set(ALL_DEFAULTS) == {field.alias for field in Defaults.model_fields.values()}
+    assert load_mounted_defaults(render({"defaults": ALL_DEFAULTS}), tmp_path) == Defaults.model_validate(
+        ALL_DEFAULTS, by_alias=True, by_name=False
     )
 
 
 def test_operator_without_defaults_uses_its_own(tmp_path: Path) -> None:
-    assert mounted_defaults(render(), tmp_path) == Defaults()
+    assert load_mounted_defaults(render(), tmp_path) == Defaults()
 
 
-def mounted_defaults(chart: RenderedChart, folder: Path) -> Defaults:
-    """The defaults that the operator's pods mount."""
+def load_mounted_defaults(chart: RenderedChart, folder: Path) -> Defaults:
+    """Load the defaults that the operator's pods mount."""
     (folder / "defaults.yaml").write_text(
         chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"]
     )
     return load_defaults(folder / "defaults.yaml")
 
 
-def test_render_reads_the_values_of_the_chart() -> None:
+def test_load_defaults_reads_values_of_chart() -> None:
     assert load_defaults(CHART / "values.yaml") == Defaults()
 
 
@@ -118,29 +118,29 @@ def test_values_schema_is_valid_and_closed() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     Draft7Validator.check_schema(schema)
     Draft202012Validator.check_schema(schema)
-    assert list(open_mappings(schema, "")) == []
+    assert list(find_open_mappings(schema, "")) == []
 
 
-FREE = {
-    # Kubernetes' own types, and free-form parts of the resources, which the API server checks.
+OPEN_FIELDS = {
+    # Types of Kubernetes and open fields of the resources, which only the API server checks.
     *("/global", "/podSecurityContext", "/securityContext", "/affinity", "/tolerations", "/valueFrom"),
     *("/topologySpreadConstraints", "/from", "/runtimeEnv"),
     *("/all", "/head", "/runner", "/dataWorker", "/learner"),
 }
 
 
-def open_mappings(schema: Any, place: str) -> Any:
-    """Places of mappings that take any field."""
+def find_open_mappings(schema: Any, path: str) -> Any:
+    """Yield the paths of mappings that accept any field, except `OPEN_FIELDS`."""
     if isinstance(schema, list):
-        for part in schema:
-            yield from open_mappings(part, place)
+        for child in schema:
+            yield from find_open_mappings(child, path)
     if not isinstance(schema, dict):
         return
-    if schema.get("type") == "object" and "additionalProperties" not in schema and place not in FREE:
-        yield place
+    if schema.get("type") == "object" and "additionalProperties" not in schema and path not in OPEN_FIELDS:
+        yield path
     for key, value in schema.items():
         if key in ("properties", "$defs", "definitions"):
-            for name, part in value.items():
-                yield from open_mappings(part, f"/{name}")
+            for name, child in value.items():
+                yield from find_open_mappings(child, f"/{name}")
         else:
-            yield from open_mappings(value, place)
+            yield from find_open_mappings(value, path)

@@ -1,4 +1,4 @@
-"""Each value of the chart changes what it says it changes, and nothing is left that no test has changed."""
+"""Each value of the chart changes the rendered manifests as documented, and each value has a test."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from ruamel.yaml import YAML
 
 from chart_helm import CHART, Object, RenderedChart, render
 
-Look = Callable[[RenderedChart], Any]
+ReadValue = Callable[[RenderedChart], Any]
 
 
-def yaml(text: str) -> Any:
+def load_yaml(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
 
 
-def container(field: str) -> Look:
+def read_container(field: str) -> ReadValue:
     return lambda chart: chart.container.get(field)
 
 
-def pod(field: str) -> Look:
+def read_pod(field: str) -> ReadValue:
     return lambda chart: chart.pod.get(field)
 
 
-def template(field: str, key: str) -> Look:
+def read_template(field: str, key: str) -> ReadValue:
     return lambda chart: chart.one("Deployment")["spec"]["template"]["metadata"][field].get(key)
 
 
-def metadata(kind: str, field: str, key: str) -> Look:
+def read_metadata(kind: str, field: str, key: str) -> ReadValue:
     return lambda chart: chart.one(kind)["metadata"].get(field, {}).get(key)
 
 
-def count(kind: str) -> Look:
+def count_objects(kind: str) -> ReadValue:
     return lambda chart: len(chart.all(kind))
 
 
-def defaults(chart: RenderedChart) -> Any:
-    return yaml(chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
+def read_defaults(chart: RenderedChart) -> Any:
+    return load_yaml(chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
 
 
-def argument(word: str) -> Look:
+def read_arguments(word: str) -> ReadValue:
     return lambda chart: [text for text in chart.container["args"] if text.startswith(word)]
 
 
-def names(chart: RenderedChart) -> set[str]:
+def read_names(chart: RenderedChart) -> set[str]:
     kinds = {"CustomResourceDefinition"}
     return {o["metadata"]["name"] for o in chart.objects if o["kind"] not in kinds}
 
 
-def policy(part: str) -> Look:
+def read_network_policy(part: str) -> ReadValue:
     return lambda chart: chart.one("NetworkPolicy")["spec"][part]
 
 
-def resource_policies(chart: RenderedChart) -> set[Any]:
+def read_resource_policies(chart: RenderedChart) -> set[Any]:
     return {
         crd["metadata"].get("annotations", {}).get("helm.sh/resource-policy")
         for crd in chart.all("CustomResourceDefinition")
@@ -76,24 +76,45 @@ PORTS = [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]
 SPREAD = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
 SECRET = {"name": "FROM", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
 
-# value, what it is set to, where to look, what is there before and after, what else has to be set
-CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
-    ("image", "mirror/hc:1", container("image"), "hindcast-operator:0.1.0", "mirror/hc:1", {}),
-    ("imagePullPolicy", "Always", container("imagePullPolicy"), "IfNotPresent", "Always", {}),
-    ("imagePullSecrets", [{"name": "s"}], pod("imagePullSecrets"), None, [{"name": "s"}], {}),
+# name, new value, a function that reads the rendered manifests, its result before and after, other values to set
+CASES: list[tuple[str, Any, ReadValue, Any, Any, Object]] = [
+    ("image", "mirror/hc:1", read_container("image"), "hindcast-operator:0.1.0", "mirror/hc:1", {}),
+    ("imagePullPolicy", "Always", read_container("imagePullPolicy"), "IfNotPresent", "Always", {}),
+    ("imagePullSecrets", [{"name": "s"}], read_pod("imagePullSecrets"), None, [{"name": "s"}], {}),
     ("replicas", 3, lambda f: f.one("Deployment")["spec"]["replicas"], 2, 3, {}),
-    ("watchNamespaces", ["a", "b"], argument("--namespace"), [], ["--namespace=a", "--namespace=b"], {}),
-    ("watchNamespaces", ["a", "b"], count("ClusterRoleBinding"), 1, 0, {}),
-    ("logLevel", "debug", argument("--log-level"), ["--log-level=info"], ["--log-level=debug"], {}),
-    ("defaults", {"storageRoot": "s3://b"}, defaults, {}, {"storageRoot": "s3://b"}, {}),
-    ("crds.create", False, count("CustomResourceDefinition"), 2, 0, {}),
-    ("crds.keep", False, resource_policies, {"keep"}, {None}, {}),
-    ("rbac.create", False, count("RoleBinding"), 1, 0, {}),
-    ("rbac.create", False, count("ClusterRole"), 3, 2, {}),
-    ("rbac.aggregate", False, count("ClusterRole"), 3, 1, {}),
-    ("serviceAccount.create", False, count("ServiceAccount"), 1, 0, {"serviceAccount": {"name": "mine"}}),
-    ("serviceAccount.name", "mine", pod("serviceAccountName"), "hindcast", "mine", {}),
-    ("serviceAccount.annotations", {"a": "b"}, metadata("ServiceAccount", "annotations", "a"), None, "b", {}),
+    (
+        "watchNamespaces",
+        ["a", "b"],
+        read_arguments("--namespace"),
+        [],
+        ["--namespace=a", "--namespace=b"],
+        {},
+    ),
+    ("watchNamespaces", ["a", "b"], count_objects("ClusterRoleBinding"), 1, 0, {}),
+    ("logLevel", "debug", read_arguments("--log-level"), ["--log-level=info"], ["--log-level=debug"], {}),
+    ("defaults", {"storageRoot": "s3://b"}, read_defaults, {}, {"storageRoot": "s3://b"}, {}),
+    ("crds.create", False, count_objects("CustomResourceDefinition"), 2, 0, {}),
+    ("crds.keep", False, read_resource_policies, {"keep"}, {None}, {}),
+    ("rbac.create", False, count_objects("RoleBinding"), 1, 0, {}),
+    ("rbac.create", False, count_objects("ClusterRole"), 3, 2, {}),
+    ("rbac.aggregate", False, count_objects("ClusterRole"), 3, 1, {}),
+    (
+        "serviceAccount.create",
+        False,
+        count_objects("ServiceAccount"),
+        1,
+        0,
+        {"serviceAccount": {"name": "mine"}},
+    ),
+    ("serviceAccount.name", "mine", read_pod("serviceAccountName"), "hindcast", "mine", {}),
+    (
+        "serviceAccount.annotations",
+        {"a": "b"},
+        read_metadata("ServiceAccount", "annotations", "a"),
+        None,
+        "b",
+        {},
+    ),
     (
         "resources",
         {"limits": {"memory": "1Gi"}},
@@ -111,14 +132,14 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         7,
         {},
     ),
-    ("podAnnotations", {"a": "b"}, template("annotations", "a"), None, "b", {}),
-    ("podLabels", {"a": "b"}, template("labels", "a"), None, "b", {}),
-    ("extraEnv", [SECRET], container("env"), None, [SECRET], {}),
-    ("extraArgs", ["--x"], argument("--x"), [], ["--x"], {}),
-    ("priorityClassName", "high", pod("priorityClassName"), None, "high", {}),
-    ("nodeSelector", {"a": "b"}, pod("nodeSelector"), None, {"a": "b"}, {}),
-    ("tolerations", [TAINT], pod("tolerations"), None, [TAINT], {}),
-    ("affinity", {"podAffinity": {}}, pod("affinity"), None, {"podAffinity": {}}, {}),
+    ("podAnnotations", {"a": "b"}, read_template("annotations", "a"), None, "b", {}),
+    ("podLabels", {"a": "b"}, read_template("labels", "a"), None, "b", {}),
+    ("extraEnv", [SECRET], read_container("env"), None, [SECRET], {}),
+    ("extraArgs", ["--x"], read_arguments("--x"), [], ["--x"], {}),
+    ("priorityClassName", "high", read_pod("priorityClassName"), None, "high", {}),
+    ("nodeSelector", {"a": "b"}, read_pod("nodeSelector"), None, {"a": "b"}, {}),
+    ("tolerations", [TAINT], read_pod("tolerations"), None, [TAINT], {}),
+    ("affinity", {"podAffinity": {}}, read_pod("affinity"), None, {"podAffinity": {}}, {}),
     (
         "topologySpreadConstraints",
         [SPREAD],
@@ -127,10 +148,10 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         ["zone"],
         {},
     ),
-    ("podDisruptionBudget.enabled", False, count("PodDisruptionBudget"), 1, 0, {}),
-    ("service.annotations", {"a": "b"}, metadata("Service", "annotations", "a"), None, "b", {}),
+    ("podDisruptionBudget.enabled", False, count_objects("PodDisruptionBudget"), 1, 0, {}),
+    ("service.annotations", {"a": "b"}, read_metadata("Service", "annotations", "a"), None, "b", {}),
     ("service.port", 9090, lambda f: f.one("Service")["spec"]["ports"][0]["port"], 8080, 9090, {}),
-    ("serviceMonitor.enabled", True, count("ServiceMonitor"), 0, 1, {}),
+    ("serviceMonitor.enabled", True, count_objects("ServiceMonitor"), 0, 1, {}),
     (
         "serviceMonitor.interval",
         "5s",
@@ -142,21 +163,21 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     (
         "serviceMonitor.labels",
         {"a": "b"},
-        metadata("ServiceMonitor", "labels", "a"),
+        read_metadata("ServiceMonitor", "labels", "a"),
         None,
         "b",
         SERVICE_MONITOR,
     ),
-    ("prometheusRule.enabled", True, count("PrometheusRule"), 0, 1, {}),
+    ("prometheusRule.enabled", True, count_objects("PrometheusRule"), 0, 1, {}),
     (
         "prometheusRule.labels",
         {"a": "b"},
-        metadata("PrometheusRule", "labels", "a"),
+        read_metadata("PrometheusRule", "labels", "a"),
         None,
         "b",
         PROMETHEUS_RULE,
     ),
-    ("dashboard.enabled", True, count("ConfigMap"), 1, 2, {}),
+    ("dashboard.enabled", True, count_objects("ConfigMap"), 1, 2, {}),
     (
         "dashboard.labels",
         {"a": "b"},
@@ -165,11 +186,11 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         "b",
         DASHBOARD,
     ),
-    ("networkPolicy.enabled", True, count("NetworkPolicy"), 0, 1, {}),
+    ("networkPolicy.enabled", True, count_objects("NetworkPolicy"), 0, 1, {}),
     (
         "networkPolicy.from",
         [PEER],
-        lambda f: policy("ingress")(f)[0].get("from"),
+        lambda f: read_network_policy("ingress")(f)[0].get("from"),
         None,
         [PEER, PEER_OF_TEST],
         NETWORK_POLICY,
@@ -177,7 +198,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     (
         "networkPolicy.apiServer",
         ["10.0.0.1/32"],
-        lambda f: policy("egress")(f)[1].get("to"),
+        lambda f: read_network_policy("egress")(f)[1].get("to"),
         None,
         [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
         NETWORK_POLICY,
@@ -185,7 +206,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     (
         "networkPolicy.apiServerPorts",
         [8443],
-        lambda f: policy("egress")(f)[1]["ports"],
+        lambda f: read_network_policy("egress")(f)[1]["ports"],
         PORTS,
         [{"protocol": "TCP", "port": 8443}],
         NETWORK_POLICY,
@@ -201,7 +222,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     (
         "fullnameOverride",
         "offline",
-        names,
+        read_names,
         {
             "hindcast",
             "hindcast-defaults",
@@ -217,18 +238,18 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)])
-def test_value_changes_the_rendered_manifest(case: tuple[str, Any, Look, Any, Any, Object]) -> None:
-    path, value, look, before, after, other_values = case
-    assert look(render(other_values)) == before
-    assert look(render(merge_values(other_values, nested_value(path, value)))) == after
+def test_value_changes_the_rendered_manifest(case: tuple[str, Any, ReadValue, Any, Any, Object]) -> None:
+    path, value, read_value, default, expected, other_values = case
+    assert read_value(render(other_values)) == default
+    assert read_value(render(merge_values(other_values, make_nested_values(path, value)))) == expected
 
 
 def test_every_value_has_a_case() -> None:
     text = (CHART / "values.yaml").read_text()
     paths = {
-        f"{key}.{below}" if below else key
-        for key, value in yaml(text).items()
-        for below in (value if f"\n{key}:\n  # --" in text else [""])
+        f"{key}.{subkey}" if subkey else key
+        for key, value in load_yaml(text).items()
+        for subkey in (value if f"\n{key}:\n  # --" in text else [""])
     }
     assert paths == {case[0] for case in CASES}
 
@@ -238,34 +259,34 @@ def test_single_replica_has_no_disruption_budget() -> None:
 
 
 def test_watched_namespaces_get_their_own_roles() -> None:
-    everywhere = render().one("ClusterRole", "hindcast")["rules"]
+    cluster_rules = render().one("ClusterRole", "hindcast")["rules"]
     chart = render({"watchNamespaces": ["a", "b"]})
-    for place in ("a", "b"):
-        roles = [role for role in chart.all("Role") if role["metadata"]["namespace"] == place]
-        assert [role["rules"] for role in roles] == [everywhere]
+    for namespace in ("a", "b"):
+        roles = [role for role in chart.all("Role") if role["metadata"]["namespace"] == namespace]
+        assert [role["rules"] for role in roles] == [cluster_rules]
         bindings = [
-            binding for binding in chart.all("RoleBinding") if binding["metadata"]["namespace"] == place
+            binding for binding in chart.all("RoleBinding") if binding["metadata"]["namespace"] == namespace
         ]
         assert [binding["roleRef"]["kind"] for binding in bindings] == ["Role"]
     assert not [role for role in chart.all("ClusterRole") if role["metadata"]["name"] == "hindcast"]
 
 
 def test_changed_defaults_restart_the_pods() -> None:
-    mark = template("annotations", "hindcast.dev/defaults")
-    assert mark(render()) != mark(render({"defaults": {"storageRoot": "s3://b"}}))
-    assert mark(render()) == mark(render({"replicas": 4}))
+    read_digest = read_template("annotations", "hindcast.dev/defaults")
+    assert read_digest(render()) != read_digest(render({"defaults": {"storageRoot": "s3://b"}}))
+    assert read_digest(render()) == read_digest(render({"replicas": 4}))
 
 
-def nested_value(path: str, value: Any) -> Object:
+def make_nested_values(path: str, value: Any) -> Object:
     for key in reversed(path.split(".")):
         value = {key: value}
     values: Object = value
     return values
 
 
-def merge_values(one: Object, other: Object) -> Object:
-    merged_values = {**one, **other}
-    for key in one.keys() & other.keys():
-        if isinstance(one[key], dict) and isinstance(other[key], dict):
-            merged_values[key] = merge_values(one[key], other[key])
+def merge_values(base: Object, override: Object) -> Object:
+    merged_values = {**base, **override}
+    for key in base.keys() & override.keys():
+        if isinstance(base[key], dict) and isinstance(override[key], dict):
+            merged_values[key] = merge_values(base[key], override[key])
     return merged_values

@@ -1,4 +1,4 @@
-"""CRDs only gain optional fields within v1alpha1: compared with those of the last release."""
+"""Within v1alpha1 the CRDs gain only optional fields: breaking changes since the last release are reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_command_fails_if_a_crd_is_removed(tmp_path: Path) -> None:
     assert "offlinetrainings.hindcast.dev was removed" in process.stdout.splitlines()
 
 
-def changes_by(change: Change) -> list[str]:
+def find_breaking_changes(change: Change) -> list[str]:
     """Return the breaking changes after a change of the spec's schema or of the whole CRD."""
     new = copy.deepcopy(TRAINING)
     version = new["spec"]["versions"][0]
@@ -44,44 +44,51 @@ def changes_by(change: Change) -> list[str]:
     return breaking(TRAINING, new)
 
 
-def at(spec: Any, path: str) -> Any:
+def find_schema(spec: Any, path: str) -> Any:
     for name in path.split("."):
         spec = spec["items"] if name == "[]" else spec["properties"][name]
     return spec
 
 
 def set_keywords(path: str, **values: Any) -> Change:
-    return lambda spec, _: at(spec, path).update(values)
+    return lambda spec, _: find_schema(spec, path).update(values)
 
 
-def drop(path: str, name: str) -> Change:
-    return lambda spec, _: (at(spec, path) if path else spec)["properties"].pop(name)
+def drop_field(path: str, name: str) -> Change:
+    return lambda spec, _: (find_schema(spec, path) if path else spec)["properties"].pop(name)
 
 
-def add(path: str, name: str, schema: Any, required: bool = False) -> Change:
+def add_field(path: str, name: str, schema: Any, required: bool = False) -> Change:
     def change(spec: Any, _: Any) -> None:
-        found = at(spec, path) if path else spec
-        found["properties"][name] = schema
+        schema_at_path = find_schema(spec, path) if path else spec
+        schema_at_path["properties"][name] = schema
         if required:
-            found["required"] = [*found.get("required", ()), name]
+            schema_at_path["required"] = [*schema_at_path.get("required", ()), name]
 
     return change
 
 
-def rule(text: str, path: str = "", place: str = "") -> Change:
+def add_rule(text: str, path: str = "", field_path: str = "") -> Change:
     def change(spec: Any, _: Any) -> None:
-        found = at(spec, path) if path else spec
-        made = {"rule": text, "message": "no"} | ({"fieldPath": place} if place else {})
-        found["x-kubernetes-validations"] = [*found.get("x-kubernetes-validations", ()), made]
+        schema_at_path = find_schema(spec, path) if path else spec
+        new_rule = {"rule": text, "message": "no"} | ({"fieldPath": field_path} if field_path else {})
+        schema_at_path["x-kubernetes-validations"] = [
+            *schema_at_path.get("x-kubernetes-validations", ()),
+            new_rule,
+        ]
 
     return change
 
 
-BAD: list[tuple[str, Change, str]] = [
-    ("removal", drop("learners", "gpus"), "spec.learners.gpus: the field was removed"),
-    ("removal of a part", drop("", "evaluation"), "spec.evaluation: the field was removed"),
+BREAKING_CHANGES: list[tuple[str, Change, str]] = [
+    ("removal", drop_field("learners", "gpus"), "spec.learners.gpus: the field was removed"),
+    ("removal of a part", drop_field("", "evaluation"), "spec.evaluation: the field was removed"),
     ("required", set_keywords("checkpoint", required=["path"]), "spec.checkpoint.path: it is required now"),
-    ("new required", add("", "owner", {"type": "string"}, True), "spec.owner: a new field is required now"),
+    (
+        "new required",
+        add_field("", "owner", {"type": "string"}, True),
+        "spec.owner: a new field is required now",
+    ),
     (
         "type",
         set_keywords("learners.replicas", type="string"),
@@ -133,15 +140,23 @@ BAD: list[tuple[str, Change, str]] = [
         set_keywords("input", **{"x-kubernetes-list-type": "set"}),
         "spec.input: its x-kubernetes-list-type",
     ),
-    ("closed", lambda s, _: close(s), "spec.cluster.podOverrides.all: took anything, does not now"),
-    ("rule", rule("self.seed < 5"), "spec: a new rule: self.seed < 5"),
+    (
+        "closed",
+        lambda s, _: refuse_unknown_fields(s),
+        "spec.cluster.podOverrides.all: took anything, does not now",
+    ),
+    ("rule", add_rule("self.seed < 5"), "spec: a new rule: self.seed < 5"),
     (
         "rule below",
-        rule("self.size() > 3", "cluster.image"),
+        add_rule("self.size() > 3", "cluster.image"),
         "spec.cluster.image: a new rule: self.size() > 3",
     ),
-    ("rule on a known field", rule("self.seed < 5", place=".seed"), "spec: a new rule: self.seed < 5"),
-    ("fewer algorithms", rule("self.algorithm in ['CQL']"), "a new rule: self.algorithm in ['CQL']"),
+    (
+        "rule on a known field",
+        add_rule("self.seed < 5", field_path=".seed"),
+        "spec: a new rule: self.seed < 5",
+    ),
+    ("fewer algorithms", add_rule("self.algorithm in ['CQL']"), "a new rule: self.algorithm in ['CQL']"),
     (
         "version",
         lambda _, crd: crd["versions"][0].update(served=False),
@@ -153,14 +168,16 @@ BAD: list[tuple[str, Change, str]] = [
 ]
 
 
-def close(spec: Any) -> None:
-    schema = at(spec, "cluster.podOverrides.all")
+def refuse_unknown_fields(spec: Any) -> None:
+    schema = find_schema(spec, "cluster.podOverrides.all")
     del schema["x-kubernetes-preserve-unknown-fields"]
 
 
-@pytest.mark.parametrize(("change", "line"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+@pytest.mark.parametrize(
+    ("change", "line"), [case[1:] for case in BREAKING_CHANGES], ids=[case[0] for case in BREAKING_CHANGES]
+)
 def test_breaking_change_is_named(change: Change, line: str) -> None:
-    (sentence,) = changes_by(change)
+    (sentence,) = find_breaking_changes(change)
     assert line in sentence
     assert sentence.startswith("OfflineTraining: ")
 
@@ -168,8 +185,10 @@ def test_breaking_change_is_named(change: Change, line: str) -> None:
 def test_bound_of_a_type_that_was_refused_breaks_nothing() -> None:
     schema = {"x-kubernetes-preserve-unknown-fields": True, "minItems": 1, "maxProperties": 0}
     assert (
-        changes_by(
-            lambda spec, _: at(spec, "input.[]")["properties"]["schema"].update(additionalProperties=schema)
+        find_breaking_changes(
+            lambda spec, _: find_schema(spec, "input.[]")["properties"]["schema"].update(
+                additionalProperties=schema
+            )
         )
         == []
     )
@@ -178,55 +197,55 @@ def test_bound_of_a_type_that_was_refused_breaks_nothing() -> None:
 def test_refusing_null_is_a_breaking_change() -> None:
     old, new = copy.deepcopy(TRAINING), copy.deepcopy(TRAINING)
     spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    at(spec, "learners.gpus")["nullable"] = True
+    find_schema(spec, "learners.gpus")["nullable"] = True
     assert breaking(old, new) == ["OfflineTraining: spec.learners.gpus: null is refused now"]
 
 
-GOOD: dict[str, Change] = {
+COMPATIBLE_CHANGES: dict[str, Change] = {
     "nothing": lambda *_: None,
-    "optional field": add("learners", "spares", {"type": "integer", "default": 0}),
-    "wider enum": lambda s, _: at(s, "learners.device")["enum"].append("tpu"),
-    "no enum": lambda s, _: at(s, "learners.device").pop("enum"),
+    "optional field": add_field("learners", "spares", {"type": "integer", "default": 0}),
+    "wider enum": lambda s, _: find_schema(s, "learners.device")["enum"].append("tpu"),
+    "no enum": lambda s, _: find_schema(s, "learners.device").pop("enum"),
     "wider bounds": set_keywords("cluster.image", maxLength=4096, minLength=0),
-    "no bounds": lambda s, _: at(s, "cluster.image").pop("maxLength"),
+    "no bounds": lambda s, _: find_schema(s, "cluster.image").pop("maxLength"),
     "description": set_keywords("seed", description="another"),
     "column": lambda _, crd: crd["versions"][0]["additionalPrinterColumns"].pop(),
     "version beside it": lambda _, crd: crd["versions"].append({**crd["versions"][0], "name": "v1"}),
     "short name beside it": lambda _, crd: crd["names"]["shortNames"].append("train"),
     "no rule": lambda s, _: s["x-kubernetes-validations"].pop(),
-    "rule of a new field": rule(
+    "rule of a new field": add_rule(
         "!has(self.config.novel) || self.algorithm in ['MARWIL']", "", ".config.novel"
     ),
-    "field of all algorithms so far": rule(
+    "field of all algorithms so far": add_rule(
         f"!has(self.config) || !has(self.config.lr) || self.algorithm in {[*ALGORITHMS, 'Novel']}",
         "",
         ".config.lr",
     ),
-    "a rule or something else": lambda s, _: loosen(s),
-    "rule against what nothing carried out": rule("!has(self.sampler)", "input.[]"),
-    "one field more to choose from": lambda s, _: more_fields(s),
-    "one algorithm more": lambda s, _: more_algorithms(s),
+    "a rule or something else": lambda s, _: loosen_rule(s),
+    "rule against what nothing carried out": add_rule("!has(self.sampler)", "input.[]"),
+    "one field more to choose from": lambda s, _: add_field_to_rule(s),
+    "one algorithm more": lambda s, _: add_algorithm_to_rules(s),
 }
 
 
-def loosen(spec: Any) -> None:
+def loosen_rule(spec: Any) -> None:
     rule = spec["x-kubernetes-validations"][0]
     rule["rule"] = f"({rule['rule']}) || self.seed > 5"
 
 
-def more_fields(spec: Any) -> None:
-    (rule,) = at(spec, "stop")["x-kubernetes-validations"]
+def add_field_to_rule(spec: Any) -> None:
+    (rule,) = find_schema(spec, "stop")["x-kubernetes-validations"]
     rule["rule"] = rule["rule"].replace("[", "[has(self.another), ")
 
 
-def more_algorithms(spec: Any) -> None:
+def add_algorithm_to_rules(spec: Any) -> None:
     for rule in spec["x-kubernetes-validations"]:
         rule["rule"] = rule["rule"].replace("self.algorithm in ['BC'", "self.algorithm in ['BC', 'MARWIL'")
 
 
-@pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
+@pytest.mark.parametrize("change", COMPATIBLE_CHANGES.values(), ids=COMPATIBLE_CHANGES)
 def test_compatible_change_breaks_nothing(change: Change) -> None:
-    assert changes_by(change) == []
+    assert find_breaking_changes(change) == []
 
 
 def test_released_crds_are_complete() -> None:

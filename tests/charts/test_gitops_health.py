@@ -1,4 +1,4 @@
-"""Health of a resource in each state, as Argo CD and Flux read it with the files that users copy."""
+"""Health of a resource in each state, as Argo CD and Flux compute it with the files in docs/gitops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 sys.path.append(str(Path(__file__).parents[1] / "operator"))
 
-from status_fixtures import EXPECTED, FIXTURES, Verdict
+from status_fixtures import EXPECTED_VERDICTS, FIXTURES, Verdict
 
 Object = dict[str, Any]
 GITOPS = Path(__file__).parents[2] / "docs" / "gitops"
@@ -21,29 +21,29 @@ KINDS = ("OfflineRecording", "OfflineTraining")
 ARGO_HEALTH = {"InProgress": "Progressing", "Failed": "Degraded", "Current": "Healthy"}
 
 
-def argo_verdict(verdict: Verdict) -> str:
+def expected_argo_health(verdict: Verdict) -> str:
     """Return Argo CD's health: Healthy if the resource runs or is done, Suspended if it is suspended."""
     return "Suspended" if verdict.is_suspended else ARGO_HEALTH[verdict.kstatus]
 
 
-def flux_verdict(verdict: Verdict) -> str:
+def expected_flux_status(verdict: Verdict) -> str:
     """Return Flux's verdict: Current only if the resource is done or suspended."""
-    runs = verdict.kstatus == "Current" and not (verdict.is_finished or verdict.is_suspended)
-    return "InProgress" if runs else verdict.kstatus
+    is_running = verdict.kstatus == "Current" and not (verdict.is_finished or verdict.is_suspended)
+    return "InProgress" if is_running else verdict.kstatus
 
 
 # -- Argo CD ------------------------------------------------------------------------------------------------
 
 
-def scripts() -> dict[str, str]:
-    """The text for each kind, as it stands in the ConfigMap."""
+def load_health_scripts() -> dict[str, str]:
+    """Return the Lua script of each kind in the ConfigMap of Argo CD."""
     patch = YAML(typ="safe", pure=True).load(GITOPS / "argocd-cm.yaml")
     prefix = "resource.customizations.health.hindcast.dev_"
     return {key.removeprefix(prefix): text for key, text in patch["data"].items()}
 
 
-def argo(script: str, resource: Object) -> Any:
-    """The health, by Lua 5.1 with the libraries that Argo CD gives: base and table."""
+def run_argo_health(script: str, resource: Object) -> Any:
+    """Return the health that a script computes in Lua 5.1, with the libraries that Argo CD provides: base and table."""
     lua = lua51.LuaRuntime(unpack_returned_tuples=True)
     for name in ("string", "math", "io", "os", "debug", "coroutine", "package", "require"):
         lua.globals()[name] = None
@@ -52,28 +52,28 @@ def argo(script: str, resource: Object) -> Any:
 
 
 def test_health_script_is_the_same_for_both_kinds() -> None:
-    assert scripts() == dict.fromkeys(KINDS, (GITOPS / "health.lua").read_text())
+    assert load_health_scripts() == dict.fromkeys(KINDS, (GITOPS / "health.lua").read_text())
 
 
 @pytest.mark.parametrize("state", FIXTURES)
-def test_argo_reads_the_state(state: str) -> None:
+def test_argo_health_of_each_state_is_expected(state: str) -> None:
     resource = FIXTURES[state]
-    health = argo(scripts()[resource["kind"]], resource)
-    assert health.status == argo_verdict(EXPECTED[state])
+    health = run_argo_health(load_health_scripts()[resource["kind"]], resource)
+    assert health.status == expected_argo_health(EXPECTED_VERDICTS[state])
     is_observed = resource["status"]["observedGeneration"] == resource["metadata"]["generation"]
     assert (resource["status"]["message"] if is_observed else "has not seen") in health.message
 
 
 def test_argo_accepts_a_resource_without_status() -> None:
-    resource = {key: value for key, value in FIXTURES["Fresh"].items() if key != "status"}
-    assert argo((GITOPS / "health.lua").read_text(), resource).status == "Progressing"
+    resource = {key: value for key, value in FIXTURES["New"].items() if key != "status"}
+    assert run_argo_health((GITOPS / "health.lua").read_text(), resource).status == "Progressing"
 
 
 # -- Flux ---------------------------------------------------------------------------------------------------
 
 
-def flux(resource: Object) -> str:
-    """Return the verdict as Flux does (its RFC 9): by the generation, then by the first expression that holds."""
+def compute_flux_status(resource: Object) -> str:
+    """Return the status as Flux computes it (its RFC 9): by the generation, then by the first true expression."""
     if resource["status"]["observedGeneration"] != resource["metadata"]["generation"]:
         return "InProgress"
     kustomization = YAML(typ="safe", pure=True).load(GITOPS / "flux.yaml")
@@ -92,5 +92,5 @@ def flux(resource: Object) -> str:
 
 
 @pytest.mark.parametrize("state", FIXTURES)
-def test_flux_reads_the_state(state: str) -> None:
-    assert flux(FIXTURES[state]) == flux_verdict(EXPECTED[state])
+def test_flux_status_of_each_state_is_expected(state: str) -> None:
+    assert compute_flux_status(FIXTURES[state]) == expected_flux_status(EXPECTED_VERDICTS[state])

@@ -1,4 +1,4 @@
-"""kustomize carries its prefixes and hashes into the names that resources of Hindcast refer to."""
+"""kustomize also applies its prefixes and hashes to the names that Hindcast's resources refer to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from chart_helm import ROOT, Object, tool
 from hindcast.api import OfflineRecording, OfflineTraining
 
-REFERENCES = ROOT / "docs" / "gitops" / "kustomize" / "name-references.yaml"
+REFERENCES_FILE = ROOT / "docs" / "gitops" / "kustomize" / "name-references.yaml"
 API = "hindcast.dev/v1alpha1"
 
 CLUSTER: Object = {
@@ -78,12 +78,12 @@ def test_kustomize_renames_all_references(tmp_path: Path) -> None:
     assert code.startswith("team-code-")
     new_names = {"code": code, "keys": keys, "disk": "team-disk", "robot": "team-robot"}
     for resource in (data, clone):
-        assert resource["spec"]["cluster"] == with_names(CLUSTER, new_names)
+        assert resource["spec"]["cluster"] == replace_names(CLUSTER, new_names)
 
 
 def build_kustomization(folder: Path) -> dict[tuple[str, str], Object]:
-    """Build the objects with a name prefix, and with hashes behind generated names."""
-    shutil.copy(REFERENCES, folder)
+    """Build the objects with a prefix of all names, and with hashes at the end of generated names."""
+    shutil.copy(REFERENCES_FILE, folder)
     (folder / "objects.yaml").write_text(
         "\n---\n".join(map(json.dumps, [RECORDING, TRAINING, EXPERT, *OTHER_OBJECTS]))
     )
@@ -92,7 +92,7 @@ def build_kustomization(folder: Path) -> dict[tuple[str, str], Object]:
         "resources": ["objects.yaml"],
         "configMapGenerator": [{"name": "code", "literals": ["walk.py=pass"]}],
         "secretGenerator": [{"name": "keys", "literals": ["a=b"]}],
-        "configurations": [REFERENCES.name],
+        "configurations": [REFERENCES_FILE.name],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
     command = [tool("kubectl"), "kustomize", str(folder)]
@@ -102,15 +102,15 @@ def build_kustomization(folder: Path) -> dict[tuple[str, str], Object]:
     return {(entry["kind"], entry["metadata"]["name"]): entry for entry in objects}
 
 
-def with_names(value: Any, names: dict[str, str]) -> Any:
+def replace_names(value: Any, names: dict[str, str]) -> Any:
     """Return the value with the names of other objects replaced."""
     if isinstance(value, list):
-        return [with_names(part, names) for part in value]
+        return [replace_names(part, names) for part in value]
     if not isinstance(value, dict):
         return value
     fields = {"name", "secretName", "claimName", "serviceAccountName"}
     return {
-        key: names.get(part, part) if key in fields and isinstance(part, str) else with_names(part, names)
+        key: names.get(part, part) if key in fields and isinstance(part, str) else replace_names(part, names)
         for key, part in value.items()
     }
 
@@ -119,39 +119,39 @@ def with_names(value: Any, names: dict[str, str]) -> Any:
 def test_kustomize_configures_every_reference_field(kind: Any) -> None:
     configured = {
         spec["path"]
-        for reference in YAML(typ="safe", pure=True).load(REFERENCES)["nameReference"]
+        for reference in YAML(typ="safe", pure=True).load(REFERENCES_FILE)["nameReference"]
         for spec in reference["fieldSpecs"]
         if spec.get("kind", kind.__name__) == kind.__name__
     }
-    assert set(references(kind.model_json_schema(by_alias=True))) == configured
+    assert set(find_reference_paths(kind.model_json_schema(by_alias=True))) == configured
 
 
-NAMING = ("NameRef", "KeyRef", "Reference")
+REFERENCE_MODELS = ("NameRef", "KeyRef", "Reference")
 
 
-def references(schema: Object) -> Iterator[str]:
-    """Paths of the fields that name another object, found by their types."""
+def find_reference_paths(schema: Object) -> Iterator[str]:
+    """Yield the paths of the fields that name another object. They are recognised by name and model."""
     definitions = schema["$defs"]
 
-    def walk(part: Any, path: tuple[str, ...], seen: tuple[str, ...]) -> Iterator[str]:
-        if isinstance(part, list):
-            for below in part:
-                yield from walk(below, path, seen)
-        if not isinstance(part, dict):
+    def walk(schema_part: Any, path: tuple[str, ...], seen: tuple[str, ...]) -> Iterator[str]:
+        if isinstance(schema_part, list):
+            for child in schema_part:
+                yield from walk(child, path, seen)
+        if not isinstance(schema_part, dict):
             return
-        if "$ref" in part:
-            name = part["$ref"].rsplit("/", 1)[-1]
+        if "$ref" in schema_part:
+            name = schema_part["$ref"].rsplit("/", 1)[-1]
             if name not in seen:
                 yield from walk(definitions[name], path, (*seen, name))
             return
-        for field, below in part.get("properties", {}).items():
+        for field, child in schema_part.get("properties", {}).items():
             if field in ("secretName", "claimName", "serviceAccountName") or (
-                field == "name" and seen and seen[-1] in NAMING
+                field == "name" and seen and seen[-1] in REFERENCE_MODELS
             ):
                 yield "/".join((*path, field))
             else:
-                yield from walk(below, (*path, field), seen)
+                yield from walk(child, (*path, field), seen)
         for key in ("items", "anyOf", "allOf", "oneOf"):
-            yield from walk(part.get(key), path, seen)
+            yield from walk(schema_part.get(key), path, seen)
 
     yield from walk(schema["properties"]["spec"], ("spec",), ())

@@ -26,7 +26,7 @@ RECORDING = "hindcast status OfflineRecording/cartpole -n rl"
 
 # Fixture -> the commands that it offers, in order; none if the user can only wait.
 COMMANDS: dict[str, list[str]] = {
-    "Fresh": ["kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast"],
+    "New": ["kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast"],
     "Pending": ["kubectl get pods"],
     "PendingWithoutKubeRay": [],
     "Waiting": [RECORDING],
@@ -43,12 +43,12 @@ COMMANDS: dict[str, list[str]] = {
     "Retrying": [f"hindcast logs {TRAINING} -n rl"],
     "Suspending": [],
     "Suspended": [PATCH],
-    "SuspendedAtBirth": [PATCH],
+    "SuspendedBeforeStart": [PATCH],
     "Succeeded": ["hindcast evaluate s3://bucket/runs/cartpole-bc/r1/checkpoints/"],
     "SucceededRecording": ["hindcast inspect s3://bucket/cartpole"],
     "Failed": [f"hindcast logs {TRAINING} -n rl", PATCH],
-    "FailedUsedUp": [f"hindcast logs {TRAINING} -n rl", PATCH],
-    "SucceededThenRaised": ["hindcast evaluate s3://bucket/runs/cartpole-bc/r1/checkpoints/"],
+    "FailedWithoutRetriesLeft": [f"hindcast logs {TRAINING} -n rl", PATCH],
+    "SucceededWithHigherRevision": ["hindcast evaluate s3://bucket/runs/cartpole-bc/r1/checkpoints/"],
 }
 
 
@@ -73,6 +73,6 @@ def test_every_operator_status_is_explained(name: str) -> None:
 
 
 def test_status_of_older_spec_is_noted() -> None:
-    assert explain(FIXTURES["SucceededThenRaised"], [], NOW).notes == (
+    assert explain(FIXTURES["SucceededWithHigherRevision"], [], NOW).notes == (
         "The operator has not processed the latest change of the spec yet.",
     )

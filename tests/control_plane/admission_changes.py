@@ -1,4 +1,4 @@
-"""Changes of stored specs, by the field that changes: (change before storing, merge patch of the stored spec)."""
+"""Changes of specs, by kind and field: (change of the small valid spec before it is stored, merge patch afterwards)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Change = tuple[Object, Object]
 BOX = {"type": "Box", "low": 0, "high": 1, "shape": [2]}
 
 
-def expert(**train: Any) -> Object:
+def expert_spec(**train: Any) -> Object:
     return {"policy": {"random": None, "train": {"stop": {"timesteps": 1000}} | train}}
 
 
-def train(**change: Any) -> Object:
+def train_change(**change: Any) -> Object:
     return {"policy": {"train": change}}
 
 
@@ -26,16 +26,19 @@ def offline_evaluation_change(**change: Any) -> Object:
     return {"evaluation": {"offline": {"heldOut": 0.1} | change}}
 
 
-RUN: dict[str, dict[str, Change]] = {
+RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
     "OfflineRecording": {
         "environment": ({}, {"environment": {"clipActions": True}}),
-        "policy.train.algorithm": (expert(), train(algorithm="SAC")),
-        "policy.train.config": (expert(config={"gamma": 0.9}), train(config={"gamma": 0.8})),
-        "policy.train.model": (expert(), train(model={"fcnetHiddens": [64]})),
-        "policy.train.sampler": (expert(algorithm="DQN"), train(sampler={"capacity": 500})),
-        "policy.train.initialCheckpoint": (expert(), train(initialCheckpoint="s3://bucket/runs/a/r1")),
-        "policy.train.stop": (expert(), train(stop={"timesteps": 2000})),
-        "policy.train.evaluation": (expert(), train(evaluation={"duration": 3})),
+        "policy.train.algorithm": (expert_spec(), train_change(algorithm="SAC")),
+        "policy.train.config": (expert_spec(config={"gamma": 0.9}), train_change(config={"gamma": 0.8})),
+        "policy.train.model": (expert_spec(), train_change(model={"fcnetHiddens": [64]})),
+        "policy.train.sampler": (expert_spec(algorithm="DQN"), train_change(sampler={"capacity": 500})),
+        "policy.train.initialCheckpoint": (
+            expert_spec(),
+            train_change(initialCheckpoint="s3://bucket/runs/a/r1"),
+        ),
+        "policy.train.stop": (expert_spec(), train_change(stop={"timesteps": 2000})),
+        "policy.train.evaluation": (expert_spec(), train_change(evaluation={"duration": 3})),
         "policy.checkpoint": (
             {"policy": {"random": None, "checkpoint": {"path": "a"}}},
             {"policy": {"checkpoint": {"path": "b"}}},
@@ -101,9 +104,9 @@ RUN: dict[str, dict[str, Change]] = {
         "seed": ({"seed": 5}, {"seed": None}),
     },
 }
-"""What defines the run, and the API server can see."""
+"""Changes of run-defining fields that a rule of the CRD compares."""
 
-_ANY_TIME: dict[str, Change] = {
+_OPERATIONAL_CHANGES_OF_BOTH_KINDS: dict[str, Change] = {
     "revision": ({}, {"revision": 7}),
     "suspend": ({}, {"suspend": True}),
     "cluster": (
@@ -124,10 +127,10 @@ _ANY_TIME: dict[str, Change] = {
         },
     ),
 }
-ANY_TIME: dict[str, dict[str, Change]] = {
+OPERATIONAL_CHANGES: dict[str, dict[str, Change]] = {
     "OfflineRecording": {
-        **_ANY_TIME,
-        "policy.train.checkpointEvery": (expert(), train(checkpointEvery=1)),
+        **_OPERATIONAL_CHANGES_OF_BOTH_KINDS,
+        "policy.train.checkpointEvery": (expert_spec(), train_change(checkpointEvery=1)),
         "policy.moduleClass": (
             {"policy": {"random": None, "checkpoint": {"path": "a"}, "moduleClass": "own:Module"}},
             {"policy": {"moduleClass": "own.elsewhere:Module"}},
@@ -139,7 +142,7 @@ ANY_TIME: dict[str, dict[str, Change]] = {
         "output.onExisting": ({}, {"output": {"onExisting": "Fail"}}),
     },
     "OfflineTraining": {
-        **_ANY_TIME,
+        **_OPERATIONAL_CHANGES_OF_BOTH_KINDS,
         "pipeline.dataWorkers": ({}, {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 9}}}),
         "pipeline.prefetchBatches": ({}, {"pipeline": {"prefetchBatches": 0}}),
         "pipeline.residency": ({}, {"pipeline": {"residency": "Streaming"}}),
@@ -157,9 +160,9 @@ ANY_TIME: dict[str, dict[str, Change]] = {
         "checkpoint.keep": ({}, {"checkpoint": {"keep": 1}}),
     },
 }
-"""How, how fast, where it runs: never what comes out."""
+"""Changes of operational fields, which do not affect the results of a run."""
 
-EXTENDABLE: dict[str, Change] = {
+EXTENDING_CHANGES: dict[str, Change] = {
     "evaluation.interval": (evaluation_change(), {"evaluation": {"interval": 3}}),
     "evaluation.duration": (evaluation_change(), {"evaluation": {"duration": 3}}),
     "evaluation.durationUnit": (evaluation_change(), {"evaluation": {"durationUnit": "Timesteps"}}),
@@ -195,9 +198,9 @@ EXTENDABLE: dict[str, Change] = {
     ),
     "stop": ({}, {"stop": {"epochs": 2}}),
 }
-"""Of a training: what the run goes on with."""
+"""Changes of a training with which its run continues."""
 
-OPEN: dict[str, dict[str, tuple[str, Change]]] = {
+UNTYPED_CHANGES: dict[str, dict[str, tuple[str, Change]]] = {
     "OfflineRecording": {
         "environment.kwargs": ("environment", ({}, {"environment": {"kwargs": {"size": 3}}})),
         "environment.wrappers": (
@@ -209,7 +212,7 @@ OPEN: dict[str, dict[str, tuple[str, Change]]] = {
         ),
         "policy.train.config.lr": (
             "policy.train.config",
-            (expert(config={"lr": 1e-3}), train(config={"lr": [[0, 1e-3], [10, 1e-4]]})),
+            (expert_spec(config={"lr": 1e-3}), train_change(config={"lr": [[0, 1e-3], [10, 1e-4]]})),
         ),
     },
     "OfflineTraining": {
@@ -231,12 +234,12 @@ OPEN: dict[str, dict[str, tuple[str, Change]]] = {
         ),
     },
 }
-"""Changes inside what has no one type, with the field that is compared as a whole."""
+"""Changes within fields that accept several types: (parent field that a rule compares as a whole, change)."""
 
-UNSEEN: dict[str, dict[str, Change]] = {
+CHANGES_UNSEEN_BY_RULES: dict[str, dict[str, Change]] = {
     "OfflineRecording": {},
     "OfflineTraining": {
         "pipeline.connectors": ({}, {"pipeline": {"connectors": ["mypkg:Connector"]}}),
     },
 }
-"""What defines the run, but no rule can compare: the spec hash sees it."""
+"""Changes of run-defining fields that no rule can compare. The spec hash detects them."""

@@ -1,4 +1,4 @@
-"""Good and bad examples for each rule of the CRDs, by the rule's path and message."""
+"""Valid and invalid examples for each rule of the CRDs, by the rule's path and message."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CREDENTIALS = "contains credentials; use a Secret (spec.cluster.envFrom) or the 
 LOST_WITH_POD = "would be lost with the pod; use object storage, a mounted volume or a relative path"
 ENV_CREDENTIAL = "is a credential; use valueFrom.secretKeyRef or envFrom, never inline"
 NO_ENVIRONMENT: Object = {"environment": None}
-OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
-EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
-OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
+ONLY_LIVE_ALGORITHMS = f"only {', '.join(live_algorithms())} can learn from a sampler"
+LIVE_EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
+ONLY_LIVE_EXPERTS = f"only {', '.join(LIVE_EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
 OBSERVATION_FILTER: Object = {"model": {"observationFilter": "MeanStd"}}
 
@@ -46,14 +46,19 @@ def algorithm_config_spec(algorithm: str, **config: Any) -> Object:
 
 @dataclass(frozen=True)
 class Examples:
-    """Values at a rule's node: good ones that it accepts, and bad ones that only this rule refuses."""
+    """Values at a rule's node.
+
+    Attributes:
+        good: values that all rules accept.
+        bad: values that only this rule refuses.
+    """
 
     good: tuple[Any, ...]
     bad: tuple[Any, ...]
 
 
-# Rules that stand at several places, by their sentence.
-ANYWHERE = {
+# Examples of rules that occur at several paths, by the rule's message.
+EXAMPLES_BY_SENTENCE = {
     CREDENTIALS: Examples(
         good=(
             "s3://bucket/a@b:c",
@@ -87,7 +92,7 @@ ANYWHERE = {
     ),
 }
 
-# Rules by the place in the spec and their sentence.
+# Examples of all other rules, by the rule's path in the spec and its message.
 EXAMPLES: dict[tuple[str, str], Examples] = {
     (".policy", "exactly one of train, checkpoint, trainingRef, random is needed"): Examples(
         good=(
@@ -155,7 +160,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=(live_training_spec(SAMPLER), {"stop": {"epochs": 2}}),
         bad=(live_training_spec(SAMPLER, stop={"epochs": 2}),),
     ),
-    ("", OF_THESE): Examples(
+    ("", ONLY_LIVE_ALGORITHMS): Examples(
         good=(
             live_training_spec(SAMPLER),
             live_training_spec(SAMPLER, algorithm="mypkg:MyAlgo"),
@@ -163,7 +168,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         ),
         bad=(live_training_spec(SAMPLER, algorithm="BC"), live_training_spec(SAMPLER, algorithm="TD3BC")),
     ),
-    (".policy.train", OF_EXPERTS): Examples(
+    (".policy.train", ONLY_LIVE_EXPERTS): Examples(
         good=({"algorithm": "DQN", "sampler": {}}, {"algorithm": "PPO"}),
         bad=({"sampler": {}}, {"algorithm": "PPO", "sampler": {"capacity": 5}}),
     ),

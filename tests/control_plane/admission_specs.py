@@ -1,4 +1,4 @@
-"""Shared by the admission tests: the CRDs' nodes and rules, small valid specs, and changes of them."""
+"""Helpers of the admission tests: the nodes of the CRDs' schemas, small valid specs, and changes of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPECS: dict[str, Object] = {
         "stop": {"epochs": 1},
     },
 }
-# The context that a node requires to be allowed at all.
+# Changes of the small valid spec without which a value at a node would always be refused, by the path of the node.
 REQUIRED_CONTEXT: dict[str, Object] = {
     ".policy.train": {"policy": {"random": None, "train": {"stop": {"timesteps": 1000}}}},
     ".policy.checkpoint": {"policy": {"random": None}},
@@ -62,7 +62,7 @@ class Node:
 
     @property
     def field(self) -> str:
-        """As the API server names it."""
+        """The path as the API server writes it in messages."""
         return "spec" + self.dotted_path.replace("[]", "[0]")
 
 
@@ -76,22 +76,22 @@ def load_schema(kind: str) -> Object:
     return loaded_schema
 
 
-def nodes(kind: str) -> Iterator[Node]:
-    """Every part of the spec that the schema knows, the spec itself first."""
+def walk_nodes(kind: str) -> Iterator[Node]:
+    """Yield every part of the spec that the schema describes, the spec itself first."""
     yield from _descendants(Node(kind, (), load_schema(kind)["properties"]["spec"]))
 
 
 def _descendants(node: Node) -> Iterator[Node]:
     yield node
-    for name, part in node.schema.get("properties", {}).items():
-        yield from _descendants(Node(node.kind, (*node.path, name), part))
+    for name, child_schema in node.schema.get("properties", {}).items():
+        yield from _descendants(Node(node.kind, (*node.path, name), child_schema))
     for key, step in (("items", "[]"), ("additionalProperties", "{}")):
         if isinstance(node.schema.get(key), dict):
             yield from _descendants(Node(node.kind, (*node.path, step), node.schema[key]))
 
 
 def merge_change(base: Any, change: Any) -> Any:
-    """A merge patch, but for lists of one mapping, which are merged too."""
+    """Apply a merge patch. Two lists with one mapping each are merged too."""
     if isinstance(base, list) and isinstance(change, list) and len(base) == len(change) == 1:
         return [merge_change(base[0], change[0])]
     if not isinstance(base, dict) or not isinstance(change, dict):
@@ -105,22 +105,22 @@ def merge_change(base: Any, change: Any) -> Any:
     return result
 
 
-def document(kind: str, spec: Object, name: str = "test") -> Object:
+def make_document(kind: str, spec: Object, name: str = "test") -> Object:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def changed_spec(kind: str, change: Object) -> Object:
-    """The kind's small valid spec with a change."""
+    """Return the kind's small valid spec with a change."""
     result: Object = merge_change(SPECS[kind], change)
     return result
 
 
-def with_part(node: Node, value: Any) -> Object:
-    """The kind's small valid spec with a value at a node."""
+def spec_with_value(node: Node, value: Any) -> Object:
+    """Return the kind's small valid spec with a value at a node."""
     spec = SPECS[node.kind]
-    for prefix, around in REQUIRED_CONTEXT.items():
+    for prefix, context in REQUIRED_CONTEXT.items():
         if node.dotted_path.startswith(prefix):
-            spec = merge_change(spec, around)
+            spec = merge_change(spec, context)
     for step in reversed(node.path):
         value = [value] if step == "[]" else {"key" if step == "{}" else step: value}
     result: Object = merge_change(spec, value)

@@ -27,7 +27,7 @@ ERRORS = {
 
 
 class ChaosProxy:
-    """Injects faults into a fraction of all calls. `fault_counts` counts them by kind."""
+    """Injects faults into a fraction of all calls. `fault_counts` counts the faults by kind."""
 
     def __init__(self, server: str, ca_file: str, fraction: float, seed: int) -> None:
         self._server = server
@@ -43,8 +43,8 @@ class ChaosProxy:
         self._watches_broken_until = time.monotonic() + seconds
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[ChaosProxy]:
-        """Serve in the background."""
+    def serve_in_background(self) -> Iterator[ChaosProxy]:
+        """Serve in a thread for the duration of the block."""
         is_started = threading.Event()
         thread = threading.Thread(target=lambda: asyncio.run(self._serve(is_started)), daemon=True)
         thread.start()
@@ -76,7 +76,7 @@ class ChaosProxy:
             return await self._watch(request)
         if not is_lease and self._random.random() < self._fraction:
             if request.method in {"GET", "HEAD"} or self._random.random() < 0.5:
-                return self._error(request)
+                return self._fail(request)
             self.fault_counts["answer lost"] += 1
             await self._forward(request)
             assert request.transport is not None
@@ -85,7 +85,7 @@ class ChaosProxy:
         status, headers, body = await self._forward(request)
         return web.Response(status=status, headers=headers, body=body)
 
-    def _error(self, request: web.Request) -> web.Response:
+    def _fail(self, request: web.Request) -> web.Response:
         specific_codes = [409] if request.method != "GET" else [410] if "limit" in request.query else []
         code = self._random.choice([*specific_codes, 429, 500])
         self.fault_counts[str(code)] += 1

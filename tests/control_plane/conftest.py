@@ -19,7 +19,7 @@ CRDS = Path(__file__).parents[2] / "crds"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Some tests take the whole API server."""
+    """Register the marker of tests that need the API server for themselves."""
     config.addinivalue_line(
         "markers", "alone: changes what all tests of an API server share; runs without others"
     )
@@ -31,7 +31,7 @@ def api() -> Iterator[ApiServer]:
     kubeconfig = os.environ.get("KUBECONFIG")
     if not kubeconfig:
         missing = pytest.fail if os.environ.get("HINDCAST_REQUIRE_CLUSTER") == "1" else pytest.skip
-        missing("KUBECONFIG is not set: these tests need an API server (`make e2e` brings one)")
+        missing("KUBECONFIG is not set: these tests need an API server (`make e2e` starts one)")
     with ApiServer.of(kubeconfig) as server:
         server.apply_crds(sorted(CRDS.glob("*.yaml")))
         yield server
@@ -48,13 +48,13 @@ def namespace(api: ApiServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def dry_run_namespace() -> str:
-    """For requests that store nothing: a fresh namespace costs the API server more than such a test."""
+    """An existing namespace for requests that store nothing: creating one would take longer than such a test."""
     return "default"
 
 
 @pytest.fixture(scope="session")
 def warm_operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """Starts operators that need not import anything any more."""
+    """A Python process that has imported the operator, and from which operators start without importing it again."""
     folder = tmp_path_factory.mktemp("warm-operator")
     with warm_python(folder, modules=("hindcast_operator.__main__",)) as warm:
         yield warm
@@ -90,7 +90,7 @@ def run_operator(
 
 @pytest.fixture
 def play_kuberay(api: ApiServer, namespace: str) -> Iterator[PlayKubeRay]:
-    """`play_kuberay(script)` takes up the RayJobs of the test's namespace."""
+    """`play_kuberay(script)` starts a fake KubeRay for the RayJobs of the test's namespace."""
     with ExitStack() as stack:
 
         def play(script: Script = succeeds_at_once) -> FakeKubeRay:

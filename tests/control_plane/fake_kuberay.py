@@ -14,6 +14,7 @@ from api_server import ApiServer, RefusalError, collection
 Object = dict[str, Any]
 Outcome = dict[str, str]
 Script = Callable[[str], Outcome | None]
+"""Returns the outcome of a running attempt by its name; None if the attempt continues."""
 
 SUCCESS_OUTCOME: Outcome = {"state": "Succeeded", "reason": "Succeeded", "message": "Recorded 10 episodes"}
 SUSPENDED_OUTCOME: Outcome = {
@@ -24,12 +25,12 @@ SUSPENDED_OUTCOME: Outcome = {
 
 
 def never_ends(_: str) -> Outcome | None:
-    """A script: no attempt ends by itself."""
+    """Script in which no attempt ends by itself."""
     return None
 
 
 def succeeds_at_once(_: str) -> Outcome | None:
-    """A script: every attempt succeeds immediately."""
+    """Script in which every attempt succeeds immediately."""
     return SUCCESS_OUTCOME
 
 
@@ -48,7 +49,7 @@ class FakeKubeRay:
 
     @contextmanager
     def run_in_background(self) -> Iterator[FakeKubeRay]:
-        """Play in the background."""
+        """Process RayJobs in a thread for the duration of the block. Raises the thread's exception at the end."""
         thread = threading.Thread(target=self._play, daemon=True)
         thread.start()
         try:
@@ -77,7 +78,7 @@ class FakeKubeRay:
         path = f"{collection('ray.io/v1', 'rayjobs', self._namespace)}/{child}/status"
         self._api.request("PATCH", path, {"status": status}, "application/merge-patch+json")
 
-    def report(self, child: str, **fields: Any) -> None:
+    def write_report(self, child: str, **fields: Any) -> None:
         """Write a report into an attempt's ConfigMap, as its driver does."""
         beat = self._beats[child] = self._beats.get(child, 0) + 1
         now = current_timestamp()
@@ -102,16 +103,16 @@ class FakeKubeRay:
             )
         elif state == "Initializing":
             self.set_status(name, jobDeploymentStatus="Running", jobStatus="RUNNING")
-            self.report(name, progress={"episodes": 3, "summary": "3/10 episodes"})
-        elif state == "Running" and (outcome := self._outcome(name)):
-            self.report(name, outcome=outcome, **_results(outcome))
+            self.write_report(name, progress={"episodes": 3, "summary": "3/10 episodes"})
+        elif state == "Running" and (outcome := self._find_outcome(name)):
+            self.write_report(name, outcome=outcome, **_result_fields(outcome))
             job_status = {"Succeeded": "SUCCEEDED", "Suspended": "SUCCEEDED"}.get(outcome["state"], "FAILED")
             deployment_status = "Complete" if job_status == "SUCCEEDED" else "Failed"
             self.set_status(
                 name, jobDeploymentStatus=deployment_status, jobStatus=job_status, endTime=current_timestamp()
             )
 
-    def _outcome(self, name: str) -> Outcome | None:
+    def _find_outcome(self, name: str) -> Outcome | None:
         path = f"{collection('v1', 'configmaps', self._namespace)}/{name}"
         should_stop = self._api.request("GET", path)["data"].get("intent") == "checkpoint"
         return SUSPENDED_OUTCOME if should_stop else self.script(name)
@@ -126,7 +127,7 @@ class FakeKubeRay:
         return list(response["items"])
 
 
-def _results(outcome: Outcome) -> Object:
+def _result_fields(outcome: Outcome) -> Object:
     if outcome["state"] != "Succeeded":
         return {}
     return {
@@ -142,7 +143,7 @@ def _results(outcome: Outcome) -> Object:
 
 
 def current_timestamp() -> str:
-    """Now, as the API server writes it."""
+    """Return the current time in the API server's format."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, as the chart runs it: its own account, the chart's rights, its flags."""
+"""The operator in a separate process, as the chart runs it: with its own account, the chart's rights, and flags."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PROGRAM = """
 from importlib import reload
 from hindcast_operator.__main__ import main
 from hindcast_operator.control import faults
-reload(faults)  # reads where to die
+reload(faults)  # reads the fault point from the environment
 {setup}
 main()
 """
 
 
-def chart_rules() -> list[dict[str, Any]]:
+def load_chart_rules() -> list[dict[str, Any]]:
     """Load the rules of the operator's role from the chart."""
     text = re.sub(r"(?m)^\{\{.*$", "", RULES.read_text())
     return [*YAML(typ="safe", pure=True).load(text), _LEASE_RULE]
@@ -51,7 +51,7 @@ def create_account(api: ApiServer, namespace: str, folder: Path, server: str | N
         "apiVersion": f"{rbac}/v1",
         "kind": "ClusterRole",
         "metadata": {"name": name},
-        "rules": chart_rules(),
+        "rules": load_chart_rules(),
     }
     binding = {
         "apiVersion": f"{rbac}/v1",
@@ -118,9 +118,9 @@ class OperatorProcess:
         kubeconfig: kubeconfig of its account.
         log: the file for its log.
         flags: flags of its command.
-        fault: the fault point at which it dies.
-        setup: Python code that runs before it, to change a constant.
-        python: the interpreter, which may have imported the operator already.
+        fault: the fault point at which it exits; empty for none.
+        setup: Python code that runs before the operator, for example to change a constant.
+        python: the interpreter; `warm_python` provides one that has already imported the operator.
     """
 
     def __init__(
@@ -144,35 +144,37 @@ class OperatorProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        defects = [line for line in self.lines() if line.get("event") == "reconciliation failed; will retry"]
+        defects = [
+            line for line in self.log_entries() if line.get("event") == "reconciliation failed; will retry"
+        ]
         assert not defects, "\n".join(str(line.get("exception", line)) for line in defects)
 
-    def lines(self) -> list[dict[str, Any]]:
+    def log_entries(self) -> list[dict[str, Any]]:
         """Read the entries of the log."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def has_logged(self, event: str) -> bool:
-        """Return True if it logged an event of this name."""
-        return any(line["event"] == event for line in self.lines())
+        """Return True if the operator has logged an event of this name."""
+        return any(line["event"] == event for line in self.log_entries())
 
-    def port(self) -> int:
+    def wait_for_port(self) -> int:
         """Wait for the port of /healthz and /metrics."""
         wait_for(
             lambda: self.has_logged("listening"), f"the operator listens: {self.log.read_text()[-2000:]}"
         )
-        return int(next(line["port"] for line in self.lines() if line["event"] == "listening"))
+        return int(next(line["port"] for line in self.log_entries() if line["event"] == "listening"))
 
     def exit_code(self) -> int | None:
-        """Return its exit code, or None while it is running."""
+        """Return the operator's exit code, or None while it is running."""
         return self.process.poll()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill the operator with SIGKILL."""
         self.process.kill()
         self.process.wait(10)
 
     def stop(self) -> None:
-        """Stop it with SIGTERM, like the kubelet."""
+        """Stop the operator with SIGTERM, as the kubelet does."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -181,13 +183,13 @@ class OperatorProcess:
                 self.kill()
                 raise
 
-    def num_writes(self) -> float:
-        """Return how many writes it has made, by its own count."""
-        return sum(self.samples("hindcast_writes_total").values())
+    def read_num_writes(self) -> float:
+        """Return how many writes the operator has counted."""
+        return sum(self.read_samples("hindcast_writes_total").values())
 
-    def samples(self, name: str) -> dict[str, float]:
+    def read_samples(self, name: str) -> dict[str, float]:
         """Read the values of a metric by their labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.wait_for_port()}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if re.match(rf"{name}(\{{| )", line))
         return {labels.removeprefix(name): float(value) for labels, value in samples}

@@ -9,8 +9,8 @@ from api_server import ApiServer, Object, RefusalError, collection, wait_for
 VERSION = "hindcast.dev/v1alpha1"
 
 
-def recording(name: str = "walks", **spec: Any) -> Object:
-    """A small recording."""
+def make_recording(name: str = "walks", **spec: Any) -> Object:
+    """Return a small recording."""
     defaults = {
         "environment": {"id": "CartPole-v1"},
         "policy": {"random": {}},
@@ -25,8 +25,8 @@ def recording(name: str = "walks", **spec: Any) -> Object:
     }
 
 
-def training(name: str = "clone", **spec: Any) -> Object:
-    """A small training of the recording `walks`."""
+def make_training(name: str = "clone", **spec: Any) -> Object:
+    """Return a small training on the recording `walks`."""
     defaults = {
         "algorithm": "BC",
         "input": [{"recordingRef": {"name": "walks"}}],
@@ -41,7 +41,7 @@ def training(name: str = "clone", **spec: Any) -> Object:
     }
 
 
-class Team:
+class TeamNamespace:
     """The resources and objects of a namespace."""
 
     def __init__(self, api: ApiServer, namespace: str) -> None:
@@ -81,29 +81,29 @@ class Team:
         assert resource is not None
         return resource
 
-    def condition(self, document: Object, kind: str) -> tuple[str, str] | None:
+    def find_condition(self, document: Object, type_: str) -> tuple[str, str] | None:
         """Get status and reason of a condition, or None."""
         conditions = self.status(document).get("conditions") or ()
-        return next(((c["status"], c["reason"]) for c in conditions if c["type"] == kind), None)
+        return next(((c["status"], c["reason"]) for c in conditions if c["type"] == type_), None)
 
     def names(self, plural: str, version: str = "v1") -> set[str]:
-        """Names of all objects of a kind."""
+        """Return the names of all objects of a kind."""
         response = self.api.request("GET", collection(version, plural, self.namespace))
         return {item["metadata"]["name"] for item in response["items"]}
 
-    def ray_jobs(self) -> set[str]:
-        """Names of all RayJobs."""
+    def ray_job_names(self) -> set[str]:
+        """Return the names of all RayJobs."""
         return self.names("rayjobs", "ray.io/v1")
 
-    def events(self, document: Object) -> list[str]:
-        """Reasons of the events on a resource, in their order."""
+    def event_reasons(self, document: Object) -> list[str]:
+        """Return the reasons of the events on a resource, oldest first."""
         events = self.api.request("GET", collection("v1", "events", self.namespace))["items"]
         own_events = [e for e in events if e["involvedObject"]["name"] == document["metadata"]["name"]]
         return [event["reason"] for event in sorted(own_events, key=lambda event: event["eventTime"] or "")]
 
     def wait_for_event(self, document: Object, reason: str) -> None:
-        """Wait for an event on a resource: it follows the status that it is about."""
-        wait_for(lambda: reason in self.events(document), f"the event {reason}")
+        """Wait for an event on a resource. Events are posted after the status is written."""
+        wait_for(lambda: reason in self.event_reasons(document), f"the event {reason}")
 
     def _path(self, document: Object) -> str:
         return collection(VERSION, f"{document['kind'].lower()}s", self.namespace)

@@ -1,6 +1,6 @@
 """`hindcast validate` and the API server accept and refuse the same resources.
 
-Intended differences have a name here.
+`DIFFERENCES` and `INTENDED_DIFFERENCES` list the exceptions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from admission_specs import API_VERSION, KINDS, SPECS, Node, document, merge_change, nodes, with_part
+from admission_specs import (
+    API_VERSION,
+    KINDS,
+    SPECS,
+    Node,
+    make_document,
+    merge_change,
+    spec_with_value,
+    walk_nodes,
+)
 from ruamel.yaml import YAML
 
 from api_server import ApiServer, Object, RefusalError, collection, plural
@@ -40,35 +49,35 @@ VALUES: tuple[Any, ...] = (
 
 
 def has_several_types(node: Node) -> bool:
-    """A schedule: a number or a list. The API server knows its bounds, not its types."""
+    """Return True for a schedule, which is a number or a list. The API server checks its bounds, not its type."""
     return "config" in node.path and "type" not in node.schema
 
 
-def is_step(node: Node) -> bool:
-    """A wrapper or connector: a name, or a mapping with name and kwargs. The API server knows neither."""
+def is_wrapper_or_connector(node: Node) -> bool:
+    """Return True within a wrapper or connector, a name or a mapping with name and kwargs, which are not checked."""
     return bool({"wrappers", "connectors"} & set(node.path))
 
 
 def is_initializer(node: Node) -> bool:
-    """A name, or a mapping with name and kwargs, as of a step."""
+    """Return True within an initialiser, which is also a name or a mapping with name and kwargs."""
     return any(name.endswith("Initializer") for name in node.path)
 
 
 def is_column_map(node: Node) -> bool:
-    """Each value is a column's name, or a list of names."""
+    """Return True within a map of columns, in which each value is a column's name or a list of names."""
     return "schema" in node.path
 
 
 DIFFERENCES: dict[str, Callable[[Node], bool]] = {
     "schedules": has_several_types,
-    "wrappers and connectors": is_step,
+    "wrappers and connectors": is_wrapper_or_connector,
     "initialisers": is_initializer,
     "column maps": is_column_map,
 }
 """Name -> nodes for which the API server accepts what the loader refuses. The operator reports the loader's message."""
 
 
-def loader_refusal(resource: Object) -> str:
+def find_loader_refusal(resource: Object) -> str:
     try:
         validate_resource(json.loads(json.dumps(resource)))
     except SpecError as error:
@@ -76,8 +85,11 @@ def loader_refusal(resource: Object) -> str:
     return ""
 
 
-def server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object) -> str:
-    """As kubectl sends it: YAML, in which 1e3 is a whole number."""
+def find_server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object) -> str:
+    """Return the API server's message; empty if it accepts the resource.
+
+    The resource is sent as YAML, as by kubectl. In YAML, 1e3 is an integer.
+    """
     path, text = api.path_of(resource, dry_run_namespace), json.dumps(resource)
     try:
         api.request("POST", path, text, "application/yaml", fieldValidation="Strict", dryRun="All")
@@ -87,42 +99,47 @@ def server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object) -> 
     return ""
 
 
-def nodes_to_check(kind: str) -> list[Node]:
-    """Return all nodes of a spec in a soak, else one for each schema with the same answers of the loader."""
-    all_nodes = list(nodes(kind))[1:]
+def find_nodes_to_check(kind: str) -> list[Node]:
+    """Return all nodes of a spec in the soak; otherwise one of each group that server and loader treat alike."""
+    all_nodes = list(walk_nodes(kind))[1:]
     if LAYER == "soak":
         return all_nodes
     return list(
-        {(server_rules(node), loader_answers(node), *differences(node)): node for node in all_nodes}.values()
+        {
+            (dump_schema(node), find_accepted_values(node), *find_differences(node)): node
+            for node in all_nodes
+        }.values()
     )
 
 
-def differences(node: Node) -> list[str]:
+def find_differences(node: Node) -> list[str]:
     return [name for name, covers in DIFFERENCES.items() if covers(node)]
 
 
-def server_rules(node: Node) -> str:
+def dump_schema(node: Node) -> str:
     """Return the schema by which the API server checks a value of a node."""
     schema = {name: part for name, part in node.schema.items() if name != "description"}
     return json.dumps(schema, sort_keys=True)
 
 
-def loader_answers(node: Node) -> tuple[bool, ...]:
-    """Return for each of the values whether the loader accepts it at a node."""
-    return tuple(not loader_refusal(document(node.kind, with_part(node, value))) for value in VALUES)
+def find_accepted_values(node: Node) -> tuple[bool, ...]:
+    """Return, for each of `VALUES`, True if the loader accepts the value at a node."""
+    return tuple(
+        not find_loader_refusal(make_document(node.kind, spec_with_value(node, value))) for value in VALUES
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_loader_and_server_agree_on_every_field(api: ApiServer, dry_run_namespace: str, kind: str) -> None:
     num_accepted = num_refused = 0
     seen_differences: set[str] = set()
-    for node in nodes_to_check(kind):
-        known_differences = differences(node)
+    for node in find_nodes_to_check(kind):
+        known_differences = find_differences(node)
         for value in VALUES:
-            resource = document(kind, with_part(node, value))
+            resource = make_document(kind, spec_with_value(node, value))
             loader_message, server_message = (
-                loader_refusal(resource),
-                server_refusal(api, dry_run_namespace, resource),
+                find_loader_refusal(resource),
+                find_server_refusal(api, dry_run_namespace, resource),
             )
             if bool(loader_message) == bool(server_message):
                 num_accepted += not loader_message
@@ -133,14 +150,14 @@ def test_loader_and_server_agree_on_every_field(api: ApiServer, dry_run_namespac
             assert known_differences, difference
             assert loader_message, difference
             seen_differences.update(known_differences)
-    assert seen_differences == {name for node in nodes(kind) for name in differences(node)}
+    assert seen_differences == {name for node in walk_nodes(kind) for name in find_differences(node)}
     assert num_accepted > 100
     assert num_refused > 300
 
 
 # -- resources as people write them ---------------------------------------------------------------------------------
 
-# A name, and the change of the kind's small valid spec in YAML. `!` at the beginning: both refuse it.
+# Name of the case -> change of the kind's small valid spec. If the name begins with `!`, loader and server must refuse.
 RECORDINGS = """
 plain:                    {}
 all of runners:           {runners: {replicas: 5, envsPerRunner: 8, cpus: 0.5, memory: 2Gi}}
@@ -293,7 +310,7 @@ code:                     {cluster: {code: {configMap: {name: a}, runtimeEnv: {p
 """
 
 
-def table() -> list[Any]:
+def make_cases() -> list[Any]:
     read = YAML(typ="safe", pure=True).load
     return [
         pytest.param(kind, change, name.startswith("!"), id=f"{kind} {name.lstrip('!')}")
@@ -302,21 +319,24 @@ def table() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "change", "wrong"), table())
+@pytest.mark.parametrize(("kind", "change", "is_refused"), make_cases())
 def test_loader_and_server_agree_on_resources(
-    api: ApiServer, dry_run_namespace: str, kind: str, change: Object, wrong: bool
+    api: ApiServer, dry_run_namespace: str, kind: str, change: Object, is_refused: bool
 ) -> None:
     spec = {name: value for name, value in SPECS[kind].items() if not (name == "input" and name in change)}
-    resource = document(kind, merge_change(spec, change))
+    resource = make_document(kind, merge_change(spec, change))
     loader_message, server_message = (
-        loader_refusal(resource),
-        server_refusal(api, dry_run_namespace, resource),
+        find_loader_refusal(resource),
+        find_server_refusal(api, dry_run_namespace, resource),
     )
-    assert (bool(loader_message), bool(server_message)) == (wrong, wrong), (loader_message, server_message)
+    assert (bool(loader_message), bool(server_message)) == (is_refused, is_refused), (
+        loader_message,
+        server_message,
+    )
 
 
 @pytest.mark.parametrize(
-    ("metadata", "wrong"),
+    ("metadata", "is_refused"),
     [
         ({"labels": {"team": "red", "example.com/x": ""}, "annotations": {"a": "b c" * 5000}}, False),
         ({"labels": {"team": "red green"}}, True),
@@ -333,44 +353,54 @@ def test_loader_and_server_agree_on_resources(
     ],
 )
 def test_loader_and_server_agree_on_metadata(
-    api: ApiServer, dry_run_namespace: str, metadata: Object, wrong: bool
+    api: ApiServer, dry_run_namespace: str, metadata: Object, is_refused: bool
 ) -> None:
-    resource = document("OfflineTraining", SPECS["OfflineTraining"])
+    resource = make_document("OfflineTraining", SPECS["OfflineTraining"])
     resource["metadata"] = resource["metadata"] | metadata
     loader_message, server_message = (
-        loader_refusal(resource),
-        server_refusal(api, dry_run_namespace, resource),
+        find_loader_refusal(resource),
+        find_server_refusal(api, dry_run_namespace, resource),
     )
-    assert (bool(loader_message), bool(server_message)) == (wrong, wrong), (loader_message, server_message)
+    assert (bool(loader_message), bool(server_message)) == (is_refused, is_refused), (
+        loader_message,
+        server_message,
+    )
 
 
-# -- differences on purpose that no field of the schema shows -----------------------------------------------------
+# -- intended differences that do not depend on a field's schema ---------------------------------------------------
 
-EMPTY = "an empty field: the API server reads it as absent, the loader names it, since it is rarely meant"
-OWN_WITH_EMPTY = "`config: {}` beside one's own algorithm: a rule cannot see that it is empty"
-LOCAL = "a path that dies with the pod: fine on a laptop"
-CLAUSES = [
-    pytest.param({"seed": None}, True, False, id=EMPTY),
-    pytest.param({"algorithm": "a:B", "config": {}}, False, True, id=OWN_WITH_EMPTY),
-    pytest.param({"checkpoint": {"path": "/tmp/runs"}}, False, True, id=LOCAL),
+EMPTY_FIELD = "an empty field: the API server treats it as absent, the loader refuses it as a likely mistake"
+CUSTOM_WITH_EMPTY_CONFIG = "`config: {}` of a custom algorithm: a rule cannot see that it is empty"
+LOCAL_PATH = "a path that is lost with the pod, but is valid on one machine"
+INTENDED_DIFFERENCES = [
+    pytest.param({"seed": None}, True, False, id=EMPTY_FIELD),
+    pytest.param({"algorithm": "a:B", "config": {}}, False, True, id=CUSTOM_WITH_EMPTY_CONFIG),
+    pytest.param({"checkpoint": {"path": "/tmp/runs"}}, False, True, id=LOCAL_PATH),
 ]
 
 
-@pytest.mark.parametrize(("change", "loader", "server"), CLAUSES)
+@pytest.mark.parametrize(("change", "is_refused_by_loader", "is_refused_by_server"), INTENDED_DIFFERENCES)
 def test_intended_differences_exist(
-    api: ApiServer, dry_run_namespace: str, change: Object, loader: bool, server: bool
+    api: ApiServer,
+    dry_run_namespace: str,
+    change: Object,
+    is_refused_by_loader: bool,
+    is_refused_by_server: bool,
 ) -> None:
-    resource = document("OfflineTraining", SPECS["OfflineTraining"] | change)
+    resource = make_document("OfflineTraining", SPECS["OfflineTraining"] | change)
     loader_message, server_message = (
-        loader_refusal(resource),
-        server_refusal(api, dry_run_namespace, resource),
+        find_loader_refusal(resource),
+        find_server_refusal(api, dry_run_namespace, resource),
     )
-    assert (bool(loader_message), bool(server_message)) == (loader, server), (loader_message, server_message)
+    assert (bool(loader_message), bool(server_message)) == (is_refused_by_loader, is_refused_by_server), (
+        loader_message,
+        server_message,
+    )
 
 
 # -- words of YAML ----------------------------------------------------------------------------------------------------
 
-SAME = (
+WORDS_WITH_SAME_VALUE = (
     "1",
     "-1",
     "1.5",
@@ -391,11 +421,11 @@ SAME = (
     "1_000",
     "0b11",
 )
-YAML_1_1 = ("yes", "on", "010")
-"""Words with another meaning in version 1.1, which the API server reads."""
+YAML_1_1_WORDS = ("yes", "on", "010")
+"""Words that have another meaning in YAML 1.1, which the API server reads."""
 
 
-@pytest.mark.parametrize("word", SAME + YAML_1_1)
+@pytest.mark.parametrize("word", WORDS_WITH_SAME_VALUE + YAML_1_1_WORDS)
 def test_yaml_words_have_same_value_for_loader_and_server(
     api: ApiServer, dry_run_namespace: str, tmp_path: Any, word: str
 ) -> None:
@@ -410,4 +440,4 @@ def test_yaml_words_have_same_value_for_loader_and_server(
     file.write_text(text)
     (loaded_resource,) = load_resources(file)
     server_value, loader_value = response["spec"]["customConfig"], loaded_resource.resource.spec.custom_config
-    assert (server_value == loader_value) is (word in SAME), (loader_value, server_value)
+    assert (server_value == loader_value) is (word in WORDS_WITH_SAME_VALUE), (loader_value, server_value)

@@ -1,7 +1,7 @@
 """Run-defining fields change only with a higher revision; operational fields change at any time.
 
-The first list is read from the CRDs' rules, the second from the marks in the models. A field of either list without
-an example of a change fails.
+The run-defining fields are read from the CRDs' rules, the operational fields from the marks in the models. A test fails
+if a field has no example of a change.
 """
 
 from __future__ import annotations
@@ -11,8 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admission_changes import ANY_TIME, BOX, EXTENDABLE, OPEN, RUN, UNSEEN, Change
-from admission_specs import KINDS, changed_spec, document, load_schema, merge_change
+from admission_changes import (
+    BOX,
+    CHANGES_UNSEEN_BY_RULES,
+    EXTENDING_CHANGES,
+    OPERATIONAL_CHANGES,
+    RUN_DEFINING_CHANGES,
+    UNTYPED_CHANGES,
+    Change,
+)
+from admission_specs import KINDS, changed_spec, load_schema, make_document, merge_change
 
 from api_server import ApiServer, Object, RefusalError
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
@@ -23,41 +31,43 @@ MODELS = {"OfflineRecording": OfflineRecording, "OfflineTraining": OfflineTraini
 MESSAGE = "{} defines the run: it changes only with a higher revision"
 
 
-def transition_rules(kind: str) -> dict[str, str]:
+def load_transition_rules(kind: str) -> dict[str, str]:
     """Return field -> message of the rules that compare a spec with its previous state."""
     entries = load_schema(kind)["properties"]["spec"]["x-kubernetes-validations"]
     return {e["fieldPath"].removeprefix("."): e["message"] for e in entries if "oldSelf" in e["rule"]}
 
 
-def operational_fields(model: Any, prefix: str = "") -> Iterator[str]:
-    """The outermost fields that are marked as not defining the run."""
+def find_operational_fields(model: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the outermost fields that are marked as operational."""
     for name, field in model.model_fields.items():
         path = f"{prefix}{field.alias or name}"
         if OPERATIONAL in field.metadata:
             yield path
         elif LOCATION not in field.metadata:
-            for below in models_in(field.annotation):
-                yield from operational_fields(below, f"{path}.")
+            for child_model in models_in(field.annotation):
+                yield from find_operational_fields(child_model, f"{path}.")
 
 
-def cases(table: dict[str, dict[str, Any]]) -> list[Any]:
+def make_cases(table: dict[str, dict[str, Any]]) -> list[Any]:
     return [pytest.param(kind, field, id=f"{kind}.{field}") for kind in KINDS for field in table[kind]]
 
 
 def create_resource(api: ApiServer, namespace: str, kind: str, before: Object) -> Object:
-    return api.create(document(kind, changed_spec(kind, before)), namespace)
+    return api.create(make_document(kind, changed_spec(kind, before)), namespace)
 
 
-def stored_hash(resource: Object) -> str:
+def compute_stored_hash(resource: Object) -> str:
     return spec_hash(validate_resource({key: resource[key] for key in resource if key != "status"}))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rule_and_mark_has_a_change(kind: str) -> None:
-    rules = transition_rules(kind)
+    rules = load_transition_rules(kind)
     assert rules.pop("revision") == "revision never decreases"
-    assert rules == {field: MESSAGE.format(field) for field in RUN[kind]}
-    assert set(operational_fields(MODELS[kind].model_fields["spec"].annotation)) == set(ANY_TIME[kind])
+    assert rules == {field: MESSAGE.format(field) for field in RUN_DEFINING_CHANGES[kind]}
+    assert set(find_operational_fields(MODELS[kind].model_fields["spec"].annotation)) == set(
+        OPERATIONAL_CHANGES[kind]
+    )
 
 
 def refuse_change(
@@ -77,54 +87,56 @@ def refuse_change(
     return resource, change
 
 
-@pytest.mark.parametrize(("kind", "field"), cases(RUN))
+@pytest.mark.parametrize(("kind", "field"), make_cases(RUN_DEFINING_CHANGES))
 def test_run_defining_field_changes_only_with_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    resource, change = refuse_change(api, namespace, kind, field, RUN[kind][field])
+    resource, change = refuse_change(api, namespace, kind, field, RUN_DEFINING_CHANGES[kind][field])
     new_resource = api.merge(resource, {"spec": change | {"revision": 2}})
     assert new_resource["spec"]["revision"] == 2
     # A location does not define the run.
     is_location = field in ("output.path", "checkpoint.path")
-    assert (stored_hash(new_resource) == stored_hash(resource)) is is_location
+    assert (compute_stored_hash(new_resource) == compute_stored_hash(resource)) is is_location
 
 
-@pytest.mark.parametrize(("kind", "field"), cases(OPEN))
+@pytest.mark.parametrize(("kind", "field"), make_cases(UNTYPED_CHANGES))
 def test_change_inside_open_field_requires_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    parent_field, case = OPEN[kind][field]
+    parent_field, case = UNTYPED_CHANGES[kind][field]
     resource, change = refuse_change(api, namespace, kind, parent_field, case)
-    assert stored_hash(api.merge(resource, {"spec": change | {"revision": 2}})) != stored_hash(resource)
+    assert compute_stored_hash(
+        api.merge(resource, {"spec": change | {"revision": 2}})
+    ) != compute_stored_hash(resource)
 
 
-@pytest.mark.parametrize(("kind", "field"), cases(ANY_TIME))
+@pytest.mark.parametrize(("kind", "field"), make_cases(OPERATIONAL_CHANGES))
 def test_operational_field_changes_without_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    before, change = ANY_TIME[kind][field]
+    before, change = OPERATIONAL_CHANGES[kind][field]
     resource = create_resource(api, namespace, kind, before)
     new_resource = api.merge(resource, {"spec": change})
     assert new_resource["spec"] != resource["spec"]
-    assert stored_hash(new_resource) == stored_hash(resource)
+    assert compute_stored_hash(new_resource) == compute_stored_hash(resource)
 
 
-@pytest.mark.parametrize("field", EXTENDABLE)
+@pytest.mark.parametrize("field", EXTENDING_CHANGES)
 def test_stop_and_evaluation_change_without_revision(api: ApiServer, namespace: str, field: str) -> None:
-    before, change = EXTENDABLE[field]
+    before, change = EXTENDING_CHANGES[field]
     resource = create_resource(api, namespace, "OfflineTraining", before)
     new_resource = api.merge(resource, {"spec": change})
-    assert stored_hash(new_resource) != stored_hash(resource)
+    assert compute_stored_hash(new_resource) != compute_stored_hash(resource)
     assert course_hash(validate_resource(new_resource)) == course_hash(validate_resource(resource))
 
 
-@pytest.mark.parametrize(("kind", "field"), cases(UNSEEN))
+@pytest.mark.parametrize(("kind", "field"), make_cases(CHANGES_UNSEEN_BY_RULES))
 def test_change_unseen_by_rules_changes_spec_hash(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    before, change = UNSEEN[kind][field]
+    before, change = CHANGES_UNSEEN_BY_RULES[kind][field]
     resource = create_resource(api, namespace, kind, before)
-    assert stored_hash(api.merge(resource, {"spec": change})) != stored_hash(resource)
+    assert compute_stored_hash(api.merge(resource, {"spec": change})) != compute_stored_hash(resource)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,15 +162,15 @@ def test_equal_open_values_are_no_change(api: ApiServer, namespace: str) -> None
     resource = create_resource(api, namespace, "OfflineTraining", spec)
     new_resource = api.merge(resource, {"spec": merge_change(spec, {"suspend": True})})
     assert new_resource["spec"]["suspend"] is True
-    assert stored_hash(new_resource) == stored_hash(resource)
-    # kubectl, Helm and server-side apply write 3.0 as 3. (Clients that do not are told of a change.)
-    api.apply(json.loads(json.dumps(reapplied_form(resource)).replace('"e": 3', '"e": 3.0')), "someone")
+    assert compute_stored_hash(new_resource) == compute_stored_hash(resource)
+    # kubectl, Helm and server-side apply send 3.0 as 3. For other clients, 3.0 counts as a change.
+    api.apply(json.loads(json.dumps(make_reapplied_form(resource)).replace('"e": 3', '"e": 3.0')), "someone")
 
 
-def reapplied_form(stored: Object) -> Object:
-    """The object as a user would apply it again."""
+def make_reapplied_form(stored: Object) -> Object:
+    """Return the stored object as a user would apply it again."""
     metadata = {key: stored["metadata"][key] for key in ("name", "namespace")}
-    return document(stored["kind"], stored["spec"]) | {"metadata": metadata}
+    return make_document(stored["kind"], stored["spec"]) | {"metadata": metadata}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,5 +178,5 @@ def test_explicit_defaults_are_no_change(api: ApiServer, namespace: str, kind: s
     resource = create_resource(api, namespace, kind, {})
     explicit_document = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec")}
     assert api.merge(resource, {"spec": explicit_document["spec"]})["metadata"]["generation"] == 1
-    minimal_document = document(kind, changed_spec(kind, {}))
-    assert stored_hash(resource) == stored_hash(minimal_document)
+    minimal_document = make_document(kind, changed_spec(kind, {}))
+    assert compute_stored_hash(resource) == compute_stored_hash(minimal_document)

@@ -1,4 +1,4 @@
-"""The CRDs themselves: size, what a fresh object looks like, status beside spec, columns, numbers of YAML."""
+"""The CRDs in a real API server: size, new objects, status and spec, printer columns, numbers in YAML."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from admission_specs import API_VERSION, KINDS, changed_spec, document, load_crd
+from admission_specs import API_VERSION, KINDS, changed_spec, load_crd, make_document
 
 from api_server import ApiServer, Object, RefusalError, collection, plural
 
-CRD_LIMIT = 256 * 1024
+MAX_CRD_BYTES = 256 * 1024
 CONDITION: Object = {
     "status": "True",
     "reason": "Test",
@@ -25,7 +25,7 @@ def get_crd(api: ApiServer, kind: str) -> Object:
 
 
 def create_from_yaml(api: ApiServer, namespace: str, text: str) -> Object:
-    """Create from YAML as it stands, as kubectl sends it."""
+    """Create a resource from YAML text, as kubectl sends it."""
     kind = "OfflineTraining" if "OfflineTraining" in text else "OfflineRecording"
     path = collection(API_VERSION, plural(kind), namespace)
     return api.request("POST", path, text, "application/yaml", fieldValidation="Strict")
@@ -37,7 +37,7 @@ def test_crd_is_established_and_small(api: ApiServer, kind: str) -> None:
     conditions = {c["type"]: c["status"] for c in crd["status"]["conditions"]}
     assert conditions["Established"] == conditions["NamesAccepted"] == "True"
     assert "NonStructuralSchema" not in conditions
-    assert len(json.dumps(crd)) < CRD_LIMIT
+    assert len(json.dumps(crd)) < MAX_CRD_BYTES
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,7 +47,7 @@ def test_crd_fits_client_side_apply(api: ApiServer, kind: str) -> None:
     document_text = json.dumps(crd) + "\n"
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": document_text}
     api.merge(crd, {"metadata": {"annotations": annotations}}, dryRun="All")
-    # So much room is left for the schema to grow in.
+    # The schema may still grow by 100 KiB.
     annotations["test"] = "x" * (100 * 1024)
     api.merge(crd, {"metadata": {"annotations": annotations}}, dryRun="All")
 
@@ -63,9 +63,13 @@ def test_crd_has_short_name_and_category(api: ApiServer, kind: str) -> None:
     api_resources = {
         entry["name"]: entry for entry in api.request("GET", f"/apis/{API_VERSION}")["resources"]
     }
-    short = {"OfflineRecording": "orec", "OfflineTraining": "otr"}[kind]
+    short_name = {"OfflineRecording": "orec", "OfflineTraining": "otr"}[kind]
     entry = api_resources[plural(kind)]
-    assert (entry["shortNames"], entry["categories"], entry["namespaced"]) == ([short], ["hindcast"], True)
+    assert (entry["shortNames"], entry["categories"], entry["namespaced"]) == (
+        [short_name],
+        ["hindcast"],
+        True,
+    )
     assert set(api_resources) >= {f"{plural(kind)}/status"}
     assert f"{plural(kind)}/scale" not in api_resources
 
@@ -99,29 +103,29 @@ def test_numbers_keep_their_type_in_any_notation(api: ApiServer, namespace: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fresh_object_reads_as_in_progress(api: ApiServer, namespace: str, kind: str) -> None:
-    """Without it kstatus calls an object current that no operator has seen."""
-    plain = api.create(document(kind, changed_spec(kind, {}), "plain"), namespace)
-    assert plain["status"] == {"observedGeneration": -1}
-    assert plain["metadata"]["generation"] == 1
-    # Nobody is born finished: a status that comes with the spec is dropped.
-    resource = document(kind, changed_spec(kind, {}), "restored") | {"status": {"state": "Succeeded"}}
+def test_new_object_is_in_progress(api: ApiServer, namespace: str, kind: str) -> None:
+    """Without `observedGeneration: -1`, kstatus would report an object that no operator has seen as current."""
+    new_object = api.create(make_document(kind, changed_spec(kind, {}), "plain"), namespace)
+    assert new_object["status"] == {"observedGeneration": -1}
+    assert new_object["metadata"]["generation"] == 1
+    # A status that is sent with the spec is dropped, so a new object is never finished.
+    resource = make_document(kind, changed_spec(kind, {}), "restored") | {"status": {"state": "Succeeded"}}
     assert api.create(resource, namespace)["status"] == {"observedGeneration": -1}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_spec_and_status_are_written_separately(api: ApiServer, namespace: str, kind: str) -> None:
-    resource = api.create(document(kind, changed_spec(kind, {})), namespace)
+    resource = api.create(make_document(kind, changed_spec(kind, {})), namespace)
     api.merge(resource, {"status": {"state": "Running"}, "spec": {"suspend": True}}, "/status")
-    now = api.get(kind, namespace, "test")
-    assert (now["status"]["state"], now["spec"]["suspend"], now["metadata"]["generation"]) == (
+    current = api.get(kind, namespace, "test")
+    assert (current["status"]["state"], current["spec"]["suspend"], current["metadata"]["generation"]) == (
         "Running",
         False,
         1,
     )
     api.merge(resource, {"status": {"state": "Failed"}, "spec": {"suspend": True}})
-    now = api.get(kind, namespace, "test")
-    assert (now["status"]["state"], now["spec"]["suspend"], now["metadata"]["generation"]) == (
+    current = api.get(kind, namespace, "test")
+    assert (current["status"]["state"], current["spec"]["suspend"], current["metadata"]["generation"]) == (
         "Running",
         True,
         2,
@@ -130,14 +134,14 @@ def test_spec_and_status_are_written_separately(api: ApiServer, namespace: str, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_status_lists_merge_by_key(api: ApiServer, namespace: str, kind: str) -> None:
-    resource = api.create(document(kind, changed_spec(kind, {})), namespace)
+    resource = api.create(make_document(kind, changed_spec(kind, {})), namespace)
     target: Object = {
         "apiVersion": API_VERSION,
         "kind": kind,
         "metadata": {"name": "test", "namespace": namespace},
     }
 
-    def run(revision: int, attempt: int) -> Object:
+    def make_run(revision: int, attempt: int) -> Object:
         return {
             "revision": revision,
             "attempt": attempt,
@@ -146,19 +150,28 @@ def test_status_lists_merge_by_key(api: ApiServer, namespace: str, kind: str) ->
         }
 
     ready, quota = CONDITION | {"type": "Ready"}, CONDITION | {"type": "QuotaReserved"}
-    api.apply(target | {"status": {"conditions": [ready], "runs": [run(1, 2), run(1, 1)]}}, "us", "/status")
-    api.apply(target | {"status": {"conditions": [quota], "runs": [run(2, 1)]}}, "someone-else", "/status")
     api.apply(
-        target | {"status": {"conditions": [ready | {"status": "False"}], "runs": [run(1, 2)]}},
+        target | {"status": {"conditions": [ready], "runs": [make_run(1, 2), make_run(1, 1)]}},
         "us",
         "/status",
     )
-    now = api.get(kind, namespace, "test")["status"]
-    assert {c["type"]: c["status"] for c in now["conditions"]} == {"Ready": "False", "QuotaReserved": "True"}
-    assert {(r["revision"], r["attempt"]) for r in now["runs"]} == {(1, 2), (2, 1)}
-    twice = target | {"status": {"conditions": [ready, ready]}}
+    api.apply(
+        target | {"status": {"conditions": [quota], "runs": [make_run(2, 1)]}}, "someone-else", "/status"
+    )
+    api.apply(
+        target | {"status": {"conditions": [ready | {"status": "False"}], "runs": [make_run(1, 2)]}},
+        "us",
+        "/status",
+    )
+    current_status = api.get(kind, namespace, "test")["status"]
+    assert {c["type"]: c["status"] for c in current_status["conditions"]} == {
+        "Ready": "False",
+        "QuotaReserved": "True",
+    }
+    assert {(r["revision"], r["attempt"]) for r in current_status["runs"]} == {(1, 2), (2, 1)}
+    duplicate = target | {"status": {"conditions": [ready, ready]}}
     with pytest.raises(RefusalError, match="duplicate"):
-        api.apply(twice, "us", "/status")
+        api.apply(duplicate, "us", "/status")
     assert resource["metadata"]["generation"] == api.get(kind, namespace, "test")["metadata"]["generation"]
 
 
@@ -173,10 +186,10 @@ def test_status_lists_merge_by_key(api: ApiServer, namespace: str, kind: str) ->
     ],
 )
 def test_invalid_status_is_refused(api: ApiServer, namespace: str, status: Object, field: str) -> None:
-    resource = api.create(document("OfflineTraining", changed_spec("OfflineTraining", {})), namespace)
+    resource = api.create(make_document("OfflineTraining", changed_spec("OfflineTraining", {})), namespace)
     with pytest.raises(RefusalError) as error_info:
         api.merge(resource, {"status": status}, "/status")
-    assert field in [place for place, _ in error_info.value.causes]
+    assert field in [cause_field for cause_field, _ in error_info.value.causes]
 
 
 # -- columns --------------------------------------------------------------------------------------------------------
@@ -198,18 +211,18 @@ STATUS: Object = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "algorithm", "wide"),
+    ("kind", "algorithm", "wide_columns"),
     [
         ("OfflineTraining", "BC", {"Checkpoint": "s3://bucket/runs/test/r1/checkpoints/3"}),
         ("OfflineRecording", "PPO", {"Output": "s3://bucket/data"}),
     ],
 )
 def test_printer_columns_show_progress(
-    api: ApiServer, namespace: str, kind: str, algorithm: str, wide: dict[str, Any]
+    api: ApiServer, namespace: str, kind: str, algorithm: str, wide_columns: dict[str, Any]
 ) -> None:
     expert = {"policy": {"random": None, "train": {"stop": {"timesteps": 10}}}}
     resource = api.create(
-        document(kind, changed_spec(kind, expert if kind == "OfflineRecording" else {})), namespace
+        make_document(kind, changed_spec(kind, expert if kind == "OfflineRecording" else {})), namespace
     )
     api.merge(resource, {"status": STATUS}, "/status")
     table = api.request(
@@ -240,7 +253,7 @@ def test_printer_columns_show_progress(
         "Attempt": 2,
         "RayJob": "test-1-2",
         "Message": "iteration 3 of 10",
-        **wide,
+        **wide_columns,
     }
 
 
@@ -257,7 +270,7 @@ def test_resources_can_be_selected_by_fields(
     api: ApiServer, namespace: str, kind: str, selector: str
 ) -> None:
     resource = api.create(
-        document(
+        make_document(
             kind, changed_spec(kind, {"suspend": True, "cluster": {"scheduling": {"queueName": "research"}}})
         ),
         namespace,
@@ -275,7 +288,7 @@ def test_resources_can_be_selected_by_fields(
 def test_server_side_apply_merges_variables_by_name(api: ApiServer, namespace: str) -> None:
     def apply_variable(manager: str, name: str) -> Object:
         spec = changed_spec("OfflineTraining", {"cluster": {"env": [{"name": name, "value": manager}]}})
-        body = document("OfflineTraining", spec)
+        body = make_document("OfflineTraining", spec)
         path = f"{collection(API_VERSION, plural('OfflineTraining'), namespace)}/{body['metadata']['name']}"
         text = json.dumps(body)
         return api.request(

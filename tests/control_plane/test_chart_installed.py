@@ -11,12 +11,12 @@ from ruamel.yaml import YAML
 from api_server import ApiServer, RefusalError
 from chart_helm import CHART, Object, render, tool
 
-# All but the kinds of the Prometheus operator.
-EVERYTHING: Object = {"dashboard": {"enabled": True}, "networkPolicy": {"enabled": True}}
+# Without the objects of the Prometheus operator's kinds, which the API server does not serve.
+ALL_OPTIONAL_OBJECTS: Object = {"dashboard": {"enabled": True}, "networkPolicy": {"enabled": True}}
 RELEASE = ("hindcast", "--namespace", "hindcast-system")
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+@pytest.mark.parametrize("values", [{}, ALL_OPTIONAL_OBJECTS], ids=["defaults", "everything"])
 def test_every_object_of_chart_is_admitted(api: ApiServer, namespace: str, values: Object) -> None:
     for watch_namespaces in ([], [namespace]):
         objects = render(values | {"watchNamespaces": watch_namespaces}, namespace).objects

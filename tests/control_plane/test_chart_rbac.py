@@ -1,4 +1,4 @@
-"""The chart's roles on a real API server: the operator may do all that it does, and nothing else."""
+"""The chart's roles on a real API server: they permit the operator's requests, and nothing else."""
 
 from __future__ import annotations
 
@@ -82,19 +82,21 @@ class Installation:
     def operator_user(self) -> str:
         return f"system:serviceaccount:{self.system_namespace}:hindcast"
 
-    def may(self, verb: str, group: str, resource: str, namespace: str, **attributes: str) -> bool:
-        """`kubectl auth can-i` for the operator; an empty namespace asks for all of them."""
+    def is_operator_permitted(
+        self, verb: str, group: str, resource: str, namespace: str, **attributes: str
+    ) -> bool:
+        """Return True if the operator has the right, as `kubectl auth can-i` does; "" means all namespaces."""
         request = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
-        return may(self.api, self.operator_user, **request, **attributes)
+        return is_permitted(self.api, self.operator_user, **request, **attributes)
 
-    def token(self) -> str:
-        """A token of the operator's account, as its pod mounts it."""
+    def create_token(self) -> str:
+        """Return a token of the operator's account, as its pod mounts it."""
         path = f"/api/v1/namespaces/{self.system_namespace}/serviceaccounts/hindcast/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         return str(self.api.request("POST", path, request)["status"]["token"])
 
 
-def may(api: ApiServer, user: str, **attributes: str) -> bool:
+def is_permitted(api: ApiServer, user: str, **attributes: str) -> bool:
     """Ask the API server for a SubjectAccessReview; return True if it allows the request."""
     attributes["resource"], _, attributes["subresource"] = attributes["resource"].partition("/")
     review = {
@@ -107,7 +109,7 @@ def may(api: ApiServer, user: str, **attributes: str) -> bool:
 
 
 @contextlib.contextmanager
-def namespaces(api: ApiServer, count: int) -> Iterator[list[str]]:
+def temporary_namespaces(api: ApiServer, count: int) -> Iterator[list[str]]:
     new_names = [f"chart-{uuid.uuid4().hex[:10]}" for _ in range(count)]
     for name in new_names:
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -120,7 +122,7 @@ def namespaces(api: ApiServer, count: int) -> Iterator[list[str]]:
 def installation(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Installation]:
     """Install the chart's roles for the whole cluster or for one namespace."""
     everywhere = request.param == "everywhere"
-    with namespaces(api, 3) as (system, served_namespace, elsewhere):
+    with temporary_namespaces(api, 3) as (system, served_namespace, elsewhere):
         values = {} if everywhere else {"watchNamespaces": [served_namespace]}
         kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
         objects = [manifest for kind in kinds for manifest in render(values, system).all(kind)]
@@ -130,9 +132,10 @@ def installation(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Ins
         lease = ("get", "coordination.k8s.io", "leases", system)
         wait_for(
             lambda: (
-                roles.may("get", "ray.io", "rayjobs", served_namespace) and roles.may(*lease, name="hindcast")
+                roles.is_operator_permitted("get", "ray.io", "rayjobs", served_namespace)
+                and roles.is_operator_permitted(*lease, name="hindcast")
             ),
-            "the API server has heard of the new roles",
+            "the API server applies the new roles",
         )
         yield roles
         for manifest in objects:
@@ -140,37 +143,43 @@ def installation(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Ins
 
 
 def test_operator_has_exactly_its_verbs(installation: Installation) -> None:
-    """Every verb of the table is allowed in a served namespace, and no other."""
+    """In a served namespace, all verbs in the table are permitted, and no other verbs."""
     for resource, words in ALLOWED_VERBS.items():
         group = GROUPS[resource.split("/")[0]]
         for verb in VERBS:
-            is_allowed = installation.may(verb, group, resource, installation.served_namespace)
+            is_allowed = installation.is_operator_permitted(
+                verb, group, resource, installation.served_namespace
+            )
             assert is_allowed == (verb in words.split()), f"{verb} {resource}"
 
 
 def test_operator_has_no_forbidden_rights(installation: Installation) -> None:
     for group, resource in FORBIDDEN_RESOURCES:
         for namespace in (installation.served_namespace, installation.system_namespace):
-            verbs = [verb for verb in VERBS if installation.may(verb, group, resource, namespace)]
+            verbs = [
+                verb for verb in VERBS if installation.is_operator_permitted(verb, group, resource, namespace)
+            ]
             assert verbs == [], f"{resource} in {namespace}"
     for verb in ("bind", "escalate", "impersonate"):
-        assert not installation.may(verb, RBAC, "roles", installation.served_namespace)
-        assert not installation.may(verb, RBAC, "clusterroles", "")
+        assert not installation.is_operator_permitted(verb, RBAC, "roles", installation.served_namespace)
+        assert not installation.is_operator_permitted(verb, RBAC, "clusterroles", "")
 
 
 def test_operator_has_rights_only_in_its_namespaces(installation: Installation) -> None:
     for resource, words in ALLOWED_VERBS.items():
         group, verb = GROUPS[resource.split("/")[0]], words.split()[0]
         assert (
-            installation.may(verb, group, resource, installation.other_namespace)
+            installation.is_operator_permitted(verb, group, resource, installation.other_namespace)
             == installation.is_cluster_wide
         )
-        assert installation.may(verb, group, resource, "") == installation.is_cluster_wide
+        assert installation.is_operator_permitted(verb, group, resource, "") == installation.is_cluster_wide
 
 
 def test_operator_may_only_create_events(installation: Installation) -> None:
     verbs = [
-        v for v in VERBS if installation.may(v, "events.k8s.io", "events", installation.served_namespace)
+        v
+        for v in VERBS
+        if installation.is_operator_permitted(v, "events.k8s.io", "events", installation.served_namespace)
     ]
     assert verbs == ["create"]
 
@@ -178,14 +187,14 @@ def test_operator_may_only_create_events(installation: Installation) -> None:
 def test_operator_may_use_only_its_lease(installation: Installation) -> None:
     def allowed_verbs(namespace: str, name: str) -> set[str]:
         lease = ("coordination.k8s.io", "leases", namespace)
-        return {verb for verb in VERBS if installation.may(verb, *lease, name=name)}
+        return {verb for verb in VERBS if installation.is_operator_permitted(verb, *lease, name=name)}
 
     assert allowed_verbs(installation.system_namespace, "hindcast") == {"create", "get", "update"}
     assert allowed_verbs(installation.system_namespace, "another") == {"create"}
     assert allowed_verbs(installation.served_namespace, "hindcast") == set()
 
 
-# -- really doing it ----------------------------------------------------------------------------------------
+# -- writes with the operator's account ---------------------------------------------------------------------
 
 TRAINING: Object = {
     "apiVersion": "hindcast.dev/v1alpha1",
@@ -204,7 +213,7 @@ TRAINING: Object = {
 @pytest.fixture
 def operator(installation: Installation, tmp_path: Path) -> Iterator[ApiServer]:
     """Connect to the API server like the operator's pod, with the token of its service account."""
-    with ApiServer.of(str(write_token_kubeconfig(installation.token(), tmp_path))) as server:
+    with ApiServer.of(str(write_token_kubeconfig(installation.create_token(), tmp_path))) as server:
         yield server
 
 
@@ -249,22 +258,26 @@ def test_operator_may_write_all_objects_of_a_run(installation: Installation, ope
         operator.create(manifest, namespace)
     role = build_objects(installation, 2, uid)[2]
     operator.apply(role, names.MANAGER)
-    operator.create(event_document(namespace), namespace)
+    operator.create(make_event(namespace), namespace)
 
     account = f"system:serviceaccount:{namespace}:{objects[1]['metadata']['name']}"
-    first, second = (names.child_name("OfflineTraining", "clone", 1, number) for number in (1, 2))
+    first_child, second_child = (names.child_name("OfflineTraining", "clone", 1, number) for number in (1, 2))
     config_maps = {"group": "", "resource": "configmaps", "namespace": namespace}
     wait_for(
-        lambda: may(api, account, verb="get", name=second, **config_maps),
-        "the API server has heard of the changed role",
+        lambda: is_permitted(api, account, verb="get", name=second_child, **config_maps),
+        "the API server applies the changed role",
     )
-    for child, verbs in ((second, ["get", "patch"]), (first, []), ("another", [])):
-        assert [v for v in VERBS if may(api, account, verb=v, name=child, **config_maps)] == verbs, child
+    for child, verbs in ((second_child, ["get", "patch"]), (first_child, []), ("another", [])):
+        assert [v for v in VERBS if is_permitted(api, account, verb=v, name=child, **config_maps)] == verbs, (
+            child
+        )
     for resource in ("pods", "secrets", "serviceaccounts", "configmaps"):
-        assert not [v for v in VERBS if may(api, account, verb=v, **config_maps | {"resource": resource})]
+        assert not [
+            v for v in VERBS if is_permitted(api, account, verb=v, **config_maps | {"resource": resource})
+        ]
     for resource in ("rayjobs", "rayclusters"):
         ray = {"group": "ray.io", "resource": resource, "namespace": namespace}
-        assert not [v for v in VERBS if may(api, account, verb=v, **ray)]
+        assert not [v for v in VERBS if is_permitted(api, account, verb=v, **ray)]
 
     for manifest in reversed(objects):
         if manifest["kind"] in ("RayJob", "ConfigMap"):
@@ -272,7 +285,7 @@ def test_operator_may_write_all_objects_of_a_run(installation: Installation, ope
     api.delete(f"{api.path_of(TRAINING, namespace)}/clone")
 
 
-def event_document(namespace: str) -> Object:
+def make_event(namespace: str) -> Object:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -321,30 +334,34 @@ def test_operator_cannot_change_user_resources(installation: Installation, opera
 
 
 def test_cluster_roles_view_and_edit_include_resources(installation: Installation) -> None:
-    """The cluster's own roles view and edit; aggregation is the controller manager's."""
+    """The controller manager aggregates the chart's roles into the cluster's roles view, edit and admin."""
     api, namespace = installation.api, installation.served_namespace
     for role in ("view", "edit", "admin"):
-        api.apply(role_binding(role, namespace), "tests")
-    wait_for(lambda: user_may(installation, "view", "get"), "view is aggregated")
-    wait_for(lambda: user_may(installation, "admin", "deletecollection"), "admin is aggregated")
+        api.apply(make_role_binding(role, namespace), "tests")
+    wait_for(lambda: is_user_permitted(installation, "view", "get"), "view is aggregated")
+    wait_for(lambda: is_user_permitted(installation, "admin", "deletecollection"), "admin is aggregated")
     reading, writing = {"get", "list", "watch"}, {"create", "update", "patch", "delete", "deletecollection"}
     for role, verbs in (("view", reading), ("edit", reading | writing), ("admin", reading | writing)):
-        assert {verb for verb in VERBS if user_may(installation, role, verb)} == verbs
-        status = {verb for verb in VERBS if user_may(installation, role, verb, "offlinetrainings/status")}
-        assert status == reading, "status is the operator's alone"
+        assert {verb for verb in VERBS if is_user_permitted(installation, role, verb)} == verbs
+        status = {
+            verb for verb in VERBS if is_user_permitted(installation, role, verb, "offlinetrainings/status")
+        }
+        assert status == reading, "only the operator writes the status"
 
 
-def user_may(installation: Installation, role: str, verb: str, resource: str = "offlinetrainings") -> bool:
+def is_user_permitted(
+    installation: Installation, role: str, verb: str, resource: str = "offlinetrainings"
+) -> bool:
     attributes = {
         "verb": verb,
         "group": "hindcast.dev",
         "resource": resource,
         "namespace": installation.served_namespace,
     }
-    return may(installation.api, f"a-{role}er", **attributes)
+    return is_permitted(installation.api, f"a-{role}er", **attributes)
 
 
-def role_binding(role: str, namespace: str) -> Object:
+def make_role_binding(role: str, namespace: str) -> Object:
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
@@ -359,9 +376,9 @@ def role_binding(role: str, namespace: str) -> Object:
 
 @pytest.mark.alone
 def test_operator_process_is_never_refused(installation: Installation, tmp_path: Path) -> None:
-    """It runs under the chart's roles, from start to deletion, and is never refused."""
+    """The API server refuses no request of an operator with the chart's roles, from start to deletion."""
     api, namespace = installation.api, installation.served_namespace
-    wait_for(lambda: not terminating_namespaces(api), "the namespaces of earlier tests are gone", 120)
+    wait_for(lambda: not list_terminating_namespaces(api), "the namespaces of earlier tests are gone", 120)
     with run_operator_process(installation, tmp_path) as metrics:
         training = api.create(TRAINING, namespace)
         job = f"{collection('ray.io/v1', 'rayjobs', namespace)}/{names.child_name('OfflineTraining', 'clone', 1, 1)}"
@@ -382,8 +399,8 @@ def test_operator_process_is_never_refused(installation: Installation, tmp_path:
     assert 'code="403"' not in metrics_text
 
 
-def terminating_namespaces(api: ApiServer) -> list[str]:
-    """Return the namespaces that are being deleted: any write into one is refused with a 403."""
+def list_terminating_namespaces(api: ApiServer) -> list[str]:
+    """Return the namespaces that are being deleted. A write into such a namespace is refused with a 403."""
     items = api.request("GET", "/api/v1/namespaces")["items"]
     return [item["metadata"]["name"] for item in items if "deletionTimestamp" in item["metadata"]]
 
@@ -402,7 +419,10 @@ def run_operator_process(installation: Installation, folder: Path) -> Iterator[C
         f"{name}={replacements.get(name, value)}"
         for name, value in (a.split("=", 1) for a in container["args"])
     ]
-    environment = {**os.environ, "KUBECONFIG": str(write_token_kubeconfig(installation.token(), folder))}
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(write_token_kubeconfig(installation.create_token(), folder)),
+    }
     command = [sys.executable, "-m", "hindcast_operator", *arguments]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -427,4 +447,4 @@ def exists(api: ApiServer, path: str) -> bool:
 
 def list_events(api: ApiServer, namespace: str, uid: str) -> list[Object]:
     events = api.request("GET", collection("v1", "events", namespace))["items"]
-    return [about for about in events if about["involvedObject"].get("uid") == uid]
+    return [event for event in events if event["involvedObject"].get("uid") == uid]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from admission_specs import changed_spec, document
+from admission_specs import changed_spec, make_document
 from ruamel.yaml import YAML
 
 from api_server import ApiServer, Object
@@ -26,9 +26,9 @@ def run_hindcast(*arguments: str, kubeconfig: Path | None = None) -> subprocess.
 
 @pytest.fixture
 def training(api: ApiServer, namespace: str) -> Object:
-    """A training that waits for a GPU, with its head's and its learner's pod."""
+    """A training that waits for a GPU, with pods of the head, the learner and the submitter."""
     resource = api.create(
-        document("OfflineTraining", changed_spec("OfflineTraining", {}), "clone"), namespace
+        make_document("OfflineTraining", changed_spec("OfflineTraining", {}), "clone"), namespace
     )
     transition_time = {"lastTransitionTime": resource["metadata"]["creationTimestamp"]}
     message = "no node can run the learner's pod"
@@ -45,16 +45,16 @@ def training(api: ApiServer, namespace: str) -> Object:
     }
     for pool, conditions in (
         ("head", [{"type": "Ready", "status": "True"}]),
-        ("learner", [unschedulable_condition()]),
+        ("learner", [make_unschedulable_condition()]),
         ("submitter", []),
     ):
-        pod = api.create(pool_pod(pool), namespace)
+        pod = api.create(make_pod(pool), namespace)
         phase = "Running" if pool == "head" else "Pending"
         api.merge(pod, {"status": {"phase": phase, "conditions": conditions}}, "/status")
     return api.merge(resource, {"status": status}, "/status")
 
 
-def pool_pod(pool: str) -> Object:
+def make_pod(pool: str) -> Object:
     labels = {
         names.KIND_LABEL: "OfflineTraining",
         names.NAME_LABEL: "clone",
@@ -62,12 +62,12 @@ def pool_pod(pool: str) -> Object:
         names.ATTEMPT_LABEL: "1",
         "hindcast.dev/pool": pool,
     }
-    # A scheduler that is not there, so that nobody else looks at it.
+    # No scheduler has this name, so the pod's conditions stay as the test sets them.
     spec = {"schedulerName": "none", "containers": [{"name": "ray", "image": "none"}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pool, "labels": labels}, "spec": spec}
 
 
-def unschedulable_condition() -> Object:
+def make_unschedulable_condition() -> Object:
     message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     return {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
 
@@ -79,8 +79,8 @@ def test_status_explains_waiting_training(namespace: str, training: Object) -> N
     assert "Starting (Unschedulable)" in process.stdout
     assert "add GPU nodes or lower spec.learners.gpus" in " ".join(process.stdout.split())
     assert process.stdout.splitlines()[-1].strip() == f"kubectl describe pod learner -n {namespace}"
-    document = json.loads(run_hindcast("status", "otr/clone", "-n", namespace, "--json").stdout)
-    assert {pool["pool"]: pool["ready"] for pool in document["pools"]} == {
+    status_document = json.loads(run_hindcast("status", "otr/clone", "-n", namespace, "--json").stdout)
+    assert {pool["pool"]: pool["ready"] for pool in status_document["pools"]} == {
         "head": 1,
         "learner": 0,
         "submitter": 0,
@@ -95,8 +95,8 @@ def test_logs_of_unstarted_driver_fail_with_reason(namespace: str, training: Obj
     )
 
 
-def test_status_of_fresh_object_and_of_unknown_name(api: ApiServer, namespace: str) -> None:
-    api.create(document("OfflineRecording", changed_spec("OfflineRecording", {}), "expert"), namespace)
+def test_status_of_new_object_and_unknown_name_is_explained(api: ApiServer, namespace: str) -> None:
+    api.create(make_document("OfflineRecording", changed_spec("OfflineRecording", {}), "expert"), namespace)
     process = run_hindcast("status", "recording/expert", "-n", namespace)
     assert "The operator has not seen it yet." in process.stdout
     process = run_hindcast("status", "recording/expect", "-n", namespace)
@@ -121,7 +121,7 @@ def test_status_without_rights_fails_with_one_line(
 
 
 def write_kubeconfig_of_user(file: Path, token: str) -> Path:
-    """The tests' kubeconfig with another user."""
+    """Write the tests' kubeconfig with another user."""
     config = YAML(typ="safe", pure=True).load(Path(os.environ["KUBECONFIG"]))
     config["users"] = [{"name": entry["name"], "user": {"token": token}} for entry in config["users"]]
     file.write_text(json.dumps(config))

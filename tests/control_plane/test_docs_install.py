@@ -1,7 +1,8 @@
 """docs/install.md on a real API server: its commands work, in their order.
 
-A block's second word says where it can be run: `cluster`, an API server; `node`, where pods run (tests/e2e do the
-same with images of their own); `kind`, a machine with kind; `never`, with something that only the reader has.
+The second word after the backticks of a block tells where it can run: `cluster`, with an API server; `node`, in a
+cluster that runs pods (tests/e2e do the same with their own images); `kind`, on a machine with kind; `never`, only with
+something that the reader has.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hindcast_operator.planning import Reason
 PAGE = ROOT / "docs" / "install.md"
 TEXT = PAGE.read_text()
 BLOCK = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Nothing becomes ready where no pods run. The definitions were there before the release.
+# Without nodes nothing becomes ready, so --wait is dropped. The CRDs exist before the release, so it takes them over.
 HELM = """
 helm() {
   local words=()
@@ -32,7 +33,7 @@ helm() {
 """
 
 
-def blocks(where: str) -> list[str]:
+def find_blocks(where: str) -> list[str]:
     return [code for language, place, code in BLOCK.findall(TEXT) if language == "bash" and place == where]
 
 
@@ -45,11 +46,11 @@ def folder(api: ApiServer, tmp_path: Path) -> Iterator[Path]:
         if file_comment := re.match(r"#\s*(\S+\.yaml)", code):
             (tmp_path / file_comment[1]).write_text(code)
     yield tmp_path
-    quiet = "helm uninstall hindcast --namespace hindcast-system --ignore-not-found; kubectl delete --ignore-not-found "
-    subprocess.run(
-        ["bash", "-c", f"{quiet} namespace/team-a secret/storage-credentials pvc/data --wait=false"],
-        check=False,
+    uninstall = "helm uninstall hindcast --namespace hindcast-system --ignore-not-found"
+    delete = (
+        "kubectl delete --ignore-not-found namespace/team-a secret/storage-credentials pvc/data --wait=false"
     )
+    subprocess.run(["bash", "-c", f"{uninstall}; {delete}"], check=False)
     api.apply_crds(sorted((ROOT / "crds").glob("*.yaml")))
 
 
@@ -58,26 +59,26 @@ def test_commands_of_page_work_in_order(folder: Path) -> None:
     for program in ("helm", "kubectl"):
         tool(program)
     script = "\n".join(
-        ["set -euo pipefail", HELM, *(f"echo '## {n}'\n{b}" for n, b in enumerate(blocks("cluster")))]
+        ["set -euo pipefail", HELM, *(f"echo '## {n}'\n{b}" for n, b in enumerate(find_blocks("cluster")))]
     )
     process = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=os.environ, capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, f"{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
     outputs = re.split(r"^## \d+\n", process.stdout, flags=re.MULTILINE)[1:]
-    assert [word for word in outputs[block_index("auth can-i")].split() if word in ("yes", "no")] == [
+    assert [word for word in outputs[find_block_index("auth can-i")].split() if word in ("yes", "no")] == [
         "yes",
         "no",
     ]
     for command in ("kubectl apply", "helm uninstall"):
         assert {"cartpole-expert", "cartpole-bc"} <= set(
-            re.findall(r"cartpole-\w+", outputs[block_index(command)])
+            re.findall(r"cartpole-\w+", outputs[find_block_index(command)])
         )
     assert outputs[-1].count("deleted") == 2
 
 
-def block_index(command: str) -> int:
-    (number,) = [number for number, block in enumerate(blocks("cluster")) if command in block]
+def find_block_index(command: str) -> int:
+    (number,) = [number for number, block in enumerate(find_blocks("cluster")) if command in block]
     return number
 
 
@@ -90,7 +91,7 @@ def test_every_block_names_where_it_runs() -> None:
 
 
 def test_kind_block_matches_e2e_script() -> None:
-    (code,) = blocks("kind")
+    (code,) = find_blocks("kind")
     script = (ROOT / "tools" / "e2e.sh").read_text()
     version = re.search(r"^KUBERAY_VERSION=(\S+)", script, re.MULTILINE)
     charts = re.search(r"^KUBERAY_CHARTS=(\S+)", script, re.MULTILINE)

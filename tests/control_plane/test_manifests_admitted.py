@@ -14,13 +14,13 @@ from hindcast_operator.manifests import build, effective_resource
 from hindcast_operator.manifests.build import render
 from manifest_examples import attempt_of, defaults, recording, templates, training
 
-LONG = "a" * 36
+LONG_NAME = "a" * 36
 PLATFORM = defaults(
     allowAutoscaling=True,
     cluster={"env": [{"name": "REGION", "value": "on"}], "imagePullSecrets": [{"name": "registry"}]},
     runPolicy={"stallTimeoutSeconds": 600},
 )
-FULL: dict[str, Any] = {
+FULL_CLUSTER: dict[str, Any] = {
     "imagePullPolicy": "IfNotPresent",
     "code": {"configMap": {"name": "code"}, "runtimeEnv": {"env_vars": {"A": "on"}, "pip": ["x"]}},
     "env": [{"name": "T", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}}],
@@ -40,29 +40,31 @@ FULL: dict[str, Any] = {
         "learner": {"spec": {"containers": [{"name": "ray", "resources": {"limits": {"cpu": "2"}}}]}},
     },
 }
-INTERVAL = {"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}}
+AUTOSCALED_PIPELINE = {"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}}
 RESOURCES = {
     "recording": recording(),
     "recording of an expert": recording(
-        LONG, revision=9999, policy={"train": {"stop": {"iterations": 2}}}, cluster=FULL
+        LONG_NAME, revision=9999, policy={"train": {"stop": {"iterations": 2}}}, cluster=FULL_CLUSTER
     ),
     "training": training(learners={"gpus": 2, "replicas": 2}),
     "training in the learner's process": training(pipeline={"dataWorkers": {"replicas": 0}}),
-    "training with everything": training(LONG, revision=9999, pipeline=INTERVAL, cluster=FULL),
+    "training with everything": training(
+        LONG_NAME, revision=9999, pipeline=AUTOSCALED_PIPELINE, cluster=FULL_CLUSTER
+    ),
 }
-examples = pytest.mark.parametrize("resource", RESOURCES.values(), ids=RESOURCES)
+each_resource = pytest.mark.parametrize("resource", RESOURCES.values(), ids=RESOURCES)
 
 
 @pytest.fixture
 def restricted_namespace(api: ApiServer, namespace: str) -> str:
-    """The namespace, under restricted Pod Security."""
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    """The namespace, with the Pod Security level `restricted`."""
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    api.merge(space, {"metadata": {"labels": labels}})
+    api.merge(manifest, {"metadata": {"labels": labels}})
     return namespace
 
 
-def manifests_in(namespace: str, resource: Resource, number: int = 1) -> list[Object]:
+def build_manifests_in(namespace: str, resource: Resource, number: int = 1) -> list[Object]:
     attempt = attempt_of(resource, number=number, uid="").model_copy(update={"namespace": namespace})
     return build(effective_resource(resource, PLATFORM), attempt)
 
@@ -73,34 +75,34 @@ def build_pods(job: Object, namespace: str) -> Iterator[Object]:
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
-@examples
+@each_resource
 def test_objects_and_pods_are_admitted(api: ApiServer, restricted_namespace: str, resource: Resource) -> None:
-    manifests = manifests_in(restricted_namespace, resource, number=999)
+    manifests = build_manifests_in(restricted_namespace, resource, number=999)
     for manifest in manifests:
         response = api.create(manifest)
-        assert prune_to_sent(manifest, response) == []
+        assert find_dropped_fields(manifest, response) == []
     for pod in build_pods(manifests[-1], restricted_namespace):
         api.create(pod, dryRun="All")
 
 
-def prune_to_sent(sent: Any, stored: Any, path: str = "") -> list[str]:
-    """Fields that were sent and are not stored."""
+def find_dropped_fields(sent: Any, stored: Any, path: str = "") -> list[str]:
+    """Return the paths of fields that were sent but are not stored."""
     if isinstance(sent, dict):
         missing = [f"{path}.{key}" for key in sent if key not in stored]
         return missing + [
-            p for k in sent if k in stored for p in prune_to_sent(sent[k], stored[k], f"{path}.{k}")
+            p for k in sent if k in stored for p in find_dropped_fields(sent[k], stored[k], f"{path}.{k}")
         ]
     if isinstance(sent, list):
         return [
             p
             for i, (a, b) in enumerate(zip(sent, stored, strict=True))
-            for p in prune_to_sent(a, b, f"{path}[{i}]")
+            for p in find_dropped_fields(a, b, f"{path}[{i}]")
         ]
     return []
 
 
 def test_restricted_namespace_refuses_unrestricted_pod(api: ApiServer, restricted_namespace: str) -> None:
-    manifests = manifests_in(restricted_namespace, recording())
+    manifests = build_manifests_in(restricted_namespace, recording())
     for manifest in manifests[:-1]:
         api.create(manifest)
     for pod in build_pods(manifests[-1], restricted_namespace):
@@ -123,12 +125,12 @@ def test_rendered_resource_equals_stored_one(api: ApiServer, namespace: str) -> 
 
 
 def test_run_may_only_get_and_patch_its_config_map(api: ApiServer, namespace: str) -> None:
-    manifests = manifests_in(namespace, training())
+    manifests = build_manifests_in(namespace, training())
     for manifest in manifests[:-1]:
         api.create(manifest)
     account = manifests[1]["metadata"]["name"]
 
-    def may(verb: str, resource: str, name: str = "", group: str = "") -> bool:
+    def is_permitted(verb: str, resource: str, name: str = "", group: str = "") -> bool:
         attributes = {
             "namespace": namespace,
             "verb": verb,
@@ -149,8 +151,8 @@ def test_run_may_only_get_and_patch_its_config_map(api: ApiServer, namespace: st
         return bool(answer["status"]["allowed"])
 
     child, next_child = "clone-t1-1", "clone-t1-2"
-    wait_for(lambda: may("get", "configmaps", child), "the API server has heard of the new role")
-    assert may("patch", "configmaps", child)
+    wait_for(lambda: is_permitted("get", "configmaps", child), "the API server applies the new role")
+    assert is_permitted("patch", "configmaps", child)
     forbidden = [
         ("update", "configmaps", child, ""),
         ("delete", "configmaps", child, ""),
@@ -163,13 +165,16 @@ def test_run_may_only_get_and_patch_its_config_map(api: ApiServer, namespace: st
         ("patch", "offlinetrainings", "clone", "hindcast.dev"),
         ("get", "rayjobs", child, "ray.io"),
     ]
-    assert [request for request in forbidden if may(*request)] == []
+    assert [request for request in forbidden if is_permitted(*request)] == []
 
-    # The next attempt's role takes the voice of this one.
-    role = manifests_in(namespace, training(), number=2)[2]
+    # The next attempt's Role takes the rights from this attempt.
+    role = build_manifests_in(namespace, training(), number=2)[2]
     api.apply(role, "hindcast-operator")
-    wait_for(lambda: may("patch", "configmaps", next_child), "the API server has heard of the changed role")
-    assert not may("patch", "configmaps", child)
+    wait_for(
+        lambda: is_permitted("patch", "configmaps", next_child),
+        "the API server applies the changed role",
+    )
+    assert not is_permitted("patch", "configmaps", child)
 
 
 def test_sizes_are_stored_in_status(api: ApiServer, namespace: str) -> None:

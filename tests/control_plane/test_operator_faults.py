@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from fake_kuberay import SUCCESS_OUTCOME, Outcome, PlayKubeRay
 from operator_process import RunOperator
-from resources import Team, recording
+from resources import TeamNamespace, make_recording
 
 from api_server import ApiServer, wait_for
 from hindcast_operator.control.faults import EXIT_CODE, WRITES
 
-WALKS = recording()
+WALKS = make_recording()
 
 
 def fault_points(*writes: str) -> list[str]:
@@ -27,9 +27,9 @@ CREATIONS = fault_points(
     "create-rolebinding",
     "create-rayjob",
 )
-# Each phase: what the user does, where the operator dies one time after the other, and the state in the end.
-# An event that the operator was killed at is not posted later, so its two points need two transitions. Without a state
-# in the end, the next change meets an attempt that is half made.
+# Each phase: the user's change, the fault points at which one operator after the other is killed, and the final state.
+# Without a final state, the next change meets an attempt that is only partly created. If the operator is killed while
+# it posts an event, the event is not posted again, so the two fault points of events are in two phases.
 SECOND_ATTEMPT_CHANGE = {
     "suspend": False,
     "runners": {"replicas": 2},
@@ -65,45 +65,47 @@ def test_every_write_has_a_fault_point() -> None:
 def test_kill_before_and_after_each_write_gives_same_end(
     api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    team, kuberay = Team(api, namespace), play_kuberay(second_attempt_succeeds)
+    team, kuberay = TeamNamespace(api, namespace), play_kuberay(second_attempt_succeeds)
     num_kills = 0
-    for change, faults, goal in PHASES:
-        team.apply(recording(**change))
+    for change, faults, final_state in PHASES:
+        team.apply(make_recording(**change))
         for fault in faults:
             with run_operator(fault=fault) as operator:
                 wait_for(lambda operator=operator: operator.exit_code() is not None, f"dies at {fault}")
                 assert operator.exit_code() == EXIT_CODE, operator.log.read_text()[-3000:]
                 num_kills += 1
-        if goal is not None:
+        if final_state is not None:
             with run_operator():
-                team.wait_for_state(WALKS, goal)
+                team.wait_for_state(WALKS, final_state)
     assert num_kills == 2 * len(WRITES)
     assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == {
         "walks-r1-1": 1,
         "walks-r1-2": 1,
     }
-    assert stable_part(team.status(WALKS)) == run_without_faults(api, namespace, run_operator, kuberay)
+    assert remove_unstable_fields(team.status(WALKS)) == run_without_faults(
+        api, namespace, run_operator, kuberay
+    )
 
 
 def run_without_faults(
     api: ApiServer, namespace: str, run_operator: RunOperator, kuberay: Any
 ) -> dict[str, Any]:
     """Return the final status of the same changes without any kill."""
-    team = Team(api, namespace)
+    team = TeamNamespace(api, namespace)
     team.delete(WALKS, "Foreground")
     wait_for(lambda: team.get(WALKS) is None, "the recording is gone")
     with run_operator():
-        for change, _, goal in PHASES:
-            if goal is not None:
-                team.apply(recording(**change))
-                team.wait_for_state(WALKS, goal)
-        return stable_part(team.status(WALKS))
+        for change, _, final_state in PHASES:
+            if final_state is not None:
+                team.apply(make_recording(**change))
+                team.wait_for_state(WALKS, final_state)
+        return remove_unstable_fields(team.status(WALKS))
 
 
-def stable_part(status: Any) -> Any:
-    """Return a status without the parts that differ between runs: times and uids."""
+def remove_unstable_fields(status: Any) -> Any:
+    """Return a status without the fields that differ between runs, such as times and uids."""
     if isinstance(status, list):
-        return [stable_part(entry) for entry in status]
+        return [remove_unstable_fields(entry) for entry in status]
     if not isinstance(status, dict):
         return status
     unstable_fields = {
@@ -118,4 +120,6 @@ def stable_part(status: Any) -> Any:
         "activeSeconds",
         "observedGeneration",
     }
-    return {name: stable_part(value) for name, value in status.items() if name not in unstable_fields}
+    return {
+        name: remove_unstable_fields(value) for name, value in status.items() if name not in unstable_fields
+    }

@@ -1,4 +1,4 @@
-"""KubeRay that is not there yet, or does not answer."""
+"""The operator in a cluster without KubeRay, and with a KubeRay that does not answer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from fake_kuberay import PlayKubeRay
 from operator_process import RunOperator
-from resources import Team, recording
+from resources import TeamNamespace, make_recording
 
 from api_server import ApiServer, RefusalError, collection, wait_for
 
-WALKS = recording()
+WALKS = make_recording()
 DEFINITIONS = collection("apiextensions.k8s.io/v1", "customresourcedefinitions")
 
 
@@ -25,14 +25,15 @@ def without_kuberay(api: ApiServer) -> Iterator[None]:
 
 
 def _set_served(api: ApiServer, is_served: bool) -> None:
-    """Serve KubeRay's kinds or not: for clients this is like adding and removing them, but no object is lost."""
+    """Serve KubeRay's kinds, or stop serving them. Clients see no difference to adding or removing the CRDs."""
     for plural in ("rayjobs", "rayclusters"):
         path = f"{DEFINITIONS}/{plural}.ray.io"
         versions = range(len(api.request("GET", path)["spec"]["versions"]))
-        change = [
-            {"op": "replace", "path": f"/spec/versions/{at}/served", "value": is_served} for at in versions
+        patch = [
+            {"op": "replace", "path": f"/spec/versions/{index}/served", "value": is_served}
+            for index in versions
         ]
-        api.request("PATCH", path, change, "application/json-patch+json")
+        api.request("PATCH", path, patch, "application/json-patch+json")
     wait_for(lambda: _has_ray_jobs(api) is is_served, f"RayJobs are served: {is_served}")
 
 
@@ -54,10 +55,13 @@ def test_kuberay_installed_after_operator_starts_waiting_run(
     run_operator: RunOperator,
     play_kuberay: PlayKubeRay,
 ) -> None:
-    team = Team(api, namespace)
+    team = TeamNamespace(api, namespace)
     with run_operator():
         team.apply(WALKS)
-        wait_for(lambda: team.condition(WALKS, "Ready") == ("False", "KubeRayNotInstalled"), "it says so")
+        wait_for(
+            lambda: team.find_condition(WALKS, "Ready") == ("False", "KubeRayNotInstalled"),
+            "the condition is reported",
+        )
         _set_served(api, True)
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded")
@@ -69,14 +73,15 @@ def test_silent_kuberay_is_reported(
 ) -> None:
     from hindcast_operator.planning import diagnosis
 
-    assert diagnosis.KUBERAY_SILENCE_SECONDS < 60, "the product says so within a minute"
+    assert diagnosis.KUBERAY_SILENCE_SECONDS < 60, "the operator reports it within a minute"
     setup = "import hindcast_operator.planning.diagnosis as d; d.KUBERAY_SILENCE_SECONDS = 3"
-    team = Team(api, namespace)
+    team = TeamNamespace(api, namespace)
     with run_operator(setup=setup):
         team.apply(WALKS)
         start_time = time.monotonic()
         wait_for(
-            lambda: team.condition(WALKS, "ClusterReady") == ("False", "KubeRayNotAnswering"), "it says so"
+            lambda: team.find_condition(WALKS, "ClusterReady") == ("False", "KubeRayNotAnswering"),
+            "the condition is reported",
         )
         assert time.monotonic() - start_time >= 2
         assert team.status(WALKS)["state"] == "Starting"

@@ -1,21 +1,23 @@
-"""What keeps an attempt from being made or from starting: named, and healed when it goes."""
+"""Obstacles to the creation or the start of an attempt are reported, and the run continues when they are removed."""
 
 from __future__ import annotations
 
 import pytest
 from fake_kuberay import FakeKubeRay, PlayKubeRay, current_timestamp, never_ends
 from operator_process import RunOperator
-from resources import Team, recording
+from resources import TeamNamespace, make_recording
 
 from api_server import ApiServer, Object, collection, wait_for
 
-WALKS = recording()
-SOONER = "import hindcast_operator.control.startup as s; s._FIRST_RETRY = s._LONGEST_RETRY = 1.0"
+WALKS = make_recording()
+FAST_RETRIES = (
+    "import hindcast_operator.control.startup as s; s._FIRST_RETRY_SECONDS = s._MAX_RETRY_SECONDS = 1.0"
+)
 
 
 @pytest.fixture
-def team(api: ApiServer, namespace: str) -> Team:
-    return Team(api, namespace)
+def team(api: ApiServer, namespace: str) -> TeamNamespace:
+    return TeamNamespace(api, namespace)
 
 
 GROUP = {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray", "image": "ray"}]}}}
@@ -33,14 +35,17 @@ FOREIGN_OBJECTS = [
 
 @pytest.mark.parametrize("foreign_object", FOREIGN_OBJECTS, ids=lambda document: document["kind"])
 def test_foreign_object_with_needed_name_is_reported(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, foreign_object: Object
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay, foreign_object: Object
 ) -> None:
     kind, name = foreign_object["kind"], foreign_object["metadata"]["name"]
     path = f"{team.api.path_of(foreign_object, team.namespace)}/{name}"
     version = team.api.create(foreign_object, team.namespace)["metadata"]["resourceVersion"]
-    with run_operator(setup=SOONER):
+    with run_operator(setup=FAST_RETRIES):
         team.apply(WALKS)
-        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "NameConflict"), "it says so")
+        wait_for(
+            lambda: team.find_condition(WALKS, "Stalled") == ("True", "NameConflict"),
+            "the condition is reported",
+        )
         assert f"{kind}/{name}" in team.status(WALKS)["message"]
         assert team.api.request("GET", path)["metadata"]["resourceVersion"] == version
         team.api.delete(path)
@@ -49,15 +54,18 @@ def test_foreign_object_with_needed_name_is_reported(
 
 
 def test_quota_for_ray_jobs_is_reported_and_retried(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
     path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
-    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota counts")
-    with run_operator(setup=SOONER) as operator:
+    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota is in effect")
+    with run_operator(setup=FAST_RETRIES) as operator:
         team.apply(WALKS)
-        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it says so")
+        wait_for(
+            lambda: team.find_condition(WALKS, "Stalled") == ("True", "CreationRefused"),
+            "the condition is reported",
+        )
         assert "exceeded quota" in team.status(WALKS)["message"]
         assert operator.has_logged("state changed")
         team.api.delete(path)
@@ -65,33 +73,35 @@ def test_quota_for_ray_jobs_is_reported_and_retried(
         team.wait_for_state(WALKS, "Succeeded", 90)
 
 
-def test_spec_edited_during_refused_creation_is_used(team: Team, run_operator: RunOperator) -> None:
-    """The driver once read the old spec in the ConfigMap and waited for pods that the new RayJob does not have."""
+def test_spec_edited_during_refused_creation_is_used(team: TeamNamespace, run_operator: RunOperator) -> None:
+    """Regression: the driver read the old spec in the ConfigMap and waited for pods that the new RayJob lacks."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
     path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
-    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota counts")
-    with run_operator(setup=SOONER):
-        team.apply(recording(runners={"replicas": 4}))
-        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it is refused")
-        assert "rayJobName" not in team.status(WALKS), "there is none"
-        team.apply(recording(runners={"replicas": 1}))
+    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota is in effect")
+    with run_operator(setup=FAST_RETRIES):
+        team.apply(make_recording(runners={"replicas": 4}))
+        wait_for(
+            lambda: team.find_condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it is refused"
+        )
+        assert "rayJobName" not in team.status(WALKS), "there is no RayJob"
+        team.apply(make_recording(runners={"replicas": 1}))
         team.api.delete(path)
-        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
         group = team.api.get("RayJob", team.namespace, "walks-r1-1")["spec"]["rayClusterSpec"]
         resource_text = team.api.get("ConfigMap", team.namespace, "walks-r1-1")["data"]["resource.yaml"]
         assert (group["workerGroupSpecs"][0]["replicas"], "replicas: 4" in resource_text) == (1, False)
         assert team.status(WALKS)["resolved"]["pools"]["runner"]["pods"]["value"] == 1
 
 
-def test_refused_submitter_is_reported_from_events(team: Team, run_operator: RunOperator) -> None:
-    """KubeRay sets the RayJob to Running once it has created the submitter's Job, which may never get its pod."""
+def test_refused_submitter_is_reported_from_events(team: TeamNamespace, run_operator: RunOperator) -> None:
+    """KubeRay sets the RayJob to Running as soon as the submitter's Job exists, even if the Job never gets a pod."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-pods"}}
     team.api.create(quota | {"spec": {"hard": {"pods": "0"}}}, team.namespace)
     kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
-        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
         template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "submitter", "image": "ray"}]}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "walks-r1-1"}}
         team.api.create(job | {"spec": {"template": template}}, team.namespace)
@@ -99,17 +109,19 @@ def test_refused_submitter_is_reported_from_events(team: Team, run_operator: Run
             "walks-r1-1", jobDeploymentStatus="Running", jobStatus="PENDING", startTime=current_timestamp()
         )
         wait_for(
-            lambda: team.condition(WALKS, "ClusterReady") == ("False", "QuotaExceeded"), "it says so", 30
+            lambda: team.find_condition(WALKS, "ClusterReady") == ("False", "QuotaExceeded"),
+            "the condition is reported",
+            30,
         )
         assert "submitter" in team.status(WALKS)["message"]
         team.wait_for_event(WALKS, "QuotaExceeded")
 
 
-def test_unschedulable_pod_is_named(team: Team, run_operator: RunOperator) -> None:
+def test_unschedulable_pod_is_named(team: TeamNamespace, run_operator: RunOperator) -> None:
     kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
-        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
         job = team.api.get("RayJob", team.namespace, "walks-r1-1")
         kuberay.set_status("walks-r1-1", jobDeploymentStatus="Initializing")
         group = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]
@@ -121,18 +133,23 @@ def test_unschedulable_pod_is_named(team: Team, run_operator: RunOperator) -> No
         spec = group["spec"] | {"nodeSelector": {"no": "such-node"}}
         team.api.create(pod | {"spec": spec}, team.namespace)
         wait_for(
-            lambda: team.condition(WALKS, "ClusterReady") == ("False", "Unschedulable"), "it says so", 30
+            lambda: team.find_condition(WALKS, "ClusterReady") == ("False", "Unschedulable"),
+            "the condition is reported",
+            30,
         )
         assert "runner-1 (runner)" in team.status(WALKS)["message"]
 
 
 def test_refused_spec_is_reported_and_runs_after_correction(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     play_kuberay()
     with run_operator():
-        team.apply(recording(output={"path": "relative/walks"}))
-        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "RefusedByPlatform"), "it says so")
-        assert team.ray_jobs() == set()
-        team.apply(recording(output={"path": "s3://bucket/walks"}, revision=2))
+        team.apply(make_recording(output={"path": "relative/walks"}))
+        wait_for(
+            lambda: team.find_condition(WALKS, "Stalled") == ("True", "RefusedByPlatform"),
+            "the condition is reported",
+        )
+        assert team.ray_job_names() == set()
+        team.apply(make_recording(output={"path": "s3://bucket/walks"}, revision=2))
         team.wait_for_state(WALKS, "Succeeded")

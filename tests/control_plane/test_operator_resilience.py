@@ -1,4 +1,4 @@
-"""Two replicas, a faulty connection, an API server that dies: the final status is right, and nothing runs twice."""
+"""With two replicas, a faulty connection or a killed API server, every run ends correctly and runs only once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 from chaos_proxy import ChaosProxy
 from fake_kuberay import FakeKubeRay, PlayKubeRay, never_ends, succeeds_at_once
 from operator_process import OperatorProcess, RunOperator
-from resources import Team, recording, training
+from resources import TeamNamespace, make_recording, make_training
 
 from api_server import ApiServer, Object, collection, wait_for
 
-WALKS = recording()
+WALKS = make_recording()
 CLUSTER = Path(__file__).parents[3] / "shared" / "cluster" / "cluster"
 LEASE = ("--lease-name", "leader", "--lease-seconds", "3")
 
 
 @pytest.fixture
-def team(api: ApiServer, namespace: str) -> Team:
-    return Team(api, namespace)
+def team(api: ApiServer, namespace: str) -> TeamNamespace:
+    return TeamNamespace(api, namespace)
 
 
 def is_leader(operator: OperatorProcess) -> bool:
@@ -37,30 +37,32 @@ def assert_each_ran_once(kuberay: FakeKubeRay, children: set[str]) -> None:
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_other_replica_takes_over_after_end_of_leader(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, end: str
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay, end: str
 ) -> None:
     kuberay, flags = play_kuberay(never_ends), ("--lease-namespace", team.namespace, *LEASE)
     with run_operator(*flags) as first:
         wait_for(lambda: is_leader(first), "the first replica leads")
         with run_operator(*flags) as second:
-            with urllib.request.urlopen(f"http://127.0.0.1:{second.port()}/healthz", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{second.wait_for_port()}/healthz", timeout=5
+            ) as answer:
                 assert answer.status == 200
             team.apply(WALKS)
             team.wait_for_state(WALKS, "Running")
             assert not is_leader(second)
-            assert second.num_writes() == 0
+            assert second.read_num_writes() == 0
             start_time = time.monotonic()
             getattr(first, end)()
             wait_for(lambda: is_leader(second), "the second replica leads")
             assert time.monotonic() - start_time < 3 + 3 * 3 / 7 + 3, (
-                "within the lease, and what a busy machine adds"
+                "the lease's duration, three retry intervals, and a reserve for a busy machine"
             )
             kuberay.script = succeeds_at_once
             team.wait_for_state(WALKS, "Succeeded")
     assert_each_ran_once(kuberay, {"walks-r1-1"})
 
 
-def test_leader_exits_when_lease_is_taken(team: Team, run_operator: RunOperator) -> None:
+def test_leader_exits_when_lease_is_taken(team: TeamNamespace, run_operator: RunOperator) -> None:
     with run_operator("--lease-namespace", team.namespace, *LEASE) as operator:
         wait_for(lambda: is_leader(operator), "it leads")
         path = f"{collection('coordination.k8s.io/v1', 'leases', team.namespace)}/leader"
@@ -73,15 +75,15 @@ def test_leader_exits_when_lease_is_taken(team: Team, run_operator: RunOperator)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.timeout(400)
 def test_runs_succeed_over_faulty_connection(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, seed: int
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay, seed: int
 ) -> None:
     kuberay = play_kuberay()
     configuration = team.api.client.configuration
-    documents: list[Object] = [recording(f"walks-{number}") for number in range(4)]
-    documents += [training(f"clone-{number}", input=_input(number)) for number in range(4)]
+    documents: list[Object] = [make_recording(f"walks-{number}") for number in range(4)]
+    documents += [make_training(f"clone-{number}", input=_input_of_clone(number)) for number in range(4)]
     with ChaosProxy(
         configuration.host, configuration.ssl_ca_cert, fraction=0.1, seed=seed
-    ).serving() as proxy:
+    ).serve_in_background() as proxy:
         with run_operator(server=proxy.url):
             for document in documents[:-1]:
                 team.apply(document)
@@ -96,22 +98,22 @@ def test_runs_succeed_over_faulty_connection(
         assert "answer lost" in proxy.fault_counts
         assert {"409", "410", "429", "500"} & set(proxy.fault_counts)
     doubles = {name for name, uids in kuberay.uids_by_name.items() if len(uids) > 1}
-    assert doubles <= {"walks-0-r1-1"}, "only the one that was applied anew may have had two"
+    assert doubles <= {"walks-0-r1-1"}, "only the re-created recording may have had two RayJobs"
     assert len(kuberay.uids_by_name) == len(documents)
 
 
-def _input(number: int) -> list[Object]:
+def _input_of_clone(number: int) -> list[Object]:
     return [{"recordingRef": {"name": f"walks-{number}"}}]
 
 
 def test_deletion_during_broken_watch_is_detected(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     """A list after `410 Gone` contains the existing objects, but does not report deleted ones."""
     play_kuberay(never_ends)
     configuration = team.api.client.configuration
     chaos = ChaosProxy(configuration.host, configuration.ssl_ca_cert, fraction=0.0, seed=3)
-    with chaos.serving() as proxy, run_operator(server=proxy.url):
+    with chaos.serve_in_background() as proxy, run_operator(server=proxy.url):
         team.apply(WALKS)
         team.wait_for_state(WALKS, "Running")
         proxy.break_watches(seconds=3)
@@ -121,14 +123,14 @@ def test_deletion_during_broken_watch_is_detected(
 
 @pytest.mark.alone
 def test_operator_survives_restart_of_api_server(
-    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     home = _find_own_control_plane()
     with run_operator(
         "--lease-namespace", team.namespace, "--lease-name", "l", "--lease-seconds", "300"
     ) as operator:
         team.apply(WALKS)
-        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
         _kill_api_server(home)
         wait_for(lambda: _restart_control_plane(home), "the API server is back", 200)
         kuberay = play_kuberay()
@@ -138,7 +140,7 @@ def test_operator_survives_restart_of_api_server(
 
 
 def _restart_control_plane(home: Path) -> bool:
-    """Start the missing processes. On a busy machine this may take longer than one try waits."""
+    """Start the missing processes. On a busy machine, one try may not suffice."""
     environment = os.environ | {"CLUSTER_HOME": str(home)}
     command = [str(CLUSTER), "control-plane"]
     return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
@@ -152,9 +154,9 @@ def _kill_api_server(home: Path) -> None:
 
 
 def _find_own_control_plane() -> Path:
-    """Folder of the control plane that the tests may kill: that of `../shared/cluster`, without a node."""
+    """Return the folder of a control plane that the tests may kill: one of `../shared/cluster` without a node."""
     home = Path(os.environ["KUBECONFIG"]).parents[1]
     pids = home / "log" / "pids"
     if not CLUSTER.exists() or not (pids / "kube-apiserver").exists() or (pids / "kubelet").exists():
-        pytest.skip("the API server is not ours to kill: that takes a control plane of ../shared/cluster")
+        pytest.skip("the tests may kill the API server only if ../shared/cluster started it, without a node")
     return home

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from fake_kuberay import PlayKubeRay, never_ends
 from operator_process import RunOperator, create_token, write_kubeconfig
-from resources import Team, recording
+from resources import TeamNamespace, make_recording
 
 from api_server import ApiServer, RefusalError, collection
 
-WALKS = recording()
+WALKS = make_recording()
 MERGE = "application/merge-patch+json"
 
 
 def test_run_may_only_access_its_config_map(
     api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay, tmp_path: Path
 ) -> None:
-    team = Team(api, namespace)
+    team = TeamNamespace(api, namespace)
     play_kuberay(never_ends)
     with run_operator():
         team.apply(WALKS)
@@ -47,8 +47,8 @@ def test_run_may_only_access_its_config_map(
 def test_changed_account_gets_rights_with_next_attempt(
     api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay, tmp_path: Path
 ) -> None:
-    """The binding once kept the first account, so that every later attempt was lost without a report."""
-    team = Team(api, namespace)
+    """Regression: the RoleBinding kept the first account, so every later attempt was lost without a report."""
+    team = TeamNamespace(api, namespace)
     play_kuberay(never_ends)
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other"}}, namespace)
     with run_operator():
@@ -60,21 +60,21 @@ def test_changed_account_gets_rights_with_next_attempt(
             for account in ("other", "walks-recording")
         ]
         path = f"{collection('v1', 'configmaps', namespace)}/walks-r1-2"
-        with ApiServer.of(str(kubeconfigs[0])) as run, ApiServer.of(str(kubeconfigs[1])) as former:
+        with ApiServer.of(str(kubeconfigs[0])) as run, ApiServer.of(str(kubeconfigs[1])) as former_account:
             assert run.request("GET", path)["data"]["intent"] == ""
-            assert_forbidden(former, "GET", path)
+            assert_forbidden(former_account, "GET", path)
 
 
-def _suspend_and_resume(team: Team, **changes: object) -> None:
-    team.apply(recording(suspend=True))
+def _suspend_and_resume(team: TeamNamespace, **changes: object) -> None:
+    team.apply(make_recording(suspend=True))
     team.wait_for_state(WALKS, "Suspended")
-    team.apply(recording(suspend=False, **changes))
+    team.apply(make_recording(suspend=False, **changes))
     team.wait_for_state(WALKS, "Running")
 
 
 def assert_forbidden(
-    run: ApiServer, method: str, path: str, body: object = None, content: str = "application/json"
+    run: ApiServer, method: str, path: str, body: object = None, content_type: str = "application/json"
 ) -> None:
     with pytest.raises(RefusalError) as error_info:
-        run.request(method, path, body, content)
+        run.request(method, path, body, content_type)
     assert error_info.value.status == 403, f"{method} {path}: {error_info.value}"

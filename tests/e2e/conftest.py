@@ -1,4 +1,4 @@
-"""End-to-end tests: a cluster that runs pods, KubeRay in it, the chart installed as a user installs it."""
+"""Fixtures of the end-to-end tests, which need a cluster that runs pods and KubeRay. They install the chart."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import e2e_cluster
 import pytest
 from e2e_kube import Kube
 
-# Long ones first, so that none begins last. Each process of pytest-xdist is given two of them to begin with.
-ORDER = [
+# The longest tests begin first. pytest-xdist gives each process two tests at the start, so the order pairs long tests
+# with short ones.
+TEST_ORDER = [
     "test_training_resumes_after_suspend_and_deleted_head",
     "test_cause_of_waiting_pods_is_reported",
     "test_recording_and_training_in_one_file_succeed",
@@ -28,11 +29,11 @@ ORDER = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Time for pods to start. Without a cluster the tests are skipped; where one is required, that fails."""
+    """Set timeouts and the order. Skip the tests without a cluster, unless HINDCAST_REQUIRE_CLUSTER=1 requires one."""
     own_items = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in own_items:
         item.add_marker(pytest.mark.timeout(1800))
-    items.sort(key=lambda item: ORDER.index(item.name) if item.name in ORDER else -1)
+    items.sort(key=lambda item: TEST_ORDER.index(item.name) if item.name in TEST_ORDER else -1)
     if os.environ.get("KUBECONFIG") or os.environ.get("HINDCAST_REQUIRE_CLUSTER") == "1":
         return
     reason = "needs a cluster that runs pods: set KUBECONFIG, or use `make e2e`"
@@ -45,13 +46,13 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The chart, installed by the first process of the session and removed by the last one."""
     base_folder = tmp_path_factory.getbasetemp()
     shared_folder = base_folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else base_folder
-    with _count_users(shared_folder) as before:
-        if before == 0:
-            e2e_cluster.install()
+    with _count_users(shared_folder) as num_users_before:
+        if num_users_before == 0:
+            e2e_cluster.install_chart()
     yield
-    with _count_users(shared_folder, -1) as before:
-        if before == 1:
-            e2e_cluster.uninstall()
+    with _count_users(shared_folder, -1) as num_users_before:
+        if num_users_before == 1:
+            e2e_cluster.uninstall_chart()
 
 
 @contextmanager
@@ -60,16 +61,16 @@ def _count_users(folder: Path, change: int = 1) -> Iterator[int]:
     with (folder / "users").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        before = int(file.read() or 0)
-        yield before
+        num_users_before = int(file.read() or 0)
+        yield num_users_before
         file.truncate(0)
-        file.write(str(before + change))
+        file.write(str(num_users_before + change))
 
 
 @pytest.fixture
 def kube(release: None, request: pytest.FixtureRequest) -> Iterator[Kube]:
-    """A fresh restricted namespace with storage."""
-    word = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
-    name = f"e2e-{word.removeprefix('test-')}"[:50].rstrip("-")
-    with e2e_cluster.namespace(f"{name}-{uuid.uuid4().hex[:5]}") as kube_namespace:
+    """A new restricted namespace with storage."""
+    test_name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+    name = f"e2e-{test_name.removeprefix('test-')}"[:50].rstrip("-")
+    with e2e_cluster.temporary_namespace(f"{name}-{uuid.uuid4().hex[:5]}") as kube_namespace:
         yield kube_namespace

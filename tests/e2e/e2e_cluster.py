@@ -1,11 +1,11 @@
-"""Images, storage and the chart that the tests bring to the cluster. Nothing here depends on the kind of cluster.
+"""Chart, namespaces and storage of the end-to-end tests, on any cluster. Environment variables:
 
 KUBECONFIG           the cluster; without it the tests are skipped
 E2E_RUNTIME_IMAGE    runtime image, present on the nodes (default hindcast-runtime:e2e)
 E2E_OPERATOR_IMAGE   operator image, present on the nodes (default hindcast-operator:e2e)
-E2E_STORAGE_CLASS    StorageClass for the runs' data; default: the cluster's default class, and where it has
-                     none, a folder of this machine, which must then be the only node
-E2E_KEEP             set: the release stays, since the cluster is deleted afterwards
+E2E_STORAGE_CLASS    StorageClass for the runs' data; default: the cluster's default class, or without one
+                     a folder of this machine, which must then be the only node
+E2E_KEEP             if set, the release is not uninstalled, because the cluster is deleted afterwards
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from e2e_kube import Kube, Object, run
 
 RUNTIME_IMAGE = os.environ.get("E2E_RUNTIME_IMAGE", "hindcast-runtime:e2e")
 OPERATOR_IMAGE = os.environ.get("E2E_OPERATOR_IMAGE", "hindcast-operator:e2e")
-SYSTEM = "hindcast-system"
+SYSTEM_NAMESPACE = "hindcast-system"
 RELEASE = "hindcast"
 CHART = Path(__file__).parents[2] / "charts" / "hindcast"
-DATA = "/data"
+DATA_FOLDER = "/data"
 _NAMESPACE_LABEL = "hindcast-e2e"
 _LABELS = {"pod-security.kubernetes.io/enforce": "restricted", _NAMESPACE_LABEL: ""}
 
 
-def values() -> Object:
-    """Values of the chart: a small node's sizes, data on the claim `data` of the run's namespace."""
+def make_chart_values() -> Object:
+    """Return the chart's values: sizes for a small node, and data on the claim `data` in the run's namespace."""
     small_pod = {"cpu": 0.1, "memory": "2Gi", "sharedMemory": "512Mi", "ephemeralStorage": "1Gi"}
     return {
         "image": OPERATOR_IMAGE,
@@ -40,11 +40,11 @@ def values() -> Object:
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
         "defaults": {
             "image": RUNTIME_IMAGE,
-            "storageRoot": DATA,
+            "storageRoot": DATA_FOLDER,
             "cluster": {
                 "imagePullPolicy": "IfNotPresent",
                 "volumes": [
-                    {"name": "data", "mountPath": DATA, "persistentVolumeClaim": {"claimName": "data"}}
+                    {"name": "data", "mountPath": DATA_FOLDER, "persistentVolumeClaim": {"claimName": "data"}}
                 ],
                 "resources": dict.fromkeys(("head", "runner"), small_pod | {"memory": "1536Mi"})
                 | dict.fromkeys(("dataWorker", "learner"), small_pod),
@@ -53,21 +53,29 @@ def values() -> Object:
     }
 
 
-def install(*arguments: str) -> None:
-    """`helm install`, waiting as users do."""
+def install_chart(*arguments: str) -> None:
+    """Install the chart with helm, and wait until it is ready."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(values(), file)
+        json.dump(make_chart_values(), file)
         file.flush()
         run(
             "helm",
-            *("upgrade", "--install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace"),
+            *(
+                "upgrade",
+                "--install",
+                RELEASE,
+                str(CHART),
+                "--namespace",
+                SYSTEM_NAMESPACE,
+                "--create-namespace",
+            ),
             *("--values", file.name, "--wait", "--timeout", "120s", "--take-ownership", *arguments),
             timeout=180,
         )
 
 
-def uninstall() -> None:
-    """Remove the release, once what the tests deleted is gone; the CRDs stay, as they do for users."""
+def uninstall_chart() -> None:
+    """Uninstall the release after the tests' namespaces are gone. The CRDs stay, as for users."""
     if os.environ.get("E2E_KEEP"):
         return
     run(
@@ -80,16 +88,19 @@ def uninstall() -> None:
         "--timeout=120s",
         timeout=150,
     )
-    run("helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
+    run("helm", "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--wait")
 
 
 @contextmanager
-def namespace(name: str) -> Iterator[Kube]:
-    """A namespace in which only restricted pods may run, with a claim `data`. It ends while the next test runs."""
+def temporary_namespace(name: str) -> Iterator[Kube]:
+    """Create a namespace that allows only restricted pods, with a claim `data`.
+
+    It is deleted without waiting, while the next test runs.
+    """
     kube = Kube(name)
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}
     run("kubectl", "apply", "--filename", "-", stdin=json.dumps(manifest))
-    with _claim(kube):
+    with _temporary_claim(kube):
         try:
             yield kube
         finally:
@@ -98,8 +109,8 @@ def namespace(name: str) -> Iterator[Kube]:
 
 
 @contextmanager
-def _claim(kube: Kube) -> Iterator[None]:
-    storage_class = os.environ.get("E2E_STORAGE_CLASS") or _default_class()
+def _temporary_claim(kube: Kube) -> Iterator[None]:
+    storage_class = os.environ.get("E2E_STORAGE_CLASS") or _find_default_storage_class()
     spec: Object = {
         "accessModes": ["ReadWriteMany"],
         "resources": {"requests": {"storage": "5Gi"}},
@@ -107,15 +118,17 @@ def _claim(kube: Kube) -> Iterator[None]:
     }
     if storage_class is not None:
         if not os.environ.get("E2E_STORAGE_CLASS"):
-            spec["accessModes"] = ["ReadWriteOnce"]  # what the default class of a one-node cluster has
-        kube.apply(_object("PersistentVolumeClaim", "data", spec))
+            spec["accessModes"] = [
+                "ReadWriteOnce"
+            ]  # all that the default class of a one-node cluster supports
+        kube.apply(_make_object("PersistentVolumeClaim", "data", spec))
         yield
         return
     with tempfile.TemporaryDirectory(prefix="hindcast-e2e-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o777)
         volume = f"data-{kube.namespace}"
         kube.apply(
-            _object(
+            _make_object(
                 "PersistentVolume",
                 volume,
                 {
@@ -125,7 +138,7 @@ def _claim(kube: Kube) -> Iterator[None]:
                     "claimRef": {"name": "data", "namespace": kube.namespace},
                 },
             ),
-            _object("PersistentVolumeClaim", "data", {**spec, "volumeName": volume}),
+            _make_object("PersistentVolumeClaim", "data", {**spec, "volumeName": volume}),
         )
         try:
             yield
@@ -133,26 +146,26 @@ def _claim(kube: Kube) -> Iterator[None]:
             kube.delete("persistentvolume", volume, "--wait=false")
 
 
-def _default_class() -> str | None:
-    mark = "storageclass.kubernetes.io/is-default-class"
+def _find_default_storage_class() -> str | None:
+    annotation = "storageclass.kubernetes.io/is-default-class"
     for storage_class in json.loads(run("kubectl", "get", "storageclasses", "--output", "json"))["items"]:
-        if storage_class["metadata"].get("annotations", {}).get(mark) == "true":
+        if storage_class["metadata"].get("annotations", {}).get(annotation) == "true":
             return str(storage_class["metadata"]["name"])
     return None
 
 
-def _object(kind: str, name: str, spec: Object) -> Object:
+def _make_object(kind: str, name: str, spec: Object) -> Object:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def _reader() -> Object:
+def _make_reader_pod() -> Object:
     container = {
         "name": "reader",
         "image": RUNTIME_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "infinity"],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-        "volumeMounts": [{"name": "data", "mountPath": DATA}],
+        "volumeMounts": [{"name": "data", "mountPath": DATA_FOLDER}],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -161,7 +174,7 @@ def _reader() -> Object:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    return _object(
+    return _make_object(
         "Pod",
         "reader",
         {
@@ -172,38 +185,40 @@ def _reader() -> Object:
     )
 
 
-def reader(kube: Kube, *command: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run a command in a pod that has the claim; the first call makes it."""
+def run_in_reader_pod(kube: Kube, *command: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in a pod that mounts the claim. The first call creates the pod."""
     if kube.get("Pod", "reader") is None:
-        kube.apply(_reader())
+        kube.apply(_make_reader_pod())
     kube.kubectl("wait", "--for=condition=Ready", "pod/reader", "--timeout=100s")
-    inside = ("kubectl", "--namespace", kube.namespace, "exec", "--stdin", "reader", "--", *command)
-    return subprocess.run(inside, check=True, timeout=120, **options)
+    kubectl_command = ("kubectl", "--namespace", kube.namespace, "exec", "--stdin", "reader", "--", *command)
+    return subprocess.run(kubectl_command, check=True, timeout=120, **options)
 
 
-def copy_out(kube: Kube, path: str, target: Path) -> Path:
+def copy_from_claim(kube: Kube, path: str, target: Path) -> Path:
     """Copy a folder of the claim to `target/from-cluster`, as a user downloads it from storage."""
     folder = target / "from-cluster"
     folder.mkdir()
-    kube.wait(f"{path} is copied", lambda: _is_copied(kube, f"{DATA}/{kube.namespace}/{path}", folder), 100)
+    kube.wait(
+        f"{path} is copied", lambda: _try_copy(kube, f"{DATA_FOLDER}/{kube.namespace}/{path}", folder), 100
+    )
     return folder
 
 
-def _is_copied(kube: Kube, path: str, folder: Path) -> bool:
-    """Copy a folder of the claim; of what `kubectl exec` prints the end may be missing."""
+def _try_copy(kube: Kube, path: str, folder: Path) -> bool:
+    """Copy a folder of the claim. Return False if `kubectl exec` has cut off the end of the archive."""
     with tempfile.TemporaryFile() as archive:
-        reader(kube, "tar", "-C", path, "-cf", "-", ".", stdout=archive)
+        run_in_reader_pod(kube, "tar", "-C", path, "-cf", "-", ".", stdout=archive)
         archive.seek(0)
         return not subprocess.run(
             ["tar", "-C", str(folder), "-xf", "-"], stdin=archive, check=False, timeout=120
         ).returncode
 
 
-def put_in(kube: Kube, folder: Path, path: str) -> None:
+def copy_to_claim(kube: Kube, folder: Path, path: str) -> None:
     """Copy a folder into the claim."""
-    target = f"{DATA}/{kube.namespace}/{path}"
+    target = f"{DATA_FOLDER}/{kube.namespace}/{path}"
     with tempfile.TemporaryFile() as archive:
         subprocess.run(["tar", "-C", str(folder), "-cf", "-", "."], stdout=archive, check=True, timeout=120)
         archive.seek(0)
-        reader(kube, "mkdir", "-p", target)
-        reader(kube, "tar", "-C", target, "-xf", "-", stdin=archive)
+        run_in_reader_pod(kube, "mkdir", "-p", target)
+        run_in_reader_pod(kube, "tar", "-C", target, "-xf", "-", stdin=archive)

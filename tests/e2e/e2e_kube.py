@@ -1,4 +1,4 @@
-"""The cluster for tests: kubectl where users type it, requests where tests look, and waits that describe a failure."""
+"""Access to the cluster: kubectl for what users do, requests for what tests check, and waits that describe failures."""
 
 from __future__ import annotations
 
@@ -19,16 +19,22 @@ Object = dict[str, Any]
 
 
 class KubeError(AssertionError):
-    """kubectl or helm refused; its message is the API server's."""
+    """A command failed, or a wait timed out. The message has the command's error or the namespace's state."""
 
 
 def run(
     *command: str, stdin: str | None = None, timeout: float = 120, variables: dict[str, str] | None = None
 ) -> str:
-    """Run a command, with more environment variables; its standard output.
+    """Run a command and return its standard output.
+
+    Args:
+        *command: program and arguments.
+        stdin: text for its standard input.
+        timeout: seconds after which it is killed.
+        variables: additional environment variables.
 
     Raises:
-        KubeError: it failed, with its standard error.
+        KubeError: the command failed; the message has its standard error.
     """
     environment = {**os.environ, **(variables or {})}
     process = subprocess.run(
@@ -39,10 +45,10 @@ def run(
     return process.stdout
 
 
-LONG_SECONDS = 600.0
-"""Seconds for work to be done: enough for a busy machine, since only a failure waits so long."""
+MAX_WAIT_SECONDS = 600.0
+"""Default timeout of a wait. Only a failing test waits this long, so it is enough for a busy machine."""
 
-VERSIONS = {
+API_VERSIONS = {
     "configmaps": "v1",
     "events": "v1",
     "jobs": "batch/v1",
@@ -56,8 +62,8 @@ VERSIONS = {
 
 
 @cache
-def api() -> ApiServer:
-    """The cluster's API server. A kubectl for every look would take a processor of its own."""
+def connect_api() -> ApiServer:
+    """Connect to the cluster's API server. Polling by kubectl processes would occupy a whole processor."""
     return ApiServer.of(os.environ["KUBECONFIG"])
 
 
@@ -68,25 +74,25 @@ class Kube:
         self.namespace = namespace
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
-        """kubectl in the namespace."""
+        """Run kubectl in the namespace and return its output."""
         return run("kubectl", "--namespace", self.namespace, *arguments, stdin=stdin, timeout=timeout)
 
     def apply(self, *objects: Object) -> None:
-        """Apply objects as a user does: in one file."""
+        """Apply objects in one file, as a user does."""
         self.kubectl("apply", "--filename", "-", stdin="\n---\n".join(map(json.dumps, objects)))
 
     def get(self, kind: str, name: str) -> Object | None:
-        """An object, or None."""
+        """Return an object, or None if it does not exist."""
         try:
-            return api().request("GET", f"{self._path(plural(kind))}/{name}")
+            return connect_api().request("GET", f"{self._path(plural(kind))}/{name}")
         except RefusalError as refused:
             if refused.status == 404:
                 return None
             raise
 
-    def list(self, kinds: str, selector: str = "") -> list[Object]:
-        """Objects of a kind, which is given in the plural."""
-        return list(api().request("GET", self._path(kinds), labelSelector=selector)["items"])
+    def list(self, plural_kind: str, selector: str = "") -> list[Object]:
+        """Return the objects of a kind, such as `pods`, that match a label selector."""
+        return list(connect_api().request("GET", self._path(plural_kind), labelSelector=selector)["items"])
 
     def delete(self, kind: str, name: str, *arguments: str) -> None:
         """Delete an object that may be gone."""
@@ -96,27 +102,31 @@ class Kube:
         """Merge fields into the spec."""
         self.kubectl("patch", kind, name, "--type", "merge", "--patch", json.dumps({"spec": spec}))
 
-    def status(self, kind: str, name: str) -> Object:
-        """The status of a resource."""
+    def get_status(self, kind: str, name: str) -> Object:
+        """Return the status of a resource, or {} if it does not exist."""
         resource = self.get(kind, name)
         return resource["status"] if resource else {}
 
-    def _path(self, kinds: str) -> str:
-        return collection(VERSIONS[kinds], kinds, self.namespace)
+    def _path(self, plural_kind: str) -> str:
+        return collection(API_VERSIONS[plural_kind], plural_kind, self.namespace)
 
-    def pods(self, pool: str, name: str | None = None) -> list[Object]:
-        """Pods of a pool, of one resource or of all."""
+    def list_pods(self, pool: str, name: str | None = None) -> list[Object]:
+        """Return the pods of a pool, of one resource or of all resources."""
         selector = f"hindcast.dev/pool={pool}"
         return self.list("pods", selector + (f",hindcast.dev/name={name}" if name else ""))
 
-    def events(self, name: str) -> list[tuple[str, str]]:
-        """Reason and message of the events on a resource, oldest first."""
+    def list_events(self, name: str) -> list[tuple[str, str]]:
+        """Return reason and message of the events on a resource, oldest first."""
         events = [event for event in self.list("events") if event["involvedObject"]["name"] == name]
         events.sort(key=lambda event: event["metadata"]["creationTimestamp"])
         return [(event["reason"], event.get("message", "")) for event in events]
 
-    def wait(self, description: str, check: Callable[[], Any], seconds: float = LONG_SECONDS) -> Any:
-        """The first truthy value of `check`; fails with `what`, and what the namespace looks like."""
+    def wait(self, description: str, check: Callable[[], Any], seconds: float = MAX_WAIT_SECONDS) -> Any:
+        """Wait for the first truthy value of `check` and return it.
+
+        Raises:
+            KubeError: there was none in time. The message has the description and the state of the namespace.
+        """
         deadline = time.monotonic() + seconds
         while not (value := check()):
             if time.monotonic() > deadline:
@@ -124,14 +134,15 @@ class Kube:
             time.sleep(0.25)
         return value
 
-    def wait_for_state(self, kind: str, name: str, *states: str, seconds: float = LONG_SECONDS) -> Object:
-        """The status of a resource once it is in one of the states.
+    def wait_for_state(self, kind: str, name: str, *states: str, seconds: float = MAX_WAIT_SECONDS) -> Object:
+        """Wait until a resource is in one of the states, and return its status.
 
-        Fails early where it has ended otherwise.
+        Raises:
+            KubeError: the resource did not reach a state in time, or has ended in another state.
         """
 
         def check() -> Object | None:
-            status = self.status(kind, name)
+            status = self.get_status(kind, name)
             state = status.get("state")
             if state in ("Succeeded", "Failed") and state not in states:
                 raise KubeError(f"{kind}/{name} is {state}: {status.get('message')}\n{self.describe()}")
@@ -145,28 +156,30 @@ class Kube:
         """Wait until a word is in a condition's message and in an event."""
 
         def check() -> bool:
-            conditions = self.status(kind, name).get("conditions", [])
+            conditions = self.get_status(kind, name).get("conditions", [])
             condition_messages = [condition["message"] for condition in conditions]
-            event_messages = [message for _, message in self.events(name)]
+            event_messages = [message for _, message in self.list_events(name)]
             return all(any(word in text for text in texts) for texts in (condition_messages, event_messages))
 
         self.wait(f"{word!r} in a condition and an event of {name}", check, seconds)
 
-    def episodes(self, recording: str) -> int:
+    def get_num_episodes(self, recording: str) -> int:
         """Return the number of episodes that a recording has reported."""
-        return int(self.status("OfflineRecording", recording).get("progress", {}).get("episodes", 0))
+        return int(self.get_status("OfflineRecording", recording).get("progress", {}).get("episodes", 0))
 
     def wait_for_iteration(self, name: str, iteration: int) -> int:
         """Wait until the training reports this iteration or a later one, and return it."""
 
         def check() -> int | None:
-            iteration_now = self.status("OfflineTraining", name).get("progress", {}).get("iteration", 0)
-            return iteration_now if iteration_now >= iteration else None
+            current_iteration = (
+                self.get_status("OfflineTraining", name).get("progress", {}).get("iteration", 0)
+            )
+            return current_iteration if current_iteration >= iteration else None
 
         return int(self.wait(f"iteration {iteration} of {name}", check))
 
     def describe(self) -> str:
-        """Describe the namespace for people: resources, pods, events, logs of drivers."""
+        """Describe the namespace for an error message: resources, pods, events, logs of drivers."""
         outputs = []
         for arguments in (
             ("get", "orec,otr", "--output", "yaml"),
@@ -182,16 +195,16 @@ class Kube:
         return "\n".join(outputs)
 
 
-def find_condition(status: Object, kind: str) -> Object:
-    """Return a condition of a status, or {}."""
-    return next((entry for entry in status.get("conditions", []) if entry["type"] == kind), {})
+def find_condition(status: Object, type_: str) -> Object:
+    """Return a condition of a status, or {} if the status does not have it."""
+    return next((entry for entry in status.get("conditions", []) if entry["type"] == type_), {})
 
 
 def parse_documents(text: str) -> list[Object]:
-    """The objects of a YAML text."""
+    """Return the objects in a YAML text."""
     return [document for document in YAML(typ="safe", pure=True).load_all(text) if document]
 
 
 def load_documents(path: Path) -> list[Object]:
-    """The objects of a YAML file."""
+    """Return the objects in a YAML file."""
     return parse_documents(path.read_text())

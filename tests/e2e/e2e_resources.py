@@ -6,8 +6,8 @@ from typing import Any
 
 from e2e_kube import Object
 
-API = "hindcast.dev/v1alpha1"
-EXPERT: Object = {
+API_VERSION = "hindcast.dev/v1alpha1"
+EXPERT_POLICY: Object = {
     "train": {
         "algorithm": "PPO",
         "config": {"lr": 3.0e-4, "numEpochs": 6, "trainBatchSizePerLearner": 4096},
@@ -17,8 +17,8 @@ EXPERT: Object = {
 }
 
 
-def recording(name: str, **spec: Any) -> Object:
-    """An OfflineRecording; by default 60 random episodes of CartPole with one runner."""
+def make_recording(name: str, **spec: Any) -> Object:
+    """Return an OfflineRecording; by default of 60 random episodes of CartPole with one runner."""
     defaults = {
         "environment": {"id": "CartPole-v1"},
         "policy": {"random": {}},
@@ -29,10 +29,10 @@ def recording(name: str, **spec: Any) -> Object:
     return _resource("OfflineRecording", name, {**defaults, **spec})
 
 
-def training(name: str, data: str | None = None, **spec: Any) -> Object:
-    """An OfflineTraining; by default BC on the dataset `data`, on a CPU learner without data workers.
+def make_training(name: str, data: str | None = None, **spec: Any) -> Object:
+    """Return an OfflineTraining; by default of BC on the dataset `data`, on a CPU learner without data workers.
 
-    A field that is None is left out.
+    Fields that are None are left out.
     """
     defaults = {
         "algorithm": "BC",
@@ -46,8 +46,8 @@ def training(name: str, data: str | None = None, **spec: Any) -> Object:
     return _resource("OfflineTraining", name, {**defaults, **spec})
 
 
-def code_config_map(**modules: str) -> Object:
-    """The ConfigMap `code` with modules of a user's, and `IN_PODS` brings it to the pods."""
+def make_code_config_map(**modules: str) -> Object:
+    """Return the ConfigMap `code` with Python modules, by name. `CODE_CLUSTER` mounts it into the pods of a run."""
     files = {f"{name}.py": text for name, text in modules.items()}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": files}
 
@@ -55,8 +55,11 @@ def code_config_map(**modules: str) -> Object:
 CODE_CLUSTER: Object = {"code": {"configMap": {"name": "code"}}}
 
 
-def slow_environment(seconds: float) -> str:
-    """A module with CartPole as `Slow`, whose episodes begin so late: time goes by, and no processor is busy."""
+def slow_environment_code(seconds: float) -> str:
+    """Return a module with the class `Slow`: CartPole that sleeps for some seconds before each episode.
+
+    A run with it lasts long, but does not load the processors.
+    """
     return f"""\
 import time
 
@@ -72,4 +75,4 @@ class Slow(CartPoleEnv):
 
 def _resource(kind: str, name: str, spec: Object) -> Object:
     fields = {field: value for field, value in spec.items() if value is not None}
-    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": fields}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": fields}

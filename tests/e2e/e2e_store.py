@@ -1,6 +1,7 @@
-"""An S3 server on this machine, behind a proxy that fails requests, as pods reach it.
+"""An S3 server on this machine, which pods reach through a proxy that injects faults. Environment variables:
 
-E2E_HOST    address of this machine for pods; default: that of the cluster's only node, which must then be this machine
+E2E_HOST    address of this machine for pods; default: the address of the cluster's only node, which must then be this
+            machine
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ KEY, SECRET = "writer", "writer-secret"
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of the test's own.
+    """A bucket of an S3 server.
 
     Attributes:
-        name: of the bucket.
-        files: its file system, without faults.
-        faults: what happens to the requests of pods.
+        name: the bucket's name.
+        filesystem: access to the server without faults.
+        faults: the faults that the proxy injects into the requests of pods.
     """
 
     name: str
-    files: pafs.S3FileSystem
+    filesystem: pafs.S3FileSystem
     faults: Faults
 
     @property
@@ -41,38 +42,38 @@ class Bucket:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of a process that uses it, the key aside."""
-        endpoint = f"http://{_host()}:{self.faults.port}"
+        """Environment variables of a process that uses the bucket, except the key."""
+        endpoint = f"http://{_find_host()}:{self.faults.port}"
         return {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1"}
 
-    def cluster(self) -> Object:
-        """`spec.cluster` for pods that use it: the key comes from a Secret."""
+    def make_cluster_spec(self) -> Object:
+        """Return `spec.cluster` for pods that use the bucket with the key from a Secret."""
         return {
             "envFrom": [{"secretRef": {"name": "storage"}}],
             "env": [{"name": name, "value": value} for name, value in self.variables.items()],
-            "resources": {"learner": {"memory": "4Gi"}},  # a part of the shuffle lies there
+            "resources": {"learner": {"memory": "4Gi"}},  # the learner keeps a part of the shuffled rows
         }
 
-    def put_secret(self, kube: Kube) -> None:
-        """The key, as a user puts it there."""
+    def create_secret(self, kube: Kube) -> None:
+        """Create the Secret with the key, as a user does."""
         keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
         literals = [f"--from-literal={name}={value}" for name, value in keys.items()]
         kube.kubectl("create", "secret", "generic", "storage", *literals)
 
-    def read(self, path: str) -> bytes:
-        """An object."""
-        with self.files.open_input_file(path) as stream:
+    def read_object(self, path: str) -> bytes:
+        """Return the content of an object."""
+        with self.filesystem.open_input_file(path) as stream:
             return bytes(stream.read())
 
-    def names(self, folder: str) -> list[str]:
-        """All objects below a folder."""
+    def list_objects(self, folder: str) -> list[str]:
+        """Return the paths of all objects below a folder."""
         selector = pafs.FileSelector(f"{self.name}/{folder}", recursive=True, allow_not_found=True)
-        return sorted(info.path for info in self.files.get_file_info(selector) if info.is_file)
+        return sorted(info.path for info in self.filesystem.get_file_info(selector) if info.is_file)
 
 
 @contextmanager
-def bucket(folder: Path, *faults: Fault) -> Iterator[Bucket]:
-    """A server with one bucket, which fails the requests of pods like this."""
+def serve_bucket(folder: Path, *faults: Fault) -> Iterator[Bucket]:
+    """Start a server with one bucket, and a proxy that injects the faults into the requests of pods."""
     server = seaweed(folder)
     try:
         server.start()
@@ -91,7 +92,7 @@ def bucket(folder: Path, *faults: Fault) -> Iterator[Bucket]:
         server.kill()
 
 
-def _host() -> str:
+def _find_host() -> str:
     host = os.environ.get("E2E_HOST")
     if host:
         return host

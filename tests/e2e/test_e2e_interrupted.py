@@ -1,6 +1,6 @@
-"""Two learners of IQL that are suspended, resumed to train longer and then lose their head.
+"""A training of IQL with two learners is suspended, resumed with a higher `stop`, and then loses its head.
 
-Nothing is lost or done twice. The network and the callbacks come in a ConfigMap.
+No iteration is lost or repeated. The network and the callbacks come from a ConfigMap.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 import pytest
-from e2e_cluster import DATA, copy_out, put_in, reader
+from e2e_cluster import DATA_FOLDER, copy_from_claim, copy_to_claim, run_in_reader_pod
 from e2e_kube import Kube, find_condition
-from e2e_resources import CODE_CLUSTER, code_config_map, slow_environment, training
+from e2e_resources import CODE_CLUSTER, make_code_config_map, make_training, slow_environment_code
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.pipeline.offline_data import Source
@@ -39,7 +39,7 @@ class ReportsIteration(Callbacks):
     def on_train_result(self, *, result, **kwargs):
         result["reported_iteration"] = result["training_iteration"]
 """
-WORK: dict[str, Any] = {
+TRAINING_SPEC: dict[str, Any] = {
     "algorithm": "IQL",
     "config": {"trainBatchSizePerLearner": 32, "beta": 1.0},
     "model": {"moduleClass": "custom:Net", "moduleOptions": {"units": 32}},
@@ -53,68 +53,71 @@ WORK: dict[str, Any] = {
 def test_training_resumes_after_suspend_and_deleted_head(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each iteration ends with an evaluation that takes its time, so that no attempt ends early.
+    """Each iteration ends with a slow evaluation, so that no attempt finishes before it is interrupted.
 
-    The second takes the longest: its learner outlives the head by a minute or more, and must not finish in it.
+    The second attempt is the slowest: its learner runs for a minute or more after the head is deleted, and must not
+    finish in that time.
     """
     record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
-    put_in(kube, tmp_path / "data", "data")
+    copy_to_claim(kube, tmp_path / "data", "data")
     evaluation_spec = {
         "environment": {"id": "slow:Slow", "maxEpisodeSteps": 10},
         "evaluation": {"interval": 1, "duration": 1},
         "cluster": CODE_CLUSTER,
         "checkpoint": {"path": "runs", "every": 3},
     }
-    shorter = {**WORK, "stop": {"iterations": ITERATIONS - 20}}
+    shorter_spec = {**TRAINING_SPEC, "stop": {"iterations": ITERATIONS - 20}}
     kube.apply(
-        code_config_map(slow=slow_environment(1.0), custom=USER_MODULE),
-        training("clone", "data", **shorter, **evaluation_spec),
+        make_code_config_map(slow=slow_environment_code(1.0), custom=USER_MODULE),
+        make_training("clone", "data", **shorter_spec, **evaluation_spec),
     )
     kube.wait_for_iteration("clone", 5)
-    suspended_at = suspend(kube)
-    assert suspended_at >= 5
+    suspended_iteration = suspend_training(kube)
+    assert suspended_iteration >= 5
 
-    kube.apply(code_config_map(slow=slow_environment(3.0), custom=USER_MODULE))
-    kube.patch("OfflineTraining", "clone", suspend=False, stop=WORK["stop"])
+    kube.apply(make_code_config_map(slow=slow_environment_code(3.0), custom=USER_MODULE))
+    kube.patch("OfflineTraining", "clone", suspend=False, stop=TRAINING_SPEC["stop"])
     kube.wait_for_state("OfflineTraining", "clone", "Running")
-    kube.wait_for_iteration("clone", suspended_at + 5)
-    status = kube.status("OfflineTraining", "clone")
+    kube.wait_for_iteration("clone", suspended_iteration + 5)
+    status = kube.get_status("OfflineTraining", "clone")
     assert [(run["revision"], run["attempt"]) for run in status["runs"]] == [(1, 2), (1, 1)]
     assert status["runs"][1]["outcome"] == "Suspended"
-    log = f"{DATA}/{kube.namespace}/runs/clone/r1/logs/clone-t1-2.log"  # written every 15 seconds
+    log = f"{DATA_FOLDER}/{kube.namespace}/runs/clone/r1/logs/clone-t1-2.log"  # written every 15 seconds
     kube.wait("the second attempt's log", lambda: "resuming at update" in read_file(kube, log))
-    for pod in kube.pods("head", "clone"):
+    for pod in kube.list_pods("head", "clone"):
         kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
-    # The third attempt has no reason to be slow.
-    kube.apply(code_config_map(slow=slow_environment(0.0), custom=USER_MODULE))
+    # The third attempt is not interrupted, so it may be fast.
+    kube.apply(make_code_config_map(slow=slow_environment_code(0.0), custom=USER_MODULE))
     kube.wait_for_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
     status = kube.wait_for_state("OfflineTraining", "clone", "Succeeded")
 
     attempts = [(run["attempt"], run["outcome"]) for run in status["runs"]]
     assert attempts == [(3, "Succeeded"), (2, "Lost"), (1, "Suspended")]
-    run = copy_out(kube, "runs/clone/r1", tmp_path)
-    first, *later = (f"clone-t1-{attempt}.log" for attempt in (1, 2, 3))
-    assert "resuming at" not in (run / "logs" / first).read_text()
-    for log in later:
+    run = copy_from_claim(kube, "runs/clone/r1", tmp_path)
+    first_log, *later_logs = (f"clone-t1-{attempt}.log" for attempt in (1, 2, 3))
+    assert "resuming at" not in (run / "logs" / first_log).read_text()
+    for log in later_logs:
         assert "resuming at update" in (run / "logs" / log).read_text()
     results = [orjson.loads(line) for line in (run / "results.jsonl").read_bytes().splitlines()]
-    numbers = list(range(1, ITERATIONS + 1))
-    assert [result["training_iteration"] for result in results] == numbers
-    assert [result["num_updates_lifetime"] for result in results] == [UPDATES * number for number in numbers]
-    assert [result["reported_iteration"] for result in results] == numbers
-    (tmp_path / "own.py").write_text(USER_MODULE)
+    iterations = list(range(1, ITERATIONS + 1))
+    assert [result["training_iteration"] for result in results] == iterations
+    assert [result["num_updates_lifetime"] for result in results] == [
+        UPDATES * number for number in iterations
+    ]
+    assert [result["reported_iteration"] for result in results] == iterations
+    (tmp_path / "custom.py").write_text(USER_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    alone = train_uninterrupted(tmp_path)
-    assert read_losses(results) == pytest.approx(read_losses(alone), rel=1e-3)
+    uninterrupted_results = train_uninterrupted(tmp_path)
+    assert read_losses(results) == pytest.approx(read_losses(uninterrupted_results), rel=1e-3)
 
 
 def read_file(kube: Kube, path: str) -> str:
     """Read a file of the pods' volume; empty if it does not exist."""
-    return reader(kube, "sh", "-c", f"cat {path} || true", stdout=subprocess.PIPE).stdout.decode()
+    return run_in_reader_pod(kube, "sh", "-c", f"cat {path} || true", stdout=subprocess.PIPE).stdout.decode()
 
 
-def suspend(kube: Kube) -> int:
-    """Suspend the training: the nodes are freed. The iteration of its checkpoint."""
+def suspend_training(kube: Kube) -> int:
+    """Suspend the training, check that its pods are gone, and return the iteration of its checkpoint."""
     kube.patch("OfflineTraining", "clone", suspend=True)
     status = kube.wait_for_state("OfflineTraining", "clone", "Suspended")
     assert find_condition(status, "Ready")["status"] == "True"
@@ -126,12 +129,14 @@ def suspend(kube: Kube) -> int:
 
 
 def train_uninterrupted(folder: Path) -> list[dict[str, Any]]:
-    """Results of the same training on this machine, in one go."""
+    """Run the same training on this machine without interruption, and return its results."""
     from hindcast.api.loading import validate_resource
     from hindcast.run.interruption import Interruption
     from hindcast.run.training import TrainingRun
 
-    resource = training("clone", str(folder / "data"), **WORK, checkpoint={"path": str(folder / "local")})
+    resource = make_training(
+        "clone", str(folder / "data"), **TRAINING_SPEC, checkpoint={"path": str(folder / "local")}
+    )
     sources = [Source("data", open_dataset(folder / "data"))]
     TrainingRun(validate_resource(resource), sources, MemoryReporter(), Interruption()).execute()
     lines = (folder / "local" / "clone" / "r1" / "results.jsonl").read_bytes().splitlines()
@@ -139,5 +144,5 @@ def train_uninterrupted(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_losses(results: list[dict[str, Any]]) -> list[float]:
-    """The loss of each iteration."""
+    """Return the loss of each iteration."""
     return [result["learners"]["default_policy"]["total_loss"] for result in results]

@@ -1,17 +1,17 @@
-"""Mistakes of users in their code and sizes, and their clear reports."""
+"""Mistakes of users in their code and in the sizes of pods are reported with cause and location."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from e2e_cluster import put_in
+from e2e_cluster import copy_to_claim
 from e2e_kube import Kube, find_condition
-from e2e_resources import CODE_CLUSTER, code_config_map, recording, training
+from e2e_resources import CODE_CLUSTER, make_code_config_map, make_recording, make_training
 
 from support import record
 from support import recording as local_recording
 
-BROKEN = """\
+BROKEN_ENVIRONMENT = """\
 import gymnasium as gym
 
 
@@ -26,7 +26,7 @@ class Broken(gym.Env):
     def step(self, action):
         raise RuntimeError("the simulator lost its licence")
 """
-HUNGRY = """\
+HUNGRY_PRE_LEARNER = """\
 import time
 
 from hindcast.pipeline.prelearner import OfflinePreLearner
@@ -34,22 +34,24 @@ from hindcast.pipeline.prelearner import OfflinePreLearner
 
 class Hungry(OfflinePreLearner):
     def __call__(self, unit, epoch=0):
-        held = []
+        buffers = []
         while True:
-            held.append(bytearray(b"x" * (64 << 20)))
+            buffers.append(bytearray(b"x" * (64 << 20)))
             time.sleep({pause})
 """
 
 
 def test_out_of_memory_names_pool_of_data_worker_and_learner(kube: Kube, tmp_path: Path) -> None:
-    """The data worker's memory fills slowly enough for Ray to kill it, before the kernel does."""
+    """The data worker's memory fills slowly, so that Ray kills the worker before the kernel does."""
     record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
-    put_in(kube, tmp_path / "data", "data")
+    copy_to_claim(kube, tmp_path / "data", "data")
     pools = {"data-worker": ("dataWorker", "slowly_hungry"), "learner": ("learner", "hungry")}
     kube.apply(
-        code_config_map(hungry=HUNGRY.format(pause=0), slowly_hungry=HUNGRY.format(pause=0.1)),
+        make_code_config_map(
+            hungry=HUNGRY_PRE_LEARNER.format(pause=0), slowly_hungry=HUNGRY_PRE_LEARNER.format(pause=0.1)
+        ),
         *(
-            training(
+            make_training(
                 name,
                 "data",
                 pipeline={
@@ -71,8 +73,8 @@ def test_out_of_memory_names_pool_of_data_worker_and_learner(kube: Kube, tmp_pat
 
 def test_exception_in_user_environment_fails_run(kube: Kube) -> None:
     kube.apply(
-        code_config_map(broken=BROKEN),
-        recording("broken", environment={"id": "broken:Broken"}, cluster=CODE_CLUSTER),
+        make_code_config_map(broken=BROKEN_ENVIRONMENT),
+        make_recording("broken", environment={"id": "broken:Broken"}, cluster=CODE_CLUSTER),
     )
     status = kube.wait_for_state("OfflineRecording", "broken", "Failed")
 

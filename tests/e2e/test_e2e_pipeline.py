@@ -1,4 +1,4 @@
-"""From `kubectl apply` to a trained policy, one of its two learners lost on the way."""
+"""From `kubectl apply` to a trained policy, although one of two learners is deleted during the training."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from e2e_cluster import copy_out
+from e2e_cluster import copy_from_claim
 from e2e_kube import Kube, Object, find_condition
-from e2e_resources import EXPERT, recording, training
+from e2e_resources import EXPERT_POLICY, make_recording, make_training
 
 
 def test_recording_and_training_in_one_file_succeed(kube: Kube, tmp_path: Path) -> None:
-    expert = recording(
-        "expert", policy=EXPERT, duration={"episodes": 40}, runners={"replicas": 2, "envsPerRunner": 4}
+    expert = make_recording(
+        "expert", policy=EXPERT_POLICY, duration={"episodes": 40}, runners={"replicas": 2, "envsPerRunner": 4}
     )
-    clone = training(
+    clone = make_training(
         "clone",
         algorithm="MARWIL",
         environment={"id": "CartPole-v1"},
@@ -32,21 +32,21 @@ def test_recording_and_training_in_one_file_succeed(kube: Kube, tmp_path: Path) 
 
     kube.wait_for_state("OfflineTraining", "clone", "Waiting", seconds=30)
     kube.wait_for_state("OfflineRecording", "expert", "Running")
-    waiting = kube.status("OfflineTraining", "clone")
-    assert find_condition(waiting, "DataReady")["status"] == "False"
-    assert "expert" in waiting["message"]
-    recorders = kube.pods("runner", "expert")
+    waiting_status = kube.get_status("OfflineTraining", "clone")
+    assert find_condition(waiting_status, "DataReady")["status"] == "False"
+    assert "expert" in waiting_status["message"]
+    recorders = kube.list_pods("runner", "expert")
     assert len(recorders) == 2
     assert kube.list("pods", "hindcast.dev/name=clone") == []
     recording_status = kube.wait_for_state("OfflineRecording", "expert", "Succeeded")
     assert recording_status["output"]["episodes"] == 40
 
     kube.wait_for_state("OfflineTraining", "clone", "Running")
-    pools = {pool: kube.pods(pool, "clone") for pool in ("head", "data", "learner")}
+    pools = {pool: kube.list_pods(pool, "clone") for pool in ("head", "data", "learner")}
     assert {pool: bool(pods) for pool, pods in pools.items()} == {"head": True, "data": True, "learner": True}
-    assert gpus(pools["learner"]) == 2
-    assert gpus(pools["head"]) == gpus(pools["data"]) == 0
-    assert ray_cpus(kube, "clone") == {"head": 0.0}
+    assert count_gpus(pools["learner"]) == 2
+    assert count_gpus(pools["head"]) == count_gpus(pools["data"]) == 0
+    assert get_ray_cpus(kube, "clone") == {"head": 0.0}
     kube.wait_for_iteration("clone", 2)
     kube.delete("pod", pools["learner"][0]["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
     training_status = kube.wait_for_state("OfflineTraining", "clone", "Succeeded")
@@ -60,15 +60,15 @@ def test_recording_and_training_in_one_file_succeed(kube: Kube, tmp_path: Path) 
     assert training_status["runs"][0]["attempt"] == 1
     assert len(kube.list("rayjobs")) == 2
     kube.kubectl("wait", "--for=condition=Finished", "offlinetraining/clone", "--timeout=5s")
-    kube.wait("the event", lambda: {reason for reason, _ in kube.events("clone")} >= {"Succeeded"}, 60)
+    kube.wait("the event", lambda: {reason for reason, _ in kube.list_events("clone")} >= {"Succeeded"}, 60)
 
-    run = copy_out(kube, "runs/clone/r1", tmp_path)
+    run = copy_from_claim(kube, "runs/clone/r1", tmp_path)
     assert "resuming at update" in (run / "logs" / "clone-t1-1.log").read_text()
     assert evaluate_checkpoint(run)["episode_return_mean"] >= 100
 
 
-def gpus(pods: list[Object]) -> int:
-    """GPUs that the pods ask for."""
+def count_gpus(pods: list[Object]) -> int:
+    """Return the number of GPUs that the pods request."""
     return sum(
         int(container["resources"].get("limits", {}).get("nvidia.com/gpu", 0))
         for pod in pods
@@ -76,8 +76,8 @@ def gpus(pods: list[Object]) -> int:
     )
 
 
-def ray_cpus(kube: Kube, name: str) -> dict[str, float]:
-    """CPUs that Ray counts on the head's node, by what KubeRay was told."""
+def get_ray_cpus(kube: Kube, name: str) -> dict[str, float]:
+    """Return the CPUs that Ray may schedule on the head, by the RayCluster's parameters."""
     cluster = kube.list("rayclusters", f"hindcast.dev/name={name}")[0]
     return {"head": float(cluster["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"])}
 

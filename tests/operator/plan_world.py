@@ -1,4 +1,4 @@
-"""A simulated world of one resource and its children, which observes and executes plans without a cluster."""
+"""A simulated cluster with one resource, in which plans are observed and executed."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ TRAINING: dict[str, Any] = {
         "checkpoint": {"path": "s3://bucket/runs"},
     },
 }
-REFERRING: dict[str, Any] = {
+REFERRING_TRAINING: dict[str, Any] = {
     **TRAINING,
     "spec": {**TRAINING["spec"], "input": [{"recordingRef": {"name": "cartpole"}}]},
 }
 
 
-def reference(state: str = "Complete") -> ReferenceFacts:
+def make_reference(state: str = "Complete") -> ReferenceFacts:
     resolved_input = ResolvedInput(
         path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1"
     )
@@ -79,7 +79,7 @@ def reference(state: str = "Complete") -> ReferenceFacts:
 
 
 class World:
-    """One resource. `reconcile` executes one whole decision, `settle` as many as change anything."""
+    """A cluster with one resource. `reconcile` executes one decision; `settle` repeats this until nothing changes."""
 
     def __init__(self, resource: dict[str, Any] | None = None, defaults: Defaults = DEFAULTS, **spec: Any):
         template = resource or TRAINING
@@ -93,22 +93,22 @@ class World:
         self.problems: tuple[str, ...] = ()
         self.kuberay = "Ready"
         self.is_deleting = False
-        self.queue = False
-        """Kueue holds new RayJobs back."""
+        self.has_full_queue = False
+        """Kueue keeps new RayJobs queued."""
         self.has_slow_deletion = False
-        """Deleted RayJobs and their pods stay until `collect`."""
+        """Deleted RayJobs and their pods exist until `finish_deletion`."""
         self.now = START
         self.created_children: list[str] = []
-        """Children with a created RayJob, in order."""
+        """Names of all attempts with a RayJob, in the order of creation."""
         self.events: list[Event] = []
         self._uids = count(1)
 
-    # -- the operator's shell --------------------------------------------------------------------------------
+    # -- observation and execution of plans ------------------------------------------------------------------
     @property
     def resource(self) -> OfflineRecording | OfflineTraining | None:
         return None if self.problems else validate_resource(self.manifest)
 
-    def facts(self) -> Facts:
+    def observe(self) -> Facts:
         kind, name = self.manifest["kind"], self.manifest["metadata"]["name"]
         watched_names = watched_children(kind, name, self.resource, read_status(self.status))
         children = {child: AttemptFacts(child) for child in watched_names} | self.attempts
@@ -131,9 +131,9 @@ class World:
         )
 
     def plan(self) -> Decision:
-        return plan(self.facts(), self.defaults)
+        return plan(self.observe(), self.defaults)
 
-    def write(self, decision: Decision) -> bool:
+    def write_status(self, decision: Decision) -> bool:
         """Write the status of a decision. Return True if it changed."""
         plain = plain_status(decision.status)
         has_changed = plain != self.status
@@ -141,11 +141,11 @@ class World:
         return has_changed
 
     def execute(self, action: Action) -> None:
-        for _ in self.steps(action):
+        for _ in self.execute_stepwise(action):
             pass
 
-    def steps(self, action: Action) -> Iterator[None]:
-        """Yield after each write of an action: a killed operator stops between two."""
+    def execute_stepwise(self, action: Action) -> Iterator[None]:
+        """Execute an action, and yield after each write, so that a test can kill the operator between two writes."""
         if isinstance(action, CreateAttempt):
             yield from self._create(action)
         elif isinstance(action, DeleteAttempt):
@@ -159,7 +159,7 @@ class World:
 
     def reconcile(self) -> Decision:
         decision = self.plan()
-        self.write(decision)
+        self.write_status(decision)
         for action in decision.actions:
             self.execute(action)
         self.events += decision.events
@@ -167,11 +167,11 @@ class World:
 
     def settle(self) -> Decision:
         for _ in range(12):
-            state_before = (self.status, dict(self.attempts))
+            state_before_reconciling = (self.status, dict(self.attempts))
             decision = self.reconcile()
-            if state_before == (self.status, self.attempts):
+            if state_before_reconciling == (self.status, self.attempts):
                 return decision
-        raise AssertionError(f"does not come to rest: {self.status}")
+        raise AssertionError(f"the status still changes after 12 reconciliations: {self.status}")
 
     def _create(self, action: CreateAttempt) -> Iterator[None]:
         attempt, child = action.attempt, action.attempt.ray_job_name
@@ -184,7 +184,7 @@ class World:
             job = RayJobFacts(
                 *(child, f"job-{next(self._uids)}", attempt.uid, False),
                 created_at=self.now,
-                is_suspended=self.queue,
+                is_suspended=self.has_full_queue,
                 deadlines=ray_job_deadlines(action.resource.spec.run_policy),
             )
             self.attempts[child] = replace(attempt_facts, ray_job=job)
@@ -197,20 +197,22 @@ class World:
             return
         if attempt_facts.ray_job is not None and not attempt_facts.ray_job.is_deleting:
             pods = tuple(replace(pod, is_deleting=True) for pod in attempt_facts.pods)
-            attempt_facts = self.change(
+            attempt_facts = self.change_attempt(
                 action.child, ray_job=replace(attempt_facts.ray_job, is_deleting=True), pods=pods
             )
             if not self.has_slow_deletion:
-                attempt_facts = self.collect(action.child)
+                attempt_facts = self.finish_deletion(action.child)
             yield
         if attempt_facts is not None and attempt_facts.config_map is not None and not action.keep_config_map:
-            self.change(action.child, config_map=None)
+            self.change_attempt(action.child, config_map=None)
             yield
 
     def _set_intent(self, action: SetIntent) -> None:
         attempt_facts = self.attempts.get(action.child)
         if attempt_facts is not None and attempt_facts.config_map is not None:
-            self.change(action.child, config_map=replace(attempt_facts.config_map, intent=action.intent))
+            self.change_attempt(
+                action.child, config_map=replace(attempt_facts.config_map, intent=action.intent)
+            )
 
     def _set_deadlines(self, action: SetDeadlines) -> None:
         attempt_facts = self.attempts.get(action.child)
@@ -219,9 +221,9 @@ class World:
             new_deadlines = {
                 name: seconds for name, seconds in deadlines_or_none.items() if seconds is not None
             }
-            self.change(action.child, ray_job=replace(attempt_facts.ray_job, deadlines=new_deadlines))
+            self.change_attempt(action.child, ray_job=replace(attempt_facts.ray_job, deadlines=new_deadlines))
 
-    # -- what happens in the world ---------------------------------------------------------------------------
+    # -- changes by KubeRay, the attempt and the user --------------------------------------------------------
     @property
     def child(self) -> str:
         return self.status["runs"][0]["rayJobName"]
@@ -230,7 +232,7 @@ class World:
     def attempt(self) -> AttemptFacts:
         return self.attempts[self.child]
 
-    def change(self, child: str, **fields: Any) -> AttemptFacts | None:
+    def change_attempt(self, child: str, **fields: Any) -> AttemptFacts | None:
         attempt_facts = replace(self.attempts[child], **fields)
         if attempt_facts.ray_job is None and attempt_facts.config_map is None and not attempt_facts.pods:
             del self.attempts[child]
@@ -238,29 +240,30 @@ class World:
         self.attempts[child] = attempt_facts
         return attempt_facts
 
-    def job(self, **fields: Any) -> World:
+    def update_job(self, **fields: Any) -> World:
         job = self.attempt.ray_job
         assert job is not None
-        self.change(self.child, ray_job=replace(job, **fields))
+        self.change_attempt(self.child, ray_job=replace(job, **fields))
         return self
 
     def delete_job(self) -> World:
-        self.change(self.child, ray_job=None, ray_cluster=None, pods=())
+        self.change_attempt(self.child, ray_job=None, ray_cluster=None, pods=())
         return self
 
-    def pods(self, *pods: PodFacts) -> World:
-        self.change(self.child, pods=pods)
+    def set_pods(self, *pods: PodFacts) -> World:
+        self.change_attempt(self.child, pods=pods)
         return self
 
-    def up(self) -> World:
+    def start_pods(self) -> World:
         """Let KubeRay create the cluster and start all pods."""
-        self.job(deployment_status="Running", job_status="RUNNING", started_at=self.now)
-        self.change(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde"))
-        return self.pods(
-            pod("head", phase="Running", is_ready=True), pod("learner", phase="Running", is_ready=True)
+        self.update_job(deployment_status="Running", job_status="RUNNING", started_at=self.now)
+        self.change_attempt(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde"))
+        return self.set_pods(
+            make_pod("head", phase="Running", is_ready=True),
+            make_pod("learner", phase="Running", is_ready=True),
         )
 
-    def beat(self, number: int | None = None, *, moved: bool = True, **fields: Any) -> World:
+    def send_report(self, number: int | None = None, *, has_progress: bool = True, **fields: Any) -> World:
         config_map = self.attempt.config_map
         assert config_map is not None
         last_report = config_map.report
@@ -268,46 +271,52 @@ class World:
         report = Report(
             number=number or (1 if last_report is None else last_report.number + 1),
             report_time=timestamp,
-            last_progress_time=timestamp if moved or last_report is None else last_report.last_progress_time,
+            last_progress_time=timestamp
+            if has_progress or last_report is None
+            else last_report.last_progress_time,
             **{"stage": "Training", **fields},
         )
-        moved_seen = self.now if moved or config_map.progress_seen_at is None else config_map.progress_seen_at
-        config_map = replace(config_map, report=report, beat_seen_at=self.now, progress_seen_at=moved_seen)
-        self.change(self.child, config_map=config_map)
+        progress_seen_at = (
+            self.now if has_progress or config_map.progress_seen_at is None else config_map.progress_seen_at
+        )
+        config_map = replace(
+            config_map, report=report, beat_seen_at=self.now, progress_seen_at=progress_seen_at
+        )
+        self.change_attempt(self.child, config_map=config_map)
         return self
 
-    def end(self, state: str, reason: str, message: str = "It is so.", **fields: Any) -> World:
+    def report_end(self, state: str, reason: str, message: str = "The end.", **fields: Any) -> World:
         """Let the attempt report its end and the RayJob end."""
         outcome = AttemptOutcome(state=state, reason=reason, message=message, pool=fields.pop("pool", None))  # type: ignore[arg-type]
-        self.beat(outcome=outcome, **fields)
+        self.send_report(outcome=outcome, **fields)
         return self.finish_job("SUCCEEDED" if state in ("Succeeded", "Suspended") else "FAILED")
 
     def finish_job(self, job_status: str = "FAILED", reason: str = "") -> World:
         """Let KubeRay finish the RayJob and delete its cluster."""
         status = "Complete" if job_status == "SUCCEEDED" else "Failed"
-        self.job(deployment_status=status, job_status=job_status, reason=reason, ended_at=self.now)
-        self.change(self.child, pods=(), ray_cluster=None)
+        self.update_job(deployment_status=status, job_status=job_status, reason=reason, ended_at=self.now)
+        self.change_attempt(self.child, pods=(), ray_cluster=None)
         return self
 
-    def tick(self, seconds: float) -> World:
+    def advance(self, seconds: float) -> World:
         self.now += timedelta(seconds=seconds)
         return self
 
-    def edit(self, **spec: Any) -> World:
+    def edit_spec(self, **spec: Any) -> World:
         self.manifest = {**self.manifest, "spec": {**self.manifest["spec"], **spec}}
         self.generation += 1
         return self
 
-    def collect(self, child: str) -> AttemptFacts | None:
+    def finish_deletion(self, child: str) -> AttemptFacts | None:
         """Remove a deleted RayJob and its pods."""
-        return self.change(child, ray_job=None, ray_cluster=None, pods=())
+        return self.change_attempt(child, ray_job=None, ray_cluster=None, pods=())
 
-    # -- questions -------------------------------------------------------------------------------------------
-    def condition(self, type_: str) -> dict[str, Any] | None:
+    # -- the state of the cluster ----------------------------------------------------------------------------
+    def find_condition(self, type_: str) -> dict[str, Any] | None:
         return next((entry for entry in self.status["conditions"] if entry["type"] == type_), None)
 
-    def reason(self, type_: str = "Ready") -> str | None:
-        condition = self.condition(type_)
+    def find_reason(self, type_: str = "Ready") -> str | None:
+        condition = self.find_condition(type_)
         return None if condition is None else condition["reason"]
 
     @property
@@ -316,14 +325,14 @@ class World:
 
     @property
     def live_children(self) -> list[str]:
-        """Children that may still work."""
+        """Names of attempts that may still write."""
         return [child for child, attempt in self.attempts.items() if not is_gone(attempt, self.now)]
 
     def events_with(self, reason: str) -> list[Event]:
         return [event for event in self.events if event.reason == reason]
 
 
-def pod(pool: str, **fields: Any) -> PodFacts:
+def make_pod(pool: str, **fields: Any) -> PodFacts:
     values = {"name": f"cluster-{pool}-x7k2p", "created_at": START, "phase": "Pending", **fields}
     return PodFacts(pool=pool, **values)  # type: ignore[arg-type]
 
@@ -333,10 +342,10 @@ CHECKPOINT = CheckpointStatus(path="s3://bucket/runs/cartpole-bc/r1/checkpoints/
 OUTPUT = OutputStatus(path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1")
 
 
-def running(**spec: Any) -> World:
+def make_running_world(**spec: Any) -> World:
     """Build the world of a training with a first attempt that has reported."""
     world = World(**spec)
     world.settle()
-    world.up().settle()
-    world.tick(20).beat(progress=PROGRESS, checkpoint=CHECKPOINT).settle()
+    world.start_pods().settle()
+    world.advance(20).send_report(progress=PROGRESS, checkpoint=CHECKPOINT).settle()
     return world

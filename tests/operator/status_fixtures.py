@@ -11,12 +11,12 @@ from plan_world import (
     OUTPUT,
     PROGRESS,
     RECORDING,
-    REFERRING,
+    REFERRING_TRAINING,
     START,
     World,
-    pod,
-    reference,
-    running,
+    make_pod,
+    make_reference,
+    make_running_world,
 )
 
 from hindcast_operator.facts import AttemptFacts, RayJobFacts
@@ -28,8 +28,8 @@ class Verdict:
 
     Attributes:
         kstatus: `InProgress`, `Current` or `Failed`.
-        finished: the run is over, either way.
-        suspended: the user suspended it: Argo's `Suspended`.
+        is_finished: the run has succeeded or failed.
+        is_suspended: the user suspended it; Argo CD then reports `Suspended`.
     """
 
     kstatus: str
@@ -37,13 +37,13 @@ class Verdict:
     is_suspended: bool = False
 
 
-def _fresh_world() -> World:
+def _new_world() -> World:
     return World()
 
 
 def _pending_world() -> World:
     world = World()
-    world.write(world.plan())
+    world.write_status(world.plan())
     return world
 
 
@@ -55,8 +55,8 @@ def _world_without_kuberay() -> World:
 
 def _waiting_world(state: str) -> Callable[[], World]:
     def make() -> World:
-        world = World(REFERRING)
-        world.references = (reference(state),)
+        world = World(REFERRING_TRAINING)
+        world.references = (make_reference(state),)
         return _settle(world)
 
     return make
@@ -64,7 +64,7 @@ def _waiting_world(state: str) -> Callable[[], World]:
 
 def _queued_world() -> World:
     world = World()
-    world.queue = True
+    world.has_full_queue = True
     return _settle(world)
 
 
@@ -74,36 +74,40 @@ def _starting_world() -> World:
 
 def _unschedulable_world() -> World:
     world = _starting_world()
-    world.job(deployment_status="Initializing")
-    world.pods(pod("learner", scheduling_failure="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
+    world.update_job(deployment_status="Initializing")
+    world.set_pods(
+        make_pod("learner", scheduling_failure="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+    )
     return _settle(world)
 
 
 def _running_world() -> World:
-    return running()
+    return make_running_world()
 
 
 def _degraded_world() -> World:
-    world = running()
-    killed_pod = pod("data", phase="Failed", is_oom_killed=True)
-    return _settle(world.pods(*world.attempt.pods, killed_pod))
+    world = make_running_world()
+    killed_pod = make_pod("data", phase="Failed", is_oom_killed=True)
+    return _settle(world.set_pods(*world.attempt.pods, killed_pod))
 
 
 def _drifted_world() -> World:
-    return _settle(running().edit(seed=7))
+    return _settle(make_running_world().edit_spec(seed=7))
 
 
 def _retrying_world() -> World:
-    return _settle(running().end("Lost", "WorkerLost", "The node of a learner is gone."))
+    return _settle(make_running_world().report_end("Lost", "WorkerLost", "The node of a learner is gone."))
 
 
 def _suspending_world() -> World:
-    return _settle(running().edit(suspend=True))
+    return _settle(make_running_world().edit_spec(suspend=True))
 
 
 def _suspended_world() -> World:
     return _settle(
-        _suspending_world().end("Suspended", "Suspended", "Stopped at iteration 5.", checkpoint=CHECKPOINT)
+        _suspending_world().report_end(
+            "Suspended", "Suspended", "Stopped at iteration 5.", checkpoint=CHECKPOINT
+        )
     )
 
 
@@ -128,28 +132,34 @@ def _conflict_world() -> World:
 
 def _succeeded_world() -> World:
     return _settle(
-        running().tick(600).end("Succeeded", "Succeeded", "100 iterations done", progress=PROGRESS)
+        make_running_world()
+        .advance(600)
+        .report_end("Succeeded", "Succeeded", "100 iterations done", progress=PROGRESS)
     )
 
 
 def _succeeded_recording_world() -> World:
     world = _settle(World(RECORDING))
-    world.up().beat()
-    return _settle(world.end("Succeeded", "Succeeded", "10 episodes recorded", output=OUTPUT))
+    world.start_pods().send_report()
+    return _settle(world.report_end("Succeeded", "Succeeded", "10 episodes recorded", output=OUTPUT))
 
 
 def _failed_world() -> World:
-    return _settle(running().end("Failed", "UserCodeFailed", "env.py:7: KeyError: 'reward' in step()"))
+    return _settle(
+        make_running_world().report_end("Failed", "UserCodeFailed", "env.py:7: KeyError: 'reward' in step()")
+    )
 
 
 def _exhausted_world() -> World:
     world = _settle(World(runPolicy={"backoffLimit": 0}))
-    return _settle(world.up().beat().end("Lost", "WorkerLost", "The node of a learner is gone."))
+    return _settle(
+        world.start_pods().send_report().report_end("Lost", "WorkerLost", "The node of a learner is gone.")
+    )
 
 
 def _new_revision_world() -> World:
-    """Build a world with a raised generation that the operator has not seen yet."""
-    return _succeeded_world().edit(revision=2)
+    """Build a world with a higher revision in the spec, which the operator has not seen yet."""
+    return _succeeded_world().edit_spec(revision=2)
 
 
 def _settle(world: World) -> World:
@@ -164,7 +174,7 @@ _IN_PROGRESS_VERDICT, _CURRENT_VERDICT, _FAILED_VERDICT = (
 )
 
 _WORLDS: dict[str, tuple[Callable[[], World], Verdict]] = {
-    "Fresh": (_fresh_world, _IN_PROGRESS_VERDICT),
+    "New": (_new_world, _IN_PROGRESS_VERDICT),
     "Pending": (_pending_world, _IN_PROGRESS_VERDICT),
     "PendingWithoutKubeRay": (_world_without_kuberay, _IN_PROGRESS_VERDICT),
     "Waiting": (_waiting_world("Unfinished"), _IN_PROGRESS_VERDICT),
@@ -181,17 +191,17 @@ _WORLDS: dict[str, tuple[Callable[[], World], Verdict]] = {
     "Retrying": (_retrying_world, _IN_PROGRESS_VERDICT),
     "Suspending": (_suspending_world, _IN_PROGRESS_VERDICT),
     "Suspended": (_suspended_world, Verdict("Current", is_suspended=True)),
-    "SuspendedAtBirth": (_never_started_world, Verdict("Current", is_suspended=True)),
+    "SuspendedBeforeStart": (_never_started_world, Verdict("Current", is_suspended=True)),
     "Succeeded": (_succeeded_world, Verdict("Current", is_finished=True)),
     "SucceededRecording": (_succeeded_recording_world, Verdict("Current", is_finished=True)),
     "Failed": (_failed_world, Verdict("Failed", is_finished=True)),
-    "FailedUsedUp": (_exhausted_world, Verdict("Failed", is_finished=True)),
-    "SucceededThenRaised": (_new_revision_world, Verdict("InProgress", is_finished=True)),
+    "FailedWithoutRetriesLeft": (_exhausted_world, Verdict("Failed", is_finished=True)),
+    "SucceededWithHigherRevision": (_new_revision_world, Verdict("InProgress", is_finished=True)),
 }
 
 
 def resource_object(world: World) -> dict[str, Any]:
-    """Return the resource as the API server shows it."""
+    """Return the resource as the API server returns it."""
     metadata = {
         **world.manifest["metadata"],
         "uid": world.uid,
@@ -203,7 +213,7 @@ def resource_object(world: World) -> dict[str, Any]:
 
 
 FIXTURES: dict[str, dict[str, Any]] = {name: resource_object(make()) for name, (make, _) in _WORLDS.items()}
-"""Name -> object with its status."""
+"""Name of a state -> resource in this state, with its status."""
 
-EXPECTED: dict[str, Verdict] = {name: verdict for name, (_, verdict) in _WORLDS.items()}
-"""Name -> expected verdict. `SucceededThenRaised` still has the status of the older generation."""
+EXPECTED_VERDICTS: dict[str, Verdict] = {name: verdict for name, (_, verdict) in _WORLDS.items()}
+"""Name of a state -> expected verdict."""

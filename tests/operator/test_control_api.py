@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hindcast_operator.control import api as module
+from hindcast_operator.control import api as api_module
 from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 
@@ -21,7 +21,7 @@ CREATED_ANSWER: Answer = (201, "")
 
 
 class FakeClient:
-    """Gives one answer after the other."""
+    """Returns or raises the answers in order, one for each call."""
 
     configuration = SimpleNamespace(host="https://server")
 
@@ -31,7 +31,7 @@ class FakeClient:
         self.methods: list[str] = []
 
     async def update_params_for_auth(self, *_: Any) -> None:
-        """No token."""
+        """Do nothing: the fake needs no token."""
 
     async def call_api(self, method: str, *_: Any, **__: Any) -> Any:
         self.methods.append(method)
@@ -41,17 +41,17 @@ class FakeClient:
         status, reason = answer
 
         async def read() -> bytes:
-            return json.dumps({"reason": reason, "message": "said"}).encode()
+            return json.dumps({"reason": reason, "message": "refused"}).encode()
 
         return SimpleNamespace(status=status, read=read, headers=self._headers)
 
 
 @pytest.fixture(autouse=True)
 def skip_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_RETRY_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(api_module, "_RETRY_PAUSES_SECONDS", (0.0, 0.0, 0.0))
 
 
-def create(client: FakeClient) -> None:
+def create_config_map(client: FakeClient) -> None:
     async def run() -> None:
         await Api(client).create(kinds.CONFIG_MAP, "team", {"metadata": {"name": "a"}})
 
@@ -72,30 +72,30 @@ def create(client: FakeClient) -> None:
 def test_write_with_transient_errors_is_retried(error: Answer) -> None:
     """Otherwise any error among an attempt's five objects would delay the whole reconciliation."""
     client = FakeClient(error, error, error, CREATED_ANSWER)
-    create(client)
+    create_config_map(client)
     assert client.methods == ["POST"] * 4
 
 
 @pytest.mark.parametrize("answer", [(403, "Forbidden"), (422, "Invalid"), (409, "AlreadyExists")], ids=str)
 def test_refusal_is_raised_without_retry(answer: Answer) -> None:
     client = FakeClient(answer)
-    with pytest.raises(ApiError, match="said") as error_info:
-        create(client)
+    with pytest.raises(ApiError, match="refused") as error_info:
+        create_config_map(client)
     assert (error_info.value.code, error_info.value.reason) == answer
     assert len(client.methods) == 1
 
 
 def test_persistent_error_is_raised_after_four_tries() -> None:
     client = FakeClient(*[(500, "InternalError")] * 4)
-    with pytest.raises(ApiError, match="500 InternalError: said"):
-        create(client)
+    with pytest.raises(ApiError, match="500 InternalError: refused"):
+        create_config_map(client)
     assert len(client.methods) == 4
 
 
 def test_long_retry_after_is_raised_without_retry() -> None:
     client = FakeClient((429, "TooManyRequests"), retry_after="20")
     with pytest.raises(ApiError) as error_info:
-        create(client)
+        create_config_map(client)
     assert error_info.value.retry_after == 20
     assert len(client.methods) == 1
 

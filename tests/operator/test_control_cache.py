@@ -17,7 +17,7 @@ WALKS = Key("OfflineRecording", "team", "walks")
 CLONE = Key("OfflineTraining", "team", "clone")
 
 
-def raw_object(name: str, version: int, uid: str = "u1", **fields: Any) -> dict[str, Any]:
+def make_object(name: str, version: int, uid: str = "u1", **fields: Any) -> dict[str, Any]:
     metadata = {
         "name": name,
         "namespace": "team",
@@ -28,7 +28,7 @@ def raw_object(name: str, version: int, uid: str = "u1", **fields: Any) -> dict[
     return {"metadata": metadata | fields.pop("metadata", {}), **fields}
 
 
-def child_object(name: str, version: int, uid: str = "c1", **fields: Any) -> dict[str, Any]:
+def make_child(name: str, version: int, uid: str = "c1", **fields: Any) -> dict[str, Any]:
     labels = {
         "app.kubernetes.io/managed-by": "hindcast-operator",
         "hindcast.dev/kind": "OfflineRecording",
@@ -37,7 +37,7 @@ def child_object(name: str, version: int, uid: str = "c1", **fields: Any) -> dic
         "hindcast.dev/attempt": "3",
     }
     metadata = {"labels": labels | fields.pop("labels", {})} | fields.pop("metadata", {})
-    return raw_object(name, version, uid, metadata=metadata, **fields)
+    return make_object(name, version, uid, metadata=metadata, **fields)
 
 
 def find_facts(cache: Cache, name: str) -> Any:
@@ -46,15 +46,15 @@ def find_facts(cache: Cache, name: str) -> Any:
 
 def test_put_of_older_version_is_ignored() -> None:
     cache = Cache()
-    assert cache.put(kinds.RECORDING, raw_object("walks", 5, status={"state": "Running"})) == {WALKS}
-    assert cache.put(kinds.RECORDING, raw_object("walks", 4, status={"state": "Pending"})) == set()
-    assert cache.put(kinds.RECORDING, raw_object("walks", 5, status={"state": "Pending"})) == set()
+    assert cache.put(kinds.RECORDING, make_object("walks", 5, status={"state": "Running"})) == {WALKS}
+    assert cache.put(kinds.RECORDING, make_object("walks", 4, status={"state": "Pending"})) == set()
+    assert cache.put(kinds.RECORDING, make_object("walks", 5, status={"state": "Pending"})) == set()
     assert cache.resources[WALKS].status == {"state": "Running"}
 
 
 def test_remove_with_other_uid_keeps_current_object() -> None:
     cache = Cache()
-    cache.put(kinds.RECORDING, raw_object("walks", 9, uid="new"))
+    cache.put(kinds.RECORDING, make_object("walks", 9, uid="new"))
     assert cache.remove(kinds.RECORDING, "team", "walks", "old") == set()
     assert WALKS in cache.resources
     assert cache.remove(kinds.RECORDING, "team", "walks", "new") == {WALKS}
@@ -63,7 +63,7 @@ def test_remove_with_other_uid_keeps_current_object() -> None:
 
 def test_change_of_child_affects_labelled_resource() -> None:
     cache = Cache()
-    assert cache.put(kinds.RAY_JOB, child_object("walks-r2-3", 1, spec={})) == {WALKS}
+    assert cache.put(kinds.RAY_JOB, make_child("walks-r2-3", 1, spec={})) == {WALKS}
     (entry,) = cache.children(WALKS)
     assert entry.attempt == "walks-r2-3"
     assert cache.remove(kinds.RAY_JOB, "team", "walks-r2-3", "c1") == {WALKS}
@@ -72,39 +72,38 @@ def test_change_of_child_affects_labelled_resource() -> None:
 
 def test_change_without_new_facts_affects_nothing() -> None:
     cache = Cache()
-    cache.put(kinds.RAY_JOB, child_object("walks-r2-3", 1, spec={}))
-    assert cache.put(kinds.RAY_JOB, child_object("walks-r2-3", 2, spec={"entrypoint": "x"})) == set()
+    cache.put(kinds.RAY_JOB, make_child("walks-r2-3", 1, spec={}))
+    assert cache.put(kinds.RAY_JOB, make_child("walks-r2-3", 2, spec={"entrypoint": "x"})) == set()
     assert cache.put(
-        kinds.RAY_JOB, child_object("walks-r2-3", 3, status={"jobDeploymentStatus": "Running"})
+        kinds.RAY_JOB, make_child("walks-r2-3", 3, status={"jobDeploymentStatus": "Running"})
     ) == {WALKS}
 
 
 @pytest.mark.parametrize("labels", [{"hindcast.dev/attempt": "x"}, {"hindcast.dev/revision": ""}])
 def test_object_with_invalid_labels_is_ignored(labels: dict[str, str]) -> None:
     cache = Cache()
-    assert cache.put(kinds.POD, child_object("stray", 1, labels=labels)) == set()
+    assert cache.put(kinds.POD, make_child("stray", 1, labels=labels)) == set()
     assert not cache.keys_with_uids(kinds.POD)
 
 
 def test_change_of_resource_affects_referring_resources() -> None:
     cache = Cache()
     spec = {"input": [{"recordingRef": {"name": "walks"}}, {"path": "s3://b/x"}]}
-    cache.put(kinds.TRAINING, raw_object("clone", 1, spec=spec))
-    assert cache.put(kinds.RECORDING, raw_object("walks", 2)) == {WALKS, CLONE}
-    cache.put(kinds.TRAINING, raw_object("clone", 3, spec={"input": [{"path": "s3://b/x"}]}))
-    assert cache.put(kinds.RECORDING, raw_object("walks", 4)) == {WALKS}
+    cache.put(kinds.TRAINING, make_object("clone", 1, spec=spec))
+    assert cache.put(kinds.RECORDING, make_object("walks", 2)) == {WALKS, CLONE}
+    cache.put(kinds.TRAINING, make_object("clone", 3, spec={"input": [{"path": "s3://b/x"}]}))
+    assert cache.put(kinds.RECORDING, make_object("walks", 4)) == {WALKS}
 
 
 def test_recording_with_training_ref_is_affected_by_training() -> None:
     cache = Cache()
-    cache.put(kinds.RECORDING, raw_object("walks", 1, spec={"policy": {"trainingRef": {"name": "clone"}}}))
-    assert cache.put(kinds.TRAINING, raw_object("clone", 2)) == {WALKS, CLONE}
+    cache.put(kinds.RECORDING, make_object("walks", 1, spec={"policy": {"trainingRef": {"name": "clone"}}}))
+    assert cache.put(kinds.TRAINING, make_object("clone", 2)) == {WALKS, CLONE}
 
 
-def report_data(beat: int, moved: str) -> dict[str, str]:
-    return {
-        "report.json": json.dumps({"number": beat, "reportTime": CREATION_TIME, "lastProgressTime": moved})
-    }
+def make_report_data(number: int, progress_time: str) -> dict[str, str]:
+    report = {"number": number, "reportTime": CREATION_TIME, "lastProgressTime": progress_time}
+    return {"report.json": json.dumps(report)}
 
 
 def test_new_beat_and_progress_record_their_time() -> None:
@@ -112,24 +111,22 @@ def test_new_beat_and_progress_record_their_time() -> None:
     cache = Cache(clock=lambda: now)
 
     def put_report(version: int, data: dict[str, str]) -> ConfigMapFacts:
-        cache.put(kinds.CONFIG_MAP, child_object("walks-r2-3", version, data=data))
+        cache.put(kinds.CONFIG_MAP, make_child("walks-r2-3", version, data=data))
         facts = find_facts(cache, "walks-r2-3")
         assert isinstance(facts, ConfigMapFacts)
         return facts
 
-    first = now
+    first_time = now
     assert put_report(1, {"intent": "checkpoint"}).beat_seen_at is None
-    assert put_report(2, report_data(1, "a")).beat_seen_at == first
+    assert put_report(2, make_report_data(1, "a")).beat_seen_at == first_time
     now += timedelta(seconds=30)
-    second = put_report(3, report_data(2, "a"))
-    assert (second.beat_seen_at, second.progress_seen_at) == (now, first)
+    second_time = now
+    facts = put_report(3, make_report_data(2, "a"))
+    assert (facts.beat_seen_at, facts.progress_seen_at) == (second_time, first_time)
     now += timedelta(seconds=30)
-    third = put_report(4, report_data(2, "a") | {"intent": "checkpoint"})
-    assert (third.beat_seen_at, third.progress_seen_at, third.intent) == (
-        second.beat_seen_at,
-        first,
-        "checkpoint",
-    )
+    facts = put_report(4, make_report_data(2, "a") | {"intent": "checkpoint"})
+    assert (facts.beat_seen_at, facts.progress_seen_at) == (second_time, first_time)
+    assert facts.intent == "checkpoint"
     assert put_report(5, {"report.json": "not a report"}).report is None
 
 
@@ -137,7 +134,7 @@ def test_facts_of_ray_job_have_state_and_owner() -> None:
     cache = Cache()
     owners = [{"controller": False, "uid": "x"}, {"controller": True, "uid": "u1"}]
     status = {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running", "startTime": CREATION_TIME}
-    raw = child_object(
+    raw = make_child(
         "walks-r2-3", 1, metadata={"ownerReferences": owners}, spec={"suspend": True}, status=status
     )
     cache.put(kinds.RAY_JOB, raw)
@@ -161,15 +158,15 @@ def test_facts_of_ray_cluster_have_replica_failure() -> None:
         "reason": "FailedCreateHeadPod",
         "message": "quota",
     }
-    cache.put(kinds.RAY_CLUSTER, child_object("walks-r2-3-x", 1, status={"state": "ready"}))
+    cache.put(kinds.RAY_CLUSTER, make_child("walks-r2-3-x", 1, status={"state": "ready"}))
     assert find_facts(cache, "walks-r2-3-x") == RayClusterFacts("walks-r2-3-x")
-    cache.put(kinds.RAY_CLUSTER, child_object("walks-r2-3-x", 2, status={"conditions": [failure]}))
+    cache.put(kinds.RAY_CLUSTER, make_child("walks-r2-3-x", 2, status={"conditions": [failure]}))
     assert find_facts(cache, "walks-r2-3-x").replica_failure == "quota"
 
 
-def pod_facts(**status: Any) -> PodFacts:
+def extract_pod_facts(**status: Any) -> PodFacts:
     cache = Cache()
-    cache.put(kinds.POD, child_object("p", 1, labels={"hindcast.dev/pool": "learner"}, status=status))
+    cache.put(kinds.POD, make_child("p", 1, labels={"hindcast.dev/pool": "learner"}, status=status))
     facts = find_facts(cache, "p")
     assert isinstance(facts, PodFacts)
     return facts
@@ -177,22 +174,30 @@ def pod_facts(**status: Any) -> PodFacts:
 
 def test_facts_of_pod_have_reason_for_not_starting() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
-    assert pod_facts(phase="Pending", conditions=[condition]).scheduling_failure == "no GPU"
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-    usual = {"waiting": {"reason": "ContainerCreating"}}
-    statuses = [{"name": "ray", "state": usual}, {"name": "side", "state": waiting}]
-    assert pod_facts(containerStatuses=statuses).container_wait == ("ImagePullBackOff", "no such image")
-    assert pod_facts(containerStatuses=statuses[:1]).container_wait is None
-    assert pod_facts().pool == "learner"
+    assert extract_pod_facts(phase="Pending", conditions=[condition]).scheduling_failure == "no GPU"
+    failed_state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    normal_state = {"waiting": {"reason": "ContainerCreating"}}
+    statuses = [{"name": "ray", "state": normal_state}, {"name": "side", "state": failed_state}]
+    assert extract_pod_facts(containerStatuses=statuses).container_wait == (
+        "ImagePullBackOff",
+        "no such image",
+    )
+    assert extract_pod_facts(containerStatuses=statuses[:1]).container_wait is None
+    assert extract_pod_facts().pool == "learner"
 
 
 def test_facts_of_pod_record_container_killed_for_memory() -> None:
     for reason, is_killed in (("OOMKilled", True), ("Error", False)):
         final_state = {"terminated": {"reason": reason, "exitCode": 137}}
         restarted_container = {"name": "ray", "state": {}, "lastState": final_state}
-        assert pod_facts(phase="Running", containerStatuses=[restarted_container]).is_oom_killed == is_killed
         assert (
-            pod_facts(phase="Failed", containerStatuses=[{"name": "ray", "state": final_state}]).is_oom_killed
+            extract_pod_facts(phase="Running", containerStatuses=[restarted_container]).is_oom_killed
+            == is_killed
+        )
+        assert (
+            extract_pod_facts(
+                phase="Failed", containerStatuses=[{"name": "ray", "state": final_state}]
+            ).is_oom_killed
             == is_killed
         )
 
@@ -200,5 +205,5 @@ def test_facts_of_pod_record_container_killed_for_memory() -> None:
 def test_pod_past_deletion_time_has_unreachable_node() -> None:
     cache = Cache()
     metadata = {"deletionTimestamp": CREATION_TIME}
-    cache.put(kinds.POD, child_object("p", 1, metadata=metadata, status={}))
+    cache.put(kinds.POD, make_child("p", 1, metadata=metadata, status={}))
     assert find_facts(cache, "p").unreachable_since == datetime(2026, 11, 21, 6, tzinfo=UTC)

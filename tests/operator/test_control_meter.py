@@ -1,4 +1,4 @@
-"""Metrics of runs: how long attempts took, and how long GPUs were held without work."""
+"""Metrics of runs: the duration of attempts, and the time for which GPUs waited for work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAINING = {
 }
 
 
-def facts(seconds: float, phase: str, fraction: float | None, **status: Any) -> Facts:
+def make_facts(seconds: float, phase: str, fraction: float | None, **status: Any) -> Facts:
     """Return facts of a training with two learners of four GPUs each that waits for data a fraction of the time."""
     pods = tuple(PodFacts(name, "learner", NOW, phase) for name in ("a", "b"))
     report = None
@@ -58,33 +58,33 @@ def facts(seconds: float, phase: str, fraction: float | None, **status: Any) -> 
     )
 
 
-def gpu_wait_seconds() -> float:
+def read_gpu_wait_seconds() -> float:
     return REGISTRY.get_sample_value("hindcast_gpu_wait_seconds_total", {"namespace": "meter"}) or 0.0
 
 
 def test_gpu_wait_counts_start_and_data_wait_share() -> None:
-    meter, seconds_before = RunMeter(), gpu_wait_seconds()
-    meter.update(facts(0, "Pending", None), {})
-    meter.update(facts(10, "Running", None), {})
-    assert gpu_wait_seconds() == seconds_before, "pods that do not run hold no GPU"
-    meter.update(facts(20, "Running", None), {})
-    assert gpu_wait_seconds() - seconds_before == 10 * 8
-    meter.update(facts(120, "Running", 0.25), {})
-    assert gpu_wait_seconds() - seconds_before == 10 * 8 + 100 * 8 * 0.25
-    meter.update(facts(130, "Succeeded", 0.25), {})
-    meter.update(facts(500, "Running", 0.25), {})
-    assert gpu_wait_seconds() - seconds_before == 10 * 8 + 100 * 8 * 0.25
+    meter, seconds_before = RunMeter(), read_gpu_wait_seconds()
+    meter.update(make_facts(0, "Pending", None), {})
+    meter.update(make_facts(10, "Running", None), {})
+    assert read_gpu_wait_seconds() == seconds_before, "pods that do not run hold no GPU"
+    meter.update(make_facts(20, "Running", None), {})
+    assert read_gpu_wait_seconds() - seconds_before == 10 * 8
+    meter.update(make_facts(120, "Running", 0.25), {})
+    assert read_gpu_wait_seconds() - seconds_before == 10 * 8 + 100 * 8 * 0.25
+    meter.update(make_facts(130, "Succeeded", 0.25), {})
+    meter.update(make_facts(500, "Running", 0.25), {})
+    assert read_gpu_wait_seconds() - seconds_before == 10 * 8 + 100 * 8 * 0.25
 
 
 def test_end_of_attempt_is_counted_once_with_duration() -> None:
     labels = {"kind": "OfflineTraining", "outcome": "Lost"}
-    count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
-    total = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
-    meter, totals_before = RunMeter(), (count(), total())
+    read_count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
+    read_seconds = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
+    meter, count_before, seconds_before = RunMeter(), read_count(), read_seconds()
     running_entry = {"rayJobName": "clone-t1-1", "startTime": "2026-11-21T06:00:00Z"}
     ended_entry = running_entry | {"outcome": "Lost", "endTime": "2026-11-21T06:02:00Z"}
-    meter.update(facts(0, "Running", None), {"runs": [running_entry]})
-    at_end = replace(facts(120, "Running", None), status={"runs": [running_entry]})
-    meter.update(at_end, {"runs": [ended_entry]})
-    meter.update(replace(at_end, status={"runs": [ended_entry]}), {"runs": [ended_entry]})
-    assert (count(), total()) == (totals_before[0] + 1, totals_before[1] + 120)
+    meter.update(make_facts(0, "Running", None), {"runs": [running_entry]})
+    facts_at_end = replace(make_facts(120, "Running", None), status={"runs": [running_entry]})
+    meter.update(facts_at_end, {"runs": [ended_entry]})
+    meter.update(replace(facts_at_end, status={"runs": [ended_entry]}), {"runs": [ended_entry]})
+    assert (read_count(), read_seconds()) == (count_before + 1, seconds_before + 120)

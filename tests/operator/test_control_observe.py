@@ -13,7 +13,7 @@ from hindcast_operator.control.observe import Observer
 from hindcast_operator.control.startup import new_startups
 
 
-def recording(**output: Any) -> dict[str, Any]:
+def make_recording(**output: Any) -> dict[str, Any]:
     return {
         "apiVersion": "hindcast.dev/v1alpha1",
         "kind": "OfflineRecording",
@@ -50,8 +50,8 @@ def recording(**output: Any) -> dict[str, Any]:
 def test_rule_missing_in_released_crd_becomes_problem(
     output: dict[str, Any], problems: tuple[str, ...]
 ) -> None:
-    """Admission lets such a resource through; its problems become the condition Stalled, InvalidSpec."""
-    body, cache = recording(**output), Cache()
+    """A cluster with CRDs of an earlier version admits such a resource, so the operator reports its problems."""
+    body, cache = make_recording(**output), Cache()
     cache.put(kinds.RECORDING, body)
     observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
     facts = asyncio.run(observer.observe(Key("OfflineRecording", "team", "lines")))
@@ -61,18 +61,20 @@ def test_rule_missing_in_released_crd_becomes_problem(
 
 
 def test_invalid_spec_still_provides_suspend_and_run_policy() -> None:
-    body, cache = recording(format="JSON", compression="zstd"), Cache()
+    body, cache = make_recording(format="JSON", compression="zstd"), Cache()
     body["spec"] |= {"suspend": True, "runPolicy": {"stallTimeoutSeconds": 7200}}
     cache.put(kinds.RECORDING, body)
     observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
     facts = asyncio.run(observer.observe(Key("OfflineRecording", "team", "lines")))
     assert facts is not None and facts.resource is None
     assert (facts.suspend, facts.run_policy.stall_timeout_seconds) == (True, 7200)
-    assert facts.run_policy.model_fields_set == {"stall_timeout_seconds"}, "the platform's count for the rest"
+    assert facts.run_policy.model_fields_set == {"stall_timeout_seconds"}, (
+        "unset fields get the platform's values"
+    )
 
 
 def test_circular_reference_ends_when_one_resource_has_started() -> None:
-    recorder = recording()
+    recorder = make_recording()
     recorder["spec"]["policy"] = {"trainingRef": {"name": "clone"}}
     clone = {"kind": "OfflineTraining", "spec": {"input": [{"recordingRef": {"name": "lines"}}]}}
     clone = recorder | clone | {"metadata": recorder["metadata"] | {"name": "clone", "uid": "t"}}
@@ -81,15 +83,15 @@ def test_circular_reference_ends_when_one_resource_has_started() -> None:
     cache.put(kinds.TRAINING, clone)
     observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
 
-    def states() -> list[str]:
+    def observe_states() -> list[str]:
         keys = (Key("OfflineRecording", "team", "lines"), Key("OfflineTraining", "team", "clone"))
         all_facts = [asyncio.run(observer.observe(key)) for key in keys]
         return [reference.state for facts in all_facts if facts is not None for reference in facts.references]
 
-    assert states() == ["Circular", "Circular"]
+    assert observe_states() == ["Circular", "Circular"]
     status = {"runs": [{"revision": 1, "attempt": 1, "rayJobName": "clone-t1-1", "specHash": "h"}]}
-    later = clone["metadata"] | {"resourceVersion": "8"}
-    cache.put(kinds.TRAINING, clone | {"metadata": later, "status": status})
-    assert states() == ["Unfinished", "Circular"], (
-        "the training has its data, of the recording's last revision"
+    new_metadata = clone["metadata"] | {"resourceVersion": "8"}
+    cache.put(kinds.TRAINING, clone | {"metadata": new_metadata, "status": status})
+    assert observe_states() == ["Unfinished", "Circular"], (
+        "the training has started, so it no longer waits for the recording"
     )

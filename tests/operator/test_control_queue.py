@@ -1,4 +1,4 @@
-"""The operator's work queue: each key once, never for two workers, timers in order."""
+"""The operator's work queue: each key is queued once, for one worker at a time; the earliest timer of a key counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hindcast_operator.control.work_queue import WorkQueue
 Scenario = Callable[[WorkQueue[str]], Awaitable[None]]
 
 
-def play(scenario: Scenario) -> None:
+def run_scenario(scenario: Scenario) -> None:
     async def main() -> None:
         await asyncio.wait_for(scenario(WorkQueue(jitter=lambda: 1.0)), 20)
 
@@ -24,7 +24,7 @@ def test_key_added_repeatedly_is_returned_once() -> None:
         assert [await queue.get(), await queue.get()] == ["a", "b"]
         assert len(queue) == 0
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_key_in_progress_is_requeued_after_mark_done() -> None:
@@ -39,23 +39,23 @@ def test_key_in_progress_is_requeued_after_mark_done() -> None:
         queue.mark_done("a")
         assert len(queue) == 0
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_two_workers_never_get_the_same_key() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         active_keys: set[str] = set()
-        looks = 0
+        num_processed = 0
 
         async def work() -> None:
-            nonlocal looks
+            nonlocal num_processed
             while True:
                 key = await queue.get()
                 assert key not in active_keys
                 active_keys.add(key)
                 await asyncio.sleep(0.001)
                 active_keys.discard(key)
-                looks += 1
+                num_processed += 1
                 queue.mark_done(key)
 
         workers = [asyncio.create_task(work()) for _ in range(8)]
@@ -68,20 +68,20 @@ def test_two_workers_never_get_the_same_key() -> None:
         for worker in workers:
             assert not worker.done(), worker.exception()
             worker.cancel()
-        assert 5 <= looks <= 600
+        assert 5 <= num_processed <= 600
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_earliest_timer_counts_and_processing_cancels_it() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        start_time = loop.time()
         queue.add_after("a", 5.0)
         queue.add_after("a", 0.05)
         queue.add_after("a", 3.0)
         assert await queue.get() == "a"
-        assert loop.time() - began < 3.0
+        assert loop.time() - start_time < 3.0
         queue.mark_done("a")
         queue.add_after("b", 0.2)
         queue.add("b")
@@ -90,7 +90,7 @@ def test_earliest_timer_counts_and_processing_cancels_it() -> None:
         await asyncio.sleep(0.3)
         assert len(queue) == 0
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_retry_delay_grows_until_failures_are_forgotten() -> None:
@@ -102,7 +102,7 @@ def test_retry_delay_grows_until_failures_are_forgotten() -> None:
         queue.forget_failures("a")
         assert queue.retry("a") == 0.4
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_age_is_that_of_the_longest_waiting_key() -> None:
@@ -115,4 +115,4 @@ def test_age_is_that_of_the_longest_waiting_key() -> None:
         await queue.get()
         assert queue.age() < 0.05
 
-    play(scenario)
+    run_scenario(scenario)

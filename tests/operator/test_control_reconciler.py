@@ -30,7 +30,7 @@ INVALID_RESOURCE: dict[str, Any] = {
 
 
 class ForgetfulCache(Cache):
-    """A cache that loses the resource during the write of a status, as when the watch is reopened."""
+    """A cache that loses the resource while its status is written, as when a watch is restarted at that time."""
 
     def put(self, kind: ObjectKind, raw: dict[str, Any]) -> set[Key]:
         affected_keys = super().put(kind, raw)
@@ -40,7 +40,7 @@ class ForgetfulCache(Cache):
 
 
 class FakeApi:
-    """Accepts every write."""
+    """Accepts every write, and records the events."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ class FakeApi:
 
 
 def test_event_is_posted_after_resource_leaves_cache() -> None:
-    async def look() -> list[dict[str, Any]]:
+    async def reconcile() -> list[dict[str, Any]]:
         cache, api = ForgetfulCache(), FakeApi()
         cache.put(kinds.RECORDING, INVALID_RESOURCE)
         reconciler = Reconciler(api, cache, WorkQueue[Key](), Defaults())  # type: ignore[arg-type]
@@ -64,5 +64,5 @@ def test_event_is_posted_after_resource_leaves_cache() -> None:
         assert not cache.resources
         return api.events
 
-    events = asyncio.run(look())
+    events = asyncio.run(reconcile())
     assert [event["regarding"]["uid"] for event in events] == ["u1"]

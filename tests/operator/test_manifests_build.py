@@ -1,4 +1,4 @@
-"""The objects of an attempt: names, owners, rights, groups, security, mounts, variables."""
+"""The objects of an attempt: names, owners, rights, worker groups, security, mounts, variables."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from manifest_examples import (
     training,
 )
 
-LONG = "a" * 36
-SCALING = {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}}}
-EVERY = [
+LONG_NAME = "a" * 36
+AUTOSCALED = {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}}}
+RESOURCES = [
     recording(),
     recording(policy={"train": {"stop": {"iterations": 2}}}, runners={"replicas": 4}),
     training(),
     training(learners={"gpus": 2, "replicas": 2}),
     training(pipeline={"dataWorkers": {"replicas": 0}}),
-    training(**SCALING),
+    training(**AUTOSCALED),
 ]
-every = pytest.mark.parametrize("resource", EVERY, ids=lambda resource: resource.kind)
+each_resource = pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.kind)
 
 
-def kinds(manifests: list[dict[str, Any]]) -> list[str]:
+def list_kinds(manifests: list[dict[str, Any]]) -> list[str]:
     return [manifest["kind"] for manifest in manifests]
 
 
-# -- all of them --------------------------------------------------------------------------------------------
+# -- all objects --------------------------------------------------------------------------------------------
 
 
-@every
+@each_resource
 def test_build_returns_five_owned_objects_in_creation_order(resource: Resource) -> None:
     manifests = build_manifests(resource)
-    assert kinds(manifests) == ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob"]
+    assert list_kinds(manifests) == ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob"]
     for manifest in manifests:
         (owner,) = manifest["metadata"]["ownerReferences"]
         assert owner == {
@@ -65,7 +65,7 @@ def test_build_returns_five_owned_objects_in_creation_order(resource: Resource) 
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "hindcast-operator"
         assert labels["hindcast.dev/name"] == resource.metadata.name
-        # GitOps tools would take for theirs what carries the labels of the user's object.
+        # GitOps tools would adopt an object that has the labels of the user's resource.
         assert "team" not in labels
 
 
@@ -75,14 +75,18 @@ def test_build_without_uid_sets_no_owner() -> None:
 
 @pytest.mark.parametrize("make", [recording, training])
 def test_longest_names_and_largest_numbers_give_valid_names(make: Any) -> None:
-    resource = make(name=LONG, revision=9999)
+    resource = make(name=LONG_NAME, revision=9999)
     manifests = build_manifests(resource, number=999)
     for manifest in manifests:
         name = manifest["metadata"]["name"]
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 47
         assert all(len(value) <= 63 for value in manifest["metadata"]["labels"].values())
     letter = "r" if make is recording else "t"
-    assert manifests[-1]["metadata"]["name"] == manifests[0]["metadata"]["name"] == f"{LONG}-{letter}9999-999"
+    assert (
+        manifests[-1]["metadata"]["name"]
+        == manifests[0]["metadata"]["name"]
+        == f"{LONG_NAME}-{letter}9999-999"
+    )
 
 
 def test_recording_and_training_of_same_name_share_no_object() -> None:
@@ -112,17 +116,18 @@ def test_role_allows_only_get_and_patch_of_own_config_map() -> None:
     assert {t["spec"]["serviceAccountName"] for t in templates(job).values()} == {account["metadata"]["name"]}
 
 
-@every
+@each_resource
 def test_only_head_mounts_token(resource: Resource) -> None:
-    mounts_token = {
-        p: t["spec"]["automountServiceAccountToken"] for p, t in templates(ray_job(resource)).items()
+    mounts_token_by_pool = {
+        pool: template["spec"]["automountServiceAccountToken"]
+        for pool, template in templates(ray_job(resource)).items()
     }
-    assert {pool for pool, token in mounts_token.items() if token} == {"head"}
+    assert {pool for pool, token in mounts_token_by_pool.items() if token} == {"head"}
 
 
 def test_named_service_account_is_used_and_not_created() -> None:
     manifests = build_manifests(training(cluster={"serviceAccountName": "storage-user"}))
-    assert kinds(manifests) == ["ConfigMap", "Role", "RoleBinding", "RayJob"]
+    assert list_kinds(manifests) == ["ConfigMap", "Role", "RoleBinding", "RayJob"]
     assert manifests[2]["subjects"][0]["name"] == "storage-user"
     for template in templates(manifests[-1]).values():
         assert template["spec"]["serviceAccountName"] == "storage-user"
@@ -134,7 +139,7 @@ def test_named_service_account_is_used_and_not_created() -> None:
 @pytest.mark.parametrize(
     "resource",
     [
-        *EVERY,
+        *RESOURCES,
         training(
             config={"lr": 8e-4},
             seed=7,
@@ -191,7 +196,7 @@ def test_secrets_are_referenced_and_never_copied() -> None:
 # -- RayJob -------------------------------------------------------------------------------------------------
 
 
-@every
+@each_resource
 def test_ray_job_submits_once_and_shuts_down(resource: Resource) -> None:
     job = ray_job(resource)
     spec = job["spec"]
@@ -219,7 +224,7 @@ def test_kuberay_deadlines_are_later_than_operator_deadlines() -> None:
     assert spec["activeDeadlineSeconds"] == 2**31 - 1, "KubeRay's field has 32 bits"
 
 
-@every
+@each_resource
 def test_every_group_sets_ray_resources_and_pool_label(resource: Resource) -> None:
     job = ray_job(resource)
     for pool, group in groups(job).items():
@@ -234,25 +239,27 @@ def test_every_group_sets_ray_resources_and_pool_label(resource: Resource) -> No
         assert int(params["object-store-memory"]) < int(shm["emptyDir"]["sizeLimit"][:-2]) * 2**20
 
 
-@every
+@each_resource
 def test_only_workers_have_raylet_probe(resource: Resource) -> None:
     for pool, group in groups(ray_job(resource)).items():
         probe = group["template"]["spec"]["containers"][0].get("livenessProbe")
         assert (probe is None) == (pool == "head")
         if probe is not None:
             assert "raylet" in probe["exec"]["command"][-1]
-            assert probe["failureThreshold"] * probe["periodSeconds"] < 600, "KubeRay's own takes ten minutes"
+            assert probe["failureThreshold"] * probe["periodSeconds"] < 600, (
+                "KubeRay's probe takes ten minutes"
+            )
 
 
-@every
-def test_only_pools_with_interval_scale(resource: Resource) -> None:
+@each_resource
+def test_only_pools_with_replica_interval_are_autoscaled(resource: Resource) -> None:
     cluster = ray_job(resource)["spec"]["rayClusterSpec"]
-    scaling = resource in EVERY[-1:]
-    assert cluster.get("enableInTreeAutoscaling", False) == scaling
+    is_autoscaled = resource in RESOURCES[-1:]
+    assert cluster.get("enableInTreeAutoscaling", False) == is_autoscaled
     for group in cluster["workerGroupSpecs"]:
         assert group["minReplicas"] == group["replicas"] <= group["maxReplicas"]
-        assert (group["maxReplicas"] > group["replicas"]) == (scaling and group["groupName"] == "data")
-    if scaling:
+        assert (group["maxReplicas"] > group["replicas"]) == (is_autoscaled and group["groupName"] == "data")
+    if is_autoscaled:
         options = cluster["autoscalerOptions"]
         assert options["version"] == "v2"
         assert options["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -271,7 +278,9 @@ def test_scheduling_sets_queue_priority_and_labels() -> None:
     assert labels["hindcast.dev/name"] == "clone"
     for template in templates(job).values():
         assert template["spec"]["priorityClassName"] == "research"
-        assert template["metadata"]["labels"]["team"] == "control", "the resource's labels are handed on"
+        assert template["metadata"]["labels"]["team"] == "control", (
+            "the resource's labels are copied to its pods"
+        )
 
 
 def test_labels_of_other_tools_are_not_copied_to_pods() -> None:
@@ -285,12 +294,18 @@ def test_labels_of_other_tools_are_not_copied_to_pods() -> None:
 # -- pods ---------------------------------------------------------------------------------------------------
 
 
-@every
+@each_resource
 def test_every_pod_satisfies_restricted_pod_security(resource: Resource) -> None:
     for template in templates(ray_job(resource)).values():
-        pod = template["spec"]["securityContext"]
-        assert pod["runAsNonRoot"] is True and pod["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert (pod["runAsUser"], pod["runAsGroup"], pod["fsGroup"]) == (1000, 1000, 1000)
+        pod_context = template["spec"]["securityContext"]
+        assert pod_context["runAsNonRoot"] is True and pod_context["seccompProfile"] == {
+            "type": "RuntimeDefault"
+        }
+        assert (pod_context["runAsUser"], pod_context["runAsGroup"], pod_context["fsGroup"]) == (
+            1000,
+            1000,
+            1000,
+        )
         for container in containers(template):
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False
@@ -298,17 +313,17 @@ def test_every_pod_satisfies_restricted_pod_security(resource: Resource) -> None
             assert context["readOnlyRootFilesystem"] is True
 
 
-@every
+@each_resource
 def test_every_container_limits_memory_and_requests_disk(resource: Resource) -> None:
     for template in templates(ray_job(resource)).values():
         for container in containers(template):
             resources = container["resources"]
             assert resources["requests"]["memory"] == resources["limits"]["memory"]
             assert {"cpu", "ephemeral-storage"} <= resources["requests"].keys()
-            assert "cpu" not in resources["limits"], "a burst costs nothing"
+            assert "cpu" not in resources["limits"], "a pod may use idle CPUs"
 
 
-@every
+@each_resource
 def test_only_learner_pool_requests_gpus(resource: Resource) -> None:
     for pool, template in templates(ray_job(resource)).items():
         resources = template["spec"]["containers"][0]["resources"]
@@ -322,7 +337,7 @@ def test_only_learner_pool_requests_gpus(resource: Resource) -> None:
             assert pool == "learner"
 
 
-@every
+@each_resource
 def test_pods_have_writable_volumes_and_head_mounts_attempt(resource: Resource) -> None:
     job = ray_job(resource)
     for pool, template in templates(job).items():
@@ -343,7 +358,7 @@ def test_pods_have_writable_volumes_and_head_mounts_attempt(resource: Resource) 
             assert {item["key"] for item in source["items"]} == {"resource.yaml", "attempt.json"}
 
 
-def test_variables_of_ray_pods() -> None:
+def test_user_variables_replace_all_but_reserved_ones() -> None:
     user_env = [{"name": "PYTHONUNBUFFERED", "value": "0"}, {"name": "MINE", "value": "1"}]
     for pool, template in templates(ray_job(training(cluster={"env": user_env}), number=2)).items():
         variables = env(template)

@@ -1,4 +1,4 @@
-"""Platform defaults under a resource: precedence, joined lists, absolute paths."""
+"""Resources completed by the platform's defaults: precedence, joined lists, absolute paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLATFORM = defaults(
         "code": {"runtimeEnv": {"pip": ["a"], "env_vars": {"X": "1", "Y": "1"}}},
     },
 )
-OWN_CLUSTER: dict[str, Any] = {
+USER_CLUSTER: dict[str, Any] = {
     "env": [{"name": "B", "value": "own"}, {"name": "C", "value": "own"}],
     "tolerations": [{"key": "own"}],
     "nodeSelector": {"zone": "b"},
@@ -37,8 +37,8 @@ OWN_CLUSTER: dict[str, Any] = {
 }
 
 
-def test_own_scalars_win_and_mappings_are_merged() -> None:
-    cluster = effective_resource(training(cluster=OWN_CLUSTER), PLATFORM).spec.cluster
+def test_user_scalars_take_precedence_and_mappings_are_merged() -> None:
+    cluster = effective_resource(training(cluster=USER_CLUSTER), PLATFORM).spec.cluster
     assert cluster.resources.head.cpu == 1.0
     assert cluster.resources.head.memory == "8Gi"
     assert cluster.scheduling.queue_name == "mine"
@@ -47,7 +47,7 @@ def test_own_scalars_win_and_mappings_are_merged() -> None:
 
 
 def test_lists_are_joined_without_duplicate_names() -> None:
-    cluster = effective_resource(training(cluster=OWN_CLUSTER), PLATFORM).spec.cluster
+    cluster = effective_resource(training(cluster=USER_CLUSTER), PLATFORM).spec.cluster
     assert [(v.name, v.value) for v in cluster.env] == [("A", "platform"), ("B", "own"), ("C", "own")]
     assert [t.key for t in cluster.tolerations] == ["shared", "own"]
     assert [s.name for s in cluster.image_pull_secrets] == ["registry"]
@@ -55,11 +55,11 @@ def test_lists_are_joined_without_duplicate_names() -> None:
 
 
 def test_code_and_pod_overrides_are_merged_field_by_field() -> None:
-    cluster = effective_resource(training(cluster=OWN_CLUSTER), PLATFORM).spec.cluster
+    cluster = effective_resource(training(cluster=USER_CLUSTER), PLATFORM).spec.cluster
     assert cluster.code is not None and cluster.code.config_map is not None
     assert cluster.code.config_map.name == "code"
     assert cluster.code.runtime_env == {"pip": ["a", "b"], "env_vars": {"X": "1", "Y": "2"}}
-    # A null of the resource's still takes the field away when the pod is built.
+    # A null in the resource is kept: it removes the field when the pod is built.
     assert cluster.pod_overrides.all == {
         "spec": {"dnsPolicy": None, "tolerations": [{"key": "p"}, {"key": "o"}]}
     }
@@ -86,8 +86,10 @@ def test_run_policy_of_platform_applies_unless_written_in_resource() -> None:
 def test_pool_memory_in_spec_overrides_platform() -> None:
     spec = effective_resource(training(learners={"memory": "3Gi"}), PLATFORM).spec
     assert spec.cluster.resources.learner.memory == "3Gi"
-    nearer = training(learners={"memory": "3Gi"}, cluster={"resources": {"learner": {"memory": "4Gi"}}})
-    assert effective_resource(nearer, PLATFORM).spec.cluster.resources.learner.memory == "4Gi"
+    resource_with_both = training(
+        learners={"memory": "3Gi"}, cluster={"resources": {"learner": {"memory": "4Gi"}}}
+    )
+    assert effective_resource(resource_with_both, PLATFORM).spec.cluster.resources.learner.memory == "4Gi"
     runner = recording(runners={"memory": "2Gi"})
     assert effective_resource(runner, PLATFORM).spec.cluster.resources.runner.memory == "2Gi"
 
@@ -111,20 +113,23 @@ def test_relative_paths_are_below_storage_root(root: str, path: str, expected: s
     assert spec.checkpoint.path == expected
 
 
-def test_every_location_becomes_absolute_and_references_stay() -> None:
+def test_every_location_becomes_absolute_and_references_are_kept() -> None:
     platform = Defaults(storage_root="s3://b")
-    train = effective_resource(
+    training_spec = effective_resource(
         training(input=[{"path": "data"}, {"recordingRef": {"name": "cartpole"}}], initialCheckpoint="best"),
         platform,
     ).spec
-    assert train.input[0].path == "s3://b/rl/data"
-    assert train.input[1].path is None and train.input[1].recording_ref.name == "cartpole"
-    assert train.initial_checkpoint == "s3://b/rl/best"
-    assert train.checkpoint.path == "s3://b/rl/runs"
-    record = effective_resource(
+    assert training_spec.input[0].path == "s3://b/rl/data"
+    assert training_spec.input[1].path is None and training_spec.input[1].recording_ref.name == "cartpole"
+    assert training_spec.initial_checkpoint == "s3://b/rl/best"
+    assert training_spec.checkpoint.path == "s3://b/rl/runs"
+    recording_spec = effective_resource(
         recording(policy={"checkpoint": {"path": "p"}}, output={"path": "o"}), platform
     ).spec
-    assert (record.policy.checkpoint.path, record.output.path) == ("s3://b/rl/p", "s3://b/rl/o")
+    assert (recording_spec.policy.checkpoint.path, recording_spec.output.path) == (
+        "s3://b/rl/p",
+        "s3://b/rl/o",
+    )
     expert = {"train": {"initialCheckpoint": "c", "stop": {"iterations": 1}}}
     assert (
         effective_resource(recording(policy=expert), platform).spec.policy.train.initial_checkpoint
@@ -133,15 +138,15 @@ def test_every_location_becomes_absolute_and_references_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "resource", [training(cluster=OWN_CLUSTER), recording(), training(learners={"memory": "3Gi"})]
+    "resource", [training(cluster=USER_CLUSTER), recording(), training(learners={"memory": "3Gi"})]
 )
 def test_effective_resource_is_idempotent(resource: Any) -> None:
-    once = effective_resource(resource, PLATFORM)
-    assert effective_resource(once, PLATFORM) == once
+    effective = effective_resource(resource, PLATFORM)
+    assert effective_resource(effective, PLATFORM) == effective
 
 
 def test_effective_resource_does_not_modify_input() -> None:
-    resource = training(cluster=OWN_CLUSTER)
+    resource = training(cluster=USER_CLUSTER)
     dump_before = resource.model_dump()
     effective_resource(resource, PLATFORM)
     assert resource.model_dump() == dump_before

@@ -49,11 +49,13 @@ from manifest_examples import containers, list_refusals, ray_job, recording, tem
         ({"a": [1]}, {"a": {"b": 1}}, {"a": {"b": 1}}),
     ],
 )
-def test_strategic_merge(base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_strategic_merge_follows_kubernetes_rules(
+    base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]
+) -> None:
     repr_before = repr((base, patch))
-    merged_template = strategic_merge(base, patch)
-    assert merged_template == expected
-    assert strategic_merge(merged_template, patch) == merged_template
+    merged = strategic_merge(base, patch)
+    assert merged == expected
+    assert strategic_merge(merged, patch) == merged
     assert repr((base, patch)) == repr_before
 
 
@@ -112,9 +114,11 @@ def test_overrides_cannot_remove_restrictions() -> None:
     resource = training(cluster={"podOverrides": {"all": override}})
     assert list_refusals(resource) == []
     for template in templates(ray_job(resource)).values():
-        pod = template["spec"]["securityContext"]
-        assert pod["runAsNonRoot"] is True and pod["seccompProfile"]["type"] == "RuntimeDefault"
-        assert "runAsUser" not in pod
+        pod_context = template["spec"]["securityContext"]
+        assert (
+            pod_context["runAsNonRoot"] is True and pod_context["seccompProfile"]["type"] == "RuntimeDefault"
+        )
+        assert "runAsUser" not in pod_context
         for container in containers(template):
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert "ALL" in container["securityContext"]["capabilities"]["drop"]
@@ -129,7 +133,7 @@ def test_build_does_not_modify_overrides() -> None:
     }
 
 
-RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
+RAY_CONTAINER = "spec.cluster.podOverrides.learner.spec.containers[ray]"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
         ({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}, "seLinuxOptions is"),
         (
             {"containers": [{"name": "ray", "securityContext": {"privileged": True}}]},
-            f"{RAY}.securityContext.privileged",
+            f"{RAY_CONTAINER}.securityContext.privileged",
         ),
         (
             {"containers": [{"name": "ray", "securityContext": {"allowPrivilegeEscalation": True}}]},

@@ -10,7 +10,7 @@ from hindcast.api import Resource
 from hindcast_operator.defaults import Defaults
 from manifest_examples import defaults, list_refusals, recording, training
 
-CLAIM = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "data"}}
+CLAIM_VOLUME = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "data"}}
 
 
 def recording_with_output(path: str, *volumes: dict[str, Any], **cluster: Any) -> Resource:
@@ -41,24 +41,24 @@ def test_path_outside_storage_root_is_refused() -> None:
 
 @pytest.mark.parametrize("path", ["/data/run", "/data", "file:///data/run", "/data/../data/x"])
 def test_local_path_on_claim_is_allowed(path: str) -> None:
-    assert list_refusals(recording_with_output(path, CLAIM)) == []
+    assert list_refusals(recording_with_output(path, CLAIM_VOLUME)) == []
 
 
 @pytest.mark.parametrize(
     ("path", "volumes", "reason"),
     [
-        ("/elsewhere/run", [CLAIM], "not on a mounted volume"),
-        ("/database/run", [CLAIM], "not on a mounted volume"),
-        ("~/run", [CLAIM], "not on a mounted volume"),
-        ("/data/../run", [CLAIM], "not on a mounted volume"),
-        ("/data/run", [CLAIM | {"readOnly": True}], "mounted read-only"),
+        ("/elsewhere/run", [CLAIM_VOLUME], "not on a mounted volume"),
+        ("/database/run", [CLAIM_VOLUME], "not on a mounted volume"),
+        ("~/run", [CLAIM_VOLUME], "not on a mounted volume"),
+        ("/data/../run", [CLAIM_VOLUME], "not on a mounted volume"),
+        ("/data/run", [CLAIM_VOLUME | {"readOnly": True}], "mounted read-only"),
         ("/scratch/run", [{"name": "s", "mountPath": "/scratch", "emptyDir": {}}], "an emptyDir"),
         (
             "/conf/run",
             [{"name": "c", "mountPath": "/conf", "configMap": {"name": "c"}}],
             "which is read-only",
         ),
-        ("/data/s/run", [CLAIM, {"name": "s", "mountPath": "/data/s", "emptyDir": {}}], "an emptyDir"),
+        ("/data/s/run", [CLAIM_VOLUME, {"name": "s", "mountPath": "/data/s", "emptyDir": {}}], "an emptyDir"),
     ],
 )
 def test_output_without_persistent_volume_is_refused(path: str, volumes: list[Any], reason: str) -> None:
@@ -70,7 +70,7 @@ def test_output_without_persistent_volume_is_refused(path: str, volumes: list[An
 def test_storage_root_without_volume_is_refused() -> None:
     (sentence,) = list_refusals(training(), Defaults(storage_root="/mnt/root"))
     assert sentence.startswith("spec.checkpoint.path is /mnt/root/rl/runs, not on a mounted volume")
-    cluster = {"volumes": [CLAIM | {"mountPath": "/mnt/root"}]}
+    cluster = {"volumes": [CLAIM_VOLUME | {"mountPath": "/mnt/root"}]}
     assert list_refusals(training(), defaults(storageRoot="/mnt/root", cluster=cluster)) == []
 
 
@@ -110,7 +110,7 @@ def test_input_may_be_in_image() -> None:
         ),
         ({"learners": {"memory": "100Mi"}}, "spec.cluster.resources.learner.memory is 100Mi"),
         (
-            {"cluster": {"volumes": [CLAIM, CLAIM | {"name": "b"}]}},
+            {"cluster": {"volumes": [CLAIM_VOLUME, CLAIM_VOLUME | {"name": "b"}]}},
             "spec.cluster.volumes has two volumes at /data",
         ),
         (
@@ -145,11 +145,11 @@ def test_input_may_be_in_image() -> None:
 def test_refusal_names_field_and_remedy(spec: dict[str, Any], sentence: str) -> None:
     (refusal,) = list_refusals(training(**spec))
     assert refusal.startswith(sentence)
-    assert ";" in refusal, "what to do"
+    assert ";" in refusal, "the remedy follows a semicolon"
     assert "hidden" not in refusal
 
 
-def test_interval_is_allowed_by_platform_or_without_scaling() -> None:
+def test_replica_interval_is_allowed_by_platform_or_if_constant() -> None:
     interval = training(pipeline={"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}})
     assert list_refusals(interval, defaults(allowAutoscaling=True)) == []
     assert list_refusals(training(pipeline={"dataWorkers": {"minReplicas": 2, "maxReplicas": 2}})) == []

@@ -1,4 +1,4 @@
-"""`hindcast render` and the operator build the same manifests of a resource, except for uids."""
+"""`hindcast render` and the operator build the same manifests for a resource, except for uids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plan_world import World, reference
+from plan_world import World, make_reference
 from ruamel.yaml import YAML
 
 from hindcast.api import Resource, validate_resource
@@ -61,7 +61,7 @@ TRAINING: dict[str, Any] = {
 }
 
 
-def stored_form(resource: dict[str, Any]) -> dict[str, Any]:
+def make_stored_form(resource: dict[str, Any]) -> dict[str, Any]:
     """Return a resource as the API server stores it: with the defaults of the CRD's schema, uid and version."""
     (file,) = CRDS.glob(f"*_{resource['kind'].lower()}s.yaml")
     version = YAML(typ="safe", pure=True).load(file)["spec"]["versions"][0]
@@ -77,58 +77,58 @@ def _fill_in_defaults(schema: dict[str, Any], value: Any) -> None:
             _fill_in_defaults(schema.get("items", {}), entry)
     if not isinstance(value, dict):
         return
-    for field, part in schema.get("properties", {}).items():
-        if field not in value and "default" in part:
-            value[field] = deepcopy(part["default"])
+    for field, field_schema in schema.get("properties", {}).items():
+        if field not in value and "default" in field_schema:
+            value[field] = deepcopy(field_schema["default"])
         if field in value:
-            _fill_in_defaults(part, value[field])
+            _fill_in_defaults(field_schema, value[field])
 
 
 def build_by_plan(resource: dict[str, Any], *references: Any) -> list[dict[str, Any]]:
     """Build the manifests of the plan's first CreateAttempt."""
-    world = World(stored_form(resource), PLATFORM)
+    world = World(make_stored_form(resource), PLATFORM)
     world.references = references
     for _ in range(5):
         decision = world.plan()
-        world.write(decision)
+        world.write_status(decision)
         create = [action for action in decision.actions if isinstance(action, CreateAttempt)]
         if create:
             return build(create[0].resource, create[0].attempt)
-    raise AssertionError(f"no attempt: {decision.status.message}")
+    raise AssertionError(f"the plan creates no attempt: {decision.status.message}")
 
 
-def without_uids(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    plain = deepcopy(manifests)
-    for manifest in plain:
+def remove_uids(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    copies = deepcopy(manifests)
+    for manifest in copies:
         manifest["metadata"].pop("ownerReferences", None)
-    attempt = json.loads(plain[0]["data"]["attempt.json"])
-    plain[0]["data"]["attempt.json"] = {key: value for key, value in attempt.items() if key != "uid"}
-    return plain
+    attempt = json.loads(copies[0]["data"]["attempt.json"])
+    copies[0]["data"]["attempt.json"] = {key: value for key, value in attempt.items() if key != "uid"}
+    return copies
 
 
 def render_manifests(*resources: dict[str, Any]) -> list[list[dict[str, Any]]]:
     parsed_resources: list[Resource] = [validate_resource(resource) for resource in resources]
-    return [one.manifests for one in render(parsed_resources, PLATFORM, "default")]
+    return [attempt.manifests for attempt in render(parsed_resources, PLATFORM, "default")]
 
 
 def test_rendered_recording_equals_manifests_of_plan() -> None:
     (manifests,) = render_manifests(RECORDING)
-    assert without_uids(manifests) == without_uids(build_by_plan(RECORDING))
+    assert remove_uids(manifests) == remove_uids(build_by_plan(RECORDING))
     assert manifests[-1]["spec"]["preRunningDeadlineSeconds"] > 77
 
 
 def test_rendered_training_of_finished_recording_equals_manifests_of_plan() -> None:
-    resolved_input = reference().input
+    resolved_input = make_reference().input
     assert resolved_input is not None
     finished_recording = RECORDING | {"status": {"output": resolved_input.model_dump(by_alias=True)}}
     _, manifests = render_manifests(finished_recording, TRAINING)
-    expected = build_by_plan(TRAINING, reference())
-    assert without_uids(manifests) == without_uids(expected)
+    expected = build_by_plan(TRAINING, make_reference())
+    assert remove_uids(manifests) == remove_uids(expected)
     assert manifests[-1]["metadata"]["name"] == "clone-t1-1"
 
 
 def test_stored_form_has_schema_defaults() -> None:
-    document = stored_form(TRAINING)
+    document = make_stored_form(TRAINING)
     assert document["spec"]["pipeline"]["windowSteps"] == 2**20
     assert document["spec"]["revision"] == 1
     assert "revision" not in TRAINING["spec"]
@@ -142,10 +142,12 @@ def test_references_are_resolved_within_namespace() -> None:
     path = "s3://bucket/hindcast/rl/cartpole"
     assert attempt["inputs"] == {"OfflineRecording/cartpole": {"path": path}}
     assert "uid" not in {k for k, v in attempt.items() if v}
-    (alone,) = render([training], PLATFORM, "default")
-    assert alone.unknown_references == ("OfflineRecording/cartpole",)
-    elsewhere = validate_resource(RECORDING | {"metadata": {"name": "cartpole", "namespace": "other"}})
-    assert render([elsewhere, training], PLATFORM, "default")[1].unknown_references == (
+    (unresolved_training,) = render([training], PLATFORM, "default")
+    assert unresolved_training.unknown_references == ("OfflineRecording/cartpole",)
+    foreign_recording = validate_resource(
+        RECORDING | {"metadata": {"name": "cartpole", "namespace": "other"}}
+    )
+    assert render([foreign_recording, training], PLATFORM, "default")[1].unknown_references == (
         "OfflineRecording/cartpole",
     )
 

@@ -1,4 +1,4 @@
-"""Sizes of the pools: their growth, values of the spec, and a reason for each number."""
+"""Sizes of the pools: their growth with the data, values set in the spec, and a reason for each number."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hindcast_operator.manifests import Sizes, compute_sizes, effective_resource
 from hindcast_operator.manifests.quantities import GI, MI, format_bytes, format_cpus, round_up
 from manifest_examples import DEFAULTS, SMALL, recording, training
 
-LARGE = {"OfflineRecording/cartpole": ResolvedInput(path="s3://b/c", bytes=500 * GI, timesteps=10**8)}
+LARGE_INPUTS = {"OfflineRecording/cartpole": ResolvedInput(path="s3://b/c", bytes=500 * GI, timesteps=10**8)}
 
 
-PLAYING: dict[str, Any] = {
+SAMPLER_SPEC: dict[str, Any] = {
     "algorithm": "DQN",
     "config": {},
     "environment": {"id": "CartPole-v1"},
@@ -53,7 +53,7 @@ def test_recording_has_head_and_runner_pool() -> None:
             },
             {"head": (1, 1), "data": (1, 1), "learner": (1, 1)},
         ),
-        (PLAYING, {"head": (1, 1), "learner": (1, 1)}),
+        (SAMPLER_SPEC, {"head": (1, 1), "learner": (1, 1)}),
         ({"evaluation": {"runners": 0}}, {"head": (1, 1), "data": (2, 2), "learner": (1, 1)}),
         ({"evaluation": {"runners": 3}}, {"head": (1, 1), "data": (5, 5), "learner": (1, 1)}),
         (
@@ -86,32 +86,32 @@ def test_small_run_fits_small_node() -> None:
 
 
 def test_head_grows_with_number_of_pods() -> None:
-    few, many = (
+    small_head, large_head = (
         compute_effective_sizes(recording()).head,
         compute_effective_sizes(recording(runners={"replicas": 200})).head,
     )
-    assert many.memory_bytes - few.memory_bytes == pytest.approx(199 * 16 * MI, abs=256 * MI)
-    assert many.cpu > few.cpu
+    assert large_head.memory_bytes - small_head.memory_bytes == pytest.approx(199 * 16 * MI, abs=256 * MI)
+    assert large_head.cpu > small_head.cpu
 
 
 def test_memory_depends_on_known_data_size() -> None:
     small, unknown, large = (
         compute_effective_sizes(training()),
         compute_effective_sizes(training(), {}),
-        compute_effective_sizes(training(), LARGE),
+        compute_effective_sizes(training(), LARGE_INPUTS),
     )
     for pool in ("data", "learner"):
         memory = [sizes.pool(pool).memory_bytes for sizes in (small, unknown, large)]  # type: ignore[union-attr, arg-type]
-        assert memory[0] < memory[1] == memory[2], "a window at most, however large the data"
+        assert memory[0] < memory[1] == memory[2], "larger data need only one window"
         assert "not known" in unknown.pool(pool).reasons["objectStoreMemory"]  # type: ignore[union-attr, arg-type]
 
 
 def test_sampler_takes_four_times_its_capacity() -> None:
-    sampler_pool = compute_effective_sizes(training(**PLAYING)).pool("learner")
+    sampler_pool = compute_effective_sizes(training(**SAMPLER_SPEC)).pool("learner")
     assert sampler_pool is not None
     mixed_spec = {
-        **PLAYING,
-        "input": [{**PLAYING["input"][0], "weight": 1}, {"path": "s3://b/c", "weight": 1}],
+        **SAMPLER_SPEC,
+        "input": [{**SAMPLER_SPEC["input"][0], "weight": 1}, {"path": "s3://b/c", "weight": 1}],
     }
     mixed_pool = compute_effective_sizes(training(**mixed_spec)).pool("learner")
     assert mixed_pool is not None
@@ -127,23 +127,23 @@ def test_sampler_takes_four_times_its_capacity() -> None:
 
 
 def test_window_is_limited_by_steps_and_bytes() -> None:
-    wide = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=100 * GI, timesteps=1_000_000)}
-    by_bytes = compute_effective_sizes(training(), wide).pool("learner")
-    by_steps = compute_effective_sizes(training(pipeline={"windowSteps": 1000}), wide).pool("learner")
+    inputs = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=100 * GI, timesteps=1_000_000)}
+    by_bytes = compute_effective_sizes(training(), inputs).pool("learner")
+    by_steps = compute_effective_sizes(training(pipeline={"windowSteps": 1000}), inputs).pool("learner")
     assert by_bytes is not None and by_steps is not None
     assert by_steps.memory_bytes < by_bytes.memory_bytes
 
 
 def test_memory_depends_on_uncompressed_data_size() -> None:
-    frames = {
+    inputs = {
         "OfflineRecording/cartpole": ResolvedInput(
             path="x", bytes=100 * MI, memory_bytes=8 * GI, timesteps=300_000
         )
     }
-    sizes = compute_effective_sizes(training(), frames)
+    sizes = compute_effective_sizes(training(), inputs)
     learner, data = sizes.pool("learner"), sizes.pool("data")
     assert learner is not None and data is not None
-    assert learner.object_store_bytes == GI, "a full window, by spec.pipeline.windowBytes"
+    assert learner.object_store_bytes == GI, "a full window of spec.pipeline.windowBytes"
     assert learner.memory_bytes > 2 * GI
     assert data.object_store_bytes == GI, "two windows over two workers"
     unknown = compute_effective_sizes(training(), {}).pool("data")
@@ -151,7 +151,9 @@ def test_memory_depends_on_uncompressed_data_size() -> None:
 
 
 def test_weighted_sources_have_one_window_each() -> None:
-    inputs = LARGE | {"OfflineRecording/other": ResolvedInput(path="y", bytes=500 * GI, timesteps=10**8)}
+    inputs = LARGE_INPUTS | {
+        "OfflineRecording/other": ResolvedInput(path="y", bytes=500 * GI, timesteps=10**8)
+    }
     refs = [{"recordingRef": {"name": "cartpole"}}, {"recordingRef": {"name": "other"}}]
     unweighted_pool = compute_effective_sizes(training(input=refs), inputs).pool("learner")
     weighted_pool = compute_effective_sizes(
@@ -198,14 +200,14 @@ def test_values_of_spec_override_and_name_their_field() -> None:
 
 def test_object_store_shrinks_to_fit_memory_of_spec() -> None:
     pool = compute_effective_sizes(
-        training(cluster={"resources": {"learner": {"memory": "1Gi"}}}), LARGE
+        training(cluster={"resources": {"learner": {"memory": "1Gi"}}}), LARGE_INPUTS
     ).pool("learner")
     assert pool is not None
     assert pool.object_store_bytes < pool.shared_memory_bytes <= pool.memory_bytes // 2
 
 
 @pytest.mark.parametrize("resource", [recording(), training(), training(learners={"gpus": 1})])
-@pytest.mark.parametrize("inputs", [{}, SMALL, LARGE])
+@pytest.mark.parametrize("inputs", [{}, SMALL, LARGE_INPUTS])
 def test_sizes_are_consistent_and_have_reasons(resource: Resource, inputs: dict[str, ResolvedInput]) -> None:
     sizes = compute_effective_sizes(resource, inputs)
     for pool in sizes.pools:

@@ -1,114 +1,119 @@
-"""Problems of pods that KubeRay hides are reported in conditions and events, with a remedy."""
+"""Problems of pods, which KubeRay does not report on the RayJob, appear in conditions and events, with a remedy."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from plan_world import START, TRAINING, World, pod, running
+from plan_world import START, TRAINING, World, make_pod, make_running_world
 
 from hindcast_operator.facts import PodFacts, RayClusterFacts
 from hindcast_operator.planning.reasons import Reason
 
 
-def starting() -> World:
+def make_starting_world() -> World:
     world = World()
     world.settle()
-    world.job(deployment_status="Initializing", started_at=world.now).settle()
+    world.update_job(deployment_status="Initializing", started_at=world.now).settle()
     return world
 
 
 NO_NODE = "0/3 nodes are available: "
-PODS: list[tuple[str, PodFacts, str, str]] = [
+POD_PROBLEMS: list[tuple[str, PodFacts, str, str]] = [
     (
         "gpu",
-        pod("learner", scheduling_failure=f"{NO_NODE}3 Insufficient nvidia.com/gpu."),
+        make_pod("learner", scheduling_failure=f"{NO_NODE}3 Insufficient nvidia.com/gpu."),
         "Unschedulable",
         "spec.learners.gpus",
     ),
     (
         "cpu",
-        pod("data", scheduling_failure=f"{NO_NODE}3 Insufficient cpu."),
+        make_pod("data", scheduling_failure=f"{NO_NODE}3 Insufficient cpu."),
         "Unschedulable",
         "spec.cluster.resources.dataWorker.cpu",
     ),
     (
         "memory",
-        pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient memory."),
+        make_pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient memory."),
         "Unschedulable",
         "spec.cluster.resources.head.memory",
     ),
     (
         "disk",
-        pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient ephemeral-storage."),
+        make_pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient ephemeral-storage."),
         "Unschedulable",
         "ephemeralStorage",
     ),
     (
         "taint",
-        pod("runner", scheduling_failure=f"{NO_NODE}3 node(s) had untolerated taint {{gpu: true}}"),
+        make_pod("runner", scheduling_failure=f"{NO_NODE}3 node(s) had untolerated taint {{gpu: true}}"),
         "Unschedulable",
         "spec.cluster.tolerations",
     ),
     (
         "selector",
-        pod("head", scheduling_failure=f"{NO_NODE}3 node(s) didn't match Pod's node affinity/selector."),
+        make_pod("head", scheduling_failure=f"{NO_NODE}3 node(s) didn't match Pod's node affinity/selector."),
         "Unschedulable",
         "spec.cluster.nodeSelector",
     ),
     (
         "claim",
-        pod("head", scheduling_failure='persistentvolumeclaim "data" not found'),
+        make_pod("head", scheduling_failure='persistentvolumeclaim "data" not found'),
         "Unschedulable",
         'persistentvolumeclaim "data"',
     ),
     (
         "no image",
-        pod("head", container_wait=("ErrImagePull", "rpc error: not found")),
+        make_pod("head", container_wait=("ErrImagePull", "rpc error: not found")),
         "ImagePullFailed",
         "spec.cluster.image",
     ),
     (
         "backing off",
-        pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"')),
+        make_pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"')),
         "ImagePullFailed",
         "spec.cluster.image",
     ),
     (
         "no credentials",
-        pod("head", container_wait=("ErrImagePull", "401 Unauthorized")),
+        make_pod("head", container_wait=("ErrImagePull", "401 Unauthorized")),
         "ImagePullFailed",
         "imagePullSecrets",
     ),
     (
         "image name",
-        pod("head", container_wait=("InvalidImageName", "couldn't parse")),
+        make_pod("head", container_wait=("InvalidImageName", "couldn't parse")),
         "ImagePullFailed",
         "not a valid name",
     ),
     (
         "secret",
-        pod("data", container_wait=("CreateContainerConfigError", 'secret "s3" not found')),
+        make_pod("data", container_wait=("CreateContainerConfigError", 'secret "s3" not found')),
         "ContainerConfigInvalid",
         'secret "s3" not found',
     ),
     (
         "crash loop",
-        pod("learner", container_wait=("CrashLoopBackOff", "back-off 10s")),
+        make_pod("learner", container_wait=("CrashLoopBackOff", "back-off 10s")),
         "ContainerStartFailed",
         "kubectl logs",
     ),
     (
         "mount",
-        pod("head", mount_failure='MountVolume.SetUp failed: configmap "code" not found'),
+        make_pod("head", mount_failure='MountVolume.SetUp failed: configmap "code" not found'),
         "MountFailed",
         'configmap "code"',
     ),
-    ("evicted", pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
-    ("node", pod("learner", phase="Running", unreachable_since=START), "NodeUnreachable", "is unreachable"),
+    ("evicted", make_pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
+    (
+        "node",
+        make_pod("learner", phase="Running", unreachable_since=START),
+        "NodeUnreachable",
+        "is unreachable",
+    ),
     (
         "killed",
-        pod("learner", phase="Failed", is_oom_killed=True),
+        make_pod("learner", phase="Failed", is_oom_killed=True),
         "OutOfMemory",
         "spec.cluster.resources.learner.memory",
     ),
@@ -116,18 +121,22 @@ PODS: list[tuple[str, PodFacts, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("pod_facts", "reason", "phrase"), [row[1:] for row in PODS], ids=[row[0] for row in PODS]
+    ("pod_facts", "reason", "phrase"), [row[1:] for row in POD_PROBLEMS], ids=[row[0] for row in POD_PROBLEMS]
 )
 def test_problem_of_pod_is_reported(pod_facts: PodFacts, reason: str, phrase: str) -> None:
-    world = starting()
-    world.pods(pod_facts).settle()
-    assert (world.state, world.reason(), world.reason("ClusterReady")) == ("Starting", reason, reason)
+    world = make_starting_world()
+    world.set_pods(pod_facts).settle()
+    assert (world.state, world.find_reason(), world.find_reason("ClusterReady")) == (
+        "Starting",
+        reason,
+        reason,
+    )
     assert phrase in world.status["message"]
     assert "waiting until 2026-11-21 06:30:00 UTC" in world.status["message"]
     events = world.events_with(reason)
     assert [event.type for event in events] == ["Warning"]
     assert phrase in events[0].message
-    assert len(world.created_children) == 1, "no storm of attempts"
+    assert len(world.created_children) == 1, "no further attempt is created"
 
 
 REJECTIONS = [
@@ -152,25 +161,25 @@ REJECTIONS = [
 @pytest.mark.parametrize(("message", "reason", "phrase"), REJECTIONS)
 @pytest.mark.parametrize("creator", ["cluster", "submitter"])
 def test_rejected_pods_are_reported(message: str, reason: str, phrase: str, creator: str) -> None:
-    world = starting()
+    world = make_starting_world()
     if creator == "cluster":
         failure = RayClusterFacts("c", replica_failure=message)
-        world.change(world.child, ray_cluster=failure)
+        world.change_attempt(world.child, ray_cluster=failure)
     else:
-        world.change(world.child, submitter_failure=message)
+        world.change_attempt(world.child, submitter_failure=message)
     world.settle()
-    assert (world.state, world.reason()) == ("Starting", reason)
+    assert (world.state, world.find_reason()) == ("Starting", reason)
     assert phrase in world.events_with(reason)[0].message
     assert ("submitter" in world.status["message"]) == (creator == "submitter")
 
 
 def test_rejection_of_another_pod_changes_no_status() -> None:
-    world = starting()
+    world = make_starting_world()
 
     def reject(pod_name: str) -> None:
         message = f'pods "{pod_name}" is forbidden: exceeded quota: team'
         failure = RayClusterFacts("c", replica_failure=message)
-        world.change(world.child, ray_cluster=failure)
+        world.change_attempt(world.child, ray_cluster=failure)
         world.settle()
 
     reject("c-head-aaaaa")
@@ -180,10 +189,14 @@ def test_rejection_of_another_pod_changes_no_status() -> None:
 
 
 def test_alternating_image_pull_reasons_change_status_once() -> None:
-    world = starting()
-    world.pods(pod("head", container_wait=("ErrImagePull", "failed to pull and unpack: not found"))).settle()
+    world = make_starting_world()
+    world.set_pods(
+        make_pod("head", container_wait=("ErrImagePull", "failed to pull and unpack: not found"))
+    ).settle()
     status_before = world.status
-    world.pods(pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"'))).settle()
+    world.set_pods(
+        make_pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"'))
+    ).settle()
     assert world.status == status_before
     assert len(world.events_with("ImagePullFailed")) == 1
     assert "hindcast-runtime:0.1.0" in world.events_with("ImagePullFailed")[0].message
@@ -196,82 +209,86 @@ def test_silent_kuberay_is_reported_within_a_minute() -> None:
     assert (decision.requeue_at - world.now).total_seconds() == 45
     world.now = decision.requeue_at
     world.settle()
-    assert (world.state, world.reason()) == ("Starting", "KubeRayNotAnswering")
+    assert (world.state, world.find_reason()) == ("Starting", "KubeRayNotAnswering")
     assert len(world.events_with("KubeRayNotAnswering")) == 1
-    world.job(deployment_status="Initializing").settle()
-    assert world.reason() == "ClusterStarting"
+    world.update_job(deployment_status="Initializing").settle()
+    assert world.find_reason() == "ClusterStarting"
 
 
 def test_resolved_problem_is_no_longer_reported() -> None:
-    world = starting()
-    world.pods(pod("head", container_wait=("CreateContainerConfigError", 'secret "s3" not found'))).settle()
-    world.pods(pod("head", phase="Running", is_ready=True)).settle()
-    assert world.reason() == "ClusterStarting"
-    world.beat().settle()
-    assert world.reason("ClusterReady") == "ClusterReady"
+    world = make_starting_world()
+    world.set_pods(
+        make_pod("head", container_wait=("CreateContainerConfigError", 'secret "s3" not found'))
+    ).settle()
+    world.set_pods(make_pod("head", phase="Running", is_ready=True)).settle()
+    assert world.find_reason() == "ClusterStarting"
+    world.send_report().settle()
+    assert world.find_reason("ClusterReady") == "ClusterReady"
 
 
 def test_problem_of_head_is_reported_first() -> None:
-    world = starting()
-    world.pods(
-        pod("learner", scheduling_failure="Insufficient nvidia.com/gpu"),
-        pod("head", container_wait=("ImagePullBackOff", "")),
+    world = make_starting_world()
+    world.set_pods(
+        make_pod("learner", scheduling_failure="Insufficient nvidia.com/gpu"),
+        make_pod("head", container_wait=("ImagePullBackOff", "")),
     ).settle()
-    assert world.reason() == "ImagePullFailed"
+    assert world.find_reason() == "ImagePullFailed"
 
 
 def test_problem_of_deleted_pod_is_not_reported() -> None:
-    world = starting()
-    world.pods(pod("data", scheduling_failure="Insufficient cpu", is_deleting=True)).settle()
-    assert world.reason() == "ClusterStarting"
+    world = make_starting_world()
+    world.set_pods(make_pod("data", scheduling_failure="Insufficient cpu", is_deleting=True)).settle()
+    assert world.find_reason() == "ClusterStarting"
 
 
 # -- memory --------------------------------------------------------------------------------------------------
 def test_killed_data_worker_is_reported_while_run_continues() -> None:
-    world = running()
-    killed_pod = pod("data", phase="Failed", is_oom_killed=True)
-    world.pods(*world.attempt.pods, killed_pod).settle()
-    assert (world.state, world.reason("ClusterReady")) == ("Running", "OutOfMemory")
+    world = make_running_world()
+    killed_pod = make_pod("data", phase="Failed", is_oom_killed=True)
+    world.set_pods(*world.attempt.pods, killed_pod).settle()
+    assert (world.state, world.find_reason("ClusterReady")) == ("Running", "OutOfMemory")
     assert "spec.cluster.resources.dataWorker.memory" in world.events_with("OutOfMemory")[0].message
-    world.up().settle()
-    assert world.reason("ClusterReady") == "ClusterReady"
+    world.start_pods().settle()
+    assert world.find_reason("ClusterReady") == "ClusterReady"
 
 
 def test_killed_head_explains_loss_after_its_pod_is_gone() -> None:
-    world = running()
-    killed_pod = pod("head", phase="Failed", is_oom_killed=True)
-    world.pods(killed_pod).settle()
-    world.tick(2).finish_job("FAILED").settle()
-    world.tick(10).settle()
+    world = make_running_world()
+    killed_pod = make_pod("head", phase="Failed", is_oom_killed=True)
+    world.set_pods(killed_pod).settle()
+    world.advance(2).finish_job("FAILED").settle()
+    world.advance(10).settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "OutOfMemory")
     assert "spec.cluster.resources.head.memory" in world.status["message"]
 
 
 def test_out_of_memory_names_current_size_of_pool() -> None:
-    world = running()
+    world = make_running_world()
     memory = {"value": "3Gi", "reason": "a window"}
     world.status["resolved"] = {"pools": {"learner": {"memory": memory}}}
-    world.end("Lost", "OutOfMemory", "A learner ran out of memory and was killed.", pool="learner").settle()
+    world.report_end(
+        "Lost", "OutOfMemory", "A learner ran out of memory and was killed.", pool="learner"
+    ).settle()
     assert "raise spec.cluster.resources.learner.memory (now 3Gi)" in world.status["message"]
 
 
 def test_out_of_memory_message_with_size_is_unchanged() -> None:
-    world = running()
+    world = make_running_world()
     message = "Out of memory; raise spec.cluster.resources.dataWorker.memory (now 2Gi)"
-    world.end("Lost", "OutOfMemory", message).settle()
+    world.report_end("Lost", "OutOfMemory", message).settle()
     assert world.status["runs"][0]["message"] == message
 
 
 def test_sizes_of_attempt_are_in_status() -> None:
-    world = starting()
+    world = make_starting_world()
     pools = world.status["resolved"]["pools"]
     assert set(pools) >= {"head", "learner"}
-    killed_pod = pod("learner", phase="Failed", is_oom_killed=True)
-    world.pods(killed_pod).settle()
+    killed_pod = make_pod("learner", phase="Failed", is_oom_killed=True)
+    world.set_pods(killed_pod).settle()
     assert f"(now {pools['learner']['memory']['value']})" in world.status["message"]
 
 
-# -- the end of it -------------------------------------------------------------------------------------------
+# -- endings -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("job_reason", "seconds", "outcome", "reason"),
     [
@@ -286,17 +303,17 @@ def test_sizes_of_attempt_are_in_status() -> None:
 def test_ending_by_kuberay_depends_on_its_reason(
     job_reason: str, seconds: int, outcome: str, reason: str
 ) -> None:
-    """A deadline of KubeRay that the spec has raised since does not end the run."""
+    """If the spec's deadline was raised after KubeRay's, the end by KubeRay counts as a loss."""
     world = World(runPolicy={"activeDeadlineSeconds": 3600})
     world.settle()
-    world.up().tick(seconds).finish_job("FAILED", job_reason).tick(10).settle()
+    world.start_pods().advance(seconds).finish_job("FAILED", job_reason).advance(10).settle()
     run = world.status["runs"][0]
     assert (run["outcome"], run["reason"]) == (outcome, reason)
 
 
 def test_quoted_messages_are_one_short_line() -> None:
-    world = starting()
-    world.pods(pod("head", scheduling_failure="0/1 nodes:\n" + "very " * 400)).settle()
+    world = make_starting_world()
+    world.set_pods(make_pod("head", scheduling_failure="0/1 nodes:\n" + "very " * 400)).settle()
     assert "\n" not in world.status["message"]
     assert len(world.status["message"]) < 600
     assert all(len(event.message) <= 1000 for event in world.events)
@@ -315,7 +332,7 @@ def test_out_of_memory_of_recording_names_runner_pool() -> None:
 
     world = World(RECORDING)
     world.settle()
-    killed_pod = pod("runner", phase="Failed", is_oom_killed=True)
-    world.pods(replace(killed_pod, name="r")).settle()
+    killed_pod = make_pod("runner", phase="Failed", is_oom_killed=True)
+    world.set_pods(replace(killed_pod, name="r")).settle()
     assert "spec.cluster.resources.runner.memory" in world.status["message"]
     assert TRAINING["kind"] not in world.status["message"]

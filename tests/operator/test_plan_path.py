@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plan_world import CHECKPOINT, PROGRESS, World, running
+from plan_world import CHECKPOINT, PROGRESS, World, make_running_world
 
 
 def test_new_resource_gets_first_attempt() -> None:
@@ -19,7 +19,7 @@ def test_new_resource_gets_first_attempt() -> None:
 
 
 def test_first_report_makes_state_running() -> None:
-    world = running()
+    world = make_running_world()
     assert world.state == "Running"
     assert world.status["progress"]["summary"] == PROGRESS.summary
     assert world.status["checkpoint"]["path"] == CHECKPOINT.path
@@ -28,8 +28,8 @@ def test_first_report_makes_state_running() -> None:
 
 
 def test_final_report_makes_state_succeeded() -> None:
-    world = running()
-    world.end("Succeeded", "Succeeded", "100 iterations done").settle()
+    world = make_running_world()
+    world.report_end("Succeeded", "Succeeded", "100 iterations done").settle()
     assert world.state == "Succeeded"
     assert {entry["type"]: entry["status"] for entry in world.status["conditions"]} == {
         "Ready": "True",
@@ -41,35 +41,35 @@ def test_final_report_makes_state_succeeded() -> None:
 
 
 def test_user_code_failure_is_final() -> None:
-    world = running()
-    world.end("Failed", "UserCodeFailed", "env.py:7: KeyError 'x'").settle()
+    world = make_running_world()
+    world.report_end("Failed", "UserCodeFailed", "env.py:7: KeyError 'x'").settle()
     assert world.state == "Failed"
-    assert world.reason("Stalled") == world.reason("Failed") == "UserCodeFailed"
+    assert world.find_reason("Stalled") == world.find_reason("Failed") == "UserCodeFailed"
     assert world.created_children == ["cartpole-bc-t1-1"]
 
 
 @pytest.mark.parametrize("reason", ["StorageFailed", "OutOfMemory", "WorkerLost", "Terminated"])
 def test_lost_attempt_is_retried(reason: str) -> None:
-    world = running()
-    world.end("Lost", reason).settle()
+    world = make_running_world()
+    world.report_end("Lost", reason).settle()
     assert world.state == "Retrying"
     assert world.live_children == []
-    world.tick(30).settle()
+    world.advance(30).settle()
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
     assert world.status["runs"][0]["retries"] == 1
     assert world.status["runs"][1]["reason"] == reason
 
 
 def test_unavailable_storage_is_retried_without_limit() -> None:
-    world = running(runPolicy={"backoffLimit": 1})
+    world = make_running_world(runPolicy={"backoffLimit": 1})
     for attempt in range(1, 6):
-        world.end("Lost", "StorageUnavailable", "cannot read s3://b/x: nothing answers").settle()
+        world.report_end("Lost", "StorageUnavailable", "cannot read s3://b/x: nothing answers").settle()
         assert world.state == "Retrying"
         assert "nothing answers" in world.status["message"]
-        world.tick(89).settle()
+        world.advance(89).settle()
         assert len(world.created_children) == attempt
-        world.tick(62).settle()
+        world.advance(62).settle()
         assert world.status["runs"][0]["retries"] == 0
-        world.up().beat()
-    world.end("Succeeded", "Succeeded").settle()
+        world.start_pods().send_report()
+    world.report_end("Succeeded", "Succeeded").settle()
     assert world.state == "Succeeded"

@@ -1,4 +1,4 @@
-"""Invariants under random events in any order, with an operator that may die between any two writes."""
+"""Invariants of plans under random changes in random order, with an operator that may be killed between two writes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from itertools import chain
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from plan_world import CHECKPOINT, DEFAULTS, PROGRESS, REFERRING, World, pod, reference
+from plan_world import CHECKPOINT, DEFAULTS, PROGRESS, REFERRING_TRAINING, World, make_pod, make_reference
 
 from hindcast_operator.planning import plain_status, plan
 from layers import examples
 
-Happening = Callable[[World], object]
+Change = Callable[[World], object]
 
 
-# -- what may happen -----------------------------------------------------------------------------------------
+# -- changes of the simulated cluster ------------------------------------------------------------------------
 def _has_live_job(world: World) -> bool:
     """Return True if the latest attempt's RayJob exists and the status knows it."""
     runs = world.status.get("runs", [])
@@ -37,7 +37,7 @@ def _can_report(world: World) -> bool:
     )
 
 
-def _up(world: World) -> None:
+def _start_pods(world: World) -> None:
     job = world.attempt.ray_job if _has_live_job(world) else None
     if (
         job is not None
@@ -45,46 +45,46 @@ def _up(world: World) -> None:
         and job.deployment_status != "Running"
         and job.ended_at is None
     ):
-        world.up()
+        world.start_pods()
 
 
-def _beat(world: World) -> None:
+def _report_progress(world: World) -> None:
     if _can_report(world):
-        world.beat(progress=PROGRESS, checkpoint=CHECKPOINT)
+        world.send_report(progress=PROGRESS, checkpoint=CHECKPOINT)
 
 
-def _idle_beat(world: World) -> None:
+def _report_without_progress(world: World) -> None:
     if _can_report(world):
-        world.beat(moved=False)
+        world.send_report(has_progress=False)
 
 
-def _end(state: str, reason: str) -> Happening:
-    def happen(world: World) -> None:
+def _report_end(state: str, reason: str) -> Change:
+    def change(world: World) -> None:
         if _can_report(world):
-            world.end(state, reason)
+            world.report_end(state, reason)
 
-    return happen
+    return change
 
 
-def _acknowledge(world: World) -> None:
+def _stop_as_requested(world: World) -> None:
     if _can_report(world) and world.attempt.config_map.intent:  # type: ignore[union-attr]
-        world.end("Suspended", "Suspended", checkpoint=CHECKPOINT)
+        world.report_end("Suspended", "Suspended", checkpoint=CHECKPOINT)
 
 
-def _late_report(world: World) -> None:
-    """The driver reports its end, and the RayJob takes its time."""
+def _report_end_before_job(world: World) -> None:
+    """Let the driver report its end while the RayJob is still running."""
     if _can_report(world):
-        world.end("Failed", "UserCodeFailed").job(deployment_status="Running", ended_at=None)
+        world.report_end("Failed", "UserCodeFailed").update_job(deployment_status="Running", ended_at=None)
 
 
-def _die(world: World) -> None:
+def _end_job(world: World) -> None:
     if _can_report(world):
         world.finish_job("FAILED")
 
 
-def _invalid(world: World) -> None:
+def _reject_job(world: World) -> None:
     if _has_live_job(world):
-        world.job(deployment_status="ValidationFailed", message="rayStartParams")
+        world.update_job(deployment_status="ValidationFailed", message="rayStartParams")
 
 
 def _delete_job(world: World) -> None:
@@ -92,133 +92,160 @@ def _delete_job(world: World) -> None:
         world.delete_job()
 
 
-def _kill(world: World) -> None:
+def _kill_head(world: World) -> None:
     if _can_report(world):
-        world.pods(pod("head", phase="Failed", is_oom_killed=True))
+        world.set_pods(make_pod("head", phase="Failed", is_oom_killed=True))
 
 
-def _no_room(world: World) -> None:
+def _lack_gpus(world: World) -> None:
     if _has_live_job(world):
-        world.pods(pod("learner", scheduling_failure="0/1 nodes: Insufficient nvidia.com/gpu"))
+        world.set_pods(make_pod("learner", scheduling_failure="0/1 nodes: Insufficient nvidia.com/gpu"))
 
 
 def _lose_node(world: World) -> None:
     if _can_report(world):
-        world.pods(*(replace(one, unreachable_since=world.now) for one in world.attempt.pods))
+        world.set_pods(*(replace(pod, unreachable_since=world.now) for pod in world.attempt.pods))
 
 
-def _kueue(world: World) -> None:
-    world.queue = not world.queue
+def _toggle_kueue(world: World) -> None:
+    world.has_full_queue = not world.has_full_queue
     if _has_live_job(world):
-        world.job(is_suspended=world.queue, deployment_status="Suspended" if world.queue else "")
-        world.pods()
+        world.update_job(
+            is_suspended=world.has_full_queue, deployment_status="Suspended" if world.has_full_queue else ""
+        )
+        world.set_pods()
 
 
-def _collect(world: World) -> None:
+def _finish_deletions(world: World) -> None:
     for child, attempt in list(world.attempts.items()):
         if attempt.ray_job is not None and attempt.ray_job.is_deleting:
-            world.collect(child)
+            world.finish_deletion(child)
 
 
-def _suspend(world: World) -> None:
-    world.edit(suspend=not world.manifest["spec"].get("suspend", False))
+def _toggle_suspend(world: World) -> None:
+    world.edit_spec(suspend=not world.manifest["spec"].get("suspend", False))
 
 
 def _raise_revision(world: World) -> None:
-    world.edit(revision=world.manifest["spec"].get("revision", 1) + 1)
+    world.edit_spec(revision=world.manifest["spec"].get("revision", 1) + 1)
 
 
-def _drift(world: World) -> None:
-    world.edit(seed=7 - world.manifest["spec"].get("seed", 0))
+def _toggle_seed(world: World) -> None:
+    world.edit_spec(seed=7 - world.manifest["spec"].get("seed", 0))
 
 
-def _extend(world: World) -> None:
-    world.edit(stop={"iterations": world.manifest["spec"]["stop"]["iterations"] + 100})
+def _raise_stop(world: World) -> None:
+    world.edit_spec(stop={"iterations": world.manifest["spec"]["stop"]["iterations"] + 100})
 
 
-def _break_spec(world: World) -> None:
+def _toggle_invalid_spec(world: World) -> None:
     world.problems = () if world.problems else ("spec.config.lr: is 'fast', expected a number",)
 
 
-def _kuberay(world: World) -> None:
+def _toggle_kuberay(world: World) -> None:
     world.kuberay = "Ready" if world.kuberay == "NotInstalled" else "NotInstalled"
 
 
-def _refer(state: str) -> Happening:
-    def happen(world: World) -> None:
-        world.references = (reference(state),)
+def _set_reference(state: str) -> Change:
+    def change(world: World) -> None:
+        world.references = (make_reference(state),)
 
-    return happen
-
-
-def _tick(seconds: float) -> Happening:
-    return lambda world: world.tick(seconds)
+    return change
 
 
-def _wake(world: World) -> None:
-    """The time of the next deadline."""
+def _advance(seconds: float) -> Change:
+    return lambda world: world.advance(seconds)
+
+
+def _advance_to_deadline(world: World) -> None:
+    """Advance the time to the next deadline."""
     world.now = world.plan().requeue_at or world.now
 
 
-OFTEN: list[Happening] = [_up, _beat, _end("Lost", "WorkerLost"), _wake, _tick(70.4)]
-SELDOM: list[Happening] = [
-    *(
-        _idle_beat,
-        _acknowledge,
-        _late_report,
-        _die,
-        _invalid,
-        _delete_job,
-        _kill,
-        _no_room,
-        _lose_node,
-        _kueue,
-    ),
-    *(_collect, _suspend, _suspend, _raise_revision, _drift, _extend, _break_spec, _kuberay),
-    *(_refer("Complete"), _refer("Missing"), _refer("Unfinished"), _refer("Failed")),
-    *(_end("Succeeded", "Succeeded"), _end("Failed", "UserCodeFailed"), _end("Lost", "OutOfMemory")),
-    *(_tick(0.4), _tick(11), _tick(310), _tick(1801), _collect),
+FREQUENT_CHANGES: list[Change] = [
+    _start_pods,
+    _report_progress,
+    _report_end("Lost", "WorkerLost"),
+    _advance_to_deadline,
+    _advance(70.4),
 ]
-happenings = st.lists(st.sampled_from([*OFTEN * 6, *SELDOM]), min_size=10, max_size=40)
-deaths = st.lists(st.integers(0, 6), max_size=60)
-"""The number of writes before the operator dies, for each reconciliation; after the end of the list it lives."""
+RARE_CHANGES: list[Change] = [
+    *(
+        _report_without_progress,
+        _stop_as_requested,
+        _report_end_before_job,
+        _end_job,
+        _reject_job,
+        _delete_job,
+        _kill_head,
+        _lack_gpus,
+        _lose_node,
+        _toggle_kueue,
+    ),
+    *(
+        _finish_deletions,
+        _toggle_suspend,
+        _toggle_suspend,
+        _raise_revision,
+        _toggle_seed,
+        _raise_stop,
+        _toggle_invalid_spec,
+        _toggle_kuberay,
+    ),
+    *(
+        _set_reference("Complete"),
+        _set_reference("Missing"),
+        _set_reference("Unfinished"),
+        _set_reference("Failed"),
+    ),
+    *(
+        _report_end("Succeeded", "Succeeded"),
+        _report_end("Failed", "UserCodeFailed"),
+        _report_end("Lost", "OutOfMemory"),
+    ),
+    *(_advance(0.4), _advance(11), _advance(310), _advance(1801), _finish_deletions),
+]
+change_lists = st.lists(st.sampled_from([*FREQUENT_CHANGES * 6, *RARE_CHANGES]), min_size=10, max_size=40)
+kill_points = st.lists(st.integers(0, 6), max_size=60)
+"""For each reconciliation, the number of writes after which the operator is killed. After the end of the list it is not
+killed."""
 
 
 # -- the operator --------------------------------------------------------------------------------------------
-def reconcile_until_rest(world: World, deaths_left: list[int]) -> None:
-    """Reconcile until nothing changes; the next reconciliation continues one that died."""
+def reconcile_until_stable(world: World, kill_points_left: list[int]) -> None:
+    """Reconcile until nothing changes. After a kill, the next reconciliation continues."""
     for _ in range(60):
         state_before = (world.status, dict(world.attempts))
-        writes_left = deaths_left.pop() if deaths_left else None
+        writes_left = kill_points_left.pop() if kill_points_left else None
         decision = world.plan()
-        died = False
-        for num_writes, _ in enumerate(_writes(world, decision)):
+        was_killed = False
+        for num_writes, _ in enumerate(_execute_stepwise(world, decision)):
             check_world(world)
             if num_writes == writes_left:
-                died = True
+                was_killed = True
                 break
-        if not died and state_before == (world.status, world.attempts):
+        if not was_killed and state_before == (world.status, world.attempts):
             return
-    raise AssertionError("does not come to rest")
+    raise AssertionError("the status still changes after 60 reconciliations")
 
 
-def _writes(world: World, decision):  # type: ignore[no-untyped-def]
-    world.write(decision)
+def _execute_stepwise(world: World, decision):  # type: ignore[no-untyped-def]
+    world.write_status(decision)
     yield
-    yield from chain.from_iterable(world.steps(action) for action in decision.actions)
+    yield from chain.from_iterable(world.execute_stepwise(action) for action in decision.actions)
 
 
-# -- what holds ----------------------------------------------------------------------------------------------
+# -- invariants ----------------------------------------------------------------------------------------------
 def check_world(world: World) -> None:
     assert len(world.live_children) <= 1, "two attempts live at once"
     assert len(set(world.created_children)) == len(world.created_children), "an attempt has two RayJobs"
 
 
 def check_status(world: World) -> None:
-    holds = {entry["type"] for entry in world.status["conditions"] if entry["status"] == "True"}
-    assert len(holds & {"Ready", "Reconciling", "Stalled"}) == 1
-    assert ("Finished" in holds) == bool(holds & {"Complete", "Failed"})
-    assert not {"Complete", "Failed"} <= holds
+    true_types = {entry["type"] for entry in world.status["conditions"] if entry["status"] == "True"}
+    assert len(true_types & {"Ready", "Reconciling", "Stalled"}) == 1
+    assert ("Finished" in true_types) == bool(true_types & {"Complete", "Failed"})
+    assert not {"Complete", "Failed"} <= true_types
     assert all(entry["observedGeneration"] == world.generation for entry in world.status["conditions"])
     assert len(world.status["runs"]) <= 32
     unfinished_runs = [run for run in world.status["runs"] if "outcome" not in run]
@@ -226,85 +253,92 @@ def check_status(world: World) -> None:
     assert unfinished_runs == [] or world.status["runs"][0] is unfinished_runs[0]
 
 
-def check_rest(world: World, fraction: float) -> None:
+def check_stable(world: World, fraction: float) -> None:
     decision = world.plan()
     assert plain_status(decision.status) == world.status
     assert (decision.actions, decision.events) == ((), ())
-    assert plan(world.facts(), DEFAULTS) == decision
+    assert plan(world.observe(), DEFAULTS) == decision
     requeue_at = decision.requeue_at
     assert requeue_at is None or requeue_at > world.now
-    between = (requeue_at - world.now) * fraction if requeue_at is not None else timedelta(days=30)
-    later = replace(world.facts(), now=world.now + between)
-    assert plain_status(plan(later, DEFAULTS).status) == world.status
+    elapsed = (requeue_at - world.now) * fraction if requeue_at is not None else timedelta(days=30)
+    later_facts = replace(world.observe(), now=world.now + elapsed)
+    assert plain_status(plan(later_facts, DEFAULTS).status) == world.status
 
 
 def keeps_endings(status_before: dict[str, object], world: World, *, was_extended: bool) -> bool:
-    """Return True if ended attempts are unchanged and only a training that was extended has continued after its end."""
+    """Return True if finished attempts are unchanged, and only a training with a raised stop has a later attempt."""
     old_endings = [
         run for run in status_before.get("runs", []) if run.get("outcome") in ("Succeeded", "Failed")
     ]  # type: ignore[attr-defined]
     new_runs = {(run["revision"], run["attempt"]): run for run in world.status["runs"]}
-    newest = {run["revision"]: run for run in reversed(world.status["runs"])}
-    stays = all(new_runs.get((run["revision"], run["attempt"]), run) == run for run in old_endings)
-    return stays and (was_extended or all(newest.get(run["revision"], run) == run for run in old_endings))
+    newest_runs = {run["revision"]: run for run in reversed(world.status["runs"])}
+    are_unchanged = all(new_runs.get((run["revision"], run["attempt"]), run) == run for run in old_endings)
+    return are_unchanged and (
+        was_extended or all(newest_runs.get(run["revision"], run) == run for run in old_endings)
+    )
 
 
 @pytest.mark.slow
 @examples(150)
-@example(script=[*[_up] * 7, _end("Succeeded", "Succeeded"), _extend, _up], dies=[], share=0.0, slow=False)
-@given(happenings, deaths, st.floats(0, 0.999), st.booleans())
+@example(
+    changes=[*[_start_pods] * 7, _report_end("Succeeded", "Succeeded"), _raise_stop, _start_pods],
+    kills=[],
+    fraction=0.0,
+    has_slow_deletion=False,
+)
+@given(change_lists, kill_points, st.floats(0, 0.999), st.booleans())
 def test_invariants_hold_after_any_sequence_of_events(
-    script: list[Happening], dies: list[int], share: float, slow: bool
+    changes: list[Change], kills: list[int], fraction: float, has_slow_deletion: bool
 ) -> None:
-    world = World(REFERRING)
-    world.references, world.has_slow_deletion = (reference(),), slow
-    dies = list(dies)
-    reconcile_until_rest(world, dies)
-    for happening in script:
+    world = World(REFERRING_TRAINING)
+    world.references, world.has_slow_deletion = (make_reference(),), has_slow_deletion
+    kills = list(kills)
+    reconcile_until_stable(world, kills)
+    for change in changes:
         status_before = world.status
-        happening(world)
-        reconcile_until_rest(world, dies)
+        change(world)
+        reconcile_until_stable(world, kills)
         check_status(world)
-        check_rest(world, share)
-        assert keeps_endings(status_before, world, was_extended=_extend in script)
+        check_stable(world, fraction)
+        assert keeps_endings(status_before, world, was_extended=_raise_stop in changes)
 
 
 @examples(150)
-@given(happenings, deaths, st.booleans())
-def test_death_between_two_writes_changes_no_outcome(
-    script: list[Happening], dies: list[int], slow: bool
+@given(change_lists, kill_points, st.booleans())
+def test_kill_between_two_writes_changes_no_outcome(
+    changes: list[Change], kills: list[int], has_slow_deletion: bool
 ) -> None:
-    steady_world, killed_world = World(REFERRING), World(REFERRING)
-    dies = list(dies)
+    steady_world, killed_world = World(REFERRING_TRAINING), World(REFERRING_TRAINING)
+    kills = list(kills)
     for world in (steady_world, killed_world):
-        world.references, world.has_slow_deletion = (reference(),), slow
-        reconcile_until_rest(world, dies if world is killed_world else [])
-    for happening in script:
+        world.references, world.has_slow_deletion = (make_reference(),), has_slow_deletion
+        reconcile_until_stable(world, kills if world is killed_world else [])
+    for change in changes:
         for world in (steady_world, killed_world):
-            happening(world)
-            reconcile_until_rest(world, dies if world is killed_world else [])
+            change(world)
+            reconcile_until_stable(world, kills if world is killed_world else [])
     assert killed_world.status == steady_world.status
     assert killed_world.created_children == steady_world.created_children
     assert killed_world.attempts == steady_world.attempts
 
 
 @examples(150)
-@given(happenings)
-def test_undisturbed_run_finishes_after_any_history(script: list[Happening]) -> None:
-    """After any history, a run with KubeRay, a valid spec and a working driver succeeds or is final."""
-    world = World(REFERRING)
-    world.references = (reference(),)
-    reconcile_until_rest(world, [])
-    for happening in script:
-        happening(world)
-        reconcile_until_rest(world, [])
-    world.problems, world.kuberay, world.queue, world.has_slow_deletion = (), "Ready", False, False
-    world.references = (reference(),)
-    world.edit(suspend=False, revision=world.manifest["spec"].get("revision", 1) + 1)
+@given(change_lists)
+def test_undisturbed_run_finishes_after_any_history(changes: list[Change]) -> None:
+    """After any changes, a new revision with a valid spec and a working driver succeeds if KubeRay is installed."""
+    world = World(REFERRING_TRAINING)
+    world.references = (make_reference(),)
+    reconcile_until_stable(world, [])
+    for change in changes:
+        change(world)
+        reconcile_until_stable(world, [])
+    world.problems, world.kuberay, world.has_full_queue, world.has_slow_deletion = (), "Ready", False, False
+    world.references = (make_reference(),)
+    world.edit_spec(suspend=False, revision=world.manifest["spec"].get("revision", 1) + 1)
     for _ in range(30):
-        _collect(world)
-        _up(world)
-        _end("Succeeded", "Succeeded")(world)
-        world.tick(400)
-        reconcile_until_rest(world, [])
+        _finish_deletions(world)
+        _start_pods(world)
+        _report_end("Succeeded", "Succeeded")(world)
+        world.advance(400)
+        reconcile_until_stable(world, [])
     assert world.state == "Succeeded"

@@ -1,24 +1,32 @@
-"""Each row of the state table: how a resource gets there, and its status then."""
+"""The states of a resource: what leads to each state, and the status in it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from plan_world import CHECKPOINT, DEFAULTS, REFERRING, World, pod, reference, running
+from plan_world import (
+    CHECKPOINT,
+    DEFAULTS,
+    REFERRING_TRAINING,
+    World,
+    make_pod,
+    make_reference,
+    make_running_world,
+)
 
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.defaults import RunDefaults
 from hindcast_operator.times import format_timestamp
 
 
-def kinds(world: World) -> dict[str, str]:
+def condition_statuses(world: World) -> dict[str, str]:
     return {entry["type"]: entry["status"] for entry in world.status["conditions"]}
 
 
 # -- before the first attempt --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("state", "resource_state", "reason"),
+    ("reference_state", "state", "reason"),
     [
         ("Missing", "Waiting", "ReferenceMissing"),
         ("Unfinished", "Waiting", "ReferenceUnfinished"),
@@ -26,30 +34,34 @@ def kinds(world: World) -> dict[str, str]:
         ("Circular", "Stalled", "CircularReference"),
     ],
 )
-def test_missing_reference_delays_first_attempt(state: str, resource_state: str, reason: str) -> None:
-    world = World(REFERRING)
-    world.references = (reference(state),)
+def test_missing_reference_delays_first_attempt(reference_state: str, state: str, reason: str) -> None:
+    world = World(REFERRING_TRAINING)
+    world.references = (make_reference(reference_state),)
     world.settle()
-    assert (world.state, world.reason(), world.reason("DataReady")) == (resource_state, reason, reason)
-    assert kinds(world)["Stalled" if resource_state == "Stalled" else "Reconciling"] == "True"
+    assert (world.state, world.find_reason(), world.find_reason("DataReady")) == (
+        state,
+        reason,
+        reason,
+    )
+    assert condition_statuses(world)["Stalled" if state == "Stalled" else "Reconciling"] == "True"
     assert "OfflineRecording/cartpole" in world.status["message"]
     assert world.created_children == []
     assert "runs" not in world.status
 
-    world.references = (reference(),)
+    world.references = (make_reference(),)
     world.settle()
     assert world.state == "Starting"
-    assert kinds(world)["DataReady"] == "True"
+    assert condition_statuses(world)["DataReady"] == "True"
     assert world.status["runs"][0]["inputs"]["OfflineRecording/cartpole"]["digest"] == "d1"
 
 
 def test_retry_keeps_inputs_of_revision() -> None:
-    world = World(REFERRING)
-    world.references = (reference(),)
+    world = World(REFERRING_TRAINING)
+    world.references = (make_reference(),)
     world.settle()
-    world.references = (reference("Missing"),)
-    world.up().beat().end("Lost", "WorkerLost").settle()
-    world.tick(60).settle()
+    world.references = (make_reference("Missing"),)
+    world.start_pods().send_report().report_end("Lost", "WorkerLost").settle()
+    world.advance(60).settle()
     assert world.created_children[-1] == "cartpole-bc-t1-2"
     assert "OfflineRecording/cartpole" in world.status["runs"][0]["inputs"]
 
@@ -58,8 +70,8 @@ def test_installed_kuberay_starts_waiting_resource() -> None:
     world = World()
     world.kuberay = "NotInstalled"
     world.settle()
-    assert (world.state, world.reason()) == ("Pending", "KubeRayNotInstalled")
-    assert kinds(world) == {"Ready": "False", "Reconciling": "True"}
+    assert (world.state, world.find_reason()) == ("Pending", "KubeRayNotInstalled")
+    assert condition_statuses(world) == {"Ready": "False", "Reconciling": "True"}
     assert world.created_children == []
     world.kuberay = "Ready"
     world.settle()
@@ -67,7 +79,7 @@ def test_installed_kuberay_starts_waiting_resource() -> None:
 
 
 def test_missing_kuberay_does_not_end_attempt() -> None:
-    world = running()
+    world = make_running_world()
     world.delete_job()
     world.kuberay = "NotInstalled"
     world.settle()
@@ -78,7 +90,7 @@ def test_invalid_spec_stalls_until_corrected() -> None:
     world = World()
     world.problems = ("spec.config.lr: is 'fast', expected a number",)
     world.settle()
-    assert (world.state, world.reason("Stalled")) == ("Stalled", "InvalidSpec")
+    assert (world.state, world.find_reason("Stalled")) == ("Stalled", "InvalidSpec")
     assert "spec.config.lr" in world.status["message"]
     world.problems = ()
     world.settle()
@@ -86,36 +98,38 @@ def test_invalid_spec_stalls_until_corrected() -> None:
 
 
 def test_invalid_spec_does_not_affect_running_attempt() -> None:
-    world = running()
+    world = make_running_world()
     world.problems = ("spec.config.lr: is 'fast', expected a number",)
     world.settle()
-    assert (world.state, world.reason("SpecDrift")) == ("Running", "InvalidSpec")
-    world.end("Succeeded", "Succeeded").settle()
+    assert (world.state, world.find_reason("SpecDrift")) == ("Running", "InvalidSpec")
+    world.report_end("Succeeded", "Succeeded").settle()
     assert world.state == "Succeeded"
 
 
 def test_invalid_spec_keeps_deadlines_of_running_attempt() -> None:
-    """An edit that only admission accepts once ended the attempt by deadlines that nobody had set."""
+    """Regression: with a spec that is not valid, the attempt was ended by the default deadlines."""
     defaults = DEFAULTS.model_copy(update={"run_policy": RunDefaults(backoff_limit=0)})
     world = World(runPolicy={"stallTimeoutSeconds": 7200}, defaults=defaults)
     world.settle()
-    world.up().beat().settle()
+    world.start_pods().send_report().settle()
     world.problems = ("spec.config.lr: is 'fast', expected a number",)
-    world.tick(7000).settle()
+    world.advance(7000).settle()
     assert world.state == "Running"
-    world.tick(300).settle()
-    assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded"), "the platform's limit is 0"
+    world.advance(300).settle()
+    assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded"), (
+        "the platform's limit is 0"
+    )
 
 
 def test_run_with_invalid_spec_can_be_suspended() -> None:
-    world = running()
+    world = make_running_world()
     world.problems = ("spec.config.lr: is 'fast', expected a number",)
-    world.edit(suspend=True).settle()
+    world.edit_spec(suspend=True).settle()
     assert world.state == "Suspending"
-    world.end("Suspended", "Suspended").settle()
-    assert (world.state, world.reason("SpecDrift")) == ("Suspended", "InvalidSpec")
-    world.edit(suspend=False).settle()
-    assert (world.state, world.reason(), len(world.created_children)) == ("Stalled", "InvalidSpec", 1)
+    world.report_end("Suspended", "Suspended").settle()
+    assert (world.state, world.find_reason("SpecDrift")) == ("Suspended", "InvalidSpec")
+    world.edit_spec(suspend=False).settle()
+    assert (world.state, world.find_reason(), len(world.created_children)) == ("Stalled", "InvalidSpec", 1)
 
 
 def test_refusal_by_platform_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +137,7 @@ def test_refusal_by_platform_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hindcast_operator.planning.situations.find_refusals", lambda *_: [sentence])
     world = World()
     world.settle()
-    assert (world.state, world.reason()) == ("Stalled", "RefusedByPlatform")
+    assert (world.state, world.find_reason()) == ("Stalled", "RefusedByPlatform")
     assert world.status["message"] == sentence
     assert world.created_children == []
 
@@ -131,9 +145,9 @@ def test_refusal_by_platform_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- names ---------------------------------------------------------------------------------------------------
 def test_foreign_ray_job_is_name_conflict() -> None:
     world = World()
-    world.attempts["cartpole-bc-t1-1"] = foreign_attempt("stranger", None)
+    world.attempts["cartpole-bc-t1-1"] = make_foreign_attempt("stranger", None)
     world.settle()
-    assert (world.state, world.reason()) == ("Stalled", "NameConflict")
+    assert (world.state, world.find_reason()) == ("Stalled", "NameConflict")
     assert world.created_children == []
     del world.attempts["cartpole-bc-t1-1"]
     world.settle()
@@ -152,32 +166,32 @@ def test_foreign_account_is_name_conflict() -> None:
     assert decision.requeue_at is not None
 
 
-@pytest.mark.parametrize("deleting", [True, False])
-def test_object_of_earlier_resource_is_awaited(deleting: bool) -> None:
+@pytest.mark.parametrize("is_deleting", [True, False])
+def test_object_of_earlier_resource_is_awaited(is_deleting: bool) -> None:
     world = World()
-    world.attempts["cartpole-bc-t1-1"] = foreign_attempt("old", "older-uid", deleting)
+    world.attempts["cartpole-bc-t1-1"] = make_foreign_attempt("old", "older-uid", is_deleting)
     decision = world.settle()
-    assert (world.state, world.reason()) == ("Pending", "CleaningUp")
+    assert (world.state, world.find_reason()) == ("Pending", "CleaningUp")
     assert decision.actions == ()
     del world.attempts["cartpole-bc-t1-1"]
     world.settle()
     assert world.created_children == ["cartpole-bc-t1-1"]
 
 
-def foreign_attempt(uid: str, owner: str | None, deleting: bool = False) -> Any:
+def make_foreign_attempt(uid: str, owner: str | None, is_deleting: bool = False) -> Any:
     from plan_world import START
 
     from hindcast_operator.facts import AttemptFacts, RayJobFacts
 
     child = "cartpole-bc-t1-1"
-    return AttemptFacts(child, ray_job=RayJobFacts(child, uid, owner, deleting, created_at=START))
+    return AttemptFacts(child, ray_job=RayJobFacts(child, uid, owner, is_deleting, created_at=START))
 
 
 def test_ray_job_is_adopted_after_lost_status() -> None:
-    world = running()
-    world.end("Lost", "WorkerLost").settle()
-    world.tick(60).settle()
-    world.up().beat().settle()
+    world = make_running_world()
+    world.report_end("Lost", "WorkerLost").settle()
+    world.advance(60).settle()
+    world.start_pods().send_report().settle()
     world.status = {"observedGeneration": -1}
     world.settle()
     assert world.state == "Running"
@@ -189,10 +203,10 @@ def test_refused_creation_is_retried() -> None:
     from dataclasses import replace
 
     world = World()
-    first = world.plan()
-    world.write(first)
+    first_decision = world.plan()
+    world.write_status(first_decision)
     child = "cartpole-bc-t1-1"
-    facts = world.facts()
+    facts = world.observe()
     refused_attempt = replace(facts.attempts[child], refusal='exceeded quota "q": count/rayjobs.ray.io=1')
     world.attempts[child] = refused_attempt
     decision = world.plan()
@@ -207,12 +221,12 @@ def test_refused_creation_is_retried() -> None:
 # -- starting and running ------------------------------------------------------------------------------------
 def test_queued_attempt_has_no_deadline() -> None:
     world = World()
-    world.queue = True
+    world.has_full_queue = True
     world.settle()
-    world.job(deployment_status="Suspended")
-    decision = world.tick(7200).settle()
-    assert (world.state, world.reason(), decision.requeue_at) == ("Queued", "Queued", None)
-    world.job(is_suspended=False, deployment_status="")
+    world.update_job(deployment_status="Suspended")
+    decision = world.advance(7200).settle()
+    assert (world.state, world.find_reason(), decision.requeue_at) == ("Queued", "Queued", None)
+    world.update_job(is_suspended=False, deployment_status="")
     decision = world.settle()
     assert world.state == "Starting"
     assert world.status["runs"][0]["admissionTime"] == "2026-11-21T08:00:00Z"
@@ -220,19 +234,19 @@ def test_queued_attempt_has_no_deadline() -> None:
 
 def test_unobserved_queueing_does_not_count() -> None:
     world = World()
-    world.queue = True
+    world.has_full_queue = True
     world.reconcile()
-    world.tick(7200)
-    world.job(is_suspended=False, deployment_status="Initializing", started_at=world.now)
-    world.tick(5).settle()
+    world.advance(7200)
+    world.update_job(is_suspended=False, deployment_status="Initializing", started_at=world.now)
+    world.advance(5).settle()
     assert world.state == "Starting"
     assert world.status["runs"][0]["admissionTime"] == "2026-11-21T08:00:00Z"
 
 
 def test_preempted_attempt_is_queued_again_without_retry() -> None:
-    world = running()
-    world.queue = True
-    world.job(is_suspended=True, deployment_status="Suspending").settle()
+    world = make_running_world()
+    world.has_full_queue = True
+    world.update_job(is_suspended=True, deployment_status="Suspending").settle()
     assert world.status["runs"][1]["outcome"] == "Preempted"
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
     assert (world.state, world.status["runs"][0]["retries"]) == ("Queued", 0)
@@ -241,9 +255,9 @@ def test_preempted_attempt_is_queued_again_without_retry() -> None:
 def test_start_deadline_without_cause_is_retried() -> None:
     world = World()
     world.settle()
-    decision = world.up().settle()
+    decision = world.start_pods().settle()
     assert decision.requeue_at == world.now.replace(hour=6, minute=30)
-    world.tick(1800).settle()
+    world.advance(1800).settle()
     assert world.state == "Retrying"
     assert world.status["runs"][0]["reason"] == "StartDeadlineExceeded"
 
@@ -251,62 +265,66 @@ def test_start_deadline_without_cause_is_retried() -> None:
 def test_start_deadline_with_cause_fails() -> None:
     world = World()
     world.settle()
-    world.job(deployment_status="Initializing")
-    world.pods(pod("learner", scheduling_failure="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
+    world.update_job(deployment_status="Initializing")
+    world.set_pods(
+        make_pod("learner", scheduling_failure="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    )
     world.settle()
-    assert (world.state, world.reason()) == ("Starting", "Unschedulable")
-    world.tick(1800).settle()
-    assert (world.state, world.reason()) == ("Failed", "StartDeadlineExceeded")
+    assert (world.state, world.find_reason()) == ("Starting", "Unschedulable")
+    world.advance(1800).settle()
+    assert (world.state, world.find_reason()) == ("Failed", "StartDeadlineExceeded")
     assert "spec.learners.gpus" in world.status["message"]
-    assert world.live_children == [], "no node stays taken"
+    assert world.live_children == [], "no pod keeps a node"
 
 
 def test_each_lack_of_resources_has_an_event() -> None:
-    """A full node delays the head, then the learner waits for a GPU: the second obstacle is announced too."""
+    """A full node delays the head, then the learner waits for a GPU. The second obstacle has an event too."""
     world = World()
     world.settle()
-    world.job(deployment_status="Initializing")
-    wants = {"head": "Insufficient cpu", "learner": "Insufficient nvidia.com/gpu"}
-    for pool, want in wants.items():
-        for nodes in (1, 2):  # the scheduler's words change, what to do does not
-            world.pods(pod(pool, scheduling_failure=f"0/{nodes} nodes are available: {nodes} {want}."))
-            world.tick(10).settle()
+    world.update_job(deployment_status="Initializing")
+    lacks = {"head": "Insufficient cpu", "learner": "Insufficient nvidia.com/gpu"}
+    for pool, lack in lacks.items():
+        for nodes in (1, 2):  # the scheduler's message changes, the remedy does not
+            world.set_pods(
+                make_pod(pool, scheduling_failure=f"0/{nodes} nodes are available: {nodes} {lack}.")
+            )
+            world.advance(10).settle()
     events = world.events_with("Unschedulable")
-    assert [want in event.message for event, want in zip(events, wants.values(), strict=True)] == [True, True]
+    assert [want in event.message for event, want in zip(events, lacks.values(), strict=True)] == [True, True]
 
 
 def test_silent_attempt_is_lost() -> None:
-    world = running()
-    world.tick(1800).settle()
+    world = make_running_world()
+    world.advance(1800).settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "NoHeartbeat")
 
 
 def test_attempt_without_progress_is_lost() -> None:
-    world = running()
+    world = make_running_world()
     for _ in range(60):
         assert world.state == "Running"
-        world.tick(30).beat(moved=False).settle()
+        world.advance(30).send_report(has_progress=False).settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "NoProgress")
 
 
 def test_progress_keeps_attempt_alive() -> None:
-    world = running()
+    world = make_running_world()
     for _ in range(200):
-        world.tick(30).beat().settle()
+        world.advance(30).send_report().settle()
     assert world.state == "Running"
     assert world.status["runs"][0]["attempt"] == 1
 
 
 def test_beat_without_change_keeps_status() -> None:
-    world = running()
+    world = make_running_world()
     status_before = world.status
-    world.tick(30).beat(progress=None, moved=False).settle()
+    world.advance(30).send_report(progress=None, has_progress=False).settle()
     assert world.status == status_before
 
 
 def test_missing_head_is_lost_driver() -> None:
-    world = running()
-    decision = world.pods(pod("learner", phase="Running", is_ready=True)).settle()
+    world = make_running_world()
+    decision = world.set_pods(make_pod("learner", phase="Running", is_ready=True)).settle()
     assert world.state == "Running"
     assert decision.requeue_at is not None
     world.now = decision.requeue_at
@@ -315,10 +333,10 @@ def test_missing_head_is_lost_driver() -> None:
 
 
 def test_head_on_unreachable_node_is_lost_after_five_minutes() -> None:
-    world = running()
-    world.pods(pod("head", phase="Running", unreachable_since=world.now)).settle()
-    assert world.reason("ClusterReady") == "NodeUnreachable"
-    decision = world.tick(299).settle()
+    world = make_running_world()
+    world.set_pods(make_pod("head", phase="Running", unreachable_since=world.now)).settle()
+    assert world.find_reason("ClusterReady") == "NodeUnreachable"
+    decision = world.advance(299).settle()
     assert world.state == "Running"
     assert decision.requeue_at is not None
     world.now = decision.requeue_at
@@ -327,10 +345,10 @@ def test_head_on_unreachable_node_is_lost_after_five_minutes() -> None:
 
 
 def test_active_deadline_covers_all_attempts() -> None:
-    world = running(runPolicy={"activeDeadlineSeconds": 100})
-    world.tick(40).end("Lost", "WorkerLost").settle()
-    world.tick(30).settle()
-    world.up().beat().settle()
+    world = make_running_world(runPolicy={"activeDeadlineSeconds": 100})
+    world.advance(40).report_end("Lost", "WorkerLost").settle()
+    world.advance(30).settle()
+    world.start_pods().send_report().settle()
     active_seconds = world.status["runs"][0]["activeSeconds"]
     assert active_seconds == 60
     decision = world.settle()
@@ -338,18 +356,18 @@ def test_active_deadline_covers_all_attempts() -> None:
     assert (decision.requeue_at - world.now).total_seconds() <= 40
     world.now = decision.requeue_at
     world.settle()
-    assert (world.state, world.reason()) == ("Failed", "DeadlineExceeded")
+    assert (world.state, world.find_reason()) == ("Failed", "DeadlineExceeded")
     assert world.live_children == []
 
 
 def test_changed_deadlines_are_passed_to_kuberay() -> None:
-    world = running(runPolicy={"activeDeadlineSeconds": 3600})
-    world.edit(runPolicy={"activeDeadlineSeconds": 9000, "ttlSecondsAfterFinished": 60})
+    world = make_running_world(runPolicy={"activeDeadlineSeconds": 3600})
+    world.edit_spec(runPolicy={"activeDeadlineSeconds": 9000, "ttlSecondsAfterFinished": 60})
     decision = world.reconcile()
     changes = {"activeDeadlineSeconds": 11700, "ttlSecondsAfterFinished": 60}
     assert decision.actions == (SetDeadlines(world.child, changes),)
     assert world.reconcile().actions == ()
-    world.edit(runPolicy={"startDeadlineSeconds": 7200})
+    world.edit_spec(runPolicy={"startDeadlineSeconds": 7200})
     changes = {"activeDeadlineSeconds": None, "preRunningDeadlineSeconds": 8100, "ttlSecondsAfterFinished": 0}
     assert world.reconcile().actions == (SetDeadlines(world.child, changes),)
     assert world.reconcile().actions == ()
@@ -362,11 +380,11 @@ def test_deadline_beyond_last_date_never_passes() -> None:
     names = ("startDeadlineSeconds", "activeDeadlineSeconds", "stallTimeoutSeconds", "suspendGraceSeconds")
     world = World(runPolicy=dict.fromkeys(names, seconds))
     world.settle()
-    assert (world.state, world.up().settle().requeue_at is not None) == ("Starting", True)
-    world.beat().settle()
-    world.tick(30 * 365 * 24 * 3600).settle()
+    assert (world.state, world.start_pods().settle().requeue_at is not None) == ("Starting", True)
+    world.send_report().settle()
+    world.advance(30 * 365 * 24 * 3600).settle()
     assert world.state == "Running"
-    world.edit(suspend=True).settle()
+    world.edit_spec(suspend=True).settle()
     assert world.state == "Suspending"
 
 
@@ -374,67 +392,69 @@ def test_losses_beyond_backoff_limit_fail() -> None:
     world = World(runPolicy={"backoffLimit": 2})
     for _ in range(3):
         world.settle()
-        world.up().beat().end("Lost", "WorkerLost", "The node is gone.").settle()
-        world.tick(700)
+        world.start_pods().send_report().report_end("Lost", "WorkerLost", "The node is gone.").settle()
+        world.advance(700)
     world.settle()
-    assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded")
+    assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
     assert "WorkerLost" in world.status["message"] and "The node is gone" in world.status["message"]
     assert len(world.created_children) == 3
 
 
 def test_checkpoint_resets_retries() -> None:
-    world = running(runPolicy={"backoffLimit": 1})
+    world = make_running_world(runPolicy={"backoffLimit": 1})
     for _ in range(3):
-        world.end("Lost", "WorkerLost").settle()
+        world.report_end("Lost", "WorkerLost").settle()
         assert (world.state, world.status["runs"][0]["retries"]) == ("Retrying", 0)
-        world.tick(60).settle()
+        world.advance(60).settle()
         assert world.status["runs"][0]["retries"] == 1
-        world.up().tick(20).beat(checkpoint=CHECKPOINT).settle()  # that of the attempt before
+        world.start_pods().advance(20).send_report(
+            checkpoint=CHECKPOINT
+        ).settle()  # the checkpoint of the previous attempt
         assert world.status["runs"][0]["retries"] == 1
         new_checkpoint = CHECKPOINT.model_copy(update={"save_time": format_timestamp(world.now)})
-        world.beat(checkpoint=new_checkpoint).settle()
+        world.send_report(checkpoint=new_checkpoint).settle()
         assert world.status["runs"][0]["retries"] == 0
-    world.end("Lost", "WorkerLost").settle()
-    world.tick(60).settle()
-    world.up().beat(checkpoint=new_checkpoint).end("Lost", "WorkerLost").settle()
-    assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded")
+    world.report_end("Lost", "WorkerLost").settle()
+    world.advance(60).settle()
+    world.start_pods().send_report(checkpoint=new_checkpoint).report_end("Lost", "WorkerLost").settle()
+    assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
 
 
 def test_backoff_limit_zero_fails_at_first_loss() -> None:
     world = World(runPolicy={"backoffLimit": 0})
     world.settle()
-    world.up().beat().end("Lost", "WorkerLost").settle()
+    world.start_pods().send_report().report_end("Lost", "WorkerLost").settle()
     assert (world.state, len(world.created_children)) == ("Failed", 1)
 
 
 def test_deleted_ray_job_is_lost_attempt() -> None:
-    world = running()
+    world = make_running_world()
     world.delete_job().settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "RayJobDeleted")
 
 
 def test_recreated_ray_job_is_not_the_attempt() -> None:
-    world = running()
-    world.job(uid="another").reconcile()
+    world = make_running_world()
+    world.update_job(uid="another").reconcile()
     assert world.status["runs"][0]["reason"] == "RayJobDeleted"
     world.settle()
-    assert world.live_children == [], "it is deleted before the next attempt"
+    assert world.live_children == [], "the other RayJob is deleted before the next attempt"
 
 
 def test_ray_job_rejected_by_kuberay_fails() -> None:
     world = World()
     world.settle()
     message = "The RayJob spec is invalid: rayStartParams"
-    world.job(deployment_status="ValidationFailed", message=message).settle()
-    assert (world.state, world.reason()) == ("Failed", "InvalidRayJob")
+    world.update_job(deployment_status="ValidationFailed", message=message).settle()
+    assert (world.state, world.find_reason()) == ("Failed", "InvalidRayJob")
     assert message in world.status["message"]
 
 
 @pytest.mark.parametrize("job_status", ["SUCCEEDED", "FAILED", "STOPPED"])
 def test_ray_job_ended_without_report_is_lost_driver(job_status: str) -> None:
-    world = running()
+    world = make_running_world()
     decision = world.finish_job(job_status).settle()
-    assert world.state == "Running", "the report may come a moment later"
+    assert world.state == "Running", "the final report may be observed later than the end of the RayJob"
     assert decision.requeue_at is not None
     world.now = decision.requeue_at
     world.settle()
@@ -442,9 +462,9 @@ def test_ray_job_ended_without_report_is_lost_driver(job_status: str) -> None:
 
 
 def test_logs_in_ray_job_message_are_not_copied() -> None:
-    world = running()
-    world.finish_job("FAILED").job(message="Traceback: password=hunter2").settle()
-    world.tick(10).settle()
+    world = make_running_world()
+    world.finish_job("FAILED").update_job(message="Traceback: password=hunter2").settle()
+    world.advance(10).settle()
     assert "hunter2" not in str(world.status) + str(world.events)
 
 
@@ -453,31 +473,31 @@ def test_resource_created_suspended_has_no_attempt() -> None:
     world = World(suspend=True)
     world.settle()
     assert world.state == "Suspended"
-    assert kinds(world) == {"Ready": "True", "Suspended": "True"}
+    assert condition_statuses(world) == {"Ready": "True", "Suspended": "True"}
     assert world.created_children == []
-    world.edit(suspend=False).settle()
+    world.edit_spec(suspend=False).settle()
     assert world.created_children == ["cartpole-bc-t1-1"]
 
 
 def test_suspend_saves_checkpoint_and_resumes() -> None:
-    world = running()
-    decision = world.edit(suspend=True).reconcile()
+    world = make_running_world()
+    decision = world.edit_spec(suspend=True).reconcile()
     assert decision.actions == (SetIntent("cartpole-bc-t1-1", "checkpoint"),)
     world.settle()
-    assert (world.state, world.condition("Suspended")["status"]) == ("Suspending", "False")  # type: ignore[index]
-    world.end("Suspended", "Suspended", checkpoint=CHECKPOINT).settle()
+    assert (world.state, world.find_condition("Suspended")["status"]) == ("Suspending", "False")  # type: ignore[index]
+    world.report_end("Suspended", "Suspended", checkpoint=CHECKPOINT).settle()
     assert (world.state, world.live_children) == ("Suspended", [])
     assert world.status["checkpoint"]["path"] == CHECKPOINT.path
-    world.tick(86400).settle()
-    world.edit(suspend=False).settle()
+    world.advance(86400).settle()
+    world.edit_spec(suspend=False).settle()
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
     assert (world.status["runs"][0]["revision"], world.status["runs"][0]["retries"]) == (1, 0)
 
 
 def test_suspend_grace_period_ends_attempt() -> None:
-    world = running()
-    world.edit(suspend=True).settle()
-    decision = world.tick(60).settle()
+    world = make_running_world()
+    world.edit_spec(suspend=True).settle()
+    decision = world.advance(60).settle()
     assert world.state == "Suspending"
     assert decision.requeue_at is not None
     world.now = decision.requeue_at
@@ -486,18 +506,18 @@ def test_suspend_grace_period_ends_attempt() -> None:
 
 
 def test_reverted_suspend_resumes_with_next_attempt() -> None:
-    world = running()
-    world.edit(suspend=True).settle()
-    world.edit(suspend=False).settle()
+    world = make_running_world()
+    world.edit_spec(suspend=True).settle()
+    world.edit_spec(suspend=False).settle()
     assert world.state == "Suspending"
-    world.end("Suspended", "Suspended").settle()
+    world.report_end("Suspended", "Suspended").settle()
     assert world.created_children[-1] == "cartpole-bc-t1-2"
 
 
 def test_unreported_attempt_is_suspended_immediately() -> None:
     world = World()
     world.settle()
-    world.edit(suspend=True).settle()
+    world.edit_spec(suspend=True).settle()
     assert (world.state, world.live_children) == ("Suspended", [])
 
 
@@ -505,18 +525,18 @@ def test_unreported_attempt_is_suspended_immediately() -> None:
     ("outcome", "state"), [("Succeeded", "Succeeded"), ("Failed", "Failed"), ("Lost", "Suspended")]
 )
 def test_end_while_suspending_gives_final_state(outcome: str, state: str) -> None:
-    world = running()
-    world.edit(suspend=True).settle()
+    world = make_running_world()
+    world.edit_spec(suspend=True).settle()
     reason = {"Succeeded": "Succeeded", "Failed": "UserCodeFailed", "Lost": "Terminated"}[outcome]
-    world.end(outcome, reason).settle()
+    world.report_end(outcome, reason).settle()
     assert world.state == state
 
 
 def test_state_suspended_requires_deleted_pods() -> None:
-    world = running()
-    world.edit(suspend=True).settle()
-    world.end("Suspended", "Suspended").reconcile()
-    world.attempts["cartpole-bc-t1-1"] = attempt_with_deleted_pods()
+    world = make_running_world()
+    world.edit_spec(suspend=True).settle()
+    world.report_end("Suspended", "Suspended").reconcile()
+    world.attempts["cartpole-bc-t1-1"] = make_attempt_with_deleted_pods()
     world.settle()
     assert world.state == "Suspending"
     world.attempts.clear()
@@ -524,21 +544,21 @@ def test_state_suspended_requires_deleted_pods() -> None:
     assert world.state == "Suspended"
 
 
-def attempt_with_deleted_pods() -> Any:
+def make_attempt_with_deleted_pods() -> Any:
     from hindcast_operator.facts import AttemptFacts
 
-    return AttemptFacts("cartpole-bc-t1-1", pods=(pod("learner", phase="Running", is_deleting=True),))
+    return AttemptFacts("cartpole-bc-t1-1", pods=(make_pod("learner", phase="Running", is_deleting=True),))
 
 
 def test_next_attempt_waits_five_minutes_for_unreachable_pod() -> None:
     from dataclasses import replace
 
-    world = running()
-    world.end("Lost", "WorkerLost").settle()
-    remaining_attempt = attempt_with_deleted_pods()
+    world = make_running_world()
+    world.report_end("Lost", "WorkerLost").settle()
+    remaining_attempt = make_attempt_with_deleted_pods()
     world.attempts[remaining_attempt.child] = remaining_attempt
-    world.tick(60).settle()
-    assert (world.state, world.reason(), len(world.created_children)) == ("Retrying", "CleaningUp", 1)
+    world.advance(60).settle()
+    assert (world.state, world.find_reason(), len(world.created_children)) == ("Retrying", "CleaningUp", 1)
     unreachable_pod = replace(remaining_attempt.pods[0], unreachable_since=world.now)
     world.attempts[remaining_attempt.child] = replace(remaining_attempt, pods=(unreachable_pod,))
     decision = world.settle()
@@ -551,12 +571,12 @@ def test_next_attempt_waits_five_minutes_for_unreachable_pod() -> None:
 
 # -- finished ------------------------------------------------------------------------------------------------
 def test_finished_run_is_never_restarted() -> None:
-    world = running()
-    world.end("Succeeded", "Succeeded").settle()
+    world = make_running_world()
+    world.report_end("Succeeded", "Succeeded").settle()
     status_before = world.status
     world.attempts.clear()
-    world.tick(10**6).edit(suspend=True).settle()
-    world.edit(suspend=False).settle()
+    world.advance(10**6).edit_spec(suspend=True).settle()
+    world.edit_spec(suspend=False).settle()
     assert world.created_children == ["cartpole-bc-t1-1"]
     assert world.status["runs"] == status_before["runs"]
     assert world.state == "Succeeded"
@@ -565,15 +585,15 @@ def test_finished_run_is_never_restarted() -> None:
 def test_failed_run_stays_failed_after_raised_limit() -> None:
     world = World(runPolicy={"backoffLimit": 0})
     world.settle()
-    world.up().beat().end("Lost", "WorkerLost").settle()
-    world.edit(runPolicy={"backoffLimit": 5}).tick(1000).settle()
+    world.start_pods().send_report().report_end("Lost", "WorkerLost").settle()
+    world.edit_spec(runPolicy={"backoffLimit": 5}).advance(1000).settle()
     assert (world.state, len(world.created_children)) == ("Failed", 1)
 
 
 def test_ray_job_running_after_reported_end_is_deleted() -> None:
-    world = running()
-    world.end("Failed", "UserCodeFailed")
-    world.job(deployment_status="Running", job_status="RUNNING", ended_at=None)
+    world = make_running_world()
+    world.report_end("Failed", "UserCodeFailed")
+    world.update_job(deployment_status="Running", job_status="RUNNING", ended_at=None)
     decision = world.settle()
     assert world.attempt.ray_job is not None
     assert decision.requeue_at is not None

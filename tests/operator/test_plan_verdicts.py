@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from plan_world import REFERRING, World, reference
+from plan_world import REFERRING_TRAINING, World, make_reference
 from ruamel.yaml import YAML
-from status_fixtures import EXPECTED, FIXTURES
+from status_fixtures import EXPECTED_VERDICTS, FIXTURES
 
 from hindcast.api.loading import validate_resource
 from hindcast_operator.planning.status import State
 
 
 def compute_kstatus(resource: dict[str, Any]) -> str:
-    """kstatus' rules for kinds that it does not know (cli-utils, pkg/kstatus/status/generic.go), in their order."""
+    """Return kstatus' verdict, by its rules for unknown kinds (cli-utils, pkg/kstatus/status/generic.go)."""
     if resource["metadata"].get("deletionTimestamp"):
         return "Terminating"
     status = resource.get("status", {})
@@ -32,24 +32,24 @@ def compute_kstatus(resource: dict[str, Any]) -> str:
 
 
 def has_condition(resource: dict[str, Any], type_: str) -> bool:
-    """Return True if `kubectl wait --for=condition=<type>` ends."""
+    """Return True if `kubectl wait --for=condition=<type>` would return."""
     conditions = resource["status"].get("conditions", [])
     return any(entry["type"] == type_ and entry["status"] == "True" for entry in conditions)
 
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_kstatus_of_each_state_is_expected(name: str) -> None:
-    assert compute_kstatus(FIXTURES[name]) == EXPECTED[name].kstatus
+    assert compute_kstatus(FIXTURES[name]) == EXPECTED_VERDICTS[name].kstatus
 
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_condition_finished_is_true_only_after_end(name: str) -> None:
     resource = FIXTURES[name]
-    assert has_condition(resource, "Finished") == EXPECTED[name].is_finished
+    assert has_condition(resource, "Finished") == EXPECTED_VERDICTS[name].is_finished
     assert has_condition(resource, "Finished") == (
         has_condition(resource, "Complete") or has_condition(resource, "Failed")
     )
-    assert has_condition(resource, "Suspended") == EXPECTED[name].is_suspended
+    assert has_condition(resource, "Suspended") == EXPECTED_VERDICTS[name].is_suspended
 
 
 @pytest.mark.parametrize("name", FIXTURES)
@@ -62,7 +62,7 @@ def test_every_state_has_a_fixture() -> None:
     assert states == {None, *get_args(State)}
 
 
-@pytest.mark.parametrize("name", [name for name in FIXTURES if name != "Fresh"])
+@pytest.mark.parametrize("name", [name for name in FIXTURES if name != "New"])
 def test_each_state_has_message_and_reasons(name: str) -> None:
     status = FIXTURES[name]["status"]
     assert status["message"] and "\n" not in status["message"]
@@ -71,18 +71,18 @@ def test_each_state_has_message_and_reasons(name: str) -> None:
 
 
 def test_transition_time_changes_only_with_status() -> None:
-    world = World(REFERRING)
-    world.references = (reference("Missing"),)
+    world = World(REFERRING_TRAINING)
+    world.references = (make_reference("Missing"),)
     world.settle()
-    since = world.condition("Ready")["lastTransitionTime"]  # type: ignore[index]
-    world.tick(60).references = (reference("Unfinished"),)
+    transition_time = world.find_condition("Ready")["lastTransitionTime"]  # type: ignore[index]
+    world.advance(60).references = (make_reference("Unfinished"),)
     world.settle()
-    assert world.reason() == "ReferenceUnfinished"
-    assert world.condition("Ready")["lastTransitionTime"] == since  # type: ignore[index]
-    world.references = (reference(),)
+    assert world.find_reason() == "ReferenceUnfinished"
+    assert world.find_condition("Ready")["lastTransitionTime"] == transition_time  # type: ignore[index]
+    world.references = (make_reference(),)
     world.settle()
-    world.up().tick(60).beat().settle()
-    assert world.condition("Ready")["lastTransitionTime"] > since  # type: ignore[index]
+    world.start_pods().advance(60).send_report().settle()
+    assert world.find_condition("Ready")["lastTransitionTime"] > transition_time  # type: ignore[index]
 
 
 def test_status_has_only_fields_of_crd() -> None:

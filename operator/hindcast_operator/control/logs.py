@@ -14,7 +14,7 @@ _SHARED_PROCESSORS: Final = (
 
 
 def configure(level_name: str) -> None:
-    """Configure logging. `level` is debug, info, warning or error; libraries log errors only."""
+    """Configure logging. `level_name` is debug, info, warning or error; libraries log errors only."""
     structlog.configure(
         processors=[
             *_SHARED_PROCESSORS,

@@ -1,6 +1,6 @@
 """Manifests of an attempt: pure functions of a resource and the platform's defaults.
 
-`effective_resource` merges the defaults, `refusals` lists what cannot run, `compute_sizes` sizes the pools with
+`effective_resource` merges the defaults, `find_refusals` lists what cannot run, `compute_sizes` sizes the pools with
 reasons, `build` builds the objects. No cluster, no client.
 """
 
