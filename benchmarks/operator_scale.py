@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "control
 from fake_kuberay import FakeKubeRay, current_timestamp  # noqa: E402
 from kubernetes import client, watch  # noqa: E402
 from operator_process import OperatorProcess, create_account, delete_account  # noqa: E402
-from resources import recording  # noqa: E402
+from resources import make_recording  # noqa: E402
 
 from api_server import ApiServer, collection, wait_for  # noqa: E402
 
@@ -65,7 +65,7 @@ class Cluster:
 
     def accept(self, name: str) -> None:
         """As `kubectl create`."""
-        self.api.create(recording(name), self.namespace)
+        self.api.create(make_recording(name), self.namespace)
 
     def take_up(self, name: str) -> None:
         """KubeRay takes up its RayJob."""
@@ -118,9 +118,9 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         yield Row("… wall", f"{time.monotonic() - start_time:.0f} s", "")
         cluster.for_each_name(cluster.take_up)
         settle(running)
-        writes, began = running.num_writes(), cpu_seconds(pid)
+        writes, began = running.read_num_writes(), cpu_seconds(pid)
         time.sleep(REST_SECONDS)
-        yield Row(f"writes at rest, in {REST_SECONDS} s", f"{running.num_writes() - writes:.0f}", "0")
+        yield Row(f"writes at rest, in {REST_SECONDS} s", f"{running.read_num_writes() - writes:.0f}", "0")
         yield Row("CPU at rest", f"{100 * (cpu_seconds(pid) - began) / REST_SECONDS:.1f} %", "< 5 %")
         delays = latencies(cluster)
         yield Row(
@@ -136,7 +136,7 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         wait_for(lambda: looks(second_operator) >= count, "each was looked at", 120)
         yield Row(f"restart until {count} were looked at", f"{time.monotonic() - start_time:.1f} s", "< 30 s")
         time.sleep(5)
-        yield Row("writes after the restart", f"{second_operator.num_writes():.0f}", "0")
+        yield Row("writes after the restart", f"{second_operator.read_num_writes():.0f}", "0")
         yield Row(
             "peak memory after the restart", f"{peak_memory(second_operator.process.pid):.0f} MB", "< 300 MB"
         )
@@ -145,14 +145,14 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
 def settle(operator: OperatorProcess) -> None:
     """Return when nothing was written for five seconds."""
     before = -1.0
-    while (now := operator.num_writes()) != before:
+    while (now := operator.read_num_writes()) != before:
         before = now
         time.sleep(5)
 
 
 def looks(operator: OperatorProcess) -> float:
     """Reconciliations so far."""
-    return sum(operator.samples("hindcast_reconciles_total").values())
+    return sum(operator.read_samples("hindcast_reconciles_total").values())
 
 
 def latencies(cluster: Cluster) -> list[float]:

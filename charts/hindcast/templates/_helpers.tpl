@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* The release's name, with the chart's where it is not part of it. */}}
+{{- /* The release's name, followed by the chart's name unless the release's name contains it. */}}
 {{- define "hindcast.fullname" -}}
 {{- $name := include "hindcast.name" . }}
 {{- if .Values.fullnameOverride }}
@@ -36,6 +36,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "hindcast.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
-{{- required "serviceAccount.name: is needed where serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- required "serviceAccount.name is required if serviceAccount.create is false" .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}

@@ -1,25 +1,25 @@
-{{- /* What the operator may do: in each namespace it serves, or everywhere. Every line has its use. */}}
+{{- /* The operator's rights: in each namespace that it serves, or in all namespaces. It needs every line. */}}
 {{- define "hindcast.rules" -}}
-# The resources: read; their status: written; never the resource itself.
+# Read the resources and write their status. The operator never writes a resource itself.
 - apiGroups: [hindcast.dev]
   resources: [offlinerecordings, offlinetrainings]
   verbs: [get, list, watch]
 - apiGroups: [hindcast.dev]
   resources: [offlinerecordings/status, offlinetrainings/status]
   verbs: [patch]
-# Owning a child that blocks its owner's deletion, where OwnerReferencesPermissionEnforcement is on.
+# Required by the admission plugin OwnerReferencesPermissionEnforcement to create children with blockOwnerDeletion.
 - apiGroups: [hindcast.dev]
   resources: [offlinerecordings/finalizers, offlinetrainings/finalizers]
   verbs: [update]
-# An attempt: its RayJob is made once and deleted; only its deadlines follow a change of the spec.
+# Create, watch and delete the RayJob of an attempt. Only its deadlines are patched when the spec changes.
 - apiGroups: [ray.io]
   resources: [rayjobs]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [ray.io]
   resources: [rayclusters]
   verbs: [get, list, watch]
-# An attempt's ConfigMap: the resource, the report, the intent. The run's own token gets `get` and `patch` of it,
-# which the operator can only give because it has them.
+# The ConfigMap of an attempt, with the resource, the report and the intent. The run's own Role permits `get` and `patch`
+# of it; the operator can grant only rights that it has itself.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create, patch, delete]
@@ -29,7 +29,7 @@
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
-# Why an attempt does not start, or died.
+# Read pods and events to explain why an attempt does not start or was lost.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
