@@ -65,7 +65,7 @@ suspended.
 | a report of an attempt without a head pod | {HEADLESS_SECONDS} s | lost |
 | a report of a head on an unreachable node | {UNREACHABLE_SECONDS} s | lost |
 | the final report of a RayJob that has ended | {FINAL_REPORT_SECONDS} s | lost |
-| the checkpoint of a suspended run | `suspendGraceSeconds` | deleted; it will resume from its last checkpoint |
+| the checkpoint of a suspended run | `suspendGraceSeconds` | deleted; the run will resume from its last checkpoint |
 | earlier pods to be deleted | until they are gone, {UNREACHABLE_SECONDS} s on an unreachable node | the next attempt |
 | the RayJob of a run that has reported its end | {ENDING_SECONDS} s | deleted, which frees its nodes |
 | all attempts together | `activeDeadlineSeconds`, if given; queued and suspended time does not count | failed |

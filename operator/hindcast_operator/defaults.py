@@ -25,7 +25,7 @@ class RunDefaults(Model):
 
 
 class Defaults(Model):
-    """Platform defaults. A resource's own fields win; lists are joined, the resource's last."""
+    """Platform defaults. A resource's own fields take precedence; lists are joined, the resource's entries last."""
 
     image: Text = "hindcast-runtime:0.1.0"
     """Runtime image, if neither the resource nor `cluster` names one."""

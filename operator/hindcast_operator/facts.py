@@ -125,7 +125,7 @@ class ConfigMapFacts(ObjectFacts):
 
 @dataclass(frozen=True)
 class AttemptFacts:
-    """The objects of an attempt; None for those that do not exist.
+    """The objects of an attempt; None for objects that do not exist.
 
     Attributes:
         child: name of its RayJob and of its ConfigMap.

@@ -66,8 +66,8 @@ def run_operator(
 ) -> Iterator[RunOperator]:
     """`run_operator(*flags)` starts an operator for the test's namespace, with the chart's rights.
 
-    `everywhere` makes it serve all namespaces; `server` is another address of the API server; `fault` and `setup`
-    are those of `OperatorProcess`.
+    `everywhere` makes it serve all namespaces; `server` is another address of the API server; `fault` and `setup` are
+    passed to `OperatorProcess`.
     """
     with ExitStack() as stack:
 

@@ -100,7 +100,7 @@ def find_server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object
 
 
 def find_nodes_to_check(kind: str) -> list[Node]:
-    """Return all nodes of a spec in the soak; otherwise one of each group that server and loader treat alike."""
+    """Return all nodes of a spec in the soak; otherwise one node of each group that server and loader treat alike."""
     all_nodes = list(walk_nodes(kind))[1:]
     if LAYER == "soak":
         return all_nodes
@@ -234,9 +234,9 @@ options:                  {config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024, 
   model: {observationFilter: MeanStd}
   input: [{sampler: {}}]
   stop: {epochs: null, updates: 5}
-own algorithm:            {algorithm: "mypkg.mod:MyAlgo", customConfig: {tau: {a: [1, 2]}}}
-"!own without a class":   {algorithm: "mypkg.mod:"}
-"!own with config":       {algorithm: "mypkg:A", config: {lr: 1}}
+custom algorithm:         {algorithm: "mypkg.mod:MyAlgo", customConfig: {tau: {a: [1, 2]}}}
+"!module without class":  {algorithm: "mypkg.mod:"}
+"!custom with config":    {algorithm: "mypkg:A", config: {lr: 1}}
 "!customConfig of BC":    {customConfig: {a: 1}}
 network:                  {model: {fcnetHiddens: [], convFilters: [[16, 8, 4]], distribution: Gaussian}}
 "!layer of width 0":      {model: {fcnetHiddens: [256, 0]}}
@@ -264,7 +264,7 @@ files and samples:
 "!no warm-up below 0":    {algorithm: DQN, input: [{sampler: {warmupTimesteps: -1}}], stop: {epochs: null, updates: 5}}
 interval of workers:      {pipeline: {dataWorkers: {minReplicas: 4, maxReplicas: 8}}}
 "!half an interval":      {pipeline: {dataWorkers: {minReplicas: 4}}}
-own steps:                {pipeline: {preLearner: "m:P", preLearnerKwargs: {a: {}}, connectors: [{name: "m:C"}]}}
+custom steps:             {pipeline: {preLearner: "m:P", preLearnerKwargs: {a: {}}, connectors: [{name: "m:C"}]}}
 "!class without module":  {pipeline: {preLearner: MyPreLearner}}
 evaluation:               {evaluation: {interval: 3, duration: 5, runners: 1, parallelToTraining: true}}
 evaluation as long as it takes: {evaluation: {duration: Auto, parallelToTraining: true}}

@@ -42,7 +42,7 @@ def test_crd_is_established_and_small(api: ApiServer, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_crd_fits_client_side_apply(api: ApiServer, kind: str) -> None:
-    """`kubectl apply` keeps the whole object in one annotation, and annotations have a limit."""
+    """`kubectl apply` stores the whole object in an annotation, and the size of annotations is limited."""
     crd = load_crd(kind)
     document_text = json.dumps(crd) + "\n"
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": document_text}

@@ -121,14 +121,14 @@ def temporary_namespaces(api: ApiServer, count: int) -> Iterator[list[str]]:
 @pytest.fixture(scope="module", params=["everywhere", "watched"])
 def installation(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Installation]:
     """Install the chart's roles for the whole cluster or for one namespace."""
-    everywhere = request.param == "everywhere"
-    with temporary_namespaces(api, 3) as (system, served_namespace, elsewhere):
-        values = {} if everywhere else {"watchNamespaces": [served_namespace]}
+    is_cluster_wide = request.param == "everywhere"
+    with temporary_namespaces(api, 3) as (system, served_namespace, other_namespace):
+        values = {} if is_cluster_wide else {"watchNamespaces": [served_namespace]}
         kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
         objects = [manifest for kind in kinds for manifest in render(values, system).all(kind)]
         for manifest in objects:
             api.apply(manifest, "tests")
-        roles = Installation(api, system, served_namespace, elsewhere, everywhere)
+        roles = Installation(api, system, served_namespace, other_namespace, is_cluster_wide)
         lease = ("get", "coordination.k8s.io", "leases", system)
         wait_for(
             lambda: (
@@ -144,13 +144,13 @@ def installation(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Ins
 
 def test_operator_has_exactly_its_verbs(installation: Installation) -> None:
     """In a served namespace, all verbs in the table are permitted, and no other verbs."""
-    for resource, words in ALLOWED_VERBS.items():
+    for resource, verbs_text in ALLOWED_VERBS.items():
         group = GROUPS[resource.split("/")[0]]
         for verb in VERBS:
-            is_allowed = installation.is_operator_permitted(
+            is_verb_permitted = installation.is_operator_permitted(
                 verb, group, resource, installation.served_namespace
             )
-            assert is_allowed == (verb in words.split()), f"{verb} {resource}"
+            assert is_verb_permitted == (verb in verbs_text.split()), f"{verb} {resource}"
 
 
 def test_operator_has_no_forbidden_rights(installation: Installation) -> None:
@@ -166,8 +166,8 @@ def test_operator_has_no_forbidden_rights(installation: Installation) -> None:
 
 
 def test_operator_has_rights_only_in_its_namespaces(installation: Installation) -> None:
-    for resource, words in ALLOWED_VERBS.items():
-        group, verb = GROUPS[resource.split("/")[0]], words.split()[0]
+    for resource, verbs_text in ALLOWED_VERBS.items():
+        group, verb = GROUPS[resource.split("/")[0]], verbs_text.split()[0]
         assert (
             installation.is_operator_permitted(verb, group, resource, installation.other_namespace)
             == installation.is_cluster_wide

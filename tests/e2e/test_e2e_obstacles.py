@@ -28,7 +28,7 @@ def test_quota_that_blocks_submitter_is_reported(kube: Kube) -> None:
         "apiVersion": "v1",
         "kind": "ResourceQuota",
         "metadata": {"name": "quota"},
-        "spec": {"hard": {"pods": "2"}},  # the head, one runner
+        "spec": {"hard": {"pods": "2"}},  # the head and one runner, but no submitter
     }
     kube.apply(quota, make_recording("squeezed"))
     kube.wait("KubeRay has created the submitter's Job", lambda: kube.list("jobs"))

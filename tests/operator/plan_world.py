@@ -135,9 +135,9 @@ class World:
 
     def write_status(self, decision: Decision) -> bool:
         """Write the status of a decision. Return True if it changed."""
-        plain = plain_status(decision.status)
-        has_changed = plain != self.status
-        self.status = plain
+        new_status = plain_status(decision.status)
+        has_changed = new_status != self.status
+        self.status = new_status
         return has_changed
 
     def execute(self, action: Action) -> None:
@@ -167,9 +167,9 @@ class World:
 
     def settle(self) -> Decision:
         for _ in range(12):
-            state_before_reconciling = (self.status, dict(self.attempts))
+            state_before = (self.status, dict(self.attempts))
             decision = self.reconcile()
-            if state_before_reconciling == (self.status, self.attempts):
+            if state_before == (self.status, self.attempts):
                 return decision
         raise AssertionError(f"the status still changes after 12 reconciliations: {self.status}")
 
@@ -226,10 +226,12 @@ class World:
     # -- changes by KubeRay, the attempt and the user --------------------------------------------------------
     @property
     def child(self) -> str:
+        """Name of the latest attempt's RayJob."""
         return self.status["runs"][0]["rayJobName"]
 
     @property
     def attempt(self) -> AttemptFacts:
+        """The objects of the latest attempt."""
         return self.attempts[self.child]
 
     def change_attempt(self, child: str, **fields: Any) -> AttemptFacts | None:
@@ -264,6 +266,7 @@ class World:
         )
 
     def send_report(self, number: int | None = None, *, has_progress: bool = True, **fields: Any) -> World:
+        """Let the attempt report; `fields` are those of `Report`. Without progress, its time of progress stays."""
         config_map = self.attempt.config_map
         assert config_map is not None
         last_report = config_map.report

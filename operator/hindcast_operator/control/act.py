@@ -194,7 +194,7 @@ class Applier:
         except ApiError as error:
             if error.code not in _REFUSAL_CODES:
                 raise
-            # The run goes on: KubeRay's deadlines are a backstop, and the operator detects if one came too early.
+            # The run continues: KubeRay's deadlines are only a backstop, and the operator notices if one was too early.
             log.warning("deadlines rejected", resource=resource.key, error=str(error))
 
     async def _merge(self, operation: str, kind: ObjectKind, child: Child, patch: dict[str, Any]) -> None:

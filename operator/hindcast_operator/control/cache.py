@@ -51,7 +51,7 @@ class Child:
     Attributes:
         version: its resourceVersion.
         owner: the resource that its labels name.
-        attempt: name of the attempt, which is also that of its RayJob.
+        attempt: name of the attempt's RayJob.
         facts: what decisions need to know about it.
     """
 

@@ -33,7 +33,7 @@ class ObjectKind:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None, name: str | None = None) -> str:
-        """Return the path of one object or, without a name, of the collection; cluster-wide without a namespace."""
+        """Return the path of an object, or of the collection if `name` is None, in a namespace or cluster-wide."""
         namespace_path = f"/namespaces/{namespace}" if namespace else ""
         return f"{self.root}{namespace_path}/{self.plural}" + (f"/{name}" if name else "")
 

@@ -156,7 +156,7 @@ class Observer:
             startup.record_success()
 
     def recheck_seconds(self, facts: Facts) -> float | None:
-        """Return after how many seconds to look for changes that no watch reports; None if there can be none."""
+        """Return after how many seconds to look for changes that no watch reports; None if watches report all."""
         loop = asyncio.get_running_loop()
         due_times = []
         for child, attempt in facts.attempts.items():

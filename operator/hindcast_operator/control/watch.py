@@ -39,7 +39,7 @@ async def watch(
         namespaces: the namespaces to watch; empty for the whole cluster.
         on_event: called for each event.
         on_watching: called when kopf has started. kopf has then replaced the process's signal handlers, so the caller
-            can set its own again.
+            can set its own handlers again.
 
     Raises:
         RuntimeError: the watches ended; start them again.

@@ -14,7 +14,7 @@ DECODED_RATIO: Final = 2
 """Bytes in memory per byte on storage, if the recording does not state its size in memory. Columns are compressed with
 LZ4."""
 MAX_UNIT_BYTES: Final = 64 * MI
-"""Maximum size of a unit, which a data worker reads at once. Only a single longer episode exceeds it."""
+"""Maximum size of a unit, which a data worker reads at once. Only a unit that is one large episode exceeds it."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _combine(sources: list[_SourceSize]) -> _SourceSize:
 
 
 def _window_bytes(source: _SourceSize, max_bytes: int, max_steps: int) -> int:
-    """Return the size of a window of a source in bytes: at least that of a unit, because units are never divided."""
+    """Return the size of a source's window in bytes. It is at least one unit, because units are never divided."""
     bytes_of_steps = (
         source.bytes if not source.timesteps else -(-source.bytes * max_steps // source.timesteps)
     )

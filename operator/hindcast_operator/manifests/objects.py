@@ -64,7 +64,7 @@ def build_role(resource: Resource, attempt: Attempt) -> Manifest:
 
 
 def build_role_binding(resource: Resource, attempt: Attempt) -> Manifest:
-    """Build the RoleBinding to the pods' ServiceAccount: the one that the resource names, or that of the operator."""
+    """Build the RoleBinding to the ServiceAccount that the resource names, or else to that of the operator."""
     shared_metadata = _shared_metadata(resource, attempt)
     account = resource.spec.cluster.service_account_name or shared_metadata["name"]
     return {

@@ -110,7 +110,7 @@ def _field_privileges(values: Mapping[str, Any], names: Iterable[str], path: str
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else an empty one: no schema checks the values of overrides."""
+    """Return the value if it is a mapping, else an empty mapping. Overrides may contain any value in its place."""
     return value if isinstance(value, Mapping) else {}
 
 

@@ -20,7 +20,7 @@ MountedVolume = tuple[dict[str, Any], dict[str, Any]]
 
 
 def make_volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[MountedVolume]:
-    """Return the volumes of a Ray pod: the user's, then the operator's, unless the user mounts one at the same path."""
+    """Return the volumes of a Ray pod: the user's, then the operator's whose mount paths the user does not use."""
     operator_volumes = [
         *writable_folders(),
         _volume(

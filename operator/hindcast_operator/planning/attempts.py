@@ -187,7 +187,7 @@ Deadline = Callable[[LiveAttempt], datetime | None]
 
 
 def start_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the first report. A queued attempt has none: it is counted from its admission."""
+    """Return the deadline of the first report, counted from the admission; None while the attempt is queued."""
     if attempt.run.admission_time is None or attempt.run.first_report_time is not None:
         return None
     return time_after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)

@@ -124,7 +124,9 @@ def _ending_if_deleted(attempt: LiveAttempt) -> Ending | None:
 def _ending_if_invalid(attempt: LiveAttempt) -> Ending | None:
     if attempt.job is None or attempt.job.deployment_status != "ValidationFailed":
         return None
-    message = f"KubeRay rejected the RayJob: {quote(attempt.job.message)}; correct it and raise spec.revision"
+    message = (
+        f"KubeRay rejected the RayJob: {quote(attempt.job.message)}; correct the spec and raise spec.revision"
+    )
     return Ending("Failed", Reason.INVALID_RAY_JOB, message)
 
 
@@ -167,21 +169,21 @@ def _ending_by_kuberay(
 
 def _ending_by_stop_timeout(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.suspend_grace_seconds} s (spec.runPolicy.suspendGraceSeconds)"
-    message = f"No checkpoint within {limit}; it will resume from the last one"
+    message = f"No checkpoint was saved within {limit}; the run will resume from the last one"
     return Ending("Suspended", Reason.SUSPENDED, message)
 
 
 def _ending_by_active_deadline(attempt: LiveAttempt) -> Ending:
     limit = attempt.policy.active_deadline_seconds
     text = f"its attempts together exceeded spec.runPolicy.activeDeadlineSeconds ({limit} s)"
-    message = f"Stopped: {text}; raise it and spec.revision to run again"
+    message = f"Stopped: {text}; raise this limit and spec.revision to run again"
     return Ending("Failed", Reason.DEADLINE_EXCEEDED, message)
 
 
 def _ending_without_head(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt without a head pod, and so without a driver."""
     # The operator does not wait for KubeRay, which may take long to notice the loss.
-    return _lost_ending(attempt, Reason.LOST_DRIVER, "Its head pod, which ran the driver, is gone")
+    return _lost_ending(attempt, Reason.LOST_DRIVER, "The head pod, which ran the driver, is gone")
 
 
 def _ending_without_heartbeat(attempt: LiveAttempt) -> Ending:
@@ -191,7 +193,9 @@ def _ending_without_heartbeat(attempt: LiveAttempt) -> Ending:
 
 def _ending_without_progress(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
-    return Ending("Lost", Reason.NO_PROGRESS, f"It is reporting, but has made no progress for {limit}")
+    return Ending(
+        "Lost", Reason.NO_PROGRESS, f"The attempt is reporting, but has made no progress for {limit}"
+    )
 
 
 def _ending_without_start(attempt: LiveAttempt) -> Ending:

@@ -30,7 +30,7 @@ class Reason(StrEnum):
         """Return the reason with this word. Raises ValueError if there is none."""
         return cls(word)  # type: ignore[call-arg]
 
-    # A table: word, type of the event and meaning; below them the remedy.
+    # Each row: word, type of the event, meaning, action.
     # fmt: off
     # -- in progress -----------------------------------------------------------------------------------------
     ACCEPTED = "Accepted", "Normal", "The resource was accepted; its attempt is being created.", "nothing"

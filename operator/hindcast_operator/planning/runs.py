@@ -110,7 +110,7 @@ def input_names(run: RunStatus) -> list[str]:
 
 
 def fixed_fields(resource: Resource) -> dict[str, Any]:
-    """Return the fields, by path, that may change within a revision but stay fixed for an attempt once it is created.
+    """Return the values of the fields, by path, that may change within a revision, but not for an existing attempt.
 
     Unset fields are left out.
     """
@@ -162,7 +162,7 @@ def retry_time(run: RunStatus) -> datetime:
     seconds = STORAGE_PAUSE_SECONDS
     if run.reason != UNCOUNTED_REASON:
         seconds = min(MIN_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), MAX_PAUSE_SECONDS)
-    # Runs that one node took down must not all come back at once. The jitter is a hash of the lost attempt's name, not
-    # random: a restarted operator computes the same pause.
+    # Runs that were lost with one node must not all start again at the same time. The jitter is a hash of the attempt's
+    # name, not random, so that a restarted operator computes the same pause.
     fraction = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
     return time_after(parse_time(run.end_time or ""), round(seconds * (0.75 + fraction / 2)))

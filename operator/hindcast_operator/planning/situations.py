@@ -274,7 +274,7 @@ def _suspended_situation(case: Case) -> Situation | None:
         return None
     if _is_deletion_unfinished(case):
         return case.situation("Suspending", Reason.SUSPENDING, "The pods are being deleted")
-    message = "Suspended by spec.suspend, with no pods; set it to false to resume"
+    message = "Suspended by spec.suspend, without pods; set spec.suspend to false to resume"
     return case.situation("Suspended", Reason.SUSPENDED, message)
 
 
@@ -321,7 +321,7 @@ def _create_attempt(case: Case) -> Situation:
 
 
 def _deletions(case: Case, kept_child: str | None) -> tuple[Action, ...]:
-    """Return the actions that delete the objects of all attempts but one."""
+    """Return the actions that delete the objects of all attempts except `kept_child`."""
     return tuple(
         DeleteAttempt(child)
         for child, attempt in sorted(case.facts.attempts.items())
