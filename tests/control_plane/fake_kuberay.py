@@ -69,8 +69,8 @@ class FakeKubeRay:
                 continue
             try:
                 self._advance(job, name)
-            except RefusalError as refused:
-                if refused.status not in {404, 409}:  # it was deleted meanwhile
+            except RefusalError as error:
+                if error.status not in {404, 409}:  # the RayJob was deleted in the meantime
                     raise
 
     def set_status(self, child: str, **status: Any) -> None:
@@ -120,8 +120,8 @@ class FakeKubeRay:
     def _list(self, version: str, plural: str) -> list[Object]:
         try:
             response = self._api.request("GET", collection(version, plural, self._namespace))
-        except RefusalError as refused:
-            if refused.status == 404:
+        except RefusalError as error:
+            if error.status == 404:
                 return []
             raise
         return list(response["items"])

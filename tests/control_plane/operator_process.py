@@ -64,8 +64,8 @@ def create_account(api: ApiServer, namespace: str, folder: Path, server: str | N
     for document, namespace_or_none in ((account, namespace), (role, None), (binding, None)):
         try:
             api.create(document, namespace_or_none)
-        except RefusalError as refused:
-            if refused.status != 409:
+        except RefusalError as error:
+            if error.status != 409:
                 raise
     return write_kubeconfig(
         api, create_token(api, namespace, ACCOUNT), folder / "operator.kubeconfig", server
@@ -77,8 +77,8 @@ def delete_account(api: ApiServer, namespace: str) -> None:
     for plural in ("clusterroles", "clusterrolebindings"):
         try:
             api.delete(f"/apis/rbac.authorization.k8s.io/v1/{plural}/{ACCOUNT}-{namespace}")
-        except RefusalError as refused:
-            if refused.status != 404:
+        except RefusalError as error:
+            if error.status != 404:
                 raise
 
 

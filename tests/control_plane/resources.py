@@ -62,8 +62,8 @@ class TeamNamespace:
         """Get a resource, or None if it is gone."""
         try:
             return self.api.request("GET", f"{self._path(document)}/{document['metadata']['name']}")
-        except RefusalError as refused:
-            if refused.status == 404:
+        except RefusalError as error:
+            if error.status == 404:
                 return None
             raise
 

@@ -93,9 +93,9 @@ def find_server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object
     path, text = api.path_of(resource, dry_run_namespace), json.dumps(resource)
     try:
         api.request("POST", path, text, "application/yaml", fieldValidation="Strict", dryRun="All")
-    except RefusalError as refused:
-        assert refused.status in (400, 422), refused
-        return refused.message
+    except RefusalError as error:
+        assert error.status in (400, 422), error
+        return error.message
     return ""
 
 

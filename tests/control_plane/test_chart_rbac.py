@@ -382,12 +382,12 @@ def test_operator_process_is_never_refused(installation: Installation, tmp_path:
     with run_operator_process(installation, tmp_path) as metrics:
         training = api.create(TRAINING, namespace)
         job = f"{collection('ray.io/v1', 'rayjobs', namespace)}/{names.child_name('OfflineTraining', 'clone', 1, 1)}"
-        wait_for(lambda: exists(api, job), "its RayJob is there", 60)
+        wait_for(lambda: exists(api, job), "the RayJob exists", 60)
         wait_for(
-            lambda: bool(list_events(api, namespace, training["metadata"]["uid"])), "an event is there", 60
+            lambda: bool(list_events(api, namespace, training["metadata"]["uid"])), "an event exists", 60
         )
         api.merge(training, {"spec": {"suspend": True, "runPolicy": {"suspendGraceSeconds": 0}}})
-        wait_for(lambda: not exists(api, job), "its RayJob is gone", 60)
+        wait_for(lambda: not exists(api, job), "the RayJob is deleted", 60)
         deletion_count = 'hindcast_writes_total{what="delete-rayjob"} 1.0'
         # The deletion is counted once its answer has arrived.
         wait_for(lambda: deletion_count in metrics(), "the deletion is counted", 60)
@@ -440,8 +440,8 @@ def run_operator_process(installation: Installation, folder: Path) -> Iterator[C
 def exists(api: ApiServer, path: str) -> bool:
     try:
         return bool(api.request("GET", path))
-    except RefusalError as refused:
-        assert refused.status == 404
+    except RefusalError as error:
+        assert error.status == 404
         return False
 
 

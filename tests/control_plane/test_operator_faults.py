@@ -71,7 +71,10 @@ def test_kill_before_and_after_each_write_gives_same_end(
         team.apply(make_recording(**change))
         for fault in faults:
             with run_operator(fault=fault) as operator:
-                wait_for(lambda operator=operator: operator.exit_code() is not None, f"dies at {fault}")
+                wait_for(
+                    lambda operator=operator: operator.exit_code() is not None,
+                    f"the operator exits at {fault}",
+                )
                 assert operator.exit_code() == EXIT_CODE, operator.log.read_text()[-3000:]
                 num_kills += 1
         if final_state is not None:
@@ -93,7 +96,7 @@ def run_without_faults(
     """Return the final status of the same changes without any kill."""
     team = TeamNamespace(api, namespace)
     team.delete(WALKS, "Foreground")
-    wait_for(lambda: team.get(WALKS) is None, "the recording is gone")
+    wait_for(lambda: team.get(WALKS) is None, "the recording is deleted")
     with run_operator():
         for change, _, final_state in PHASES:
             if final_state is not None:

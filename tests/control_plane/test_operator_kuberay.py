@@ -40,8 +40,8 @@ def _set_served(api: ApiServer, is_served: bool) -> None:
 def _has_ray_jobs(api: ApiServer) -> bool:
     try:
         api.request("GET", collection("ray.io/v1", "rayjobs"), limit="1")
-    except RefusalError as refused:
-        if refused.status == 404:
+    except RefusalError as error:
+        if error.status == 404:
             return False
         raise
     return True

@@ -117,7 +117,11 @@ def test_restored_resource_does_not_run_again(
         team.apply(WALKS)
         backup = team.wait_for_state(WALKS, "Succeeded")
         team.delete(WALKS)
-        wait_for(lambda: team.ray_job_names() == set() and team.get(WALKS) is None, "it is gone", 60)
+        wait_for(
+            lambda: team.ray_job_names() == set() and team.get(WALKS) is None,
+            "the recording and its RayJob are deleted",
+            60,
+        )
     team.apply(WALKS)
     status_document = {"apiVersion": backup["apiVersion"], "kind": backup["kind"], "status": backup["status"]}
     metadata = {"name": "walks", "namespace": team.namespace}

@@ -82,12 +82,13 @@ def test_spec_edited_during_refused_creation_is_used(team: TeamNamespace, run_op
     with run_operator(setup=FAST_RETRIES):
         team.apply(make_recording(runners={"replicas": 4}))
         wait_for(
-            lambda: team.find_condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it is refused"
+            lambda: team.find_condition(WALKS, "Stalled") == ("True", "CreationRefused"),
+            "the refusal is reported",
         )
         assert "rayJobName" not in team.status(WALKS), "there is no RayJob"
         team.apply(make_recording(runners={"replicas": 1}))
         team.api.delete(path)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
         group = team.api.get("RayJob", team.namespace, "walks-r1-1")["spec"]["rayClusterSpec"]
         resource_text = team.api.get("ConfigMap", team.namespace, "walks-r1-1")["data"]["resource.yaml"]
         assert (group["workerGroupSpecs"][0]["replicas"], "replicas: 4" in resource_text) == (1, False)
@@ -101,7 +102,7 @@ def test_refused_submitter_is_reported_from_events(team: TeamNamespace, run_oper
     kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
         template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "submitter", "image": "ray"}]}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "walks-r1-1"}}
         team.api.create(job | {"spec": {"template": template}}, team.namespace)
@@ -121,7 +122,7 @@ def test_unschedulable_pod_is_named(team: TeamNamespace, run_operator: RunOperat
     kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
         job = team.api.get("RayJob", team.namespace, "walks-r1-1")
         kuberay.set_status("walks-r1-1", jobDeploymentStatus="Initializing")
         group = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]

@@ -64,10 +64,10 @@ def test_other_replica_takes_over_after_end_of_leader(
 
 def test_leader_exits_when_lease_is_taken(team: TeamNamespace, run_operator: RunOperator) -> None:
     with run_operator("--lease-namespace", team.namespace, *LEASE) as operator:
-        wait_for(lambda: is_leader(operator), "it leads")
+        wait_for(lambda: is_leader(operator), "the operator is the leader")
         path = f"{collection('coordination.k8s.io/v1', 'leases', team.namespace)}/leader"
         team.api.request("PATCH", path, {"spec": {"holderIdentity": "other"}}, "application/merge-patch+json")
-        wait_for(lambda: operator.exit_code() is not None, "it ends", 5)
+        wait_for(lambda: operator.exit_code() is not None, "the operator exits", 5)
         assert operator.exit_code() == 1
         assert operator.has_logged("lease lost")
 
@@ -89,7 +89,7 @@ def test_runs_succeed_over_faulty_connection(
                 team.apply(document)
             time.sleep(2)
             team.delete(documents[0])
-            wait_for(lambda: team.get(documents[0]) is None, "one is deleted")
+            wait_for(lambda: team.get(documents[0]) is None, "the first recording is deleted")
             team.apply(documents[0])
             wait_for(lambda: "watch cut" in proxy.fault_counts, "a watch is cut")
             team.apply(documents[-1])
@@ -118,7 +118,7 @@ def test_deletion_during_broken_watch_is_detected(
         team.wait_for_state(WALKS, "Running")
         proxy.break_watches(seconds=3)
         team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
-        wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "it is lost")
+        wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "the attempt is lost")
 
 
 @pytest.mark.alone
@@ -130,7 +130,7 @@ def test_operator_survives_restart_of_api_server(
         "--lease-namespace", team.namespace, "--lease-name", "l", "--lease-seconds", "300"
     ) as operator:
         team.apply(WALKS)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob is there")
+        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
         _kill_api_server(home)
         wait_for(lambda: _restart_control_plane(home), "the API server is back", 200)
         kuberay = play_kuberay()

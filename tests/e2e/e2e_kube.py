@@ -85,8 +85,8 @@ class Kube:
         """Return an object, or None if it does not exist."""
         try:
             return connect_api().request("GET", f"{self._path(plural(kind))}/{name}")
-        except RefusalError as refused:
-            if refused.status == 404:
+        except RefusalError as error:
+            if error.status == 404:
                 return None
             raise
 

@@ -47,11 +47,11 @@ def test_recording_is_complete_after_deleted_runner(
     monkeypatch.syspath_prepend(tmp_path)
     record(
         local_recording(
-            tmp_path / "alone",
+            tmp_path / "uninterrupted",
             policy={"random": {}},
             runners={"envsPerRunner": 8},
             output={"maxRowsPerFile": 1000},
             **spec,
         )
     )
-    assert episode_hashes(dataset) == episode_hashes(read_all(tmp_path / "alone"))
+    assert episode_hashes(dataset) == episode_hashes(read_all(tmp_path / "uninterrupted"))
