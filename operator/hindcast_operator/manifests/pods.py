@@ -75,7 +75,7 @@ def build_ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Templ
 def build_submitter_pod(resource: Resource, attempt: Attempt) -> Template:
     """Build the template of the pod that submits the driver to Ray and follows its log.
 
-    Of `podOverrides.all`, the containers do not apply to it.
+    `podOverrides.all` applies to it, except for its containers.
     """
     cluster = resource.spec.cluster
     container = {
@@ -154,7 +154,7 @@ def _apply_overrides(template: Template, *overrides: dict[str, Any] | None) -> T
 
 
 def _restrict(pod_or_container: dict[str, Any], required_context: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod's spec or a container with the required fields of the security context, unless it sets them."""
+    """Return a pod's spec or a container with the required security context; its own values take precedence."""
     return {
         **pod_or_container,
         "securityContext": strategic_merge(required_context, pod_or_container.get("securityContext") or {}),
