@@ -105,7 +105,7 @@ def test_release_fits_into_a_secret() -> None:
     assert len(base64.b64encode(gzip.compress(release))) < 500_000
 
 
-def test_versions_agree() -> None:
+def test_chart_and_default_images_have_project_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = load_yaml(CHART / "Chart.yaml")
     assert chart["version"] == chart["appVersion"] == project

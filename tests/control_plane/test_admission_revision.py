@@ -100,7 +100,7 @@ def test_run_defining_field_changes_only_with_revision(
 
 
 @pytest.mark.parametrize(("kind", "field"), make_cases(UNTYPED_CHANGES))
-def test_change_inside_open_field_requires_revision(
+def test_change_inside_untyped_field_requires_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
     parent_field, case = UNTYPED_CHANGES[kind][field]
@@ -150,13 +150,16 @@ def test_revision_never_decreases(api: ApiServer, namespace: str, kind: str) -> 
     assert api.merge(resource, {"spec": {"revision": 4}})["spec"]["revision"] == 4
 
 
-def test_equal_open_values_are_no_change(api: ApiServer, namespace: str) -> None:
-    open_values: Object = {"a": [1, 2.5, {"b": {}, "c": [True, "text", []]}], "d": 1e-3, "e": 3}
+def test_equal_untyped_values_are_no_change(api: ApiServer, namespace: str) -> None:
+    untyped_values: Object = {"a": [1, 2.5, {"b": {}, "c": [True, "text", []]}], "d": 1e-3, "e": 3}
     spec: Object = {
-        "environment": {"kwargs": open_values, "wrappers": [{"name": "mypkg:W", "kwargs": open_values}]},
+        "environment": {
+            "kwargs": untyped_values,
+            "wrappers": [{"name": "mypkg:W", "kwargs": untyped_values}],
+        },
         "algorithm": "mypkg:A",
-        "customConfig": open_values,
-        "pipeline": {"preLearnerKwargs": open_values},
+        "customConfig": untyped_values,
+        "pipeline": {"preLearnerKwargs": untyped_values},
         "observationSpace": BOX,
     }
     resource = create_resource(api, namespace, "OfflineTraining", spec)

@@ -81,7 +81,7 @@ def test_volume_mounted_by_override_is_accepted() -> None:
     assert list_refusals(recording_with_output("/nfs/run", podOverrides={"all": override})) == []
 
 
-def test_input_may_be_in_image() -> None:
+def test_local_input_is_allowed_without_volume() -> None:
     assert list_refusals(training(input=[{"path": "/opt/data"}])) == []
 
 

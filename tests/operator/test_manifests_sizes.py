@@ -66,7 +66,9 @@ def test_recording_has_head_and_runner_pool() -> None:
         ),
     ],
 )
-def test_training_has_expected_pools(spec: dict[str, Any], expected: dict[str, tuple[int, int]]) -> None:
+def test_training_pools_follow_replicas_and_evaluation_runners(
+    spec: dict[str, Any], expected: dict[str, tuple[int, int]]
+) -> None:
     assert pod_counts(compute_effective_sizes(training(**spec))) == expected
 
 
@@ -78,7 +80,7 @@ def test_logical_cpus_are_rounded_up_and_independent_of_requests() -> None:
     assert [(pool.cpu, pool.num_cpus) for pool in sizes.pools] == [(0.1, 0), (0.1, 2), (0.1, 3)]
 
 
-def test_small_run_fits_small_node() -> None:
+def test_small_training_needs_less_than_8_gib() -> None:
     sizes = compute_effective_sizes(training())
     assert sum(pool.memory_bytes * pool.num_pods for pool in sizes.pools) < 8 * GI
     head = sizes.head
@@ -106,7 +108,7 @@ def test_memory_depends_on_known_data_size() -> None:
         assert "not known" in unknown.pool(pool).reasons["objectStoreMemory"]  # type: ignore[union-attr, arg-type]
 
 
-def test_sampler_takes_four_times_its_capacity() -> None:
+def test_sampler_memory_is_four_times_its_capacity() -> None:
     sampler_pool = compute_effective_sizes(training(**SAMPLER_SPEC)).pool("learner")
     assert sampler_pool is not None
     mixed_spec = {
@@ -183,7 +185,7 @@ def test_gpus_add_cpus_and_host_memory_to_learner_only() -> None:
     assert [pool.num_gpus for pool in sizes.pools] == [0, 0, 2]
 
 
-def test_values_of_spec_override_and_name_their_field() -> None:
+def test_sizes_in_spec_override_computed_ones_and_name_their_field() -> None:
     resources = {"memory": "1Gi", "cpu": 0.25, "ephemeralStorage": "3Gi", "sharedMemory": "256Mi"}
     pool = compute_effective_sizes(training(cluster={"resources": {"dataWorker": resources}})).pool("data")
     assert pool is not None
