@@ -6,6 +6,7 @@ import logging
 import math
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,17 @@ def test_every_algorithm_is_a_trainable() -> None:
         assert trainable.algorithm == name
         assert _global_registry.get(TRAINABLE_CLASS, name) is trainable
         assert pickle.loads(pickle.dumps(trainable)) is trainable
+
+
+def test_cleanup_of_a_trial_stops_its_algorithm() -> None:
+    from hindcast import tune
+
+    events: list[str] = []
+    trial = object.__new__(tune.BC)
+    trial.cleanup()  # `setup` failed
+    trial._running_algorithm = SimpleNamespace(stop=lambda: events.append("stop"))
+    trial.cleanup()
+    assert events == ["stop"]
 
 
 def clone(data: Path) -> BCConfig:

@@ -57,7 +57,7 @@ class AlgorithmTrainable(Trainable):
         self._running_algorithm.restore_from_path(checkpoint)
 
     def cleanup(self) -> None:
-        if hasattr(self, "_running"):
+        if hasattr(self, "_running_algorithm"):
             self._running_algorithm.stop()
 
     @classmethod
