@@ -30,7 +30,7 @@ def _public() -> dict[str, tuple[str, str]]:
 def __getattr__(name: str) -> Any:
     module, attribute = _public().get(name, ("", name))
     if not module and name[0].isupper():
-        import_module("hindcast.rllib_names").refuse_unsupported(name)
+        import_module("hindcast.rllib.names").refuse_unsupported(name)
         module = _generated_module(name)
     if not module or not hasattr(import_module(module), attribute):
         raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
@@ -40,13 +40,13 @@ def __getattr__(name: str) -> Any:
 def _generated_module(name: str) -> str:
     """Return the module that generates a name from the algorithms or defines RLlib's result keys; "" if unknown."""
     if name in import_module("hindcast.api.options").schemas():
-        return "hindcast.builder.algorithm_classes"
+        return "hindcast.rllib.builder.algorithm_classes"
     if "Conf" in name:
-        return "hindcast.builder.algorithm_configs"
+        return "hindcast.rllib.builder.algorithm_configs"
     return "hindcast.names" if name.isupper() else ""
 
 
 def __dir__() -> list[str]:
     constants = (name for name in vars(import_module("hindcast.names")) if name.isupper())
-    configs = dir(import_module("hindcast.builder.algorithm_configs"))
+    configs = dir(import_module("hindcast.rllib.builder.algorithm_configs"))
     return sorted({*globals(), *_public(), *configs, *constants})

@@ -23,8 +23,8 @@ import ray.tune
 from ray.tune.tune import _Config
 
 from hindcast.api.options import schemas
-from hindcast.builder import trainable
-from hindcast.builder.config import AlgorithmConfig
+from hindcast.rllib.builder import trainable
+from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.ray_session import connect
 
 _Config.register(AlgorithmConfig)

@@ -22,7 +22,7 @@ from hindcast import (
     SampleBatchBuilder,
     register_input,
 )
-from hindcast.builder.batch_io import inputs
+from hindcast.rllib.batch_io import inputs
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.errors import DataError, SpecError, UserCodeError
 from support import record, recording

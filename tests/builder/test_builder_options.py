@@ -31,7 +31,7 @@ from hindcast import (
     RLModuleSpec,
 )
 from hindcast.api.loading import validate_resource
-from hindcast.builder.options import OPTIONS, Option, option_table
+from hindcast.rllib.builder.options import OPTIONS, Option, option_table
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import PolicyModule
 from hindcast.record.callbacks import EPISODE_HOOKS, TRAINING_HOOKS
@@ -39,7 +39,7 @@ from module_toys import Net
 from support import CARTPOLE, record, recording
 
 HOOKS = (*EPISODE_HOOKS, *TRAINING_HOOKS)
-LEARNER = "hindcast.algorithms.own_loss:BCTorchLearner"
+LEARNER = "hindcast.rllib.learners:BCTorchLearner"
 CALLING = "hindcast.record.callbacks"
 
 ROOT = Path(__file__).parents[2]

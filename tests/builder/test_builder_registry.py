@@ -20,7 +20,7 @@ from hindcast.algorithms.bc import BC, BCOptions
 from hindcast.algorithms.ppo import PPO
 from hindcast.api import options
 from hindcast.api.loading import validate_resource
-from hindcast.builder import algorithm_configs, trainable
+from hindcast.rllib.builder import algorithm_configs, trainable
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Losses, Step, Tensors
 from toy_environments import Walk
@@ -101,7 +101,7 @@ def test_resources_and_pages_contain_registered_algorithm(generated: Path) -> No
     assert "'Sampling'" in json.dumps(crds["offlinerecordings"])
     assert "'Sampling'" not in json.dumps(crds["offlinetrainings"])
     assert "\n### Weighted\n" in (generated / "docs/reference.md").read_text()
-    stubs = (generated / "runtime/hindcast/builder/algorithm_configs.pyi").read_text()
+    stubs = (generated / "runtime/hindcast/rllib/builder/algorithm_configs.pyi").read_text()
     assert "class WeightedConfig(AlgorithmConfig)" in stubs
 
 

@@ -10,7 +10,7 @@ import pytest
 import hindcast
 from hindcast import BC, PPO, Algorithm, BCConfig, OfflinePreLearner, get_trainable_cls, override
 from hindcast.errors import SpecError
-from hindcast.rllib_names import REPLACEMENTS
+from hindcast.rllib.names import REPLACEMENTS
 
 SAME = {
     "RLlibCallback": "Callbacks",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hindcast.episodes.block import Block
-from hindcast.pipeline.connector_v2 import ConnectorV2
+from hindcast.rllib.connectors.connector_v2 import ConnectorV2
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.prelearner import OfflinePreLearner

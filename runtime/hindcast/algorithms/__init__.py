@@ -14,8 +14,8 @@ from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
-from hindcast.algorithms.own_loss import UNSUPPORTED_HOOKS as NOT_OF_LEARNERS
-from hindcast.algorithms.own_loss import CustomLoss
+from hindcast.rllib.learners import UNSUPPORTED_HOOKS as NOT_OF_LEARNERS
+from hindcast.rllib.learners import CustomLoss
 from hindcast.algorithms.ppo import PPO
 from hindcast.algorithms.rebrac import ReBRAC
 from hindcast.algorithms.sac import SAC

@@ -23,7 +23,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.connector_pieces import (
+from hindcast.rllib.connectors.library import (
     LIBRARY_CONNECTORS,
     UNNEEDED_CONNECTORS,
     AddColumnsFromEpisodesToTrainBatch,
@@ -31,12 +31,12 @@ from hindcast.pipeline.connector_pieces import (
     default_connectors,
     is_default,
 )
-from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
+from hindcast.rllib.connectors.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, Context
 from hindcast.pipeline.contracts import check_episodes, check_repeatable
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.module_batches import with_batch
-from hindcast.pipeline.multi_rl_module import MultiRLModule, frozen_copy
+from hindcast.rllib.connectors.module_batches import with_batch
+from hindcast.rllib.multi_rl_module import MultiRLModule, frozen_copy
 from hindcast.user_code import Misuse, calling, import_object, raise_user_code_error
 
 _FIELD: Final = "spec.pipeline.connectors"

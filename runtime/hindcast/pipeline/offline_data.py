@@ -32,11 +32,11 @@ from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.pipeline.residency import default_budget
-from hindcast.pipeline.rllib_prelearner import has_rllib_call
+from hindcast.rllib.row_mapping import has_rllib_call
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.targets import Targets
-from hindcast.pipeline.training_config import TrainingConfig
+from hindcast.rllib.training_config import TrainingConfig
 from hindcast.pipeline.window import Batch, Recipe
 from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 

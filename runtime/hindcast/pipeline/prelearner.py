@@ -34,8 +34,8 @@ from hindcast.pipeline.contracts import (
 )
 from hindcast.pipeline.executors import PreLearn
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.multi_rl_module import MultiRLModule
-from hindcast.pipeline.rllib_prelearner import (
+from hindcast.rllib.multi_rl_module import MultiRLModule
+from hindcast.rllib.row_mapping import (
     call_mapper,
     has_rllib_call,
     has_rllib_mapper,
@@ -46,7 +46,7 @@ from hindcast.pipeline.rllib_prelearner import (
     rows_to_episodes,
     sample_batches_to_episodes,
 )
-from hindcast.pipeline.training_config import TrainingConfig
+from hindcast.rllib.training_config import TrainingConfig
 from hindcast.pipeline.turn_lock import release_turn
 from hindcast.user_code import Misuse, calling, import_subclass, is_user_code, refuse_unused_overrides
 

@@ -20,7 +20,7 @@ from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source, has_own_reader
 from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
-from hindcast.pipeline.rllib_prelearner import is_in_rllib_form
+from hindcast.rllib.row_mapping import is_in_rllib_form
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.held_out_evaluation import merge_datasets

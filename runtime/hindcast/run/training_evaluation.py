@@ -28,7 +28,7 @@ from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.claim import title
 from hindcast.run.placement import LOCAL, Placement
-from hindcast.run.rllib_groups import EnvRunnerGroup, LocalEnvRunner
+from hindcast.rllib.runner_groups import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.stop_criteria import is_due, measurement_hash, selection_metric
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.user_code import Misuse, calling, definition_location, import_object

@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, document_of, load_resources
-from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.option_values import to_plain
+from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.rllib.builder.option_values import to_plain
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Once, Progress, Reporter

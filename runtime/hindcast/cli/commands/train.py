@@ -40,7 +40,7 @@ def train(
     Writes a YAML file to --local-dir and runs it as `hindcast run` does.
     """
     from hindcast.api import document_of
-    from hindcast.builder.rllib_2019 import make_config, make_stop
+    from hindcast.rllib.train_2019 import make_config, make_stop
     from hindcast.report.text import resource_yaml
 
     algorithm_config = make_config(run, env, _mapping("--config", config))

@@ -17,7 +17,7 @@ from hindcast.algorithms.marwil import MARWIL
 from hindcast.learn.algorithm import Algorithm, Losses, Step, Tensors
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.multi_rl_module import MultiRLModule
+from hindcast.rllib.multi_rl_module import MultiRLModule
 from hindcast.user_code import Misuse, calling
 
 _OPTIMISER: Final = "policy"

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import orjson
 
 from hindcast.api.sentences import nearest
-from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.option_values import space_to_field
-from hindcast.builder.user_objects import environment_id, import_path_of
+from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.rllib.builder.option_values import space_to_field
+from hindcast.rllib.builder.user_objects import environment_id, import_path_of
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState, find_checkpoint
 from hindcast.learn.learner import LearnerState

@@ -10,16 +10,16 @@ import orjson
 
 from hindcast.api.model import ModelSpec
 from hindcast.api.sentences import nearest
-from hindcast.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
-from hindcast.builder.options import MODULE, OPTIONS
-from hindcast.builder.user_objects import to_import_path
+from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
+from hindcast.rllib.builder.options import MODULE, OPTIONS
+from hindcast.rllib.builder.user_objects import to_import_path
 from hindcast.errors import SpecError
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.rllib_names import BCCatalog
+from hindcast.rllib.names import BCCatalog
 
 if TYPE_CHECKING:
     from hindcast.models.rl_module import RLModule
-    from hindcast.pipeline.multi_rl_module import MultiRLModule
+    from hindcast.rllib.multi_rl_module import MultiRLModule
 
 _OPTION: Final = "rl_module_spec"
 _DEFAULT: Final = "hindcast.models.rl_module:PolicyModule"
@@ -85,7 +85,7 @@ class MultiRLModuleSpec:
 
     def build(self) -> MultiRLModule:
         """Build the module; see `RLModuleSpec.build`."""
-        from hindcast.pipeline.multi_rl_module import MultiRLModule
+        from hindcast.rllib.multi_rl_module import MultiRLModule
 
         return MultiRLModule(_only_spec(self).build())
 

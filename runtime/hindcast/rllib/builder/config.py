@@ -28,10 +28,10 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
-from hindcast.builder.composite_options import expand_options
-from hindcast.builder.model_config import model_config_to_dict
-from hindcast.builder.module_spec import spec_to_dict
-from hindcast.builder.option_names import (
+from hindcast.rllib.builder.composite_options import expand_options
+from hindcast.rllib.builder.model_config import model_config_to_dict
+from hindcast.rllib.builder.module_spec import spec_to_dict
+from hindcast.rllib.builder.option_names import (
     REMOVED_METHODS,
     UnknownName,
     check_name,
@@ -39,23 +39,23 @@ from hindcast.builder.option_names import (
     find_method,
     is_default_of_missing_option,
 )
-from hindcast.builder.option_values import copy_value, has_recorded_input, is_filesystem, named_connectors
-from hindcast.builder.options import option_names_in_errors
-from hindcast.builder.replaced_options import replaced_options
-from hindcast.builder.resources import (
+from hindcast.rllib.builder.option_values import copy_value, has_recorded_input, is_filesystem, named_connectors
+from hindcast.rllib.builder.options import option_names_in_errors
+from hindcast.rllib.builder.replaced_options import replaced_options
+from hindcast.rllib.builder.resources import (
     BuildPlan,
     is_online_only,
     make_build_plan,
     recording_resource,
     training_resource,
 )
-from hindcast.builder.user_objects import refuse_local_objects, to_import_path, to_portable
+from hindcast.rllib.builder.user_objects import refuse_local_objects, to_import_path, to_portable
 from hindcast.errors import SpecError
 from hindcast.user_code import refuse_unused_overrides
 
 if TYPE_CHECKING:
-    from hindcast.builder.algorithm import RunningAlgorithm
-    from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline
+    from hindcast.rllib.builder.algorithm import RunningAlgorithm
+    from hindcast.rllib.connectors.connector_v2 import LearnerConnectorPipeline
 
 _USE_MODEL_CONFIG = (
     "use model_config's observation_filter and frame_stack, which recording and evaluation both apply"
@@ -272,7 +272,7 @@ class AlgorithmConfig:
             UserError: the options, the environment or the data are invalid.
         """
         # Imported here because it imports torch, which creating and validating a config does not need.
-        from hindcast.builder.algorithm import RunningAlgorithm
+        from hindcast.rllib.builder.algorithm import RunningAlgorithm
 
         return RunningAlgorithm(self if env is None else self.copy(copy_frozen=False).environment(env))
 

@@ -16,8 +16,8 @@ from hindcast.errors import SpecError
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
 from hindcast.pipeline.connector_factory import make_learner_pipeline
-from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline
-from hindcast.pipeline.multi_rl_module import ModuleSpec
+from hindcast.rllib.connectors.connector_v2 import LearnerConnectorPipeline
+from hindcast.rllib.multi_rl_module import ModuleSpec
 from hindcast.pipeline.rng import derive_seed
 
 

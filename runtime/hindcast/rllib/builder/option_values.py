@@ -13,11 +13,11 @@ from pydantic.alias_generators import to_camel
 from hindcast.api.base import find_non_json
 from hindcast.api.environment import NamedCall
 from hindcast.api.sentences import nearest
-from hindcast.builder.expressions import is_expression, parse_comparisons
-from hindcast.builder.model_config import DefaultModelConfig, model_fields, observation_filter
-from hindcast.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
-from hindcast.builder.options import OPTIONS
-from hindcast.builder.user_objects import environment_id, import_path_of, to_import_path
+from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
+from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, observation_filter
+from hindcast.rllib.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
+from hindcast.rllib.builder.options import OPTIONS
+from hindcast.rllib.builder.user_objects import environment_id, import_path_of, to_import_path
 from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hindcast.builder.batch_io.sample_batch import SampleBatch
+from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.sources import expand_glob
 from hindcast.episodes import nested

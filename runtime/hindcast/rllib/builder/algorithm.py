@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
-from hindcast.builder.batch_io.inputs import ReaderFolders, WriterFolder, has_readers
-from hindcast.builder.checkpoints import (
+from hindcast.rllib.batch_io.inputs import ReaderFolders, WriterFolder, has_readers
+from hindcast.rllib.builder.checkpoints import (
     CONFIG_KEY,
     SingleCheckpointStore,
     config_to_json,
@@ -20,11 +20,11 @@ from hindcast.builder.checkpoints import (
     load_policy,
     parse_component,
 )
-from hindcast.builder.evaluation_recording import EvaluationRecording
-from hindcast.builder.option_names import UnknownName
-from hindcast.builder.options import option_names_in_errors, use_option_names
-from hindcast.builder.resources import BuildPlan
-from hindcast.builder.training_recording import TrainingRecording
+from hindcast.rllib.builder.evaluation_recording import EvaluationRecording
+from hindcast.rllib.builder.option_names import UnknownName
+from hindcast.rllib.builder.options import option_names_in_errors, use_option_names
+from hindcast.rllib.builder.resources import BuildPlan
+from hindcast.rllib.builder.training_recording import TrainingRecording
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
@@ -38,7 +38,7 @@ from hindcast.run.inputs import inputs_of, open_inputs, sources_of
 from hindcast.run.live_source import episode_players
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.online_trainer import make_online_trainer
-from hindcast.run.rllib_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
+from hindcast.rllib.runner_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
@@ -48,7 +48,7 @@ from hindcast.run.warm_start import initial_policy
 from hindcast.storage.location import resolve
 
 if TYPE_CHECKING:
-    from hindcast.builder.config import AlgorithmConfig
+    from hindcast.rllib.builder.config import AlgorithmConfig
 
 _REMOVED_ATTRIBUTES: Final = {
     **dict.fromkeys(("env_runner", "workers"), "env_runner_group.local_env_runner.sample() plays episodes"),

@@ -18,9 +18,9 @@ from hindcast.api.loading import check_algorithms
 from hindcast.api.options import algorithms, options_field
 from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
-from hindcast.builder.composite_options import expand_options
-from hindcast.builder.option_names import is_unset
-from hindcast.builder.option_values import (
+from hindcast.rllib.builder.composite_options import expand_options
+from hindcast.rllib.builder.option_names import is_unset
+from hindcast.rllib.builder.option_values import (
     CONVERTERS,
     check_batching,
     has_recorded_input,
@@ -28,7 +28,7 @@ from hindcast.builder.option_values import (
     output_path,
     to_plain,
 )
-from hindcast.builder.options import OPTIONS_BY_NAME, is_in_table
+from hindcast.rllib.builder.options import OPTIONS_BY_NAME, is_in_table
 from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]

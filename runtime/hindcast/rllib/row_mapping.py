@@ -16,8 +16,8 @@ from hindcast.episodes.convert import block_to_episodes
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.formats.columns.packed_cells import PREFIX, unpack_cells
 from hindcast.formats.messagepack.decoding import column_names, decode_states, read_states
-from hindcast.pipeline.module_batches import module_columns, rows_to_episodes_of_one_step
-from hindcast.pipeline.training_config import TrainingConfig
+from hindcast.rllib.connectors.module_batches import module_columns, rows_to_episodes_of_one_step
+from hindcast.rllib.training_config import TrainingConfig
 from hindcast.user_code import Misuse
 
 Rows = Mapping[str, Any]

@@ -2,8 +2,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from hindcast.builder.algorithm import RunningAlgorithm
-from hindcast.builder.config import AlgorithmConfig
+from hindcast.rllib.builder.algorithm import RunningAlgorithm
+from hindcast.rllib.builder.config import AlgorithmConfig
 
 class NamedAlgorithm(RunningAlgorithm):
     algorithm_name: ClassVar[str]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from hindcast.api.options import algorithms, schemas
 from hindcast.api.sentences import similar
-from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.option_names import named_class
+from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.rllib.builder.option_names import named_class
 from hindcast.errors import SpecError
 
 _SUFFIX = "Config"

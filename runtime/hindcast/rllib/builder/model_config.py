@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
-from hindcast.builder.options import MODEL, OPTIONS, use_option_names
+from hindcast.rllib.builder.options import MODEL, OPTIONS, use_option_names
 from hindcast.errors import SpecError
 
 Initializer = str | Callable[..., Any] | None

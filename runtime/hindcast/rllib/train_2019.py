@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hindcast.builder.config import AlgorithmConfig
+from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.errors import SpecError
 
 _NEW_NAMES: Final = {"input": "input_", "lambda": "lambda_"}

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from hindcast.api.options import schemas
 from hindcast.api.sentences import nearest
-from hindcast.builder.algorithm import RunningAlgorithm
-from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.option_names import named_class
+from hindcast.rllib.builder.algorithm import RunningAlgorithm
+from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.rllib.builder.option_names import named_class
 from hindcast.errors import SpecError
 
 

@@ -77,7 +77,7 @@ def _options(method: str, row: dict[str, Any]) -> list[Option]:
 _ROWS: Final = {
     method: [_options(method, row) for row in rows]
     for method, rows in tomllib.loads(
-        files("hindcast.builder").joinpath("options.toml").read_text(encoding="utf-8")
+        files("hindcast.rllib.builder").joinpath("options.toml").read_text(encoding="utf-8")
     ).items()
 }
 OPTIONS: Final = {

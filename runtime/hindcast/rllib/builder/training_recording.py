@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hindcast.api import OfflineRecording, parse_bytes
-from hindcast.builder.growing_dataset import GrowingDataset
+from hindcast.rllib.builder.growing_dataset import GrowingDataset
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
 from hindcast.record.recorder import RangeToRecord, write_range

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hindcast import formatting
-from hindcast.builder.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
-from hindcast.builder.batch_io.sample_batch import SampleBatch
+from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
+from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve

@@ -19,7 +19,7 @@ from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.connector_v2 import BatchedNdArray, ConnectorV2, Items
+from hindcast.rllib.connectors.connector_v2 import BatchedNdArray, ConnectorV2, Items
 
 Episodes = Sequence[SingleAgentEpisode]
 

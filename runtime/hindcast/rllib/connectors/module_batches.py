@@ -14,7 +14,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, next_leaf, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.connector_pieces import stack_items
+from hindcast.rllib.connectors.library import stack_items
 from hindcast.user_code import Misuse
 
 Array = NDArray[Any]

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from hindcast.api import OfflineRecording
-from hindcast.builder.growing_dataset import GrowingDataset
+from hindcast.rllib.builder.growing_dataset import GrowingDataset
 from hindcast.episodes.columns import Columns
 from hindcast.evaluate.environment import EnvReport
 from hindcast.formats.dataset_folder.commits import Commit
