@@ -23,9 +23,9 @@ import ray.tune
 from ray.tune.tune import _Config
 
 from hindcast.api.options import schemas
+from hindcast.ray_session import connect
 from hindcast.rllib.builder import trainable
 from hindcast.rllib.builder.config import AlgorithmConfig
-from hindcast.ray_session import connect
 
 _Config.register(AlgorithmConfig)
 for _name in schemas():

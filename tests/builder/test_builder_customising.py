@@ -26,8 +26,8 @@ from hindcast import (
     OfflinePreLearner,
     SingleAgentEpisode,
 )
-from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.errors import SpecError, UserCodeError
+from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.rllib.connectors.library import (
     AddColumnsFromEpisodesToTrainBatch,
     AddNextObservationsFromEpisodesToTrainBatch,

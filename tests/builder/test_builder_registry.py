@@ -20,9 +20,9 @@ from hindcast.algorithms.bc import BC, BCOptions
 from hindcast.algorithms.ppo import PPO
 from hindcast.api import options
 from hindcast.api.loading import validate_resource
-from hindcast.rllib.builder import algorithm_configs, trainable
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Losses, Step, Tensors
+from hindcast.rllib.builder import algorithm_configs, trainable
 from toy_environments import Walk
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))

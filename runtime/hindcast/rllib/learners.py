@@ -21,17 +21,6 @@ from hindcast.rllib.multi_rl_module import MultiRLModule
 from hindcast.user_code import Misuse, calling
 
 _OPTIMISER: Final = "policy"
-UNSUPPORTED_HOOKS: Final = {
-    "compute_losses": "override compute_loss_for_module: there is one module",
-    "configure_optimizers_for_module": "the algorithm's options configure its optimiser; others require "
-    "a custom algorithm, "
-    'AlgorithmConfig("package.module:Class")',
-    "after_gradient_based_update": "override after_update(self, nets, step)",
-    "before_gradient_based_update": "override after_update(self, nets, step)",
-    "postprocess_gradients_for_module": "the options grad_clip and grad_clip_by clip gradients",
-    "build": "override networks(self, inputs)",
-}
-"""Methods of RLlib's learners that are not supported -> what to do instead of overriding them."""
 
 
 class CustomLoss(Algorithm):
@@ -44,6 +33,16 @@ class CustomLoss(Algorithm):
     """
 
     compiled_methods: ClassVar[tuple[str, ...]] = ()
+    unsupported_overrides: ClassVar[Mapping[str, str]] = {
+        "compute_losses": "override compute_loss_for_module: there is one module",
+        "configure_optimizers_for_module": "the algorithm's options configure its optimiser; others require "
+        "a custom algorithm, "
+        'AlgorithmConfig("package.module:Class")',
+        "after_gradient_based_update": "override after_update(self, nets, step)",
+        "before_gradient_based_update": "override after_update(self, nets, step)",
+        "postprocess_gradients_for_module": "the options grad_clip and grad_clip_by clip gradients",
+        "build": "override networks(self, inputs)",
+    }
     _current_update: _Update
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.errors import SpecError
+from hindcast.rllib.builder.config import AlgorithmConfig
 
 _NEW_NAMES: Final = {"input": "input_", "lambda": "lambda_"}
 _EXPLORATION: Final = {

@@ -15,10 +15,10 @@ from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import SpecError
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
-from hindcast.pipeline.connector_factory import make_learner_pipeline
-from hindcast.rllib.connectors.connector_v2 import LearnerConnectorPipeline
-from hindcast.rllib.multi_rl_module import ModuleSpec
 from hindcast.pipeline.rng import derive_seed
+from hindcast.rllib.connectors.connector_v2 import LearnerConnectorPipeline
+from hindcast.rllib.connectors.form import make_learner_pipeline
+from hindcast.rllib.multi_rl_module import ModuleSpec
 
 
 class TrainingConfig:

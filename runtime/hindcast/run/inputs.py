@@ -19,13 +19,13 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source, has_own_reader
-from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
-from hindcast.rllib.row_mapping import is_in_rllib_form
+from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.held_out_evaluation import merge_datasets
 from hindcast.run.offline_trainer import make_algorithm
 from hindcast.run.spaces import check_spaces, environment_spaces, has_float_actions
+from hindcast.user_code import is_user_code
 
 MAPPED_FORMATS: Final = ("Text", "Images", "Binary")
 """Formats without timesteps, which need a class that maps rows to episodes."""
@@ -228,7 +228,7 @@ def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -
     pipeline = resource.spec.pipeline
     if has_own_reader(pipeline):
         return _read_with_ray(source, str(pipeline.offline_data), field)
-    if source.format in (*MAPPED_FORMATS, "RayData") or not is_in_rllib_form(prelearner_class(pipeline)):
+    if source.format in (*MAPPED_FORMATS, "RayData") or not prelearner_class(pipeline).maps_any_rows():
         return source
     suffix = PurePosixPath(source.path or "").suffix
     method = _READ_METHODS.get(source.format) or _READ_METHODS_BY_SUFFIX.get(suffix, "read_parquet")
@@ -238,16 +238,15 @@ def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -
 def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
     """Return True if the pre-learner maps an input's rows to episodes."""
     kind = prelearner_class(resource.spec.pipeline)
-    overrides = kind.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
     return source.format in MAPPED_FORMATS or (
-        source.format == "RayData" and (is_in_rllib_form(kind) or overrides)
+        source.format == "RayData" and (kind.maps_any_rows() or is_user_code(kind.map_rows))
     )
 
 
 def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     """Return the content of a `TrainingConfig` as JSON; empty unless a class of the user's reads it."""
     spec = resource.spec
-    if not (is_in_rllib_form(prelearner_class(spec.pipeline)) or has_own_reader(spec.pipeline)):
+    if not (prelearner_class(spec.pipeline).maps_any_rows() or has_own_reader(spec.pipeline)):
         return {}
     spaces: list[dict[str, Any] | None]
     if spec.environment is not None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hindcast import formatting
-from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
-from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
+from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.storage.location import resolve
 from hindcast.user_code import calling
 

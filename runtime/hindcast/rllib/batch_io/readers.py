@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.sources import expand_glob
 from hindcast.episodes import nested
@@ -20,6 +19,7 @@ from hindcast.formats.layout import CellError
 from hindcast.formats.sample_batch.batches import decode_column, decode_infos, parse_batches
 from hindcast.formats.tables.text_files import read_chunks
 from hindcast.formats.text.sample_batch import batch_to_line
+from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.storage.location import Location, resolve
 
 _MIB: Final = 1 << 20

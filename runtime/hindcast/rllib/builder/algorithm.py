@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
+from hindcast.errors import DataError, SpecError
+from hindcast.learn.checkpoint import find_checkpoint
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import RLModule
+from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
+from hindcast.pipeline.offline_data import OfflineData
+from hindcast.report.events import Reporter
+from hindcast.report.results import Result
 from hindcast.rllib.batch_io.inputs import ReaderFolders, WriterFolder, has_readers
 from hindcast.rllib.builder.checkpoints import (
     CONFIG_KEY,
@@ -25,20 +33,12 @@ from hindcast.rllib.builder.option_names import UnknownName
 from hindcast.rllib.builder.options import option_names_in_errors, use_option_names
 from hindcast.rllib.builder.resources import BuildPlan
 from hindcast.rllib.builder.training_recording import TrainingRecording
-from hindcast.errors import DataError, SpecError
-from hindcast.learn.checkpoint import find_checkpoint
-from hindcast.models.policy import Policy
-from hindcast.models.rl_module import RLModule
-from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
-from hindcast.pipeline.offline_data import OfflineData
-from hindcast.report.events import Reporter
-from hindcast.report.results import Result
+from hindcast.rllib.runner_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import inputs_of, open_inputs, sources_of
 from hindcast.run.live_source import episode_players
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.online_trainer import make_online_trainer
-from hindcast.rllib.runner_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.trainer import Trainer, new_learner, notes_on_policy

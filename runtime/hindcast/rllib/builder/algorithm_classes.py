@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 from hindcast.api.options import schemas
 from hindcast.api.sentences import nearest
+from hindcast.errors import SpecError
 from hindcast.rllib.builder.algorithm import RunningAlgorithm
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.rllib.builder.option_names import named_class
-from hindcast.errors import SpecError
 
 
 class NamedAlgorithm(RunningAlgorithm):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from hindcast.api.options import algorithms, schemas
 from hindcast.api.sentences import similar
+from hindcast.errors import SpecError
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.rllib.builder.option_names import named_class
-from hindcast.errors import SpecError
 
 _SUFFIX = "Config"
 

@@ -10,15 +10,15 @@ from typing import Any, Literal
 import orjson
 
 from hindcast.api.sentences import nearest
-from hindcast.rllib.builder.config import AlgorithmConfig
-from hindcast.rllib.builder.option_values import space_to_field
-from hindcast.rllib.builder.user_objects import environment_id, import_path_of
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState, find_checkpoint
 from hindcast.learn.learner import LearnerState
 from hindcast.models.policy import Policy
 from hindcast.models.policy_files import DESCRIPTION
 from hindcast.names import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.rllib.builder.option_values import space_to_field
+from hindcast.rllib.builder.user_objects import environment_id, import_path_of
 from hindcast.storage.location import Location, resolve
 
 CONFIG_KEY = "config"

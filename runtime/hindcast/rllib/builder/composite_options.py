@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from hindcast.api.evaluation import EstimateName
-from hindcast.rllib.builder.option_names import find_schema, turns_off_default
-from hindcast.rllib.builder.option_values import estimate_names, has_recorded_input, input_entries, require_mapping
 from hindcast.errors import SpecError
+from hindcast.rllib.builder.option_names import find_schema, turns_off_default
+from hindcast.rllib.builder.option_values import (
+    estimate_names,
+    has_recorded_input,
+    input_entries,
+    require_mapping,
+)
 
 Options = Mapping[str, Any]
 

@@ -28,6 +28,7 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
+from hindcast.errors import SpecError
 from hindcast.rllib.builder.composite_options import expand_options
 from hindcast.rllib.builder.model_config import model_config_to_dict
 from hindcast.rllib.builder.module_spec import spec_to_dict
@@ -39,7 +40,12 @@ from hindcast.rllib.builder.option_names import (
     find_method,
     is_default_of_missing_option,
 )
-from hindcast.rllib.builder.option_values import copy_value, has_recorded_input, is_filesystem, named_connectors
+from hindcast.rllib.builder.option_values import (
+    copy_value,
+    has_recorded_input,
+    is_filesystem,
+    named_connectors,
+)
 from hindcast.rllib.builder.options import option_names_in_errors
 from hindcast.rllib.builder.replaced_options import replaced_options
 from hindcast.rllib.builder.resources import (
@@ -50,7 +56,6 @@ from hindcast.rllib.builder.resources import (
     training_resource,
 )
 from hindcast.rllib.builder.user_objects import refuse_local_objects, to_import_path, to_portable
-from hindcast.errors import SpecError
 from hindcast.user_code import refuse_unused_overrides
 
 if TYPE_CHECKING:
@@ -60,13 +65,6 @@ if TYPE_CHECKING:
 _USE_MODEL_CONFIG = (
     "use model_config's observation_filter and frame_stack, which recording and evaluation both apply"
 )
-_UNSUPPORTED_OVERRIDES = {
-    "build_env_to_module_connector": _USE_MODEL_CONFIG,
-    "build_module_to_env_connector": _USE_MODEL_CONFIG,
-    "get_default_learner_class": "set training(learner_class=...)",
-    "get_default_rl_module_spec": "set rl_module(rl_module_spec=RLModuleSpec(module_class=...))",
-}
-"""Methods of RLlib's configs that Hindcast never calls -> what to do instead of overriding them."""
 _INSTANCE_ATTRIBUTES = ("algorithm", "_options", "_is_frozen")
 
 
@@ -79,12 +77,19 @@ class AlgorithmConfig:
 
     Attributes:
         algorithm: name or import path of the algorithm; None without one.
+        unsupported_overrides: methods of RLlib's configs that nothing calls here -> what to do instead.
 
     Every option is also an attribute: its value, else the algorithm's default, else None. Dictionaries, lists and other
     containers are copied when they are set, and in a frozen config also when they are read.
     """
 
     default_algorithm: ClassVar[str | None] = None
+    unsupported_overrides: ClassVar[Mapping[str, str]] = {
+        "build_env_to_module_connector": _USE_MODEL_CONFIG,
+        "build_module_to_env_connector": _USE_MODEL_CONFIG,
+        "get_default_learner_class": "set training(learner_class=...)",
+        "get_default_rl_module_spec": "set rl_module(rl_module_spec=RLModuleSpec(module_class=...))",
+    }
     algorithm: str | None
     _options: dict[str, Any]
     _is_frozen: bool
@@ -97,7 +102,7 @@ class AlgorithmConfig:
                 f"AlgorithmConfig has no argument {', '.join(kwargs)}: pass the algorithm's name, "
                 '"BC", or "package.module:Class" for a custom one'
             )
-        refuse_unused_overrides(type(self), AlgorithmConfig, _UNSUPPORTED_OVERRIDES)
+        refuse_unused_overrides(type(self))
         name = algorithm or self.default_algorithm
         if name is not None and not (is_custom(name) or name in schemas()):
             raise SpecError(f"algorithm is {name!r}, which is not an algorithm{nearest(name, schemas())}")
@@ -294,7 +299,7 @@ class AlgorithmConfig:
             input_action_space: action space of the episodes.
             device: always None; batches are moved to the learner's device automatically.
         """
-        from hindcast.pipeline.connector_factory import make_learner_pipeline
+        from hindcast.rllib.connectors.form import make_learner_pipeline
 
         connectors = named_connectors(self._options.get("learner_connector"))
         return make_learner_pipeline(connectors, input_observation_space, input_action_space)

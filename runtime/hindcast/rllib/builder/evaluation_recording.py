@@ -11,7 +11,6 @@ import math
 import numpy as np
 
 from hindcast.api import OfflineRecording
-from hindcast.rllib.builder.growing_dataset import GrowingDataset
 from hindcast.episodes.columns import Columns
 from hindcast.evaluate.environment import EnvReport
 from hindcast.formats.dataset_folder.commits import Commit
@@ -20,6 +19,7 @@ from hindcast.models.policy import Policy
 from hindcast.record.pool import LocalWorkers, RecordedRange, Runner, record_ranges
 from hindcast.record.recorder import RangeToRecord
 from hindcast.report.events import Reporter
+from hindcast.rllib.builder.growing_dataset import GrowingDataset
 from hindcast.run.placement import LOCAL
 from hindcast.worker_processes import Workers
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
-from hindcast.rllib.builder.options import MODEL, OPTIONS, use_option_names
 from hindcast.errors import SpecError
+from hindcast.rllib.builder.options import MODEL, OPTIONS, use_option_names
 
 Initializer = str | Callable[..., Any] | None
 

@@ -10,11 +10,11 @@ import orjson
 
 from hindcast.api.model import ModelSpec
 from hindcast.api.sentences import nearest
+from hindcast.errors import SpecError
+from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
 from hindcast.rllib.builder.options import MODULE, OPTIONS
 from hindcast.rllib.builder.user_objects import to_import_path
-from hindcast.errors import SpecError
-from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.rllib.names import BCCatalog
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api.options import is_custom, options_of, schemas
 from hindcast.api.sentences import nearest, similar
-from hindcast.rllib.builder.options import MODEL, OPTIONS, Option, is_in_table, methods_with, to_option_name
 from hindcast.errors import SpecError
+from hindcast.rllib.builder.options import MODEL, OPTIONS, Option, is_in_table, methods_with, to_option_name
 
 _MODEL_FIELD = "a field of rl_module(model_config=DefaultModelConfig(...))"
 _CUSTOM_ALGORITHM_HINT: Final = (

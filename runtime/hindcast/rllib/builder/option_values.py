@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.api.base import find_non_json
+from hindcast.api.base import find_non_json, to_plain
 from hindcast.api.environment import NamedCall
 from hindcast.api.sentences import nearest
+from hindcast.errors import SpecError
 from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
 from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, observation_filter
 from hindcast.rllib.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
 from hindcast.rllib.builder.options import OPTIONS
 from hindcast.rllib.builder.user_objects import environment_id, import_path_of, to_import_path
-from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]
 
@@ -49,17 +49,6 @@ _REPLACED_PARTS: Final = {
     ),
     "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
 }
-
-
-def to_plain(value: Any) -> Any:
-    """Convert tuples to lists and NumPy's numbers to Python's, as in YAML."""
-    if isinstance(value, Mapping):
-        return {key: to_plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(entry) for entry in value]
-    if type(value).__module__ == "numpy":
-        return to_plain(value.tolist())
-    return value
 
 
 def copy_value(value: Any) -> Any:
@@ -346,7 +335,7 @@ def _connector(value: Any) -> Any:
 
 def _callback_classes(hook: str, value: Any) -> list[Any]:
     """Convert functions to classes of callbacks with one method, `hook`."""
-    from hindcast.record.callbacks import callbacks_from_function
+    from hindcast.rllib.callbacks import callbacks_from_function
 
     functions = _as_list(value)
     if any(not (callable(function) or isinstance(function, str)) for function in functions):

@@ -7,12 +7,17 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
+from hindcast.errors import SpecError
 from hindcast.rllib.builder.model_config import replaced_model_fields
 from hindcast.rllib.builder.module_spec import replaced_module_fields
 from hindcast.rllib.builder.option_values import has_recorded_input, replaced_parts
 from hindcast.rllib.builder.options import OPTIONS_BY_NAME, Option, use_option_names
-from hindcast.rllib.builder.resources import can_learn_online, has_packed_columns, is_online_only, make_build_plan
-from hindcast.errors import SpecError
+from hindcast.rllib.builder.resources import (
+    can_learn_online,
+    has_packed_columns,
+    is_online_only,
+    make_build_plan,
+)
 from hindcast.run.ineffective_fields import ineffective_fields, ineffective_options
 
 _ONLINE_SECTIONS: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint", "callbacks")

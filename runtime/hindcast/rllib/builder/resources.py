@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
-from hindcast.api.base import API_VERSION
+from hindcast.api.base import API_VERSION, to_plain
 from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Problem
 from hindcast.api.evaluation import EvaluationSpec
@@ -18,6 +18,7 @@ from hindcast.api.loading import check_algorithms
 from hindcast.api.options import algorithms, options_field
 from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
+from hindcast.errors import SpecError
 from hindcast.rllib.builder.composite_options import expand_options
 from hindcast.rllib.builder.option_names import is_unset
 from hindcast.rllib.builder.option_values import (
@@ -26,10 +27,8 @@ from hindcast.rllib.builder.option_values import (
     has_recorded_input,
     input_fields,
     output_path,
-    to_plain,
 )
 from hindcast.rllib.builder.options import OPTIONS_BY_NAME, is_in_table
-from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]
 Fields = dict[str, Any]

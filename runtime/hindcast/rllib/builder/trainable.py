@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final
 import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
+from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
 from hindcast.rllib.builder.algorithm import RunningAlgorithm
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.rllib.builder.option_names import named_class
-from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
 from hindcast.run.stop_criteria import ESTIMATED_RETURN, VALIDATION_LOSS
 
 _EXPECTED_METRICS: Final = {

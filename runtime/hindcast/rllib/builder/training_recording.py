@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hindcast.api import OfflineRecording, parse_bytes
-from hindcast.rllib.builder.growing_dataset import GrowingDataset
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
 from hindcast.record.recorder import RangeToRecord, write_range
 from hindcast.record.runner import Episode, episodes_to_block
 from hindcast.report.events import Reporter
+from hindcast.rllib.builder.growing_dataset import GrowingDataset
 
 
 class TrainingRecording(GrowingDataset):
