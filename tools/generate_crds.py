@@ -1,5 +1,5 @@
 """Write all files that follow from the models and the registered algorithms (`make crds`): CRDs, schemas of options and
-values, stubs of configs, docs pages with tables.
+values, classes of algorithms, docs pages with tables.
 
     python tools/generate_crds.py [--root FOLDER]
 
@@ -13,10 +13,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from algorithm_modules import algorithm_modules
 from chart_schema import SCHEMA, values_schema
 from chart_table import README, readme
-from config_stubs import CLASS_STUBS, STUBS, class_stubs, config_stubs
 from migration_page import PAGE, with_tables
+from public_stub import STUB, public_stub
 from reasons_page import reasons_page
 from reference_page import reference_page
 from ruamel.yaml import YAML
@@ -32,18 +33,21 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 def generate(root: Path) -> list[Path]:
     """Write all generated files below `root`, laid out as in the repository, and return their paths."""
     algorithms = {name: without_titles(schema) for name, schema in option_schemas().items()}
-    package = Path("runtime/hindcast/api/generated")
-    texts = {package / "algorithms.json": json.dumps(algorithms, indent=2, ensure_ascii=False) + "\n"}
+    texts = {
+        Path("runtime/hindcast/api/generated/algorithms.json"): json.dumps(
+            algorithms, indent=2, ensure_ascii=False
+        )
+        + "\n"
+    }
     for plural, definition in custom_resource_definitions(algorithms).items():
         text = _HEADER + _yaml(definition)
         texts[Path("crds") / f"{GROUP}_{plural}.yaml"] = text
-        texts[package / f"{plural}.yaml"] = text
         texts[Path("charts/hindcast/files/crds") / f"{plural}.yaml"] = text
     texts[Path("docs/reference.md")] = reference_page(algorithms)
     texts[Path("docs/reasons.md")] = reasons_page()
     texts[PAGE] = with_tables(_REPOSITORY)
-    texts[STUBS] = config_stubs(algorithms)
-    texts[CLASS_STUBS] = class_stubs(algorithms)
+    texts |= algorithm_modules(algorithms)
+    texts[STUB] = public_stub()
     texts[SCHEMA] = values_schema(_REPOSITORY)
     texts[README] = readme(_REPOSITORY)
     for path, text in texts.items():

@@ -69,7 +69,7 @@ def test_search_connects_to_ray_first(monkeypatch: pytest.MonkeyPatch, begins: s
 @pytest.mark.usefixtures("ray_here")
 class TestResources:
     def test_resources_count_trial_and_processes_up_to_a_node(self) -> None:
-        from hindcast.rllib.builder.trainable import BC
+        from hindcast.rllib.builder.trainables import BC
 
         def cpus(**options: object) -> float:
             return BC.default_resource_request(options).bundles[0]["CPU"]
@@ -81,7 +81,7 @@ class TestResources:
         assert cpus(map_batches_kwargs={"concurrency": 2}) == 1  # the trial's own process reads
 
     def test_resources_include_gpus(self) -> None:
-        from hindcast.rllib.builder.trainable import BC
+        from hindcast.rllib.builder.trainables import BC
 
         assert BC.default_resource_request({"num_gpus_per_learner": 1}).bundles == [{"CPU": 1, "GPU": 1}]
 
@@ -123,7 +123,7 @@ def test_search_over_a_config_finds_the_best(
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
-    from hindcast.rllib.builder.trainable import BC
+    from hindcast.rllib.builder.trainables import BC
 
     evaluation = clone(walks).evaluation(offline_evaluation_interval=2, offline_evaluation_held_out=0.3)
     first = BC(evaluation.to_dict())

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias, TypeVar
 
+from hindcast.api.options import algorithms, schemas
+from hindcast.api.sentences import similar
 from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.errors import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,6 +90,13 @@ def override(parent: type) -> Callable[[F], F]:
     return check_override
 
 
+class UnknownConfig(SpecError, ImportError):
+    """The config of an unknown algorithm.
+
+    An ImportError, because `from … import` would replace the message of an AttributeError.
+    """
+
+
 def refuse_unsupported(name: str) -> None:
     """Refuse a name that only RLlib has.
 
@@ -95,3 +105,24 @@ def refuse_unsupported(name: str) -> None:
     """
     if name in REPLACEMENTS:
         raise UnsupportedName(f"Hindcast has no {name}: {REPLACEMENTS[name].format(name=name)}.")
+
+
+def refuse_unknown_config(name: str) -> None:
+    """Refuse the config of an unknown algorithm.
+
+    Raises:
+        UnknownConfig: with a similar name, or with the algorithms that exist.
+    """
+    algorithm, separator, _ = name.partition("Conf")
+    if separator:
+        raise UnknownConfig(f"Hindcast has no {name}{_config_advice(algorithm)}")
+
+
+def _config_advice(algorithm: str) -> str:
+    if guess := similar(algorithm, schemas()):
+        return guess.replace("'?", "Config'?")
+    online, offline = (", ".join(algorithms(kind)) for kind in ("OfflineRecording", "OfflineTraining"))
+    return (
+        f": {online} learn in an environment, {offline} from data; for a custom algorithm use "
+        'AlgorithmConfig("package.module:Class").'
+    )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydantic.alias_generators import to_camel
 
@@ -56,7 +56,7 @@ from hindcast.rllib.builder.resources import (
     training_resource,
 )
 from hindcast.rllib.builder.user_objects import refuse_local_objects, to_import_path, to_portable
-from hindcast.user_code import refuse_unused_overrides
+from hindcast.user_code import import_object, refuse_unused_overrides
 
 if TYPE_CHECKING:
     from hindcast.rllib.builder.algorithm import RunningAlgorithm
@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 _USE_MODEL_CONFIG = (
     "use model_config's observation_filter and frame_stack, which recording and evaluation both apply"
 )
+# By its path: it imports torch, which creating and validating a config does not need.
+_ALGORITHM_CLASS: Final = "hindcast.rllib.builder.algorithm:RunningAlgorithm"
 _INSTANCE_ATTRIBUTES = ("algorithm", "_options", "_is_frozen")
 
 
@@ -276,10 +278,8 @@ class AlgorithmConfig:
         Raises:
             UserError: the options, the environment or the data are invalid.
         """
-        # Imported here because it imports torch, which creating and validating a config does not need.
-        from hindcast.rllib.builder.algorithm import RunningAlgorithm
-
-        return RunningAlgorithm(self if env is None else self.copy(copy_frozen=False).environment(env))
+        algorithm_class: type[RunningAlgorithm] = import_object(_ALGORITHM_CLASS, "build_algo")
+        return algorithm_class(self if env is None else self.copy(copy_frozen=False).environment(env))
 
     build = build_algo
 

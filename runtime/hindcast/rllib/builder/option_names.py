@@ -200,21 +200,3 @@ def _accepted_names(*methods: str) -> list[str]:
 def _format_value(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else "..."
-
-
-def named_class(algorithm: str, name: str, base: type, namespace: dict[str, Any], attribute: str) -> Any:
-    """Return the class of an algorithm, and create it on the first access by a module's `__getattr__`.
-
-    It is stored in the module, whose `globals()` are `namespace`, so that all imports get the same class and it can be
-    pickled by name. Its `attribute` is the algorithm's name.
-
-    Raises:
-        AttributeError: the algorithm is unknown.
-    """
-    if algorithm not in schemas():
-        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-    if name not in namespace:
-        description = schemas()[algorithm]["description"].partition("\n\n")[0]
-        body = {"__module__": namespace["__name__"], "__doc__": description, attribute: algorithm}
-        namespace[name] = type(name, (base,), body)
-    return namespace[name]

@@ -1,4 +1,4 @@
-"""Algorithms as Ray Tune's trainables: `tune.Tuner("BC", param_space=config, ...)`. See `hindcast.tune`."""
+"""`AlgorithmTrainable`, the base of algorithms as Ray Tune's trainables. See `hindcast.tune`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ray.tune import PlacementGroupFactory, Trainable
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
 from hindcast.rllib.builder.algorithm import RunningAlgorithm
 from hindcast.rllib.builder.config import AlgorithmConfig
-from hindcast.rllib.builder.option_names import named_class
 from hindcast.run.stop_criteria import ESTIMATED_RETURN, VALIDATION_LOSS
 
 _EXPECTED_METRICS: Final = {
@@ -71,11 +70,6 @@ class AlgorithmTrainable(Trainable):
         cpus = min(1 + _num_evaluation_processes(config), max(1, largest))
         gpus = float(config.get("num_gpus_per_learner") or 0)
         return PlacementGroupFactory([{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
-
-
-def __getattr__(name: str) -> type[AlgorithmTrainable]:
-    """Return the trainable of a registered algorithm, which has the algorithm's name."""
-    return named_class(name, name, AlgorithmTrainable, globals(), "algorithm")
 
 
 def _num_evaluation_processes(config: Mapping[str, Any]) -> int:
