@@ -65,6 +65,11 @@ def _text(module: _Module, algorithms: Mapping[str, Any]) -> str:
 
 def _docstring(description: str) -> str:
     """Return the first paragraph as an indented docstring."""
-    sentence = " ".join(description.partition("\n\n")[0].split())
     indent = "    "
-    return textwrap.fill(f'"""{sentence}"""', 118, initial_indent=indent, subsequent_indent=indent) + "\n"
+    text = textwrap.fill(
+        '"""' + " ".join(description.partition("\n\n")[0].split()),
+        118,
+        initial_indent=indent,
+        subsequent_indent=indent,
+    )
+    return text + (f"\n{indent}" if "\n" in text else "") + '"""\n'

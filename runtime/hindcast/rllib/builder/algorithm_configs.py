@@ -32,7 +32,8 @@ class DecisionTransformerConfig(AlgorithmConfig):
 
 class DiscreteCQLConfig(AlgorithmConfig):
     """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN with a penalty on the values
-    of actions outside the data."""
+    of actions outside the data.
+    """
 
     default_algorithm = "DiscreteCQL"
 

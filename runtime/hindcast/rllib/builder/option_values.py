@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api.base import find_non_json, to_plain
 from hindcast.api.environment import NamedCall
+from hindcast.api.formats import format_traits
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
@@ -22,14 +23,9 @@ from hindcast.rllib.builder.user_objects import environment_id, import_path_of, 
 
 Options = Mapping[str, Any]
 
+# Where two formats have a method, the later one is the general one: read_json is JSON, not SampleBatch.
 _READ_METHODS: Final = {
-    "read_parquet": "Parquet",
-    "read_json": "JSON",
-    "read_csv": "CSV",
-    "read_text": "Text",
-    "read_images": "Images",
-    "read_binary_files": "Binary",
-    "read_tfrecords": "TFRecord",
+    method: name for name, traits in format_traits().items() for method in traits.ray_methods
 }
 _WRITE_METHODS: Final = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
 _SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
