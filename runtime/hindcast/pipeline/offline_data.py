@@ -406,7 +406,7 @@ class OfflineData(Feed):
     def _check_same_batches(self, state: State) -> None:
         names = {"batchSize": "timesteps per batch", "weights": "weights of the inputs"}
         for key, current in self._batch_settings().items():
-            expected = state.get(key, current)  # checkpoints of earlier versions lack both
+            expected = state[key]
             if expected != current:
                 raise DataError(
                     f"The position in the data cannot be resumed: the {names[key]} were {expected} when the "
