@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias, TypeVar
 
+from hindcast import PUBLIC_NAMES
 from hindcast.api.options import algorithms, schemas
 from hindcast.api.sentences import similar
 from hindcast.episodes.episode import SingleAgentEpisode
@@ -84,10 +85,16 @@ def override(parent: type) -> Callable[[F], F]:
 
     def check_override(method: F) -> F:
         if not hasattr(parent, method.__name__):
-            raise NameError(f"override: {parent.__name__} has no {method.__name__}() to override.")
+            raise NameError(f"override: {_public_name(parent)} has no {method.__name__}() to override.")
         return method
 
     return check_override
+
+
+def _public_name(kind: type) -> str:
+    """Return the name under which users import a class."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, public_path in PUBLIC_NAMES.items() if public_path == path), kind.__name__)
 
 
 class UnknownConfig(SpecError, ImportError):

@@ -339,7 +339,7 @@ def _callback_classes(hook: str, value: Any) -> list[Any]:
             f'{hook} is {value!r}, expected a function, its "package.module:name", or a list of them.'
         )
     return [
-        f"hindcast.record.callbacks:{hook}.{path.replace(':', '.')}"
+        f"hindcast.rllib.callbacks:{hook}.{path.replace(':', '.')}"
         if (path := function if isinstance(function, str) else import_path_of(function))
         else to_import_path(hook, callbacks_from_function(hook, function))
         for function in functions
