@@ -60,7 +60,7 @@ def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run `resources.yaml` in a folder; return the folder."""
     from hindcast.api import load_resources
-    from hindcast.cli.progress import reporting
+    from hindcast.cli.progress import open_reporter
     from hindcast.cli.screen import Flags, Screen
     from hindcast.run.execute import execute
 
@@ -68,7 +68,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("resources.yaml").write_text(RESOURCES)
-        with reporting(Screen(Flags(quiet=True))) as reporter:
+        with open_reporter(Screen(Flags(quiet=True))) as reporter:
             execute(load_resources("resources.yaml"), reporter)
     return folder
 

@@ -8,7 +8,7 @@ import pytest
 
 from hindcast.api import load_resources
 from hindcast.cli.commands.run import DEMO_FILE
-from hindcast.cli.dataset_view import BAR_WIDTH, bar
+from hindcast.cli.dataset_view import BAR_WIDTH, draw_bar
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
@@ -304,7 +304,7 @@ def test_demo_training_has_fewer_than_25_lines():
 
 
 def test_bar_length_grows_with_share():
-    assert bar(0) == ""
-    assert bar(1) == "█" * BAR_WIDTH
-    assert len(bar(0.5)) == BAR_WIDTH // 2
-    assert bar(1e-6) == "▏"
+    assert draw_bar(0) == ""
+    assert draw_bar(1) == "█" * BAR_WIDTH
+    assert len(draw_bar(0.5)) == BAR_WIDTH // 2
+    assert draw_bar(1e-6) == "▏"

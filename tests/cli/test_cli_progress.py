@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from hindcast.cli.progress import reporting
+from hindcast.cli.progress import open_reporter
 from hindcast.cli.screen import Flags, Screen
 from hindcast.report.events import Outcome, Progress
 from hindcast.run import execute as execute_module
@@ -54,7 +54,7 @@ def test_time_left_follows_pace_since_stage_start(clock):
 
 
 def test_log_has_line_at_start_end_and_every_ten_seconds(clock, capfd):
-    with reporting(Screen()) as reporter:
+    with open_reporter(Screen()) as reporter:
         for num_episodes in range(501):
             clock.now = num_episodes / 20  # 25 s in all
             reporter.progress(step(num_episodes))
@@ -69,7 +69,7 @@ def test_log_has_line_at_start_end_and_every_ten_seconds(clock, capfd):
 
 
 def test_quiet_prints_only_outcome(capfd):
-    with reporting(Screen(Flags(quiet=True))) as reporter:
+    with open_reporter(Screen(Flags(quiet=True))) as reporter:
         reporter.progress(step(500))
         reporter.note(RECORDING, "clamped")
         reporter.finished(
@@ -81,7 +81,7 @@ def test_quiet_prints_only_outcome(capfd):
 
 
 def test_json_prints_only_outcome_lines_on_stdout(capfd):
-    with reporting(Screen(Flags(json=True))) as reporter:
+    with open_reporter(Screen(Flags(json=True))) as reporter:
         reporter.progress(step(500))
         reporter.note(RECORDING, "clamped")
         reporter.finished(Outcome(RECORDING, "Succeeded", "done", "data", metrics={"episodes": 500}))
@@ -97,7 +97,7 @@ def test_bars_show_progress_and_leave_stdout_to_outcome(capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setenv("TERM", "xterm")
-    with reporting(Screen()) as reporter:
+    with open_reporter(Screen()) as reporter:
         reporter.note(RECORDING, "resuming in data")
         reporter.progress(step(120, **{"return": 487.0}))
         reporter.progress(Progress(RECORDING, "Training the expert", 3, None, "iterations"))

@@ -21,7 +21,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
     fake.add(training(running()))
     fake.add(recording())
     fake.pods = [pod("head"), pod("learner"), pod("learner", "another", owner="another")]
-    monkeypatch.setattr(status_command, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(status_command, "POLL_INTERVAL_SECONDS", 0.01)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     with serving(fake, tmp_path / "kubeconfig"):
@@ -98,7 +98,7 @@ def test_forbidden_pods_are_omitted_with_note(hindcast: Hindcast, cluster: FakeC
         (
             ["otr/clone", "-n", "other"],
             2,
-            "in namespace other; the namespace has none (another namespace: -n",
+            "in namespace other; the namespace has no OfflineTraining (choose another one with -n",
         ),
         (["clone"], 2, "clone does not name a resource: expected recording/NAME or training/NAME"),
         (["trainin/clone"], 2, "did you mean 'training'?"),

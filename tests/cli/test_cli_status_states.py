@@ -17,7 +17,7 @@ from status_fixtures import FIXTURES
 
 from hindcast.cli.cluster.explain import explain
 from hindcast.cli.cluster.next_step import next_steps
-from hindcast.cli.cluster.status_view import screen
+from hindcast.cli.cluster.status_view import render_screen
 
 NOW = START + timedelta(hours=1)
 TRAINING = "OfflineTraining/cartpole-bc"
@@ -58,7 +58,7 @@ def test_every_operator_status_is_explained(name: str) -> None:
     explanation = explain(resource, [], NOW)
     steps = next_steps(explanation)
     console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(screen(explanation, steps))
+    console.print(render_screen(explanation, steps))
     text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert explanation.state == resource["status"].get("state", "Unseen")
     assert explanation.since is not None

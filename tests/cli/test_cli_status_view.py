@@ -23,7 +23,7 @@ from rich.console import Console
 
 from hindcast.cli.cluster.explain import explain
 from hindcast.cli.cluster.next_step import next_steps
-from hindcast.cli.cluster.status_view import age, views
+from hindcast.cli.cluster.status_view import format_span, render_explanation
 from hindcast.cli.commands.status import to_json
 
 NOW = datetime(2026, 11, 21, 6, 10, tzinfo=UTC)
@@ -33,7 +33,7 @@ PODS = [pod("head"), pod("data"), pod("data", restarts=2), pod("learner"), pod("
 def render(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, width: int = 120) -> str:
     explanation = explain(resource, pods or [], NOW)
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    for view in views(explanation, next_steps(explanation)):
+    for view in render_explanation(explanation, next_steps(explanation)):
         if isinstance(view, str):
             console.print(view, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -317,4 +317,4 @@ def test_json_document_has_content_of_screen() -> None:
 )
 def test_age_has_two_units(seconds: int, text: str) -> None:
     start = datetime(2026, 11, 1, tzinfo=UTC)
-    assert age(start, datetime.fromtimestamp(start.timestamp() + seconds, UTC)) == text
+    assert format_span(start, datetime.fromtimestamp(start.timestamp() + seconds, UTC)) == text
