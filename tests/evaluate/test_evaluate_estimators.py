@@ -13,12 +13,12 @@ from chain_mdp import Chain
 from hindcast.evaluate.estimators import (
     Evidence,
     Values,
+    compute_estimates,
     effective_episodes,
-    estimates,
     jackknife_contributions,
     missing_weight_margins,
 )
-from hindcast.evaluate.intervals import jackknife_interval, resamples, student_interval, t_quantile
+from hindcast.evaluate.intervals import jackknife_interval, resample_counts, student_interval, t_quantile
 
 NAMES = ("is", "wis", "pdis", "pdwis", "dm", "dr", "wdr")
 
@@ -35,7 +35,9 @@ def evidence(seed: int, episodes: int = 7, *, is_on_policy: bool = False, **chan
 
 
 def estimate_once(episodes_evidence: Evidence, clip: float | None = None) -> dict[str, float]:
-    values = estimates(replace(episodes_evidence, clip=clip), np.ones((1, len(episodes_evidence.length))))
+    values = compute_estimates(
+        replace(episodes_evidence, clip=clip), np.ones((1, len(episodes_evidence.length)))
+    )
     return {name: float(value[0]) for name, value in values.items()}
 
 
@@ -104,8 +106,8 @@ def test_estimates_equal_slow_reference(seed: int) -> None:
 
 def test_estimates_of_resamples_equal_slow_reference() -> None:
     data = evidence(3)
-    counts = resamples(7, 4, seed=1)
-    values = estimates(data, counts)
+    counts = resample_counts(7, 4, seed=1)
+    values = compute_estimates(data, counts)
     for row in range(5):
         episodes = [episode for episode in range(7) for _ in range(int(counts[row, episode]))]
         expected = estimate_slowly(data, episodes)
@@ -166,7 +168,7 @@ def test_student_interval_without_degrees_of_freedom_is_none() -> None:
 def test_contributions_equal_difference_without_the_episode() -> None:
     data = evidence(4)
     all_but_one = np.concatenate([np.ones((1, 7)), 1.0 - np.eye(7)])
-    resampled_values = estimates(data, all_but_one)
+    resampled_values = compute_estimates(data, all_but_one)
     contributions = jackknife_contributions(data)
     assert contributions.keys() == resampled_values.keys()
     for name, values in resampled_values.items():

@@ -10,8 +10,8 @@ import pytest
 import torch
 from recorded_mdp import Tabular, dataset_of, linear_policy
 
-from hindcast.evaluate.behaviour_clone import Clone, CloneFit
-from hindcast.evaluate.fitted_q import Fit, FittedQ, cross_fit
+from hindcast.evaluate.behaviour_clone import Clone, CloneOptions
+from hindcast.evaluate.fitted_q import FittedQ, FittedQOptions, cross_fit
 from hindcast.evaluate.recorded_episodes import load_window
 from hindcast.evaluate.target_policy import TargetPolicy
 
@@ -26,7 +26,7 @@ def test_values_equal_linear_solution(tmp_path: Path) -> None:
     rewards = np.tile((probs * chain.reward).sum(-1), steps)
     exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * transitions, rewards)
     window = load_window(mdp.record(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
-    fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
+    fit = FittedQOptions(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
     v = cross_fit(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.v
     state = window.columns["obs"][window.obs_row].argmax(-1).numpy()
     estimates = np.array([v[state == index].mean() for index in range(size * steps)])
@@ -42,11 +42,11 @@ def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: py
     mdp = Tabular(3)
     policy = mdp.policy()
     window = load_window(mdp.record(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
-    all_episodes, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
+    all_episodes, fit = torch.ones(20, dtype=torch.bool), FittedQOptions(updates=1)
     model = FittedQ(
         TargetPolicy(policy, explore=True), window, all_episodes, fit, seed=0, check=lambda _: None
     )
-    clone = Clone(policy, window, CloneFit(updates=1), seed=0)
+    clone = Clone(policy, window, CloneOptions(updates=1), seed=0)
     batch_seeds = {model._generator.initial_seed(), clone._generator.initial_seed()}
     assert len(weight_seeds) == 3
     assert not batch_seeds & {*weight_seeds}
@@ -67,6 +67,6 @@ def test_values_stay_within_bounds_of_rewards(tmp_path: Path) -> None:
     data = dataset_of(tmp_path / "data", columns, spaces, terminated=False)
     policy = linear_policy(spaces, np.array([[1.0], [-1.0]]))
     window = load_window(data, policy, 0.99, "data")
-    fit = Fit(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
+    fit = FittedQOptions(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
     q = cross_fit(TargetPolicy(policy, explore=False), window, fit, 0, lambda _: None).values.q
     assert q.max() == pytest.approx(100, rel=0.05)

@@ -14,16 +14,16 @@ from recorded_mdp import Continuous, Tabular, dataset_of, linear_policy
 
 from hindcast.errors import DataError
 from hindcast.evaluate import offline
-from hindcast.evaluate.behaviour_clone import CloneFit
+from hindcast.evaluate.behaviour_clone import CloneOptions
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
-from hindcast.evaluate.fitted_q import CrossFitResult, Fit, cross_fit
+from hindcast.evaluate.fitted_q import CrossFitResult, FittedQOptions, cross_fit
 from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
 from hindcast.evaluate.target_policy import TargetPolicy
 from hindcast.pipeline.window import WindowData
 from layers import repeats
 
-FIT = Fit(updates=repeats(200, soak=800), members=8, hiddens=(64, 64), lr=5e-3, samples=4)
-CLONE = CloneFit(updates=repeats(300, soak=2000), patience=1000, lr=1e-2, hiddens=(32,))
+FIT = FittedQOptions(updates=repeats(200, soak=800), members=8, hiddens=(64, 64), lr=5e-3, samples=4)
+CLONE = CloneOptions(updates=repeats(300, soak=2000), patience=1000, lr=1e-2, hiddens=(32,))
 ALL_ESTIMATES = (*RATIO_ESTIMATES, "dm", *DOUBLY_ROBUST_ESTIMATES)
 MDPS = {"tabular": Tabular, "continuous": Continuous}
 
@@ -93,7 +93,9 @@ def cross_fit_once_per_seed() -> Any:
     """Return a `cross_fit` that fits once per seed: its result does not depend on recorded probabilities."""
     fits: dict[int, CrossFitResult] = {}
 
-    def fit_once(target: TargetPolicy, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitResult:
+    def fit_once(
+        target: TargetPolicy, window: WindowData, fit: FittedQOptions, seed: int, check: Any
+    ) -> CrossFitResult:
         if seed not in fits:
             fits[seed] = cross_fit(target, window, fit, seed, check)
         return fits[seed]

@@ -20,7 +20,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
-from hindcast.evaluate.fitted_q import Fit
+from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.algorithm import ModelInputs
@@ -84,7 +84,7 @@ def record_cues(folder: Path, episodes: int, *, logp: bool = True) -> Dataset:
     return open_dataset(folder)
 
 
-def options(explore: bool = True, fit: Fit | None = None) -> OfflineOptions:
+def options(explore: bool = True, fit: FittedQOptions | None = None) -> OfflineOptions:
     return OfflineOptions(gamma=GAMMA, explore=explore, resamples=200, fit=fit)
 
 
@@ -128,7 +128,9 @@ def test_ratios_use_the_recurrent_state(tmp_path: Path) -> None:
 
 
 def test_estimates_by_model_are_refused(tmp_path: Path) -> None:
-    report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50), "cues", options(fit=Fit(updates=5)))
+    report = evaluate_offline(
+        cue_policy(), record_cues(tmp_path, 50), "cues", options(fit=FittedQOptions(updates=5))
+    )
     why = "the policy has a recurrent state, but a model's values depend on observations alone"
     assert report.not_estimated == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), why)
     assert report.verdict.estimate == "pdwis"

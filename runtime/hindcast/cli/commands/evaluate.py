@@ -174,16 +174,19 @@ def _evaluate_offline(
 ) -> None:
     from hindcast.cli.offline_view import render_report
     from hindcast.cli.progress import progress_bar
-    from hindcast.evaluate.fitted_q import Fit
+    from hindcast.evaluate.fitted_q import FittedQOptions
     from hindcast.evaluate.offline import OfflineOptions
     from hindcast.run.checkpoint_evaluation import SET_ASIDE, evaluate_checkpoint_offline
     from hindcast.run.final_evaluation import load_set_aside
 
     episodes, seed, explore = settings
     data: Sequence[str] = recorded.data or (SET_ASIDE,)
-    updates = Fit.updates if recorded.model_updates is None else recorded.model_updates
+    updates = FittedQOptions.updates if recorded.model_updates is None else recorded.model_updates
     options = OfflineOptions(
-        explore=explore, clip=recorded.clip, seed=seed, fit=Fit(updates=updates) if updates else None
+        explore=explore,
+        clip=recorded.clip,
+        seed=seed,
+        fit=FittedQOptions(updates=updates) if updates else None,
     )
     with progress_bar(screen, "evaluating the policy") as hooks:
         result = evaluate_checkpoint_offline(
