@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from hindcast import formatting
-from hindcast.report.canvas import spread
-from hindcast.report.curves import REST_LABEL, Curves, lookup
+from hindcast.report.canvas import spread_apart
+from hindcast.report.curves import UNTIMED_LABEL, Curves, lookup
 from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot, value_plot
 
 
@@ -60,14 +60,14 @@ def test_loss_term_equal_to_the_total_is_shown_once():
 
 
 def test_time_shares_add_up_to_the_total():
-    shares = Curves([result(1), result(2)]).time_shares
-    assert shares == {"updates": 2.0, "waiting for data": 1.0, REST_LABEL: 1.0}
+    shares = Curves([result(1), result(2)]).seconds_by_activity
+    assert shares == {"updates": 2.0, "waiting for data": 1.0, UNTIMED_LABEL: 1.0}
 
 
 def test_time_beyond_the_total_counts():
     line = result(1) | {"timers": {"update_s": 1.0, "evaluation_wait_s": 4.0}}
     assert Curves([line]).seconds == 5.0
-    assert Curves([line]).time_shares == {"updates": 1.0, "waiting for evaluation": 4.0}
+    assert Curves([line]).seconds_by_activity == {"updates": 1.0, "waiting for evaluation": 4.0}
 
 
 def test_empty_run_has_no_pictures():
@@ -121,12 +121,12 @@ def test_running_mean_keeps_constants_ends_and_length():
 
 
 def test_spread_moves_labels_no_further_than_needed():
-    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    heights = spread([0.5, 0.5, 0.52], 0.1)
+    assert spread_apart([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    heights = spread_apart([0.5, 0.5, 0.52], 0.1)
     assert np.allclose(np.diff(heights), 0.1)
     assert np.isclose(np.mean(heights), np.mean([0.5, 0.5, 0.52]))
-    assert spread([0.97, 0.99], 0.1)[-1] == 1.0
-    assert spread([], 0.1) == []
+    assert spread_apart([0.97, 0.99], 0.1)[-1] == 1.0
+    assert spread_apart([], 0.1) == []
 
 
 @pytest.mark.parametrize(

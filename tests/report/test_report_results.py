@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hindcast.errors import StorageError
-from hindcast.report.results import ResultsLog, TensorBoard, flatten, read_results
+from hindcast.report.results import ResultsLog, TensorBoardWriter, flatten, read_results
 from hindcast.storage.location import Location, resolve
 
 
@@ -127,7 +127,7 @@ def test_full_disk_is_reported_in_one_sentence(small_disk: Callable[[str], Path]
 
 def test_full_disk_in_tensorboard_is_reported_in_one_sentence(small_disk: Callable[[str], Path]) -> None:
     folder = small_disk("size=64k")
-    board = TensorBoard(resolve(folder), purge_from=1)
+    board = TensorBoardWriter(resolve(folder), purge_from=1)
     with pytest.raises(StorageError, match=rf"{folder}/tensorboard/.*the disk is full"):
         for iteration in range(1, 5000):
             board.write(iteration, {"loss": 0.5})

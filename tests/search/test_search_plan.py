@@ -12,8 +12,8 @@ from hindcast import PPOConfig
 from hindcast.api import OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.search import Range, Run, Trial, loguniform, search, uniform
-from hindcast.search.results import best_run, rank_trials
-from hindcast.search.space import Over, choose_settings, parse_over
+from hindcast.search.results import choose_best_run, rank_trials
+from hindcast.search.space import SearchSpace, choose_settings, parse_search_space
 from hindcast.search.trials import plan_search
 from support import training
 
@@ -24,7 +24,7 @@ def make_training(**fields: Any) -> OfflineTraining:
     return training("runs", "data", **{"evaluation": {"offline": EVALUATION}, **fields})
 
 
-def refusal_of(over: Over, resource: OfflineTraining | None = None, **options: Any) -> str:
+def refusal_of(over: SearchSpace, resource: OfflineTraining | None = None, **options: Any) -> str:
     arguments = {"trials": None, "seeds": 1, "by": None, "confirm": None, **options}
     with pytest.raises(SpecError) as error:
         plan_search(resource or make_training(), over, **arguments).trainings("runs")
@@ -38,7 +38,7 @@ def test_options_are_yaml_values_or_ranges() -> None:
         "algorithm=BC",
         "a.b=loguniform(1e-5,1e-2)",
     ]
-    assert parse_over(texts) == {
+    assert parse_search_space(texts) == {
         "config.lr": [1e-4, 1e-3],
         "model.fcnetHiddens": [[64], [256, 256]],
         "algorithm": ["BC"],
@@ -60,7 +60,7 @@ def test_options_are_yaml_values_or_ranges() -> None:
 )
 def test_unparsable_options_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        parse_over(texts)
+        parse_search_space(texts)
 
 
 def test_values_are_combined_in_order() -> None:
@@ -164,7 +164,7 @@ SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{
         ),
     ],
 )
-def test_invalid_search_is_refused(over: Over, fields: dict[str, Any], message: str) -> None:
+def test_invalid_search_is_refused(over: SearchSpace, fields: dict[str, Any], message: str) -> None:
     evaluation = {"offline": {"input": ["o"]}} if fields is SAMPLER else {"offline": EVALUATION}
     assert message in refusal_of(over, make_training(**{"evaluation": evaluation, **fields}))
 
@@ -236,5 +236,5 @@ def test_best_mean_wins_and_trial_without_value_never_does() -> None:
     ]
     assert [trial.number for trial in rank_trials(trials, "dr")] == [2, 3, 4, 1]
     assert [trial.number for trial in rank_trials(trials, "validationLoss")] == [4, 2, 3, 1]
-    assert best_run(trials[1], "dr").seed == 1
-    assert best_run(trials[1], "validationLoss").seed == 0
+    assert choose_best_run(trials[1], "dr").seed == 1
+    assert choose_best_run(trials[1], "validationLoss").seed == 0

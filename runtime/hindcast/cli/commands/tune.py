@@ -68,12 +68,12 @@ def tune(
     from hindcast.search import retrain as train_again
     from hindcast.search import search
     from hindcast.search import take as copy_checkpoint
-    from hindcast.search.space import parse_over
+    from hindcast.search.space import parse_search_space
 
     with open_reporter(screen) as reporter:
         result = search(
             file,
-            parse_over(over),
+            parse_search_space(over),
             output=output,
             trials=trials,
             seeds=seeds,
@@ -113,7 +113,7 @@ def _table(search: "Search") -> "Table":
 
 def _row(trial: "Trial") -> list[str]:
     from hindcast.formatting import significant
-    from hindcast.search.results import with_interval
+    from hindcast.search.results import format_with_interval
     from hindcast.search.space import yaml_value
 
     errors = [run.error for run in trial.runs if run.error is not None]
@@ -125,7 +125,7 @@ def _row(trial: "Trial") -> list[str]:
     return [
         str(trial.number),
         *map(yaml_value, trial.setting.values()),
-        with_interval(trial.value, None),
+        format_with_interval(trial.value, None),
         spread,
         *(errors or [verdict or ""])[:1],
     ]
