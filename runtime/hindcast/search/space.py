@@ -119,8 +119,8 @@ def choose_settings(search_space: SearchSpace, trials: int | None, seed: int) ->
             )
         return [
             dict(zip(search_space, values, strict=True))
-            for values in itertools.product(*search_space.values())
-        ]  # type: ignore[arg-type]
+            for values in itertools.product(*search_space.values())  # type: ignore[arg-type]
+        ]
     if not ranges and trials > num_combinations:
         raise SpecError(
             f"--trials is {trials}, but the values have only {plural(num_combinations, 'combination')}: omit --trials "
