@@ -1,4 +1,4 @@
-"""`hindcast status` of statuses made by the operator's plan: each is explained with its next steps."""
+"""`hindcast status` explains every status that the operator's plan produces, with its next steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINING = "OfflineTraining/cartpole-bc"
 PATCH = "kubectl patch offlinetraining cartpole-bc -n rl --type merge -p"
 RECORDING = "hindcast status OfflineRecording/cartpole -n rl"
 
-# Fixture -> the commands that it offers, in order; none if the user can only wait.
+# Name of a status -> beginnings of the commands to suggest, in order; none if the user can only wait.
 COMMANDS: dict[str, list[str]] = {
     "Fresh": ["kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast"],
     "Pending": ["kubectl get pods"],
