@@ -1,4 +1,4 @@
-"""The settings that a search tries, and errors that are found before anything is trained."""
+"""The settings that a search tries, and errors that it raises before it trains."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def make_training(**fields: Any) -> OfflineTraining:
     return training("runs", "data", **{"evaluation": {"offline": EVALUATION}, **fields})
 
 
-def refusal_of(over: SearchSpace, resource: OfflineTraining | None = None, **options: Any) -> str:
+def refusal_message(
+    search_space: SearchSpace, resource: OfflineTraining | None = None, **options: Any
+) -> str:
     arguments = {"trials": None, "seeds": 1, "by": None, "confirm": None, **options}
     with pytest.raises(SpecError) as error:
-        plan_search(resource or make_training(), over, **arguments).trainings("runs")
+        plan_search(resource or make_training(), search_space, **arguments).trainings("runs")
     return str(error.value)
 
 
@@ -73,10 +75,14 @@ def test_values_are_combined_in_order() -> None:
 
 
 def test_draws_are_seeded_and_more_draws_extend_fewer() -> None:
-    over: dict[str, list[Any] | Range] = {"a": list(range(3)), "b": list(range(3))}
-    all_of_them = choose_settings(over, 9, seed=1)
-    assert sorted(all_of_them, key=str) == sorted(choose_settings(over, None, seed=1), key=str)
-    assert choose_settings(over, 4, seed=1) == all_of_them[:4] != choose_settings(over, 4, seed=2)
+    search_space: dict[str, list[Any] | Range] = {"a": list(range(3)), "b": list(range(3))}
+    all_settings = choose_settings(search_space, 9, seed=1)
+    assert sorted(all_settings, key=str) == sorted(choose_settings(search_space, None, seed=1), key=str)
+    assert (
+        choose_settings(search_space, 4, seed=1)
+        == all_settings[:4]
+        != choose_settings(search_space, 4, seed=2)
+    )
 
 
 def test_ranges_are_drawn_within_bounds() -> None:
@@ -93,11 +99,18 @@ def test_trials_are_trainings_named_by_number_and_seed() -> None:
     )
     trainings = plan.trainings("there")
     assert list(trainings) == [(1, 5), (1, 6), (2, 5), (2, 6)]
-    last = trainings[2, 6]
-    assert last.metadata.name == "trial-002-seed-6"
-    assert (last.spec.checkpoint.path, last.spec.seed, last.spec.config["lr"]) == ("there", 6, 0.2)
-    assert last.spec.offline is not None
-    assert (last.spec.offline.estimates, last.spec.offline.set_aside) == (["dr", "wis"], 0.2)
+    last_training = trainings[2, 6]
+    assert last_training.metadata.name == "trial-002-seed-6"
+    assert (last_training.spec.checkpoint.path, last_training.spec.seed, last_training.spec.config["lr"]) == (
+        "there",
+        6,
+        0.2,
+    )
+    assert last_training.spec.offline is not None
+    assert (last_training.spec.offline.estimates, last_training.spec.offline.set_aside) == (
+        ["dr", "wis"],
+        0.2,
+    )
 
 
 def test_list_entry_can_be_varied() -> None:
@@ -110,13 +123,13 @@ def test_list_entry_can_be_varied() -> None:
         by=None,
         confirm=None,
     )
-    assert [training_spec.spec.input[0].top for training_spec in plan.trainings("there").values()] == [
+    assert [trial_training.spec.input[0].top for trial_training in plan.trainings("there").values()] == [
         0.1,
         0.5,
     ]
 
 
-LOSS = {"by": "validationLoss"}
+BY_LOSS = {"by": "validationLoss"}
 SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{"sampler": {}}]}
 
 
@@ -166,7 +179,7 @@ SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{
 )
 def test_invalid_search_is_refused(over: SearchSpace, fields: dict[str, Any], message: str) -> None:
     evaluation = {"offline": {"input": ["o"]}} if fields is SAMPLER else {"offline": EVALUATION}
-    assert message in refusal_of(over, make_training(**{"evaluation": evaluation, **fields}))
+    assert message in refusal_message(over, make_training(**{"evaluation": evaluation, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -177,12 +190,12 @@ def test_invalid_search_is_refused(over: SearchSpace, fields: dict[str, Any], me
         ({"confirm": 1.0}, {}, "--confirm is 1, expected a share of the episodes below 1"),
         ({"seeds": 0}, {}, "--seeds is 0, expected at least 1"),
         (
-            LOSS,
+            BY_LOSS,
             {"over": {"algorithm": ["BC", "MARWIL"]}},
             "losses of different algorithms cannot be compared",
         ),
         (
-            LOSS,
+            BY_LOSS,
             {"stop": {"validationLoss": 1}, "evaluation": {"offline": {**EVALUATION, "interval": 1}}},
             "spec.stop.validationLoss cannot stop trials that are compared by their last loss",
         ),
@@ -200,7 +213,7 @@ def test_invalid_search_is_refused(over: SearchSpace, fields: dict[str, Any], me
 def test_invalid_options_are_refused(options: dict[str, Any], fields: dict[str, Any], message: str) -> None:
     over = fields.get("over", {"config.lr": [0.1, 0.2]})
     resource = make_training(**{name: value for name, value in fields.items() if name != "over"})
-    assert message in refusal_of(over, resource, **options)
+    assert message in refusal_message(over, resource, **options)
 
 
 RECORDING = """
