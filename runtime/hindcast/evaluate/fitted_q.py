@@ -28,9 +28,10 @@ from hindcast.pipeline.window import WindowData
 
 @dataclass(frozen=True, kw_only=True)
 class FittedQOptions(FitOptions):
-    """Options of fitted Q evaluation; see also `FitOptions`.
+    """Options of fitted Q evaluation.
 
     Attributes:
+        updates, hiddens: see `FitOptions`.
         members: number of models fitted in parallel, each to a resample of the episodes. Their spread shows how much
             the fit depends on the sample of episodes.
         tau: update rate of the target networks.

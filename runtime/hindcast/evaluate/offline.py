@@ -250,7 +250,12 @@ class _Evaluation:
     """One policy evaluated on recorded episodes; each quantity is computed on first use.
 
     Attributes:
+        target: the policy.
+        window: the episodes, with the policy's outputs if it is recurrent.
         behaviour: result of `OfflineEvaluator._behaviour_logp`; None without ratios.
+        options: options of the evaluation.
+        check: see `Check`.
+        critic: critic for signals; None without one.
     """
 
     target: TargetPolicy

@@ -95,7 +95,7 @@ def choose_settings(search_space: SearchSpace, trials: int | None, seed: int) ->
     """Return the settings of all trials in order.
 
     Args:
-        over: values or ranges by path; at least one path.
+        search_space: values or ranges by path; at least one path.
         trials: number of draws; None for every combination of the values. A larger number begins with the same draws.
         seed: seed of the draws.
 

@@ -79,6 +79,7 @@ class Explanation:
     """Everything that one screen shows about a resource.
 
     Attributes:
+        kind, name, namespace: identity of the resource.
         state: state that the operator reports, or `Unseen`.
         since: time at which it entered that state; None if unknown.
         reason: reason in one word; None before the operator has processed the resource.

@@ -27,7 +27,7 @@ def log_path(resource: Resource, job_name: str) -> str:
 
     Args:
         resource: the resource with absolute paths, at the attempt's revision.
-        child: name of the attempt's RayJob.
+        job_name: name of the attempt's RayJob.
     """
     if isinstance(resource, OfflineTraining):
         folder = run_folder(resource)
@@ -41,7 +41,7 @@ def read_stored_log(resource: Resource, job_name: str) -> bytes:
 
     Args:
         resource: the resource with absolute paths, at the attempt's revision.
-        child: name of the attempt's RayJob.
+        job_name: name of the attempt's RayJob.
 
     Raises:
         UserError: the log cannot be read from here; the message names its location and how to get it.
