@@ -144,9 +144,8 @@ def test_estimate_without_any_weight_is_nan() -> None:
 def test_effective_episodes_of_equal_and_missing_weights() -> None:
     assert effective_episodes(np.ones(5)) == pytest.approx(5.0)
     assert effective_episodes(np.array([1e200, 1e200, 0.0])) == pytest.approx(2.0)
-    assert effective_episodes(np.full(100, 1e-3)) == pytest.approx(
-        0.1
-    )  # episodes of large weight are missing
+    # The mean weight is 0.001 instead of 1: episodes of large weight are missing.
+    assert effective_episodes(np.full(100, 1e-3)) == pytest.approx(0.1)
 
 
 def test_long_products_of_ratios_neither_overflow_nor_vanish() -> None:
@@ -199,9 +198,8 @@ def test_missing_weights_widen_intervals() -> None:
 
 def test_interval_of_few_heavy_episodes_is_wide() -> None:
     even = jackknife_interval(0.0, np.full(50, 1.0), 0.9)
-    heavy = jackknife_interval(
-        0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9
-    )  # the same variance, of one episode
+    # The same variance, caused by a single episode.
+    heavy = jackknife_interval(0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9)
     assert even == pytest.approx((-12.0, 12.0), abs=0.1)
     assert heavy == pytest.approx((-44.2, 44.2), abs=0.1)
     assert jackknife_interval(1.0, np.zeros(5), 0.9) == (1.0, 1.0)

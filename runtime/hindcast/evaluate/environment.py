@@ -109,7 +109,7 @@ class EnvEvaluator:
         return [range(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 
     def __call__(self, policy: Actor, seed: int, episodes: range | None = None) -> EnvReport:
-        """Play all episodes, or those with the indices in `episodes`; the same seed gives the same episodes."""
+        """Play all episodes, or only the indices in `episodes`; the same seed gives the same episodes."""
         runner = EnvRunner(
             self._environment,
             policy,

@@ -24,7 +24,7 @@ def resample_counts(num_episodes: int, num_resamples: int, seed: int) -> F64:
 
 
 def interval_of_mean(values: F64, level: float = 0.9, num_resamples: int = 1000, seed: int = 0) -> Interval:
-    """Return the bootstrap interval of the mean of `[N]` values; deterministic for a seed."""
+    """Return the bootstrap interval of the mean of `[N]` values; NaN if a value is not finite."""
     means = resample_counts(len(values), num_resamples, seed)[1:] @ values / len(values)
     return percentile_interval(means, level) or (np.nan, np.nan)
 
@@ -76,9 +76,17 @@ def jackknife_interval(
 def student_interval(
     value: float, error: float, level: float, degrees_of_freedom: int, margin: float = 0.0
 ) -> Interval | None:
-    """Return Student's interval of a mean with the standard error `error`, wider by `margin` on each side.
+    """Return Student's interval of a mean.
 
-    Returns None without a degree of freedom, such as for a single value.
+    Args:
+        value: the mean.
+        error: its standard error.
+        level: confidence level.
+        degrees_of_freedom: degrees of freedom of the standard error.
+        margin: width to add on each side.
+
+    Returns:
+        The interval; None without a degree of freedom, such as for the mean of a single value.
     """
     if degrees_of_freedom < 1:
         return None

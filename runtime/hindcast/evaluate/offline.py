@@ -266,6 +266,7 @@ class _Evaluation:
     critic: Critic | None
 
     def report(self) -> OfflineReport:
+        """Compute the report."""
         named_estimates = {name: self._estimate(name) for name in self._resampled_estimates}
         behaviour = named_estimates.pop("behaviour")
         return OfflineReport(

@@ -1,6 +1,6 @@
 """The visual style of all pictures: a figure with its finding as title, in a light and a dark theme.
 
-The colours are those of Okabe and Ito (2008), distinguishable with any colour vision; the dark theme has lighter
+The colours are from Okabe and Ito (2008), distinguishable with any colour vision; the dark theme has lighter
 variants. Figures are built from matplotlib's objects alone, without pyplot and its global state.
 """
 

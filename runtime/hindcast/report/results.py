@@ -71,6 +71,7 @@ class ResultsLog:
         self._tensorboard.write(result[ITERATION], dict(flatten(result)))
 
     def close(self) -> None:
+        """Join the parts into one file, if the folder is on an object store."""
         if not self._file.is_local:
             self._join()
 

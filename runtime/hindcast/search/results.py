@@ -93,7 +93,7 @@ class Search:
     Attributes:
         folder: folder of the search.
         metric: metric by which the trials are compared: the name of an estimate, or `validationLoss`.
-        trials: the trials, best first; those without a value last.
+        trials: the trials, best first; trials without a value last.
         training: resource of the best run; None if no trial has a value.
         confirmation: evaluation of the best run's checkpoint; None if no episodes were set aside.
         report: path of the HTML report.

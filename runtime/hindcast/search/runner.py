@@ -116,6 +116,7 @@ class _SearchRunner:
         }
 
     def execute(self) -> Search:
+        """Run all trials, evaluate the winner, and write `search.json` and the page."""
         trainings = self._plan.trainings(str(self._folder))
         self._refuse_other_search()
         self._check_trials(trainings)

@@ -80,7 +80,7 @@ class PolicyClient:
     def log_action(
         self, episode_id: str, observation: Any, action: Any, action_logp: float | None = None
     ) -> None:
-        """Log an action that the application chose, with its log-probability.
+        """Log an action that the application chose; the arguments are those of `PolicyServer.log_action`.
 
         Raises:
             UserError: as `get_action`.
@@ -104,7 +104,7 @@ class PolicyClient:
     def end_episode(
         self, episode_id: str, observation: Any, *, terminated: bool = True, truncated: bool = False
     ) -> None:
-        """End an episode with its last observation.
+        """End an episode; the arguments are those of `EpisodeWriter.end_episode`.
 
         Raises:
             UserError: as `get_action`.

@@ -25,7 +25,7 @@ class Record:
     """A logged change of an episode.
 
     Attributes:
-        kind: what changes: the episode starts, gets an action or a reward ("returns"), or ends.
+        kind: the episode starts, gets an action, gets a reward ("returns"), or ends.
         episode: the episode's id.
         values: for "action", leaves of observation, action and outputs; for "end", leaves of the last observation.
         reward: for "returns", the reward.

@@ -133,35 +133,35 @@ class Cluster:
         )
 
     @contextmanager
-    def _translate_errors(self, what: str) -> Iterator[None]:
-        """Raise the client's exceptions as ClusterErrors, with `what` as the name of what is read."""
+    def _translate_errors(self, object_name: str) -> Iterator[None]:
+        """Raise the client's exceptions as ClusterErrors whose messages name the object that is read."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
             yield
         except ApiException as error:
-            raise _api_error(error, what, self.namespace, self._host) from error
+            raise _api_error(error, object_name, self.namespace, self._host) from error
         except (HTTPError, OSError) as error:
             raise _unreachable_error(self._host, str(getattr(error, "reason", None) or error)) from error
 
 
-def _api_error(error: Any, what: str, namespace: str, host: str) -> ClusterError:
+def _api_error(error: Any, object_name: str, namespace: str, host: str) -> ClusterError:
     if not error.status:  # TLS failed, so there was no response
         return _unreachable_error(host, str(error.reason))
     if error.status == 404:
-        return NotFound(f"{what} does not exist in namespace {namespace}")
+        return NotFound(f"{object_name} does not exist in namespace {namespace}")
     if error.status == 403:
         return Forbidden(
-            f"you lack the permission to read {what} in namespace {namespace}: ask its administrator for the role "
-            "view, or choose another user with --context"
+            f"you lack the permission to read {object_name} in namespace {namespace}: ask its administrator for the "
+            "role view, or choose another user with --context"
         )
     if error.status == 401:
         return ClusterError(
             f"the API server at {host} rejected your credentials: log in again, or choose another context with "
             "--context"
         )
-    return ClusterError(f"the API server refused to show {what}: {_api_message(error)}")
+    return ClusterError(f"the API server refused to show {object_name}: {_api_message(error)}")
 
 
 def _unreachable_error(host: str, reason: str) -> ClusterError:

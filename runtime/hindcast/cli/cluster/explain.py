@@ -65,6 +65,7 @@ class PoolRow:
 
     @property
     def num_ready(self) -> int:
+        """Number of ready pods."""
         return sum(pod.ready for pod in self.pods)
 
     @property

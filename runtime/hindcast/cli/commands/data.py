@@ -1,4 +1,4 @@
-"""`hindcast convert` and `hindcast data …`: create datasets from others."""
+"""`hindcast convert` and `hindcast data …`: create datasets from existing ones."""
 
 from typing import Annotated, Literal
 
