@@ -85,6 +85,7 @@ def make_run(attempt: int = 1, revision: int = 1, letter: str = "t", **fields: A
 
 
 def make_training(status: Raw | None = None, name: str = "clone", **spec: Any) -> Raw:
+    """Return a training; without a status, no operator has processed it."""
     return {
         "apiVersion": "hindcast.dev/v1alpha1",
         "kind": "OfflineTraining",
@@ -106,6 +107,7 @@ def make_training(status: Raw | None = None, name: str = "clone", **spec: Any) -
 
 
 def make_recording(status: Raw | None = None, **spec: Any) -> Raw:
+    """Return a recording; without a status, no operator has processed it."""
     resource = make_training(status, name="expert")
     resource["kind"] = "OfflineRecording"
     resource["spec"] = {
@@ -155,6 +157,7 @@ def make_pod(
     conditions: tuple[Raw, ...] = (),
     state: Raw | None = None,
 ) -> Raw:
+    """Return a pod of an attempt of revision 1."""
     return {
         "metadata": {
             "name": name or f"{owner}-t1-{attempt}-abcde-{pool}-x7k2p",

@@ -16,6 +16,7 @@ from support import WALK, make_policy
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Serve an empty cluster and select it in KUBECONFIG."""
     fake = FakeCluster()
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))

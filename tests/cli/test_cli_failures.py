@@ -174,5 +174,6 @@ def run_without_packages(packages: str, *arguments: object) -> subprocess.Comple
 def run_python(
     program: str, *arguments: object, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run a program in a new interpreter, in which Hindcast can be imported."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=ENVIRONMENT)

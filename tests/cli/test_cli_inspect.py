@@ -23,6 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def make_block(first_episode=0, **columns):
+    """Make two episodes of 10 and 30 steps with random columns."""
     rng = np.random.default_rng(first_episode)
     defaults = {
         "obs": rng.normal(size=(42, 3)).astype(np.float32),
@@ -41,6 +42,7 @@ def make_block(first_episode=0, **columns):
 
 
 def write_data(stem="s", block=None):
+    """Write a block as a file of the dataset `data`."""
     block = block or make_block()
     with BlockWriter(resolve("data"), DataSpec.from_block(block), stem) as writer:
         writer.write(block)

@@ -22,6 +22,7 @@ LOST_RUN = make_run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Serve a running training without pods and select the cluster in KUBECONFIG."""
     fake = FakeCluster()
     fake.add(make_training(running_status()))
     monkeypatch.setattr(live_log, "_POLL_SECONDS", 0.01)
@@ -39,6 +40,7 @@ def make_stored_training(folder: Path, *runs: dict, **spec: object) -> dict:
 
 
 def write_log(folder: Path, job_name: str, text: str, log_folder: str = "rl/runs/clone/r1/logs") -> Path:
+    """Write the log of an attempt below a storage root."""
     file = folder / log_folder / f"{job_name}.log"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)

@@ -15,6 +15,7 @@ RECORDING = "OfflineRecording/random-data"
 
 
 def make_progress(done, total=500.0, **metrics):
+    """Return the progress of a recording of 500 episodes."""
     return Progress(RECORDING, "Recording", done, total, "episodes", metrics)
 
 
@@ -28,6 +29,7 @@ class FakeClock:
 
 @pytest.fixture
 def clock(monkeypatch):
+    """Replace the clock of progress lines."""
     clock = FakeClock()
     monkeypatch.setattr(run_progress, "time", clock)
     return clock

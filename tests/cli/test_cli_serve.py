@@ -19,6 +19,7 @@ from support import WALK, make_policy
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a policy and return its folder."""
     folder = tmp_path_factory.mktemp("served") / "policy"
     make_policy(WALK).save(folder)
     return folder

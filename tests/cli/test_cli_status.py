@@ -17,6 +17,7 @@ from hindcast.cli.commands import status as status_command
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Serve a running training with two pods, an unprocessed recording and a pod of another training."""
     fake = FakeCluster()
     fake.add(make_training(running_status()))
     fake.add(make_recording())

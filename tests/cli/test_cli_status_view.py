@@ -37,6 +37,7 @@ PODS = [
 
 
 def render_text(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, width: int = 120) -> str:
+    """Return the screen of a resource as text, as it was at NOW."""
     explanation = explain(resource, pods or [], NOW)
     console = Console(file=io.StringIO(), width=width, color_system=None)
     for view in render_explanation(explanation, next_steps(explanation)):
@@ -51,11 +52,13 @@ def render_text(resource: dict[str, Any], pods: list[dict[str, Any]] | None = No
 def waiting_status(
     state: str, reason: str, message: str, *other_conditions: dict[str, Any], **status: Any
 ) -> dict[str, Any]:
+    """Return a status that is not ready for a reason."""
     ready = make_condition("Ready", False, reason, message)
     return {"state": state, "message": message, "conditions": [ready, *other_conditions], **status}
 
 
 def finished_status(state: str, reason: str, message: str, **status: Any) -> dict[str, Any]:
+    """Return the status of a training that succeeded or failed in its first attempt."""
     is_success = state == "Succeeded"
     end_time = "2026-11-21T06:05:00Z"
     return running_status(

@@ -14,6 +14,7 @@ TWO_ITERATIONS = '{"training_iteration": 2}'
 
 
 def spec_of_dry_run(hindcast, *arguments):
+    """Return the spec of the resource that `hindcast train ARGUMENTS --dry-run` prints."""
     result = hindcast("train", *arguments, "--dry-run", "--json")
     assert result.code == 0, result.err
     return json.loads(result.out)["spec"]

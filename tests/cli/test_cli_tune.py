@@ -22,6 +22,7 @@ spec:
 
 @pytest.fixture
 def training_folder(walks, tmp_path, monkeypatch):
+    """Return an empty current folder with `tuned.yaml`, a training on `walks`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text(TRAINING.replace("WALKS", str(walks)))
     return tmp_path

@@ -85,13 +85,16 @@ class TabularMdp:
 
     @property
     def target_return(self) -> float:
+        """Expected discounted return of the target."""
         return self.chain.target_return
 
     def make_policy(self) -> Policy:
+        """Return the target as a policy."""
         action_probs = np.stack([1 - self.chain.target, self.chain.target])
         return make_linear_policy(self.spaces, np.log(np.tile(action_probs, self.chain.num_steps)))
 
     def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
+        """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
         columns = self.play_columns(num_episodes, seed)
         if not logp:
             del columns["action_logp"]
@@ -121,16 +124,19 @@ class ContinuousMdp:
 
     @property
     def target_return(self) -> float:
+        """Expected discounted return of the target."""
         step_reward = 3.0 - (np.square(self.target - self.goal).mean() + self.deviation**2)
         return float(sum(self.gamma**t for t in range(self.num_steps)) * step_reward)
 
     def make_policy(self) -> Policy:
+        """Return the target as a policy."""
         log_deviation = np.full(self.num_states, math.log(self.deviation))
         return make_linear_policy(
             self.spaces, np.tile(np.stack([self.target, log_deviation]), self.num_steps)
         )
 
     def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
+        """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
         rng = np.random.default_rng(seed)
         states = rng.integers(0, self.num_states, (num_episodes, self.num_steps))
         obs = one_hot(states + self.num_states * np.arange(self.num_steps), self.num_states * self.num_steps)

@@ -37,6 +37,7 @@ def make_evidence(
 
 
 def estimate_once(episodes_evidence: Evidence, clip: float | None = None) -> dict[str, float]:
+    """Return the estimates of the episodes themselves, without resamples."""
     values = compute_estimates(
         replace(episodes_evidence, clip=clip), np.ones((1, len(episodes_evidence.length)))
     )

@@ -29,6 +29,7 @@ MDPS = {"tabular": TabularMdp, "continuous": ContinuousMdp}
 
 
 def make_options(mdp: TabularMdp | ContinuousMdp, seed: int = 0, **changes: object) -> OfflineOptions:
+    """Return options with the discount of the MDP and small models."""
     gamma = mdp.chain.gamma if isinstance(mdp, TabularMdp) else mdp.gamma
     defaults = {"gamma": gamma, "explore": True, "resamples": 200, "seed": seed, "fit": FIT, "clone": CLONE}
     return OfflineOptions(**defaults | changes)  # type: ignore[arg-type]
@@ -37,6 +38,7 @@ def make_options(mdp: TabularMdp | ContinuousMdp, seed: int = 0, **changes: obje
 def evaluate_recording(
     mdp: TabularMdp | ContinuousMdp, folder: Path, seed: int, *, logp: bool
 ) -> OfflineReport:
+    """Record 300 episodes of the behaviour and evaluate the target on them."""
     data = mdp.record(folder, 300, seed, logp=logp)
     return evaluate_offline(mdp.make_policy(), data, "data", make_options(mdp, seed))
 

@@ -50,6 +50,7 @@ class CueModule(RLModule):
 
 
 def make_cue_policy() -> Policy:
+    """Return a policy with a `CueModule`."""
     model = ModelSpec()
     preprocessing = Preprocessing.from_specs(*SPACES, model, EnvironmentSpec(id="Cue-v0"))
     return Policy(CueModule(*SPACES, model).eval(), preprocessing, *SPACES)

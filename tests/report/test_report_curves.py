@@ -10,6 +10,7 @@ from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_m
 
 
 def make_result(iteration, *, loss=0.5, mean_return=None, weights_iteration=None, **other_fields):
+    """Return the result of an iteration; with `mean_return`, it includes an evaluation."""
     line = {
         "training_iteration": iteration,
         "num_env_steps_trained_lifetime": 1000 * iteration,

@@ -55,6 +55,7 @@ CHECKPOINT = "runs/clone/r1/checkpoints/checkpoint-000000120"
 
 @pytest.fixture
 def resources(tmp_path, monkeypatch):
+    """Return the recording and the training of RESOURCES; the current folder is otherwise empty."""
     monkeypatch.chdir(tmp_path)
     Path("resources.yaml").write_text(RESOURCES)
     return [entry.resource for entry in load_resources("resources.yaml")]
@@ -97,6 +98,7 @@ def write_dataset(folder="data", action_space=None, num_episodes=40):
 
 
 def write_results(path, returns=(100.0, 300.0, 460.0)):
+    """Write `results.jsonl` with an iteration for each mean return; return its lines."""
     lines = [
         {
             "training_iteration": i,

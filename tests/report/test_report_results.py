@@ -24,6 +24,7 @@ def make_result(iteration: int, loss: float = 0.5) -> dict[str, Any]:
 
 
 def read_scalars(folder: Path, name: str) -> list[tuple[int, float]]:
+    """Return (step, value) of a scalar in TensorBoard's event files."""
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars(name)]

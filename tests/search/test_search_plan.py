@@ -27,6 +27,7 @@ def make_training(**fields: Any) -> OfflineTraining:
 def refusal_message(
     search_space: SearchSpace, resource: OfflineTraining | None = None, **options: Any
 ) -> str:
+    """Return the error with which a search is refused."""
     arguments = {"trials": None, "seeds": 1, "by": None, "confirm": None, **options}
     with pytest.raises(SpecError) as error:
         plan_search(resource or make_training(), search_space, **arguments).trainings("runs")
@@ -237,6 +238,7 @@ def test_search_requires_exactly_one_training(tmp_path: Path) -> None:
 
 
 def make_trial(number: int, *values: float | None) -> Trial:
+    """Make a trial with a run for each value."""
     return Trial(number, {"a": number}, tuple(Run(seed, "there", value) for seed, value in enumerate(values)))
 
 

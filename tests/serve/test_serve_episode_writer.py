@@ -32,6 +32,7 @@ def read_log(path: object) -> Block:
 
 
 def log_episode(writer: EpisodeWriter, episode: str, num_steps: int, *, should_end: bool = True) -> None:
+    """Log an episode whose reward at step t is t."""
     writer.start_episode(episode)
     for t in range(num_steps):
         writer.log_action(episode, [0.0, t / 100], t % 3, action_logp=np.float32(-1.0))
@@ -269,6 +270,7 @@ def test_object_store_keeps_flushed_records(memory: str) -> None:
 
 
 def check_refusal(path: Path, mistake: Any, sentence: str) -> None:
+    """Check that a mistake raises a DataError of one line and that the log does not change."""
     with EpisodeWriter(path, **SPACES) as writer:
         log_episode(writer, "a", 2, should_end=False)
         with pytest.raises(DataError, match=re.escape(sentence)) as error_info:

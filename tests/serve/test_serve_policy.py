@@ -37,12 +37,14 @@ def policy() -> Policy:
 
 @pytest.fixture
 def server(policy: Policy, tmp_path: Path) -> Iterator[PolicyServer]:
+    """Serve the policy in this process, with its log in `tmp_path / "log"`."""
     with PolicyServer(policy, tmp_path / "log", seed=0) as server:
         yield server
 
 
 @pytest.fixture
 def http_server(server: PolicyServer) -> Iterator[HttpServer]:
+    """Serve `server` over HTTP; requests may have 1,000 bytes."""
     with HttpServer(server, TOKEN, max_body_bytes=1000) as http_server:
         yield http_server
 
@@ -164,6 +166,7 @@ def test_composite_spaces_are_served_over_http(tmp_path: Path) -> None:
 
 
 def send_request(http_server: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:
+    """Send a POST with the right token; return status and document."""
     connection = http.client.HTTPConnection(http_server.host, http_server.port, timeout=10)
     headers = {
         "Authorization": f"Bearer {TOKEN}",

@@ -121,6 +121,7 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
 
 
 def _earlier_report(folder: Location, outcome: Outcome) -> str | None:
+    """Return the path of an existing report if nothing was done since it was written, else None."""
     report = folder.child(REPORT_FILE)
     return str(report) if outcome.state == "AlreadyFinished" and report.exists() else None
 
