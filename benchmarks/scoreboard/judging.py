@@ -12,14 +12,14 @@ from training import train_algorithm
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.datasets.opening import open_dataset
-from hindcast.evaluate.fitted_q import Fit
+from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
 from hindcast.models.policy import Policy
 from hindcast.record.runner import EnvRunner
 from hindcast.record.seeding import reset_seed
 
 GAMMA = 0.99
-FIT = Fit(updates=4_000, members=3, samples=2, hiddens=(64, 64))
+FIT = FittedQOptions(updates=4_000, members=3, samples=2, hiddens=(64, 64))
 """Smaller than the default, as the board's networks are."""
 
 SEED = 0

@@ -58,19 +58,20 @@ CHECKPOINT: Raw = {
 }
 
 
-def condition(
-    type_: str, holds: bool, reason: str, message: str = "", at: str = "2026-11-21T06:02:00Z"
+def make_condition(
+    type_: str, is_true: bool, reason: str, message: str = "", transition_time: str = "2026-11-21T06:02:00Z"
 ) -> Raw:
     return {
         "type": type_,
-        "status": "True" if holds else "False",
+        "status": "True" if is_true else "False",
         "reason": reason,
         "message": message,
-        "lastTransitionTime": at,
+        "lastTransitionTime": transition_time,
     }
 
 
-def run(attempt: int = 1, revision: int = 1, letter: str = "t", **fields: Any) -> Raw:
+def make_run(attempt: int = 1, revision: int = 1, letter: str = "t", **fields: Any) -> Raw:
+    """Return an entry of status.runs; `letter` is the kind's letter in the name of its RayJob."""
     return {
         "revision": revision,
         "attempt": attempt,
@@ -83,7 +84,8 @@ def run(attempt: int = 1, revision: int = 1, letter: str = "t", **fields: Any) -
     }
 
 
-def training(status: Raw | None = None, name: str = "clone", **spec: Any) -> Raw:
+def make_training(status: Raw | None = None, name: str = "clone", **spec: Any) -> Raw:
+    """Return a training; without a status, no operator has processed it."""
     return {
         "apiVersion": "hindcast.dev/v1alpha1",
         "kind": "OfflineTraining",
@@ -104,8 +106,9 @@ def training(status: Raw | None = None, name: str = "clone", **spec: Any) -> Raw
     }
 
 
-def recording(status: Raw | None = None, **spec: Any) -> Raw:
-    resource = training(status, name="expert")
+def make_recording(status: Raw | None = None, **spec: Any) -> Raw:
+    """Return a recording; without a status, no operator has processed it."""
+    resource = make_training(status, name="expert")
     resource["kind"] = "OfflineRecording"
     resource["spec"] = {
         "environment": {"id": "CartPole-v1"},
@@ -117,15 +120,20 @@ def recording(status: Raw | None = None, **spec: Any) -> Raw:
     return resource
 
 
-def running(**status: Any) -> Raw:
-    """Return the status of a training in its second attempt."""
-    lost_run = run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
+def running_status(**status: Any) -> Raw:
+    """Return the status of a training whose second attempt is running, after the first was lost."""
+    lost_run = make_run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
     lost_run |= {"endTime": "2026-11-21T06:01:05Z"}
-    second_run = run(2, retries=1, startTime="2026-11-21T06:01:30Z", firstReportTime="2026-11-21T06:02:00Z")
+    second_run = make_run(
+        2, retries=1, startTime="2026-11-21T06:01:30Z", firstReportTime="2026-11-21T06:02:00Z"
+    )
     return {
         "state": "Running",
         "message": "Attempt 2 is running: Training",
-        "conditions": [condition("Ready", True, "Running"), condition("ClusterReady", True, "ClusterReady")],
+        "conditions": [
+            make_condition("Ready", True, "Running"),
+            make_condition("ClusterReady", True, "ClusterReady"),
+        ],
         "rayJobName": "clone-t1-2",
         "progress": PROGRESS,
         "checkpoint": CHECKPOINT,
@@ -135,7 +143,7 @@ def running(**status: Any) -> Raw:
     }
 
 
-def pod(
+def make_pod(
     pool: str,
     name: str | None = None,
     *,
@@ -143,12 +151,13 @@ def pod(
     owner: str = "clone",
     attempt: int = 2,
     phase: str = "Running",
-    ready: bool = True,
+    is_ready: bool = True,
     node: str | None = "node-a",
     restarts: int = 0,
     conditions: tuple[Raw, ...] = (),
     state: Raw | None = None,
 ) -> Raw:
+    """Return a pod of an attempt of revision 1."""
     return {
         "metadata": {
             "name": name or f"{owner}-t1-{attempt}-abcde-{pool}-x7k2p",
@@ -164,7 +173,7 @@ def pod(
         "spec": {} if node is None else {"nodeName": node},
         "status": {
             "phase": phase,
-            "conditions": [{"type": "Ready", "status": str(ready)}, *conditions],
+            "conditions": [{"type": "Ready", "status": str(is_ready)}, *conditions],
             "containerStatuses": [{"name": "ray", "restartCount": restarts, "state": state or {}}],
         },
     }

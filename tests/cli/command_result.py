@@ -1,4 +1,4 @@
-"""The result of a call of the command line."""
+"""`CommandResult`: exit code, stdout and stderr of a command. `Hindcast`: the type of the fixture `hindcast`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ spec:
 
 @pytest.fixture
 def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hindcast:
-    """Return a function that runs `hindcast ARGUMENTS…` like `main` and returns exit code, stdout and stderr."""
+    """Return a function that runs `hindcast ARGUMENTS…` in this process and returns a `CommandResult`."""
 
     def call(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["hindcast", *map(str, arguments)])
@@ -49,7 +49,7 @@ def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a file with a small recording and a training on it into an empty current folder."""
+    """Write `resources.yaml`, with a small recording and a training on it, into an empty current folder."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "resources.yaml"
     file.write_text(RESOURCES)
@@ -58,17 +58,17 @@ def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run `resources.yaml` in a folder; return the folder."""
+    """Run the resources of `resources.yaml` in a new folder; return the folder."""
     from hindcast.api import load_resources
-    from hindcast.cli.progress import reporting
+    from hindcast.cli.progress import open_reporter
     from hindcast.cli.screen import Flags, Screen
     from hindcast.run.execute import execute
 
-    folder = tmp_path_factory.mktemp("carried_out")
+    folder = tmp_path_factory.mktemp("finished_run")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("resources.yaml").write_text(RESOURCES)
-        with reporting(Screen(Flags(quiet=True))) as reporter:
+        with open_reporter(Screen(Flags(quiet=True))) as reporter:
             execute(load_resources("resources.yaml"), reporter)
     return folder
 

@@ -1,4 +1,4 @@
-"""A small API server that answers the reads of `hindcast status` and `hindcast logs` from plain objects."""
+"""A small API server that answers the requests of `hindcast status` and `hindcast logs` from plain objects."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, urlparse
 Raw = dict[str, Any]
 
 NAMESPACE = "rl"
-_RESOURCES = re.compile(r"/apis/hindcast\.dev/v1alpha1/namespaces/(\w+)/(offline\w+)(?:/(.+))?$")
-_PODS = re.compile(r"/api/v1/namespaces/(\w+)/pods$")
-_LOG = re.compile(r"/api/v1/namespaces/(\w+)/pods/([^/]+)/log$")
+_RESOURCE_PATH = re.compile(r"/apis/hindcast\.dev/v1alpha1/namespaces/(\w+)/(offline\w+)(?:/(.+))?$")
+_PODS_PATH = re.compile(r"/api/v1/namespaces/(\w+)/pods$")
+_LOG_PATH = re.compile(r"/api/v1/namespaces/(\w+)/pods/([^/]+)/log$")
 
 
 class FakeCluster:
@@ -26,11 +26,11 @@ class FakeCluster:
     Attributes:
         resources: resources by (plural, name).
         pods: all pods.
-        logs: logs by (pod, container).
-        refusals: path pattern -> HTTP status of the answer.
-        installed: whether the CRDs exist.
-        changes: called before each read of a resource, with the number of earlier reads.
-        requests: paths and queries of all requests.
+        logs: text of the logs by (pod, container).
+        refusals: path pattern -> HTTP status with which matching requests are refused.
+        has_crds: True if the CRDs exist.
+        before_read: called before each read of a resource, with the number of earlier reads.
+        requests: paths and queries of all requests so far.
     """
 
     def __init__(self) -> None:
@@ -38,43 +38,45 @@ class FakeCluster:
         self.pods: list[Raw] = []
         self.logs: dict[tuple[str, str], str] = {}
         self.refusals: dict[str, int] = {}
-        self.installed = True
-        self.changes: Callable[[int], None] = lambda reads: None
+        self.has_crds = True
+        self.before_read: Callable[[int], None] = lambda reads: None
         self.requests: list[str] = []
-        self._reads = 0
+        self._num_reads = 0
 
     def add(self, resource: Raw) -> Raw:
+        """Add a resource, or replace the one with its name; return it."""
         plural = f"{resource['kind'].lower()}s"
         self.resources[plural, resource["metadata"]["name"]] = resource
         return resource
 
     def answer(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
+        """Return HTTP status and content of the answer: a log's text, or a document."""
         self.requests.append(path + "".join(f" {name}={value}" for name, value in query.items()))
         for pattern, status in self.refusals.items():
             if re.search(pattern, path):
                 return status, {"message": f"refused with {status}"}
-        if match := _RESOURCES.match(path):
-            return self._resource(*match.groups())
-        if match := _PODS.match(path):
+        if match := _RESOURCE_PATH.match(path):
+            return self._answer_resource(*match.groups())
+        if match := _PODS_PATH.match(path):
             return 200, {
                 "items": [pod for pod in self.pods if _matches_selector(pod, query["labelSelector"])]
             }
-        if match := _LOG.match(path):
+        if match := _LOG_PATH.match(path):
             log = self.logs.get((match[2], query["container"]))
             return (404, {"message": f'pods "{match[2]}" not found'}) if log is None else (200, log)
         return 404, {"message": "the server could not find the requested resource"}
 
-    def _resource(self, namespace: str, plural: str, name: str | None) -> tuple[int, Any]:
+    def _answer_resource(self, namespace: str, plural: str, name: str | None) -> tuple[int, Any]:
         is_known_namespace = namespace == NAMESPACE
-        if not self.installed:
+        if not self.has_crds:
             return 404, {"message": "the server could not find the requested resource"}
         if name is None:
             items = [
                 entry for (kind, _), entry in self.resources.items() if kind == plural and is_known_namespace
             ]
             return 200, {"items": items}
-        self.changes(self._reads)
-        self._reads += 1
+        self.before_read(self._num_reads)
+        self._num_reads += 1
         resource = self.resources.get((plural, name)) if is_known_namespace else None
         return (404, {"message": f'"{name}" not found'}) if resource is None else (200, resource)
 
@@ -85,8 +87,8 @@ def _matches_selector(pod: Raw, selector: str) -> bool:
 
 
 @contextmanager
-def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
-    """Serve the cluster and write a kubeconfig for it; yield its address."""
+def serve_cluster(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
+    """Run an API server with the cluster's content and write a kubeconfig for it; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -108,7 +110,7 @@ def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
-    kubeconfig.write_text(json.dumps(config(address)))
+    kubeconfig.write_text(json.dumps(make_kubeconfig(address)))
     try:
         yield address
     finally:
@@ -117,8 +119,8 @@ def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
         thread.join()
 
 
-def config(address: str) -> Raw:
-    """Return a kubeconfig with two contexts: `here`, and `there`, where nothing listens."""
+def make_kubeconfig(address: str) -> Raw:
+    """Return a kubeconfig with two contexts: `here` with this address, and `there`, where no server listens."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -8,7 +8,7 @@ import pytest
 
 from hindcast.api import load_resources
 from hindcast.cli.commands.run import DEMO_FILE
-from hindcast.cli.dataset_view import BAR_WIDTH, bar
+from hindcast.cli.dataset_view import BAR_WIDTH, draw_bar
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
@@ -30,11 +30,11 @@ CARTPOLE_CLASS = "gymnasium.envs.classic_control:CartPoleEnv"
         (["evaluate", RUN_FOLDER, "--episodes", "2"], {"checkpoint", "environment", "episode_return_mean"}),
     ],
 )
-@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("flag_position", ["before", "after"])
 def test_json_flag_before_or_after_command_prints_one_document(
-    hindcast, finished_folder, arguments, keys, place
+    hindcast, finished_folder, arguments, keys, flag_position
 ):
-    result = hindcast("--json", *arguments) if place == "before" else hindcast(*arguments, "--json")
+    result = hindcast("--json", *arguments) if flag_position == "before" else hindcast(*arguments, "--json")
     assert result.code == 0, result.err
     assert result.out.count("\n") == 1
     assert keys <= json.loads(result.out).keys()
@@ -173,9 +173,9 @@ def test_evaluate_is_reproducible_and_seeded(hindcast, finished_folder):
     assert returns == repeated_returns != other_returns
 
 
-@pytest.mark.parametrize("below", ["", "checkpoints"])
-def test_evaluate_of_run_folder_uses_best_checkpoint(hindcast, finished_folder, below):
-    result = hindcast("evaluate", Path(RUN_FOLDER, below), "--episodes", "1")
+@pytest.mark.parametrize("subfolder", ["", "checkpoints"])
+def test_evaluate_of_run_folder_uses_best_checkpoint(hindcast, finished_folder, subfolder):
+    result = hindcast("evaluate", Path(RUN_FOLDER, subfolder), "--episodes", "1")
     assert result.code == 0, result.err
     assert result.out.startswith("CartPole-v1, 1 episode: return ")
     assert f"checkpoint: {RUN_FOLDER}/checkpoints/checkpoint-" in result.out
@@ -246,11 +246,11 @@ def test_evaluate_refuses_unusable_checkpoint_or_environment(
 
 def test_evaluate_without_known_environment_requires_env(hindcast, finished_folder, tmp_path):
     checkpoint = next(Path(RUN_FOLDER, "checkpoints").glob("checkpoint-*"))
-    alone = tmp_path / "alone"
-    (alone / "module").mkdir(parents=True)
+    folder = tmp_path / "module_only"
+    (folder / "module").mkdir(parents=True)
     for file in (checkpoint / "module").iterdir():
-        (alone / "module" / file.name).write_bytes(file.read_bytes())
-    result = hindcast("evaluate", alone / "module")
+        (folder / "module" / file.name).write_bytes(file.read_bytes())
+    result = hindcast("evaluate", folder / "module")
     assert result.code == 2
     assert "--env" in result.err
 
@@ -260,13 +260,13 @@ def entries_to_run(monkeypatch):
     """Collect the resources that `demo` and `run` would execute."""
     entries = []
 
-    def carry_out(new_entries, reporter):
+    def collect_entries(new_entries, reporter):
         entries.extend(new_entries)
         outcomes = [Outcome("OfflineTraining/x", "Succeeded", "return 475", "runs", "runs/report.html")]
         reporter.finished(outcomes[0])
         return outcomes
 
-    monkeypatch.setattr(execute_module, "execute", carry_out)
+    monkeypatch.setattr(execute_module, "execute", collect_entries)
     return entries
 
 
@@ -304,7 +304,7 @@ def test_demo_training_has_fewer_than_25_lines():
 
 
 def test_bar_length_grows_with_share():
-    assert bar(0) == ""
-    assert bar(1) == "█" * BAR_WIDTH
-    assert len(bar(0.5)) == BAR_WIDTH // 2
-    assert bar(1e-6) == "▏"
+    assert draw_bar(0) == ""
+    assert draw_bar(1) == "█" * BAR_WIDTH
+    assert len(draw_bar(0.5)) == BAR_WIDTH // 2
+    assert draw_bar(1e-6) == "▏"

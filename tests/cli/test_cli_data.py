@@ -1,3 +1,5 @@
+"""`hindcast convert` and `hindcast data`: results, refusals, interruption."""
+
 import json
 import os
 import signal
@@ -29,8 +31,8 @@ def test_convert_prints_summary(hindcast, recording_path):
 
 def test_convert_json_has_counts_bytes_and_checksum(hindcast, recording_path):
     results = []
-    for form in ("MessagePack", "SampleBatch", "SampleBatch"):
-        result = hindcast("convert", recording_path, form, "--to", form, "--json")
+    for layout in ("MessagePack", "SampleBatch", "SampleBatch"):
+        result = hindcast("convert", recording_path, layout, "--to", layout, "--json")
         assert result.code == 0, result.err
         results += json.loads(result.out)["written"]
     assert [written_dataset["state"] for written_dataset in results] == [
@@ -94,19 +96,21 @@ def test_data_commands_write_expected_episodes(hindcast, recording_path):
     ],
 )
 def test_invalid_options_are_refused_in_one_sentence(hindcast, recording_path, arguments, code, sentence):
-    result = hindcast(*(str(part).replace("DATA", str(recording_path)) for part in arguments), "-q")
+    result = hindcast(*(argument.replace("DATA", str(recording_path)) for argument in arguments), "-q")
     assert (result.code, result.err.count("\n")) == (code, 1), result.err
     assert sentence in result.err
     assert not Path("out").exists() or not list(Path("out").glob("*.parquet"))
 
 
-@pytest.mark.parametrize(("char", "option_value"), [(";", ";"), ("\t", '"\\t"'), ("|", "|")])
-def test_csv_with_other_delimiter_names_option_that_reads_it(hindcast, recording_path, char, option_value):
-    lines = [
+@pytest.mark.parametrize(("delimiter", "option_value"), [(";", ";"), ("\t", '"\\t"'), ("|", "|")])
+def test_csv_with_other_delimiter_names_option_that_reads_it(
+    hindcast, recording_path, delimiter, option_value
+):
+    rows = [
         ("eps_id", "t", "obs", "actions", "rewards"),
-        *((e, t, t / 7, t % 2, 1) for e in "ab" for t in range(5)),
+        *((episode_id, t, t / 7, t % 2, 1) for episode_id in "ab" for t in range(5)),
     ]
-    Path("steps.csv").write_text("\n".join(char.join(map(str, line)) for line in lines))
+    Path("steps.csv").write_text("\n".join(delimiter.join(map(str, line)) for line in rows))
     refusal = hindcast("inspect", "steps.csv", "--ignore-final-observation")
     assert refusal.code == 3
     assert f"(--read-option 'delimiter={option_value}')" in refusal.err
@@ -136,7 +140,7 @@ def test_split_that_fails_leaves_no_folders(hindcast, recording_path):
     assert hindcast("data", "split", recording_path, "a", "d", "-q").code == 0
 
 
-SLOW = """
+SLOW_PROGRAM = """
 import sys, time
 from hindcast.cli.main import main
 from hindcast.datasets.writer import BlockWriter
@@ -153,7 +157,7 @@ main()
 
 @pytest.mark.slow
 def test_convert_after_ctrl_c_resumes(hindcast, recording_path):
-    command = [sys.executable, "-c", SLOW, "convert", str(recording_path), "out", "-q"]
+    command = [sys.executable, "-c", SLOW_PROGRAM, "convert", str(recording_path), "out", "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"

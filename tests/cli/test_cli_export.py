@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_objects import running, training
+from cluster_objects import make_training, running_status
 from command_result import Hindcast
-from fake_cluster import FakeCluster, serving
+from fake_cluster import FakeCluster, serve_cluster
 
 from hindcast import Policy
 from support import WALK, make_policy
@@ -16,10 +16,11 @@ from support import WALK, make_policy
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Serve an empty cluster and select it in KUBECONFIG."""
     fake = FakeCluster()
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with serving(fake, tmp_path / "kubeconfig"):
+    with serve_cluster(fake, tmp_path / "kubeconfig"):
         yield fake
 
 
@@ -28,7 +29,9 @@ def test_export_of_cluster_training_uses_best_checkpoint(
 ) -> None:
     policy = make_policy(WALK)
     policy.save(tmp_path / "best")
-    cluster.add(training(running(checkpoint={"path": "/gone", "bestPath": str(tmp_path / "best")})))
+    cluster.add(
+        make_training(running_status(checkpoint={"path": "/gone", "bestPath": str(tmp_path / "best")}))
+    )
     result = hindcast("export", "training/clone", str(tmp_path / "out"), "--format", "safetensors")
     assert result.code == 0, result.err
     assert Policy.load(tmp_path / "out").digest == policy.digest
@@ -36,8 +39,8 @@ def test_export_of_cluster_training_uses_best_checkpoint(
 
 def test_export_from_cluster_volume_says_how_to_read_it(hindcast: Hindcast, cluster: FakeCluster) -> None:
     claim = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "runs"}}
-    resource = training(
-        running(checkpoint={"path": "/data/rl/clone/r1/checkpoints/c"}), cluster={"volumes": [claim]}
+    resource = make_training(
+        running_status(checkpoint={"path": "/data/rl/clone/r1/checkpoints/c"}), cluster={"volumes": [claim]}
     )
     cluster.add(resource)
     result = hindcast("export", "otr/clone", "out")
@@ -50,7 +53,7 @@ def test_export_from_cluster_volume_says_how_to_read_it(hindcast: Hindcast, clus
 
 
 def test_export_without_checkpoint_is_refused(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.add(training(running(checkpoint={})))
+    cluster.add(make_training(running_status(checkpoint={})))
     result = hindcast("export", "training/clone", "out")
     assert result.code != 0
     assert "OfflineTraining/clone has no policy yet: its state is Running. Run `hindcast status" in result.err

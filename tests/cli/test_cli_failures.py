@@ -1,3 +1,5 @@
+"""Failures of commands: messages, exit codes, tracebacks, missing extras."""
+
 import json
 import os
 import re
@@ -14,15 +16,17 @@ from hindcast.run import execute as execute_module
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(execute_module.__file__).parents[2])}
 
 
-def raising(error):
-    def carry_out(loaded, reporter):
+def make_raising_execute(error):
+    """Make a substitute for `execute` that raises the error."""
+
+    def execute(entries, reporter):
         raise error
 
-    return carry_out
+    return execute
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"),
+    ("error_class", "code"),
     [
         (errors.UserError, 1),
         (errors.SpecError, 2),
@@ -33,9 +37,11 @@ def raising(error):
     ],
 )
 def test_user_error_is_reported_in_one_sentence_with_its_exit_code(
-    hindcast, resources, monkeypatch, kind, code
+    hindcast, resources, monkeypatch, error_class, code
 ):
-    monkeypatch.setattr(execute_module, "execute", raising(kind("[red] the folder is full")))
+    monkeypatch.setattr(
+        execute_module, "execute", make_raising_execute(error_class("[red] the folder is full"))
+    )
     result = hindcast("run", resources)
     assert (result.code, result.out, result.err) == (code, "", "error: [red] the folder is full\n")
     assert code in EXIT_CODES
@@ -57,7 +63,7 @@ def test_invalid_option_value_names_value_and_expectation(hindcast, arguments, m
 
 
 def test_debug_adds_traceback(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(execute_module, "execute", raising(errors.DataError("no rows")))
+    monkeypatch.setattr(execute_module, "execute", make_raising_execute(errors.DataError("no rows")))
     result = hindcast("run", resources, "--debug")
     assert result.code == 3
     assert "Traceback (most recent call last)" in result.err
@@ -65,14 +71,14 @@ def test_debug_adds_traceback(hindcast, resources, monkeypatch):
 
 
 def test_json_failure_is_a_document(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(execute_module, "execute", raising(errors.DataError("no rows")))
+    monkeypatch.setattr(execute_module, "execute", make_raising_execute(errors.DataError("no rows")))
     result = hindcast("run", resources, "--json")
     assert json.loads(result.out) == {"error": {"type": "DataError", "message": "no rows", "exitCode": 3}}
     assert result.err == "error: no rows\n"
 
 
 def test_defect_saves_traceback_to_file(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(execute_module, "execute", raising(ZeroDivisionError("by zero")))
+    monkeypatch.setattr(execute_module, "execute", make_raising_execute(ZeroDivisionError("by zero")))
     result = hindcast("run", resources)
     assert result.code == 70
     assert result.err.startswith("error: this is a bug in Hindcast")
@@ -83,7 +89,7 @@ def test_defect_saves_traceback_to_file(hindcast, resources, monkeypatch):
 
 
 def test_defect_with_debug_prints_traceback_without_file(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(execute_module, "execute", raising(ZeroDivisionError("by zero")))
+    monkeypatch.setattr(execute_module, "execute", make_raising_execute(ZeroDivisionError("by zero")))
     result = hindcast("--debug", "run", resources)
     assert result.code == 70
     assert "Traceback" in result.err
@@ -92,7 +98,7 @@ def test_defect_with_debug_prints_traceback_without_file(hindcast, resources, mo
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), errors.Interrupted("stopped; run it again to go on")])
 def test_interruption_exits_with_130_without_error(hindcast, resources, monkeypatch, error):
-    monkeypatch.setattr(execute_module, "execute", raising(error))
+    monkeypatch.setattr(execute_module, "execute", make_raising_execute(error))
     result = hindcast("run", resources)
     assert result.code == 130
     assert "error" not in result.err
@@ -120,7 +126,7 @@ def test_invalid_command_line_is_reported_in_one_sentence(hindcast, arguments, m
 
 
 def test_missing_runtime_extra_is_named_with_install_command(resources):
-    result = without("torch", "run", resources)
+    result = run_without_packages("torch", "run", resources)
     assert result.returncode == 1
     assert result.stderr == (
         "error: hindcast run requires torch, which is not installed: pip install 'hindcast-rl[runtime]'\n"
@@ -128,15 +134,15 @@ def test_missing_runtime_extra_is_named_with_install_command(resources):
 
 
 def test_validate_works_without_the_runtime_extra(resources):
-    missing = ["torch", "ray", "pyarrow", "numpy", "gymnasium", "fsspec"]
-    result = without(",".join(missing), "validate", resources)
+    packages = ["torch", "ray", "pyarrow", "numpy", "gymnasium", "fsspec"]
+    result = run_without_packages(",".join(packages), "validate", resources)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("is valid") == 2
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["validate", "resources.yaml"], []])
 def test_help_and_validate_import_nothing_heavy(resources, arguments):
-    code = (
+    program = (
         "import sys; sys.argv = ['hindcast', *sys.argv[1:]]\n"
         "from hindcast.cli.main import main\n"
         "try: main()\n"
@@ -144,7 +150,7 @@ def test_help_and_validate_import_nothing_heavy(resources, arguments):
         "heavy = {'torch', 'ray', 'pyarrow', 'numpy', 'gymnasium', 'matplotlib'} & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy), file=sys.stderr)"
     )
-    result = python(code, *arguments, folder=resources.parent)
+    result = run_python(program, *arguments, folder=resources.parent)
     assert result.stderr.split("\n")[-3:] == ["EXIT 0", "HEAVY []", ""]
 
 
@@ -154,17 +160,20 @@ def test_closed_output_pipe_is_no_defect(resources):
     assert result.stderr == ""
 
 
-def without(packages: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line with packages (comma-separated) that cannot be imported."""
-    code = (
+def run_without_packages(packages: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process that cannot import some packages (names separated by commas)."""
+    program = (
         "import sys\n"
         "for name in sys.argv[1].split(','): sys.modules[name] = None\n"
         "sys.argv = ['hindcast', *sys.argv[2:]]\n"
         "from hindcast.cli.main import main; main()"
     )
-    return python(code, packages, *arguments)
+    return run_python(program, packages, *arguments)
 
 
-def python(code: str, *arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+def run_python(
+    program: str, *arguments: object, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a new interpreter, in which Hindcast can be imported."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=ENVIRONMENT)

@@ -15,15 +15,16 @@ from hindcast.storage.location import resolve
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Use an empty current folder and a separate cache."""
+def folder(tmp_path, monkeypatch):
+    """Return an empty folder, which is the current one and contains the cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
-def make_block(first=0, **columns):
-    rng = np.random.default_rng(first)
+def make_block(first_episode=0, **columns):
+    """Make two episodes of 10 and 30 steps with random columns."""
+    rng = np.random.default_rng(first_episode)
     defaults = {
         "obs": rng.normal(size=(42, 3)).astype(np.float32),
         "actions": rng.integers(0, 2, 40),
@@ -33,14 +34,15 @@ def make_block(first=0, **columns):
     return Block(
         columns={**defaults, **columns},
         length=np.array([10, 30]),
-        eps_id=np.array([f"e{first}", f"e{first + 1}"], object),
+        eps_id=np.array([f"e{first_episode}", f"e{first_episode + 1}"], object),
         t_started=np.zeros(2, np.int64),
         terminated=np.array([True, False]),
         truncated=np.array([False, True]),
     )
 
 
-def write(stem="s", block=None):
+def write_data(stem="s", block=None):
+    """Write a block as a file of the dataset `data`."""
     block = block or make_block()
     with BlockWriter(resolve("data"), DataSpec.from_block(block), stem) as writer:
         writer.write(block)
@@ -63,21 +65,21 @@ ZERO = np.zeros(40)
     ],
 )
 def test_strict_sets_exit_code(hindcast, rewards, flags, code, message):
-    write(block=make_block() if rewards is None else make_block(rewards=rewards))
+    write_data(block=make_block() if rewards is None else make_block(rewards=rewards))
     result = hindcast("inspect", "data", *flags)
     assert result.code == code
     assert message in result.err
     assert ("error: " in result.err) == bool(code)
 
 
-@pytest.mark.parametrize("block", [make_block(rewards=NAN), None])
-def test_json_with_failure_is_one_document(hindcast, here, block):
+@pytest.mark.parametrize("block", [make_block(rewards=NAN), None], ids=["not finite", "truncated files"])
+def test_json_with_failure_is_one_document(hindcast, folder, block):
     if block is not None:
-        write(block=block)
+        write_data(block=block)
     else:
-        write("a")
-        write("b", make_block(2))
-        for path in (here / "data").iterdir():
+        write_data("a")
+        write_data("b", make_block(2))
+        for path in (folder / "data").iterdir():
             path.write_bytes(path.read_bytes()[:-5])
     result = hindcast("inspect", "data", "--json", "--strict")
     (document,) = map(json.loads, result.out.splitlines())
@@ -87,10 +89,10 @@ def test_json_with_failure_is_one_document(hindcast, here, block):
     assert document["problems"][0]["severity"] == "error"
 
 
-def test_bad_files_are_listed_and_the_rest_is_inspected(hindcast, here):
+def test_damaged_files_are_listed_and_others_are_inspected(hindcast, folder):
     for i in range(14):
-        write(f"f{i:02}", make_block(2 * i))
-    for path in sorted((here / "data").iterdir())[:12]:
+        write_data(f"f{i:02}", make_block(2 * i))
+    for path in sorted((folder / "data").iterdir())[:12]:
         path.write_bytes(path.read_bytes()[:-5])
     result = hindcast("inspect", "data")
     assert result.code == 0, result.err
@@ -107,10 +109,10 @@ def test_bad_files_are_listed_and_the_rest_is_inspected(hindcast, here):
     assert hindcast("inspect", "data", "--strict").code == 3
 
 
-def test_only_bad_files_fails_after_listing_all(hindcast, here):
-    write("a")
-    write("b")
-    for path in (here / "data").iterdir():
+def test_inspect_of_only_damaged_files_lists_all_and_fails(hindcast, folder):
+    write_data("a")
+    write_data("b")
+    for path in (folder / "data").iterdir():
         path.write_bytes(b"")
     result = hindcast("inspect", "data")
     assert result.code == 3
@@ -118,7 +120,7 @@ def test_only_bad_files_fails_after_listing_all(hindcast, here):
     assert "data has 2 errors. First: data/a-000.parquet is empty" in result.err
 
 
-class Images(HTMLParser):
+class ImageParser(HTMLParser):
     def __init__(self, html):
         super().__init__()
         self.links, self.alts = [], []
@@ -130,19 +132,19 @@ class Images(HTMLParser):
         self.alts += [values["alt"]] if "alt" in values else []
 
 
-def test_html_page_is_self_contained(hindcast, here):
+def test_html_page_is_self_contained(hindcast, folder):
     block = make_block(rewards=ZERO)
-    write(block=block)
+    write_data(block=block)
     result = hindcast("inspect", "data", "--html", "deep/page.html", "--json")
     assert result.code == 0, result.err
     summary = json.loads(result.out)
-    html = (here / "deep" / "page.html").read_text()
-    assert [path.name for path in (here / "deep").iterdir()] == ["page.html"]
-    images = Images(html)
+    html = (folder / "deep" / "page.html").read_text()
+    assert [path.name for path in (folder / "deep").iterdir()] == ["page.html"]
+    images = ImageParser(html)
     assert images.links
     for link in images.links:
-        head, data = link.split(",")
-        assert head == "data:image/png;base64"
+        media_type, data = link.split(",")
+        assert media_type == "data:image/png;base64"
         assert base64.b64decode(data).startswith(b"\x89PNG")
     share = f"{100 * summary['coverage']['occupiedShare']:.0f} %"
     assert any(alt.startswith(f"Observations visit {share} of the grid's cells") for alt in images.alts)
@@ -153,7 +155,7 @@ def test_html_page_is_self_contained(hindcast, here):
     assert "hindcast inspect data --full --strict" in html
 
 
-def test_html_page_draws_ranges_of_bounded_spaces(hindcast, here):
+def test_html_page_draws_ranges_of_bounded_spaces(hindcast, folder):
     from gymnasium import spaces
 
     block = make_block()
@@ -161,18 +163,18 @@ def test_html_page_draws_ranges_of_bounded_spaces(hindcast, here):
     with BlockWriter(resolve("data"), spec, "s") as writer:
         writer.write(block)
     hindcast("inspect", "data", "--html", "page.html")
-    assert any("of their bounds" in alt for alt in Images((here / "page.html").read_text()).alts)
+    assert any("of their bounds" in alt for alt in ImageParser((folder / "page.html").read_text()).alts)
 
 
-def test_foreign_tables_are_prepared_with_notes(hindcast, here):
+def test_table_is_prepared_with_notes(hindcast, folder):
     rows = ["episode,step,x,y,act,rewards,done"]
     for episode in range(3):
         rows += [f"{episode},{t},{t / 7},{-t},{t % 2},1.0,{str(t == 4).lower()}" for t in range(5)]
     rows[1:] = rows[:0:-1]
-    (here / "table.csv").write_text("\n".join(rows) + "\n")
-    names = ["--schema", "eps_id=episode", "--schema", "t=step", "--schema", "actions=act"]
-    names += ["--schema", "obs=x", "--schema", "obs=y"]
-    result = hindcast("inspect", "table.csv", *names, "--ignore-final-observation", "--json")
+    (folder / "table.csv").write_text("\n".join(rows) + "\n")
+    schema_options = ["--schema", "eps_id=episode", "--schema", "t=step", "--schema", "actions=act"]
+    schema_options += ["--schema", "obs=x", "--schema", "obs=y"]
+    result = hindcast("inspect", "table.csv", *schema_options, "--ignore-final-observation", "--json")
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     assert (summary["episodes"], summary["timesteps"]) == (3, 15)
@@ -184,7 +186,7 @@ def test_foreign_tables_are_prepared_with_notes(hindcast, here):
 
 
 def test_invalid_options_are_refused(hindcast):
-    write()
+    write_data()
     result = hindcast("inspect", "data", "--schema", "obs")
     assert result.code == 2
     assert "--schema 'obs' does not have the form NAME=SOURCE_NAME" in result.err
@@ -204,9 +206,9 @@ def test_columns_not_requested_are_not_checked(hindcast):
     assert not [problem for problem in summary["problems"] if problem["severity"] == "error"]
 
 
-def test_file_that_is_not_parquet_does_not_hide_recording(hindcast, here):
-    write()
-    (here / "data" / "download.parquet").write_bytes(b"PK\x03\x04" + b"x" * 500)
+def test_file_that_is_not_parquet_does_not_hide_recording(hindcast, folder):
+    write_data()
+    (folder / "data" / "download.parquet").write_bytes(b"PK\x03\x04" + b"x" * 500)
     summary = json.loads(hindcast("inspect", "data", "--json").out)
     assert summary["episodes"] == 2
     errors = [problem for problem in summary["problems"] if problem["severity"] == "error"]
@@ -217,15 +219,15 @@ def test_file_that_is_not_parquet_does_not_hide_recording(hindcast, here):
 
 
 def test_many_dimensions_shows_evenly_spread_sample(hindcast):
-    write(block=make_block(obs=np.random.default_rng(0).normal(size=(42, 1000))))
+    write_data(block=make_block(obs=np.random.default_rng(0).normal(size=(42, 1000))))
     output = hindcast("inspect", "data").out
     assert "obs: 1,000 dimensions, 12 of them" in output
     assert re.search(r"^ +999 ", output, re.MULTILINE)
     assert "rewards float64," in " ".join(output.split())
 
 
-def test_bad_foreign_files_are_listed_and_the_rest_is_inspected(hindcast, here):
-    (here / "logs").mkdir()
+def test_damaged_json_files_are_listed_and_others_are_inspected(hindcast, folder):
+    (folder / "logs").mkdir()
     row = {
         "eps_id": "a",
         "t": 0,
@@ -236,9 +238,9 @@ def test_bad_foreign_files_are_listed_and_the_rest_is_inspected(hindcast, here):
         "terminateds": True,
     }
     for name in "abc":
-        (here / "logs" / f"{name}.json").write_text(json.dumps({**row, "eps_id": name}) + "\n")
+        (folder / "logs" / f"{name}.json").write_text(json.dumps({**row, "eps_id": name}) + "\n")
     for name in "ac":
-        with (here / "logs" / f"{name}.json").open("a") as file:
+        with (folder / "logs" / f"{name}.json").open("a") as file:
             file.write('{"eps_id": "cut\n')
     result = hindcast("inspect", "logs")
     assert result.code == 0
@@ -249,5 +251,5 @@ def test_bad_foreign_files_are_listed_and_the_rest_is_inspected(hindcast, here):
     result = hindcast("inspect", "logs", "--strict")
     assert result.code == 3
     assert "logs has 2 errors. First: logs/a.json" in " ".join(result.err.split())
-    (here / "logs" / "b.json").unlink()
+    (folder / "logs" / "b.json").unlink()
     assert hindcast("inspect", "logs").code == 3

@@ -1,4 +1,4 @@
-"""`hindcast logs`: from existing pods, after pods are deleted, from a folder."""
+"""`hindcast logs`: logs of existing pods, of deleted pods, and in a folder."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_objects import pod, recording, run, running, training
+from cluster_objects import make_pod, make_recording, make_run, make_training, running_status
 from command_result import Hindcast
-from fake_cluster import FakeCluster, serving
+from fake_cluster import FakeCluster, serve_cluster
 
 from hindcast.api import validate_resource
 from hindcast.cli.cluster import live_log
 from hindcast.cli.cluster.run_storage import log_path
 from hindcast.run.claim import log_file
 
-LOST_RUN = run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:01:00Z")
+LOST_RUN = make_run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:01:00Z")
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Serve a running training without pods and select the cluster in KUBECONFIG."""
     fake = FakeCluster()
-    fake.add(training(running()))
+    fake.add(make_training(running_status()))
     monkeypatch.setattr(live_log, "_POLL_SECONDS", 0.01)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with serving(fake, tmp_path / "kubeconfig"):
+    with serve_cluster(fake, tmp_path / "kubeconfig"):
         yield fake
 
 
-def stored_in(folder: Path, *runs: dict, **spec: object) -> dict:
-    """Return a training whose relative paths are in a folder of this machine."""
+def make_stored_training(folder: Path, *runs: dict, **spec: object) -> dict:
+    """Return a training with these attempts, whose storage root is a folder of this machine."""
     for entry in runs:
         entry["inputs"] = {"defaults": {"storageRoot": str(folder)}}
-    return training(running(runs=list(runs)), **spec)
+    return make_training(running_status(runs=list(runs)), **spec)
 
 
-def write_log(folder: Path, child: str, text: str, place: str = "rl/runs/clone/r1/logs") -> Path:
-    file = folder / place / f"{child}.log"
+def write_log(folder: Path, job_name: str, text: str, log_folder: str = "rl/runs/clone/r1/logs") -> Path:
+    """Write the log of an attempt below a storage root."""
+    file = folder / log_folder / f"{job_name}.log"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return file
 
 
 def test_running_attempt_log_comes_from_submitter(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.pods = [pod("head"), pod("submitter", "first"), pod("submitter", "second")]
+    cluster.pods = [make_pod("head"), make_pod("submitter", "first"), make_pod("submitter", "second")]
     cluster.pods[2]["metadata"]["creationTimestamp"] = "2026-11-21T06:05:00Z"
     cluster.logs = {
         ("first", "submitter"): "no\n",
@@ -57,7 +59,7 @@ def test_running_attempt_log_comes_from_submitter(hindcast: Hindcast, cluster: F
 
 
 def test_json_prints_document_per_line(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.pods = [pod("submitter", "submitter")]
+    cluster.pods = [make_pod("submitter", "submitter")]
     cluster.logs = {("submitter", "submitter"): "iteration 1\nloss 0.5"}
     result = hindcast("logs", "training/clone", "--json")
     assert [json.loads(line) for line in result.out.splitlines()] == [
@@ -70,9 +72,9 @@ def test_follow_waits_for_driver(hindcast: Hindcast, cluster: FakeCluster) -> No
     def change(reads: int) -> None:
         phases = {2: "Pending", 4: "Running"}
         if reads in phases:
-            cluster.pods = [pod("submitter", "submitter", phase=phases[reads])]
+            cluster.pods = [make_pod("submitter", "submitter", phase=phases[reads])]
 
-    cluster.changes = change
+    cluster.before_read = change
     cluster.logs = {("submitter", "submitter"): "iteration 1\n"}
     result = hindcast("logs", "training/clone", "--follow")
     assert (result.code, result.out) == (0, "iteration 1\n")
@@ -85,18 +87,18 @@ def test_follow_of_attempt_that_never_started_ends(
 ) -> None:
     def change(reads: int) -> None:
         if reads == 2:
-            failed_run = run(2, outcome="Failed", reason="StartDeadlineExceeded")
-            cluster.add(stored_in(tmp_path, failed_run))
+            failed_run = make_run(2, outcome="Failed", reason="StartDeadlineExceeded")
+            cluster.add(make_stored_training(tmp_path, failed_run))
 
-    cluster.add(stored_in(tmp_path, run(2)))
-    cluster.changes = change
+    cluster.add(make_stored_training(tmp_path, make_run(2)))
+    cluster.before_read = change
     result = hindcast("logs", "training/clone", "--follow")
     assert result.code == 1
     assert f"the pods are gone; the log is at {tmp_path}/rl/runs/clone/r1/logs/clone-t1-2.log" in result.err
 
 
 def test_driver_not_started_has_no_log(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.pods = [pod("submitter", phase="Pending")]
+    cluster.pods = [make_pod("submitter", phase="Pending")]
     result = hindcast("logs", "training/clone")
     assert result.code == 1
     assert result.err == (
@@ -105,7 +107,9 @@ def test_driver_not_started_has_no_log(hindcast: Hindcast, cluster: FakeCluster)
 
 
 def test_resource_without_attempts_gives_reason(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.add(training({"state": "Waiting", "message": "Waiting for OfflineRecording/expert to complete"}))
+    cluster.add(
+        make_training({"state": "Waiting", "message": "Waiting for OfflineRecording/expert to complete"})
+    )
     result = hindcast("logs", "training/clone")
     assert result.code == 1
     assert "has no attempts yet: Waiting for OfflineRecording/expert to complete" in result.err
@@ -114,8 +118,8 @@ def test_resource_without_attempts_gives_reason(hindcast: Hindcast, cluster: Fak
 def test_finished_attempt_log_comes_from_run_folder(
     hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    cluster.add(stored_in(tmp_path, run(2), dict(LOST_RUN)))
-    cluster.pods = [pod("submitter", "second")]
+    cluster.add(make_stored_training(tmp_path, make_run(2), dict(LOST_RUN)))
+    cluster.pods = [make_pod("submitter", "second")]
     cluster.logs = {("second", "submitter"): "second\n"}
     write_log(tmp_path, "clone-t1-1", "first\n")
     assert hindcast("logs", "otr/clone").out == "second\n"
@@ -125,7 +129,7 @@ def test_finished_attempt_log_comes_from_run_folder(
 def test_log_is_read_from_folder_of_its_revision(
     hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    cluster.add(stored_in(tmp_path, dict(LOST_RUN), revision=3))
+    cluster.add(make_stored_training(tmp_path, dict(LOST_RUN), revision=3))
     write_log(tmp_path, "clone-t1-1", "first\n")
     assert hindcast("logs", "otr/clone").out == "first\n"
 
@@ -133,8 +137,8 @@ def test_log_is_read_from_folder_of_its_revision(
 def test_log_of_pod_deleted_meanwhile_comes_from_storage(
     hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    cluster.add(stored_in(tmp_path, dict(LOST_RUN)))
-    cluster.pods = [pod("submitter", "gone", attempt=1)]
+    cluster.add(make_stored_training(tmp_path, dict(LOST_RUN)))
+    cluster.pods = [make_pod("submitter", "gone", attempt=1)]
     write_log(tmp_path, "clone-t1-1", "first\n")
     assert hindcast("logs", "otr/clone").out == "first\n"
 
@@ -148,7 +152,7 @@ def test_unknown_attempt_is_refused(hindcast: Hindcast, cluster: FakeCluster) ->
 def test_log_on_cluster_volume_says_how_to_read_it(hindcast: Hindcast, cluster: FakeCluster) -> None:
     volume = {"name": "data", "mountPath": "/mnt/data", "persistentVolumeClaim": {"claimName": "shared"}}
     spec = {"checkpoint": {"path": "/mnt/data/runs"}, "cluster": {"volumes": [volume]}}
-    cluster.add(training(running(runs=[dict(LOST_RUN)]), **spec))
+    cluster.add(make_training(running_status(runs=[dict(LOST_RUN)]), **spec))
     result = hindcast("logs", "otr/clone")
     assert result.code == 1
     assert result.err == (
@@ -158,25 +162,27 @@ def test_log_on_cluster_volume_says_how_to_read_it(hindcast: Hindcast, cluster: 
 
 
 def test_unreadable_storage_is_named(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.add(training(running(runs=[dict(LOST_RUN)]), checkpoint={"path": "nosuch://bucket/runs"}))
+    cluster.add(
+        make_training(running_status(runs=[dict(LOST_RUN)]), checkpoint={"path": "nosuch://bucket/runs"})
+    )
     result = hindcast("logs", "otr/clone")
     assert result.code == 5
-    where = "nosuch://bucket/runs/clone/r1/logs/clone-t1-1.log"
-    assert f"the log is at {where}, which cannot be read from here: no file system" in result.err
+    path = "nosuch://bucket/runs/clone/r1/logs/clone-t1-1.log"
+    assert f"the log is at {path}, which cannot be read from here: no file system" in result.err
     assert result.err.count("\n") == 1
 
 
 def test_without_runtime_extra_names_log_path(
     hindcast: Hindcast, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.add(training(running(runs=[dict(LOST_RUN)])))
+    cluster.add(make_training(running_status(runs=[dict(LOST_RUN)])))
     monkeypatch.setitem(sys.modules, "hindcast.storage.location", None)
     result = hindcast("logs", "otr/clone")
     assert result.code == 1
     assert "the log is at s3://bucket/rl/runs/clone/r1/logs/clone-t1-1.log: copy it from there" in result.err
 
 
-# -- where logs lie -----------------------------------------------------------------------------------------------
+# -- paths of logs ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,13 +198,13 @@ def test_without_runtime_extra_names_log_path(
     ],
 )
 def test_log_path_matches_driver(path: str) -> None:
-    for raw in (training(checkpoint={"path": path}, revision=3), recording(output={"path": path})):
+    for raw in (make_training(checkpoint={"path": path}, revision=3), make_recording(output={"path": path})):
         resource = validate_resource({key: value for key, value in raw.items() if key != "status"})
         assert log_path(resource, "clone-t3-1") == str(log_file(resource, "clone-t3-1"))
 
 
 def test_log_path_keeps_uri_options_at_the_end() -> None:
-    raw = training(checkpoint={"path": "hdfs://host/x?user=me"})
+    raw = make_training(checkpoint={"path": "hdfs://host/x?user=me"})
     resource = validate_resource({key: value for key, value in raw.items() if key != "status"})
     assert log_path(resource, "c") == "hdfs://host/x/clone/r1/logs/c.log?user=me"
 

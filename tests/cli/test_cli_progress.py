@@ -1,8 +1,10 @@
+"""Progress and outcomes on the command line: lines, bars, --quiet and --json."""
+
 import json
 
 import pytest
 
-from hindcast.cli.progress import reporting
+from hindcast.cli.progress import open_reporter
 from hindcast.cli.screen import Flags, Screen
 from hindcast.report.events import Outcome, Progress
 from hindcast.run import execute as execute_module
@@ -12,11 +14,12 @@ from hindcast.run.progress import Pace, amount, describe, numbers
 RECORDING = "OfflineRecording/random-data"
 
 
-def step(done, total=500.0, **metrics):
+def make_progress(done, total=500.0, **metrics):
+    """Return the progress of a recording of 500 episodes."""
     return Progress(RECORDING, "Recording", done, total, "episodes", metrics)
 
 
-class Clock:
+class FakeClock:
     def __init__(self):
         self.now = 0.0
 
@@ -26,13 +29,14 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    """Replace the clock of progress lines."""
+    clock = FakeClock()
     monkeypatch.setattr(run_progress, "time", clock)
     return clock
 
 
 def test_amount_and_numbers_are_short():
-    progress = step(120, timesteps_per_s=21300.4, **{"return": 487.25, "unknown": 3})
+    progress = make_progress(120, timesteps_per_s=21300.4, **{"return": 487.25, "unknown": 3})
     assert amount(progress) == "120/500 episodes"
     assert numbers(progress.metrics, ", ") == "return 487, 21.3k timesteps/s"
 
@@ -50,15 +54,15 @@ def test_time_left_follows_pace_since_stage_start(clock):
     pace.add(200)
     assert pace.seconds_left(500) == 30
     assert pace.seconds_left(None) is None
-    assert "30.0 s left" in describe(step(200), pace)
+    assert "30.0 s left" in describe(make_progress(200), pace)
 
 
 def test_log_has_line_at_start_end_and_every_ten_seconds(clock, capfd):
-    with reporting(Screen()) as reporter:
+    with open_reporter(Screen()) as reporter:
         for num_episodes in range(501):
             clock.now = num_episodes / 20  # 25 s in all
-            reporter.progress(step(num_episodes))
-        reporter.progress(step(500))
+            reporter.progress(make_progress(num_episodes))
+        reporter.progress(make_progress(500))
     lines = capfd.readouterr().err.splitlines()
     assert [line.partition("Recording: ")[2].split(" ")[0] for line in lines] == [
         "0/500",
@@ -69,8 +73,8 @@ def test_log_has_line_at_start_end_and_every_ten_seconds(clock, capfd):
 
 
 def test_quiet_prints_only_outcome(capfd):
-    with reporting(Screen(Flags(quiet=True))) as reporter:
-        reporter.progress(step(500))
+    with open_reporter(Screen(Flags(quiet=True))) as reporter:
+        reporter.progress(make_progress(500))
         reporter.note(RECORDING, "clamped")
         reporter.finished(
             Outcome(RECORDING, "Succeeded", "500 episodes are in data", "data", "data/report.html")
@@ -81,8 +85,8 @@ def test_quiet_prints_only_outcome(capfd):
 
 
 def test_json_prints_only_outcome_lines_on_stdout(capfd):
-    with reporting(Screen(Flags(json=True))) as reporter:
-        reporter.progress(step(500))
+    with open_reporter(Screen(Flags(json=True))) as reporter:
+        reporter.progress(make_progress(500))
         reporter.note(RECORDING, "clamped")
         reporter.finished(Outcome(RECORDING, "Succeeded", "done", "data", metrics={"episodes": 500}))
         reporter.finished(Outcome("OfflineTraining/clone", "AlreadyFinished", "was done", "runs/clone/r1"))
@@ -97,9 +101,9 @@ def test_bars_show_progress_and_leave_stdout_to_outcome(capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setenv("TERM", "xterm")
-    with reporting(Screen()) as reporter:
+    with open_reporter(Screen()) as reporter:
         reporter.note(RECORDING, "resuming in data")
-        reporter.progress(step(120, **{"return": 487.0}))
+        reporter.progress(make_progress(120, **{"return": 487.0}))
         reporter.progress(Progress(RECORDING, "Training the expert", 3, None, "iterations"))
         reporter.finished(Outcome(RECORDING, "Succeeded", "done", "data"))
     output = capfd.readouterr()
@@ -118,11 +122,11 @@ def test_bars_show_progress_and_leave_stdout_to_outcome(capfd, monkeypatch):
 def test_interrupted_outcome_exits_with_130(hindcast, resources, monkeypatch):
     outcome = Outcome("OfflineTraining/clone", "Interrupted", "checkpointed; run it again", "runs/clone/r1")
 
-    def carry_out(loaded, reporter):
+    def execute(entries, reporter):
         reporter.finished(outcome)
         return [outcome]
 
-    monkeypatch.setattr(execute_module, "execute", carry_out)
+    monkeypatch.setattr(execute_module, "execute", execute)
     result = hindcast("run", resources)
     assert result.code == 130
     assert result.out == "OfflineTraining/clone: checkpointed; run it again\n"

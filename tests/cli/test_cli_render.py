@@ -14,22 +14,23 @@ KINDS = ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob"]
 
 
 @pytest.fixture
-def values(tmp_path: Path) -> Path:
+def values_file(tmp_path: Path) -> Path:
+    """Write a values file of the chart, which sets a storage root and an image."""
     file = tmp_path / "values.yaml"
     file.write_text("replicas: 2\ndefaults: {storageRoot: 's3://bucket/hindcast', image: 'platform:key:1'}\n")
     return file
 
 
-def documents(text: str) -> list[dict[str, Any]]:
+def load_documents(text: str) -> list[dict[str, Any]]:
     return list(YAML(typ="safe", pure=True).load_all(text))
 
 
 def test_all_manifests_of_all_resources_are_printed(
-    hindcast: Callable[..., Any], resources: Path, values: Path
+    hindcast: Callable[..., Any], resources: Path, values_file: Path
 ) -> None:
-    result = hindcast("render", resources, "--defaults", values)
+    result = hindcast("render", resources, "--defaults", values_file)
     assert (result.code, result.err) == (0, "")
-    manifests = documents(result.out)
+    manifests = load_documents(result.out)
     assert [document["kind"] for document in manifests] == KINDS * 2
     assert [manifests[4]["metadata"]["name"], manifests[9]["metadata"]["name"]] == [
         "random-data-r1-1",
@@ -42,24 +43,24 @@ def test_all_manifests_of_all_resources_are_printed(
 
 
 def test_sizes_and_their_reasons_are_comments(
-    hindcast: Callable[..., Any], resources: Path, values: Path
+    hindcast: Callable[..., Any], resources: Path, values_file: Path
 ) -> None:
-    result = hindcast("render", resources, "--defaults", values)
+    result = hindcast("render", resources, "--defaults", values_file)
     comments = [line for line in result.out.splitlines() if line.startswith("#")]
     assert "# OfflineTraining/clone, attempt 1 of revision 1" in comments
     assert "#   learner.pods: 1 (spec.learners.replicas)" in comments
-    quiet = hindcast("render", resources, "--defaults", values, "--quiet")
-    assert "#" not in quiet.out
-    assert documents(quiet.out) == documents(result.out)
+    quiet_result = hindcast("render", resources, "--defaults", values_file, "--quiet")
+    assert "#" not in quiet_result.out
+    assert load_documents(quiet_result.out) == load_documents(result.out)
 
 
 def test_json_has_the_same_manifests_and_the_sizes(
-    hindcast: Callable[..., Any], resources: Path, values: Path
+    hindcast: Callable[..., Any], resources: Path, values_file: Path
 ) -> None:
-    result = hindcast("render", resources, "--defaults", values, "--json")
+    result = hindcast("render", resources, "--defaults", values_file, "--json")
     recording, training = json.loads(result.out)["resources"]
-    plain = hindcast("render", resources, "--defaults", values)
-    assert recording["manifests"] + training["manifests"] == documents(plain.out)
+    yaml_result = hindcast("render", resources, "--defaults", values_file)
+    assert recording["manifests"] + training["manifests"] == load_documents(yaml_result.out)
     assert training["resolved"]["pools"]["learner"]["pods"] == {
         "value": 1,
         "reason": "spec.learners.replicas",
@@ -68,23 +69,23 @@ def test_json_has_the_same_manifests_and_the_sizes(
 
 
 def test_namespace_option_applies_to_resources_without_one(
-    hindcast: Callable[..., Any], resources: Path, values: Path
+    hindcast: Callable[..., Any], resources: Path, values_file: Path
 ) -> None:
     for arguments, expected in (((), "default"), (("-n", "rl"), "rl")):
-        result = hindcast("render", resources, "--defaults", values, *arguments)
-        assert {document["metadata"]["namespace"] for document in documents(result.out)} == {expected}
+        result = hindcast("render", resources, "--defaults", values_file, *arguments)
+        assert {document["metadata"]["namespace"] for document in load_documents(result.out)} == {expected}
 
 
-def test_unknown_recording_is_noted(hindcast: Callable[..., Any], resources: Path, values: Path) -> None:
-    alone = resources.with_name("alone.yaml")
-    alone.write_text(resources.read_text().split("---")[1])
-    result = hindcast("render", alone, "--defaults", values)
+def test_unknown_recording_is_noted(hindcast: Callable[..., Any], resources: Path, values_file: Path) -> None:
+    training_file = resources.with_name("training.yaml")
+    training_file.write_text(resources.read_text().split("---")[1])
+    result = hindcast("render", training_file, "--defaults", values_file)
     assert result.code == 0
     assert result.err == (
         "OfflineTraining/clone refers to OfflineRecording/random-data, which is not in any of the files: "
         "its outputs are unknown\n"
     )
-    assert [document["kind"] for document in documents(result.out)] == KINDS
+    assert [document["kind"] for document in load_documents(result.out)] == KINDS
 
 
 def test_platform_refusal_names_line_and_prints_no_manifests(
@@ -106,9 +107,9 @@ def test_platform_refusal_names_line_and_prints_no_manifests(
     ],
 )
 def test_invalid_values_file_is_refused(
-    hindcast: Callable[..., Any], resources: Path, values: Path, text: str, message: str
+    hindcast: Callable[..., Any], resources: Path, values_file: Path, text: str, message: str
 ) -> None:
-    values.write_text(text)
-    result = hindcast("render", resources, "--defaults", values)
+    values_file.write_text(text)
+    result = hindcast("render", resources, "--defaults", values_file)
     assert result.code == 2
     assert message in result.err and "Traceback" not in result.err

@@ -1,4 +1,4 @@
-"""`hindcast serve`: start, stop and errors. tests/faults tests it under load and kills."""
+"""`hindcast serve`: start, stop and errors. tests/faults tests it under load, and when it is killed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from support import WALK, make_policy
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a policy and return its folder."""
     folder = tmp_path_factory.mktemp("served") / "policy"
     make_policy(WALK).save(folder)
     return folder
@@ -26,18 +27,21 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stop_signal() -> Iterator[None]:
-    """Send SIGTERM once the command handles it; restore handlers and switch interval afterwards."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before, interval = [signal.getsignal(number) for number in numbers], sys.getswitchinterval()
+    """Send SIGTERM as soon as the command handles it; restore handlers and switch interval afterwards."""
+    signal_numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers_before, interval = (
+        [signal.getsignal(number) for number in signal_numbers],
+        sys.getswitchinterval(),
+    )
 
     def stop() -> None:
-        while signal.getsignal(signal.SIGTERM) is before[1]:
+        while signal.getsignal(signal.SIGTERM) is handlers_before[1]:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop, daemon=True).start()
     yield
-    for number, handler in zip(numbers, before, strict=True):
+    for number, handler in zip(signal_numbers, handlers_before, strict=True):
         signal.signal(number, handler)
     sys.setswitchinterval(interval)
 

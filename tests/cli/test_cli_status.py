@@ -8,23 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_objects import pod, recording, running, training
+from cluster_objects import make_pod, make_recording, make_training, running_status
 from command_result import Hindcast
-from fake_cluster import FakeCluster, serving
+from fake_cluster import FakeCluster, serve_cluster
 
 from hindcast.cli.commands import status as status_command
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Serve a running training with two pods, an unprocessed recording and a pod of another training."""
     fake = FakeCluster()
-    fake.add(training(running()))
-    fake.add(recording())
-    fake.pods = [pod("head"), pod("learner"), pod("learner", "another", owner="another")]
-    monkeypatch.setattr(status_command, "INTERVAL_SECONDS", 0.01)
+    fake.add(make_training(running_status()))
+    fake.add(make_recording())
+    fake.pods = [make_pod("head"), make_pod("learner"), make_pod("learner", "another", owner="another")]
+    monkeypatch.setattr(status_command, "POLL_INTERVAL_SECONDS", 0.01)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with serving(fake, tmp_path / "kubeconfig"):
+    with serve_cluster(fake, tmp_path / "kubeconfig"):
         yield fake
 
 
@@ -39,7 +40,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
         "offlinetrainings.hindcast.dev/clone",
     ],
 )
-def test_every_word_for_kind_is_accepted(hindcast: Hindcast, cluster: FakeCluster, target: str) -> None:
+def test_every_alias_of_kind_is_accepted(hindcast: Hindcast, cluster: FakeCluster, target: str) -> None:
     result = hindcast("status", target)
     assert result.code == 0, result.err
     assert result.out.startswith("OfflineTraining/clone  in rl\n")
@@ -62,15 +63,15 @@ def test_json_is_one_document(hindcast: Hindcast, cluster: FakeCluster) -> None:
 
 
 def test_watch_ends_when_resource_finishes(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    def change(reads: int) -> None:
+    def change_status(reads: int) -> None:
         states = {
             1: {"message": "Attempt 2 is running: Evaluating"},
             3: {"state": "Succeeded", "message": "Done"},
         }
         if reads in states:
-            cluster.add(training(running(**states[reads])))
+            cluster.add(make_training(running_status(**states[reads])))
 
-    cluster.changes = change
+    cluster.before_read = change_status
     result = hindcast("status", "otr/clone", "--watch", "--json")
     assert result.code == 0
     lines = [json.loads(line) for line in result.out.splitlines()]
@@ -98,7 +99,7 @@ def test_forbidden_pods_are_omitted_with_note(hindcast: Hindcast, cluster: FakeC
         (
             ["otr/clone", "-n", "other"],
             2,
-            "in namespace other; the namespace has none (another namespace: -n",
+            "in namespace other; the namespace has no OfflineTraining (choose another one with -n",
         ),
         (["clone"], 2, "clone does not name a resource: expected recording/NAME or training/NAME"),
         (["trainin/clone"], 2, "did you mean 'training'?"),
@@ -123,7 +124,7 @@ def test_invalid_target_is_refused_in_one_sentence(
 
 
 def test_cluster_without_crds_is_named(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.installed = False
+    cluster.has_crds = False
     result = hindcast("status", "otr/clone")
     assert result.code == 1
     assert "does not know OfflineTraining resources: install Hindcast there" in result.err

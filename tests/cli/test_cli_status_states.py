@@ -1,4 +1,4 @@
-"""`hindcast status` of statuses made by the operator's plan: each is explained with its next steps."""
+"""`hindcast status` explains every status that the operator's plan produces, with its next steps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from status_fixtures import FIXTURES
 
 from hindcast.cli.cluster.explain import explain
 from hindcast.cli.cluster.next_step import next_steps
-from hindcast.cli.cluster.status_view import screen
+from hindcast.cli.cluster.status_view import render_screen
 
 NOW = START + timedelta(hours=1)
 TRAINING = "OfflineTraining/cartpole-bc"
 PATCH = "kubectl patch offlinetraining cartpole-bc -n rl --type merge -p"
 RECORDING = "hindcast status OfflineRecording/cartpole -n rl"
 
-# Fixture -> the commands that it offers, in order; none if the user can only wait.
+# Name of a status -> beginnings of the commands to suggest, in order; none if the user can only wait.
 COMMANDS: dict[str, list[str]] = {
     "New": ["kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast"],
     "Pending": ["kubectl get pods"],
@@ -58,7 +58,7 @@ def test_every_operator_status_is_explained(name: str) -> None:
     explanation = explain(resource, [], NOW)
     steps = next_steps(explanation)
     console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(screen(explanation, steps))
+    console.print(render_screen(explanation, steps))
     text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert explanation.state == resource["status"].get("state", "Unseen")
     assert explanation.since is not None

@@ -12,28 +12,35 @@ from cluster_objects import (
     PROGRESS,
     SIZES,
     UNSCHEDULABLE,
-    condition,
-    pod,
-    recording,
-    run,
-    running,
-    training,
+    make_condition,
+    make_pod,
+    make_recording,
+    make_run,
+    make_training,
+    running_status,
 )
 from rich.console import Console
 
 from hindcast.cli.cluster.explain import explain
 from hindcast.cli.cluster.next_step import next_steps
-from hindcast.cli.cluster.status_view import age, views
+from hindcast.cli.cluster.status_view import format_span, render_explanation
 from hindcast.cli.commands.status import to_json
 
 NOW = datetime(2026, 11, 21, 6, 10, tzinfo=UTC)
-PODS = [pod("head"), pod("data"), pod("data", restarts=2), pod("learner"), pod("submitter")]
+PODS = [
+    make_pod("head"),
+    make_pod("data"),
+    make_pod("data", restarts=2),
+    make_pod("learner"),
+    make_pod("submitter"),
+]
 
 
-def render(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, width: int = 120) -> str:
+def render_text(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, width: int = 120) -> str:
+    """Return the screen of a resource as text, as it was at NOW."""
     explanation = explain(resource, pods or [], NOW)
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    for view in views(explanation, next_steps(explanation)):
+    for view in render_explanation(explanation, next_steps(explanation)):
         if isinstance(view, str):
             console.print(view, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -42,85 +49,101 @@ def render(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, w
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def waiting(state: str, reason: str, message: str, *more: dict[str, Any], **status: Any) -> dict[str, Any]:
-    ready = condition("Ready", False, reason, message)
-    return {"state": state, "message": message, "conditions": [ready, *more], **status}
+def waiting_status(
+    state: str, reason: str, message: str, *other_conditions: dict[str, Any], **status: Any
+) -> dict[str, Any]:
+    """Return a status that is not ready for a reason."""
+    ready = make_condition("Ready", False, reason, message)
+    return {"state": state, "message": message, "conditions": [ready, *other_conditions], **status}
 
 
-def over(state: str, reason: str, message: str, **status: Any) -> dict[str, Any]:
+def finished_status(state: str, reason: str, message: str, **status: Any) -> dict[str, Any]:
+    """Return the status of a training that succeeded or failed in its first attempt."""
     is_success = state == "Succeeded"
     end_time = "2026-11-21T06:05:00Z"
-    return running(
+    return running_status(
         state=state,
         message=message,
         conditions=[
-            condition("Ready", is_success, reason, message, end_time),
-            condition("Complete" if is_success else "Failed", True, reason, message, end_time),
-            condition("Finished", True, reason, message, end_time),
+            make_condition("Ready", is_success, reason, message, end_time),
+            make_condition("Complete" if is_success else "Failed", True, reason, message, end_time),
+            make_condition("Finished", True, reason, message, end_time),
         ],
-        runs=[run(1, outcome=state, reason=reason, message=message, endTime=end_time)],
+        runs=[make_run(1, outcome=state, reason=reason, message=message, endTime=end_time)],
         **status,
     )
 
 
 PATCH = "kubectl patch offlinetraining clone -n rl --type merge -p"
-# State -> the resource, the text about its start, and the next command.
+# State -> a resource in this state, the text that says since when, and the next command or remedy.
 STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "Unseen": (
-        training(),
+        make_training(),
         "since 2026-11-21 06:00:00 UTC, 10 min 0 s",
         "kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast",
     ),
     "Pending": (
-        training(waiting("Pending", "KubeRayNotInstalled", "KubeRay is not installed: install KubeRay")),
+        make_training(
+            waiting_status("Pending", "KubeRayNotInstalled", "KubeRay is not installed: install KubeRay")
+        ),
         "(KubeRayNotInstalled) since 2026-11-21 06:02:00 UTC, 8 min 0 s",
         "Install KubeRay 1.6 or later; the run then continues by itself",
     ),
     "Waiting": (
-        training(
-            waiting("Waiting", "ReferenceUnfinished", "Waiting for OfflineRecording/expert to complete")
+        make_training(
+            waiting_status(
+                "Waiting", "ReferenceUnfinished", "Waiting for OfflineRecording/expert to complete"
+            )
         ),
         "(ReferenceUnfinished) since 2026-11-21 06:02:00 UTC, 8 min 0 s",
         "hindcast status OfflineRecording/expert -n rl",
     ),
     "Queued": (
-        training(waiting("Queued", "Queued", "RayJob is queued by Kueue", runs=[run(1, admissionTime=None)])),
+        make_training(
+            waiting_status(
+                "Queued", "Queued", "RayJob is queued by Kueue", runs=[make_run(1, admissionTime=None)]
+            )
+        ),
         "since 2026-11-21 06:00:05 UTC, 9 min 55 s",
         "kubectl get workloads -n rl",
     ),
     "Starting": (
-        training(waiting("Starting", "ClusterStarting", "The pods start", runs=[run(1)], resolved=SIZES)),
+        make_training(
+            waiting_status(
+                "Starting", "ClusterStarting", "The pods start", runs=[make_run(1)], resolved=SIZES
+            )
+        ),
         "(ClusterStarting) since 2026-11-21 06:00:05 UTC, 9 min 55 s",
         "kubectl get pods -n rl -l hindcast.dev/kind=OfflineTraining,hindcast.dev/name=clone,"
         "hindcast.dev/revision=1,hindcast.dev/attempt=1",
     ),
     "Running": (
-        training(running()),
+        make_training(running_status()),
         "since 2026-11-21 06:02:00 UTC, 8 min 0 s",
         "hindcast logs OfflineTraining/clone --follow -n rl",
     ),
     "Retrying": (
-        training(
-            waiting(
+        make_training(
+            waiting_status(
                 "Retrying",
                 "Retrying",
                 "Attempt 1 was lost (LostDriver)",
-                runs=[run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:09:30Z")],
+                runs=[make_run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:09:30Z")],
             )
         ),
         "since 2026-11-21 06:09:30 UTC, 30 s",
         "hindcast logs OfflineTraining/clone -n rl",
     ),
     "Suspended": (
-        training(
-            running(
+        make_training(
+            running_status(
                 state="Suspended",
                 message="Suspended by spec.suspend",
                 conditions=[
-                    condition("Ready", True, "Suspended"),
-                    condition("Suspended", True, "Suspended", at="2026-11-21T03:10:00Z"),
+                    make_condition("Ready", True, "Suspended"),
+                    make_condition("Suspended", True, "Suspended", transition_time="2026-11-21T03:10:00Z"),
                 ],
-                runs=[run(1, outcome="Suspended")],
+                runs=[make_run(1, outcome="Suspended")],
             ),
             suspend=True,
         ),
@@ -128,34 +151,34 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         f"""{PATCH} '{{"spec": {{"suspend": false}}}}'""",
     ),
     "Stalled": (
-        training(
-            waiting(
+        make_training(
+            waiting_status(
                 "Stalled",
                 "DependencyFailed",
                 "OfflineRecording/expert has failed",
-                condition("Stalled", True, "DependencyFailed", at="2026-11-19T04:10:00Z"),
+                make_condition("Stalled", True, "DependencyFailed", transition_time="2026-11-19T04:10:00Z"),
             )
         ),
         "(DependencyFailed) since 2026-11-19 04:10:00 UTC, 2 d 2 h",
         "hindcast status OfflineRecording/expert -n rl",
     ),
     "Succeeded": (
-        training(over("Succeeded", "Succeeded", "Return 330 reached")),
+        make_training(finished_status("Succeeded", "Succeeded", "Return 330 reached")),
         "since 2026-11-21 06:05:00 UTC, 5 min 0 s",
         "hindcast evaluate s3://bucket/runs/clone/r1/checkpoints/checkpoint-200",
     ),
     "Failed": (
-        training(over("Failed", "UserCodeFailed", "ValueError at my_env.py:12: bad action")),
+        make_training(finished_status("Failed", "UserCodeFailed", "ValueError at my_env.py:12: bad action")),
         "(UserCodeFailed) since 2026-11-21 06:05:00 UTC, 5 min 0 s",
         f"""{PATCH} '{{"spec": {{"revision": 2}}}}'""",
     ),
 }
 STATES["Suspending"] = (
-    training(
-        running(
+    make_training(
+        running_status(
             state="Suspending",
             message="The attempt was asked to save a checkpoint and stop",
-            runs=[run(1, stopRequestedTime="2026-11-21T06:09:55Z")],
+            runs=[make_run(1, stopRequestedTime="2026-11-21T06:09:55Z")],
         ),
         suspend=True,
     ),
@@ -168,7 +191,7 @@ STATES["Suspending"] = (
 @pytest.mark.parametrize("state", STATES)
 def test_every_state_is_explained(state: str, width: int) -> None:
     resource, since, next_command = STATES[state]
-    text = render(resource, PODS if state == "Running" else [], width)
+    text = render_text(resource, PODS if state == "Running" else [], width)
     lines = text.splitlines()
     assert lines[0] == "OfflineTraining/clone  in rl"
     assert lines[1].split()[:2] == ["state", state]
@@ -180,7 +203,7 @@ def test_every_state_is_explained(state: str, width: int) -> None:
 
 
 def test_running_training_fits_one_screen() -> None:
-    text = render(training(running(), runPolicy={"backoffLimit": 5}), PODS)
+    text = render_text(make_training(running_status(), runPolicy={"backoffLimit": 5}), PODS)
     assert "30 %  30/100 iterations  about 12 min 4 s left  reported 12 s ago" in text
     assert "loss 0.123  return 312  timesteps/s 12.3k  waits for data 3 %  entropy 0.5" in text
     assert f"{CHECKPOINT['path']} (iteration 30, 2 min 0 s old)" in text
@@ -199,13 +222,15 @@ def test_running_training_fits_one_screen() -> None:
 
 
 def test_retries_without_own_limit_use_platform_default() -> None:
-    assert "1 used of 3, unless the platform overrides it" in render(training(running()))
+    assert "1 used of 3, unless the platform overrides it" in render_text(make_training(running_status()))
 
 
 def test_blocked_pod_shows_problem_and_remedy() -> None:
-    pending_pod = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
-    status = waiting("Starting", "Unschedulable", "no node can run the pod", runs=[run(2)], resolved=SIZES)
-    text = render(training(status), [pod("head"), pending_pod])
+    pending_pod = make_pod("learner", phase="Pending", is_ready=False, node=None, conditions=(UNSCHEDULABLE,))
+    status = waiting_status(
+        "Starting", "Unschedulable", "no node can run the pod", runs=[make_run(2)], resolved=SIZES
+    )
+    text = render_text(make_training(status), [make_pod("head"), pending_pod])
     assert "learner  0 of 1 ready" in text
     assert f"{pending_pod['metadata']['name']}  Pending\n" in text
     assert "3 Insufficient nvidia.com/gpu; add GPU nodes or lower spec.learners.gpus" in " ".join(
@@ -215,8 +240,11 @@ def test_blocked_pod_shows_problem_and_remedy() -> None:
 
 
 def test_large_pool_lists_all_pods_not_ready() -> None:
-    ready = [pod("data", f"data-{number:02}") for number in range(40)]
-    text = render(training(running()), [*ready, pod("data", "data-99", phase="Pending", ready=False)])
+    ready = [make_pod("data", f"data-{number:02}") for number in range(40)]
+    text = render_text(
+        make_training(running_status()),
+        [*ready, make_pod("data", "data-99", phase="Pending", is_ready=False)],
+    )
     assert "data-03  Running" in text
     assert "data-04" not in text
     assert "data-99  Pending" in text
@@ -224,23 +252,25 @@ def test_large_pool_lists_all_pods_not_ready() -> None:
 
 
 def test_pods_of_earlier_attempts_are_ignored() -> None:
-    explanation = explain(training(running()), [pod("head"), pod("learner", attempt=1)], NOW)
+    explanation = explain(
+        make_training(running_status()), [make_pod("head"), make_pod("learner", attempt=1)], NOW
+    )
     assert {pool.pool: pool.num_ready for pool in explanation.pools} == {"head": 1, "data": 0, "learner": 0}
 
 
 def test_pod_terminating_or_not_ready_is_labelled() -> None:
-    deleted_pod = pod("head")
+    deleted_pod = make_pod("head")
     deleted_pod["metadata"]["deletionTimestamp"] = "2026-11-21T06:12:00Z"
-    text = render(training(running()), [deleted_pod, pod("learner", ready=False)])
+    text = render_text(make_training(running_status()), [deleted_pod, make_pod("learner", is_ready=False)])
     assert "head-x7k2p  Terminating on node-a" in text
     assert "head     0 of 1 ready" in text
     assert "learner-x7k2p  Running, not ready on node-a" in text
 
 
 def test_notes_show_deletion_and_pending_change() -> None:
-    resource = training(running())
+    resource = make_training(running_status())
     resource["metadata"] |= {"generation": 2, "deletionTimestamp": "2026-11-21T06:09:00Z"}
-    text = render(resource)
+    text = render_text(resource)
     assert "It is being deleted." in text
     assert "The operator has not processed the latest change of the spec yet." in text
 
@@ -249,7 +279,11 @@ def test_training_without_environment_shows_estimate_and_verdict() -> None:
     sentence = "probably better than the recorded policy (97 %; 412 effective episodes)"
     progress = PROGRESS | {"metrics": {"estimatedReturn": 8.5, "validationLoss": 0.25}, "verdict": sentence}
     checkpoint = {name: value for name, value in CHECKPOINT.items() if name != "bestEpisodeReturnMean"}
-    text = render(training(running(progress=progress, checkpoint=checkpoint | {"bestEstimatedReturn": 8.75})))
+    text = render_text(
+        make_training(
+            running_status(progress=progress, checkpoint=checkpoint | {"bestEstimatedReturn": 8.75})
+        )
+    )
     assert sentence in text
     assert "estimated return 8.5  validation loss 0.25" in text
     assert f"best: {CHECKPOINT['bestPath']} (estimated return 8.75)" in text
@@ -257,12 +291,16 @@ def test_training_without_environment_shows_estimate_and_verdict() -> None:
 
 def test_silent_run_shows_age_of_last_report() -> None:
     progress = PROGRESS | {"lastReportTime": "2026-11-21T06:05:00Z"}
-    assert "reported 5 min 0 s ago" in render(training(running(progress=progress)))
+    assert "reported 5 min 0 s ago" in render_text(make_training(running_status(progress=progress)))
 
 
 def test_finished_recording_suggests_inspecting_its_data() -> None:
     output = {"path": "s3://bucket/data", "episodes": 500, "timesteps": 97_600, "bytes": 12 << 20}
-    text = render(recording(over("Succeeded", "Succeeded", "500 episodes", output=output, checkpoint={})))
+    text = render_text(
+        make_recording(
+            finished_status("Succeeded", "Succeeded", "500 episodes", output=output, checkpoint={})
+        )
+    )
     assert "s3://bucket/data (500 episodes, 97,600 timesteps, 12.0 MiB)" in text
     assert text.splitlines()[-1] == "        hindcast inspect s3://bucket/data"
     # Pools without pods no longer matter, nor does a bar that ended before 100 %.
@@ -271,28 +309,28 @@ def test_finished_recording_suggests_inspecting_its_data() -> None:
 
 
 def test_unknown_state_and_reason_are_shown_as_they_are() -> None:
-    text = render(training(waiting("Resting", "TeaTime", "It has tea.")))
+    text = render_text(make_training(waiting_status("Resting", "TeaTime", "It has tea.")))
     assert "Resting (TeaTime) since 2026-11-21 06:02:00 UTC" in text
     assert "It has tea." in text
 
 
 def test_only_the_latest_attempts_are_listed() -> None:
-    runs = [run(number, outcome="Lost", endTime="2026-11-21T06:01:00Z") for number in range(20, 0, -1)]
-    text = render(training(running(runs=runs)))
+    runs = [make_run(number, outcome="Lost", endTime="2026-11-21T06:01:00Z") for number in range(20, 0, -1)]
+    text = render_text(make_training(running_status(runs=runs)))
     assert "r1-16" in text
     assert "r1-15" not in text
     assert "and 15 earlier" in text
 
 
 def test_commands_repeat_chosen_context() -> None:
-    explanation = explain(training(running()), [], NOW)
+    explanation = explain(make_training(running_status()), [], NOW)
     (step,) = next_steps(explanation, "my cluster")
     assert step.command == "hindcast logs OfflineTraining/clone --follow -n rl --context 'my cluster'"
 
 
 def test_json_document_has_content_of_screen() -> None:
-    pending_pod = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
-    explanation = explain(training(running()), [pod("head"), pending_pod], NOW)
+    pending_pod = make_pod("learner", phase="Pending", is_ready=False, node=None, conditions=(UNSCHEDULABLE,))
+    explanation = explain(make_training(running_status()), [make_pod("head"), pending_pod], NOW)
     document = to_json(explanation, next_steps(explanation))
     assert (document["state"], document["since"]) == ("Running", "2026-11-21T06:02:00Z")
     assert document["retries"] == {"used": 1, "allowed": None}
@@ -317,4 +355,4 @@ def test_json_document_has_content_of_screen() -> None:
 )
 def test_age_has_two_units(seconds: int, text: str) -> None:
     start = datetime(2026, 11, 1, tzinfo=UTC)
-    assert age(start, datetime.fromtimestamp(start.timestamp() + seconds, UTC)) == text
+    assert format_span(start, datetime.fromtimestamp(start.timestamp() + seconds, UTC)) == text

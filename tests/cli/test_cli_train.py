@@ -7,13 +7,14 @@ import pytest
 
 from hindcast.api import load_resources
 
-INPUT = (
+CONFIG = (
     '{"input": "data", "lr": 0.01, "train_batch_size_per_learner": 32, "dataset_num_iters_per_learner": 2}'
 )
-TWO = '{"training_iteration": 2}'
+TWO_ITERATIONS = '{"training_iteration": 2}'
 
 
-def dry(hindcast, *arguments):
+def spec_of_dry_run(hindcast, *arguments):
+    """Return the spec of the resource that `hindcast train ARGUMENTS --dry-run` prints."""
     result = hindcast("train", *arguments, "--dry-run", "--json")
     assert result.code == 0, result.err
     return json.loads(result.out)["spec"]
@@ -26,9 +27,9 @@ def test_train_writes_and_runs_yaml(hindcast, finished_folder, tmp_path):
         "--env",
         "CartPole-v1",
         "--config",
-        INPUT,
+        CONFIG,
         "--stop",
-        TWO,
+        TWO_ITERATIONS,
         "--local-dir",
         tmp_path,
     ]
@@ -61,7 +62,7 @@ def test_input_weights_and_exploration_of_2019_are_translated(hindcast, resource
         '{"timesteps_total": 1000}',
         f"--config={config}",
     ]
-    spec = dry(hindcast, *arguments)
+    spec = spec_of_dry_run(hindcast, *arguments)
     assert [source["weight"] for source in spec["input"]] == [0.4, 0.3, 0.3]
     assert (spec["config"], spec["stop"]) == ({"epsilon": 0}, {"timesteps": 1000})
     decay_arguments = [
@@ -69,14 +70,18 @@ def test_input_weights_and_exploration_of_2019_are_translated(hindcast, resource
         "--config",
         '{"exploration_final_eps": 0.1, "schedule_max_timesteps": 500}',
     ]
-    assert dry(hindcast, *decay_arguments, "--stop", TWO)["config"] == {"epsilon": [[0, 1.0], [50, 0.1]]}
+    assert spec_of_dry_run(hindcast, *decay_arguments, "--stop", TWO_ITERATIONS)["config"] == {
+        "epsilon": [[0, 1.0], [50, 0.1]]
+    }
 
 
 def test_output_without_input_records_expert(hindcast, resources):
     config = (
         '{"env": "CartPole-v1", "output": "out", "output_max_file_size": 5000000, "evaluation_duration": 7}'
     )
-    spec = dry(hindcast, "--run", "PPO", "--config", config, "--stop", '{"timesteps_total": 100000}')
+    spec = spec_of_dry_run(
+        hindcast, "--run", "PPO", "--config", config, "--stop", '{"timesteps_total": 100000}'
+    )
     assert spec["policy"]["train"]["stop"] == {"timesteps": 100_000}
     assert spec["output"] == {"path": "out", "maxFileSize": "5000000"}
     assert spec["duration"] == {"episodes": 7}
@@ -84,7 +89,7 @@ def test_output_without_input_records_expert(hindcast, resources):
 
 
 def test_options_without_effect_are_noted(hindcast, resources):
-    arguments = ["--run", "BC", "--env", "CartPole-v1", "--stop", TWO, "--dry-run"]
+    arguments = ["--run", "BC", "--env", "CartPole-v1", "--stop", TWO_ITERATIONS, "--dry-run"]
     result = hindcast("train", *arguments, "--config", '{"input": "data", "log_level": "WARN"}')
     assert result.code == 0
     assert "log_level: logging.getLogger" in result.err
@@ -93,22 +98,31 @@ def test_options_without_effect_are_noted(hindcast, resources):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--run", "PG", "--stop", TWO], "algorithm is 'PG', which is not an algorithm"),
+        (["--run", "PG", "--stop", TWO_ITERATIONS], "algorithm is 'PG', which is not an algorithm"),
         (["--run", "DQN"], "--stop is missing"),
         (
             ["--run", "DQN", "--stop", '{"time_total_s": 3}'],
             "--stop: time_total_s is not a stop criterion; expected one of ",
         ),
-        (["--run", "DQN", "--stop", TWO], "input_ is missing"),
-        (["--run", "BC", "--config", "[1]", "--stop", TWO], "--config is '[1]', expected a mapping"),
-        (["--run", "BC", "--config", "{", "--stop", TWO], "--config is not valid YAML: "),
-        (["--run", "BC", "--config", '{"lr": 1, "lr": 2}', "--stop", TWO], "--config: lr is given twice"),
-        (["--run", "BC", "--config", '{"imput": "x"}', "--stop", TWO], "did you mean 'input_'"),
+        (["--run", "DQN", "--stop", TWO_ITERATIONS], "input_ is missing"),
         (
-            ["--run", "BC", "--config", '{"train_batch_size": 4}', "--stop", TWO],
+            ["--run", "BC", "--config", "[1]", "--stop", TWO_ITERATIONS],
+            "--config is '[1]', expected a mapping",
+        ),
+        (["--run", "BC", "--config", "{", "--stop", TWO_ITERATIONS], "--config is not valid YAML: "),
+        (
+            ["--run", "BC", "--config", '{"lr": 1, "lr": 2}', "--stop", TWO_ITERATIONS],
+            "--config: lr is given twice",
+        ),
+        (["--run", "BC", "--config", '{"imput": "x"}', "--stop", TWO_ITERATIONS], "did you mean 'input_'"),
+        (
+            ["--run", "BC", "--config", '{"train_batch_size": 4}', "--stop", TWO_ITERATIONS],
             "use train_batch_size_per_learner",
         ),
-        (["--run", "DQN", "--config", '{"exploration_fraction": "x"}', "--stop", TWO], "expected a number"),
+        (
+            ["--run", "DQN", "--config", '{"exploration_fraction": "x"}', "--stop", TWO_ITERATIONS],
+            "expected a number",
+        ),
         (
             [
                 "--run",
@@ -118,7 +132,7 @@ def test_options_without_effect_are_noted(hindcast, resources):
                 "--config",
                 '{"output": "o"}',
                 "--stop",
-                TWO,
+                TWO_ITERATIONS,
                 "--checkpoint-freq",
                 "1",
             ],

@@ -22,6 +22,7 @@ spec:
 
 @pytest.fixture
 def training_folder(walks, tmp_path, monkeypatch):
+    """Return an empty current folder with `tuned.yaml`, a training on `walks`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text(TRAINING.replace("WALKS", str(walks)))
     return tmp_path
@@ -43,7 +44,7 @@ def test_tune_prints_table_and_winner(hindcast, training_folder):
     assert Policy.load("best").digest == Policy.load(document["best"]["checkpoint"]).digest
     assert [trial["number"] for trial in document["trials"]] in ([1, 2], [2, 1])
     assert document["retrained"] == "again/winner/r1"
-    arguments = [
+    evaluate_arguments = [
         "evaluate",
         document["best"]["folder"],
         "--set-aside",
@@ -52,7 +53,7 @@ def test_tune_prints_table_and_winner(hindcast, training_folder):
         "0",
         "--json",
     ]
-    evaluation = json.loads(hindcast(*arguments).out)
+    evaluation = json.loads(hindcast(*evaluate_arguments).out)
     assert evaluation["estimates"]["wis"]["value"] == document["confirmation"]["value"]
     refusal = hindcast("evaluate", document["retrained"], "--set-aside")
     assert "again/winner/r1 is not in the folder of a run with evaluation.offline.setAside" in refusal.err

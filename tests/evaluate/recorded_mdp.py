@@ -27,26 +27,36 @@ from hindcast.storage.location import resolve
 Array = NDArray[Any]
 
 
-def dataset_of(
+def write_dataset(
     folder: Path, columns: dict[str, Array], spaces: tuple[gym.Space, gym.Space], *, terminated: bool = True
 ) -> Dataset:
-    """Write episodes of equal length and end: columns are `[N, T, ...]`, observations `[N, T + 1, ...]`."""
-    episodes, steps = columns["rewards"].shape
+    """Write episodes of equal length, and open them as a dataset.
+
+    Args:
+        folder: folder of the dataset.
+        columns: columns `[N, T, ...]`; observations are `[N, T + 1, ...]`.
+        spaces: observation space and action space.
+        terminated: True if all episodes terminate, False if all are truncated.
+    """
+    num_episodes, num_steps = columns["rewards"].shape
     block = Block(
         columns={name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()},
-        length=np.full(episodes, steps),
-        eps_id=np.array([f"e{index}" for index in range(episodes)], dtype=object),
-        t_started=np.zeros(episodes, dtype=np.int64),
-        terminated=np.full(episodes, terminated),
-        truncated=np.full(episodes, not terminated),
+        length=np.full(num_episodes, num_steps),
+        eps_id=np.array([f"e{index}" for index in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
+        terminated=np.full(num_episodes, terminated),
+        truncated=np.full(num_episodes, not terminated),
     )
     with BlockWriter(resolve(folder), DataSpec.from_block(block, *spaces, "Chain-v0"), "s") as writer:
         writer.write(block)
     return open_dataset(folder)
 
 
-def linear_policy(spaces: tuple[gym.Space, gym.Space], weights: Array) -> Policy:
-    """Return a policy whose outputs are the column of `[P, states]` weights that its one-hot observation selects."""
+def make_linear_policy(spaces: tuple[gym.Space, gym.Space], weights: Array) -> Policy:
+    """Return a policy with one linear layer and the weights `[P, observation size]`.
+
+    A one-hot observation selects the column of weights that is the P parameters of its action distribution.
+    """
     model = ModelSpec.model_validate({"fcnetHiddens": []})
     preprocessing = Preprocessing.from_specs(
         *spaces, model, EnvironmentSpec(id="Chain-v0", normalize_actions=False)
@@ -65,68 +75,76 @@ def one_hot(indices: Array, size: int) -> Array:
     return np.concatenate([observations, np.zeros_like(observations[:, :1])], 1)
 
 
-class Tabular:
-    """`Chain` with one-hot states and timesteps, and its target as a policy that samples."""
+class TabularMdp:
+    """A `Chain` with one-hot observations of (timestep, state); `make_policy` returns its target policy."""
 
     def __init__(self, seed: int) -> None:
         self.chain = Chain(seed)
-        size = self.chain.states * self.chain.steps
+        size = self.chain.num_states * self.chain.num_steps
         self.spaces = (gym.spaces.Box(0, 1, (size,)), gym.spaces.Discrete(2))
 
     @property
     def target_return(self) -> float:
+        """Expected discounted return of the target."""
         return self.chain.target_return
 
-    def policy(self) -> Policy:
-        chances = np.stack([1 - self.chain.target, self.chain.target])
-        return linear_policy(self.spaces, np.log(np.tile(chances, self.chain.steps)))
+    def make_policy(self) -> Policy:
+        """Return the target as a policy."""
+        action_probs = np.stack([1 - self.chain.target, self.chain.target])
+        return make_linear_policy(self.spaces, np.log(np.tile(action_probs, self.chain.num_steps)))
 
-    def record(self, folder: Path, episodes: int, seed: int, *, logp: bool) -> Dataset:
-        columns = self.columns(episodes, seed)
+    def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
+        """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
+        columns = self.play_columns(num_episodes, seed)
         if not logp:
             del columns["action_logp"]
-        return dataset_of(folder, columns, self.spaces)
+        return write_dataset(folder, columns, self.spaces)
 
-    def columns(self, episodes: int, seed: int) -> dict[str, Array]:
+    def play_columns(self, num_episodes: int, seed: int) -> dict[str, Array]:
         """Play the behaviour; return the recorded columns, each `[N, T, ...]`."""
-        states, actions, rewards = self.chain.play(episodes, seed)
-        num_indices = self.chain.states * self.chain.steps
-        obs = one_hot(states + self.chain.states * np.arange(self.chain.steps), num_indices)
-        chance = self.chain.behaviour[states]
-        logp = np.log(np.where(actions, chance, 1 - chance)).astype(np.float32)
+        states, actions, rewards = self.chain.play(num_episodes, seed)
+        num_indices = self.chain.num_states * self.chain.num_steps
+        obs = one_hot(states + self.chain.num_states * np.arange(self.chain.num_steps), num_indices)
+        action_1_prob = self.chain.behaviour[states]
+        logp = np.log(np.where(actions, action_1_prob, 1 - action_1_prob)).astype(np.float32)
         return {"obs": obs, "actions": actions, "rewards": rewards, "action_logp": logp}
 
 
-class Continuous:
-    """An MDP of six steps with three states and a real action, whose reward grows with its closeness to a goal."""
+class ContinuousMdp:
+    """An MDP of six steps with three states and a real-valued action; the reward falls with its distance to a goal."""
 
-    states, steps, gamma, deviation = 3, 6, 0.9, 0.5
+    num_states, num_steps, gamma, deviation = 3, 6, 0.9, 0.5
     spaces = (gym.spaces.Box(0, 1, (18,)), gym.spaces.Box(-np.inf, np.inf, (1,)))
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self.goal = rng.normal(size=self.states)
-        self.behaviour = self.goal + rng.normal(scale=0.5, size=self.states)
-        self.target = self.behaviour + rng.normal(scale=0.15, size=self.states)
+        self.goal = rng.normal(size=self.num_states)
+        self.behaviour = self.goal + rng.normal(scale=0.5, size=self.num_states)
+        self.target = self.behaviour + rng.normal(scale=0.15, size=self.num_states)
 
     @property
     def target_return(self) -> float:
+        """Expected discounted return of the target."""
         step_reward = 3.0 - (np.square(self.target - self.goal).mean() + self.deviation**2)
-        return float(sum(self.gamma**t for t in range(self.steps)) * step_reward)
+        return float(sum(self.gamma**t for t in range(self.num_steps)) * step_reward)
 
-    def policy(self) -> Policy:
-        spread = np.full(self.states, math.log(self.deviation))
-        return linear_policy(self.spaces, np.tile(np.stack([self.target, spread]), self.steps))
+    def make_policy(self) -> Policy:
+        """Return the target as a policy."""
+        log_deviation = np.full(self.num_states, math.log(self.deviation))
+        return make_linear_policy(
+            self.spaces, np.tile(np.stack([self.target, log_deviation]), self.num_steps)
+        )
 
-    def record(self, folder: Path, episodes: int, seed: int, *, logp: bool) -> Dataset:
+    def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
+        """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
         rng = np.random.default_rng(seed)
-        states = rng.integers(0, self.states, (episodes, self.steps))
-        obs = one_hot(states + self.states * np.arange(self.steps), self.states * self.steps)
-        noise = rng.normal(size=(episodes, self.steps))
+        states = rng.integers(0, self.num_states, (num_episodes, self.num_steps))
+        obs = one_hot(states + self.num_states * np.arange(self.num_steps), self.num_states * self.num_steps)
+        noise = rng.normal(size=(num_episodes, self.num_steps))
         actions = (self.behaviour[states] + self.deviation * noise).astype(np.float32)
         rewards = 3.0 - np.square(actions - self.goal[states])
         columns = {"obs": obs, "actions": actions[..., None], "rewards": rewards}
         if logp:
-            density = -0.5 * noise**2 - math.log(self.deviation * math.sqrt(2 * math.pi))
-            columns["action_logp"] = density.astype(np.float32)
-        return dataset_of(folder, columns, self.spaces)
+            logp_values = -0.5 * noise**2 - math.log(self.deviation * math.sqrt(2 * math.pi))
+            columns["action_logp"] = logp_values.astype(np.float32)
+        return write_dataset(folder, columns, self.spaces)

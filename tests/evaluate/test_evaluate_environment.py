@@ -29,14 +29,15 @@ def policy() -> Policy:
 
 @pytest.fixture
 def workers() -> Iterator[list[EvaluationWorkers]]:
+    """Return an empty list; workers that a test adds to it are closed after the test."""
     pools: list[EvaluationWorkers] = []
     yield pools
     for pool in pools:
         pool.close()
 
 
-def make_workers(evaluator: EnvEvaluator, count: int) -> EvaluationWorkers:
-    return EvaluationWorkers(evaluator, WorkerProcesses(count, evaluator))
+def make_workers(evaluator: EnvEvaluator, num_workers: int) -> EvaluationWorkers:
+    return EvaluationWorkers(evaluator, WorkerProcesses(num_workers, evaluator))
 
 
 class TestReport:
@@ -123,11 +124,11 @@ class TestWorkers:
         self, policy: Policy, workers: list[EvaluationWorkers], evaluator: EnvEvaluator
     ) -> None:
         expected = evaluator(policy, seed=5)
-        for count in (1, 3):
-            workers.append(make_workers(evaluator, count))
+        for num_workers in (1, 3):
+            workers.append(make_workers(evaluator, num_workers))
             assert workers[-1].gather(workers[-1].submit(policy, 5)) == expected
 
-    def test_submit_evaluates_weights_of_that_moment(
+    def test_submit_evaluates_weights_at_its_call(
         self, workers: list[EvaluationWorkers], tmp_path: Path
     ) -> None:
         evaluator, policy = EnvEvaluator(ENVIRONMENT, 30), make_policy(WALK)
@@ -144,16 +145,16 @@ class TestWorkers:
         policy = add_position_dependence(make_policy(WALK))
         evaluator = EnvEvaluator(ENVIRONMENT, 21, num_envs=4, explore=True)
         expected = evaluator(policy, seed=5)
-        for count in (1, 2, 3, 21):
-            reports = [evaluator(policy, 5, episodes) for episodes in evaluator.episode_ranges(count)]
+        for num_workers in (1, 2, 3, 21):
+            reports = [evaluator(policy, 5, episodes) for episodes in evaluator.episode_ranges(num_workers)]
             assert [value for report in reports for value in report.returns] == expected.returns
 
     def test_episode_ranges_are_consecutive_and_complete(self) -> None:
         for duration in (1, 2, 7, 50):
-            for count in (1, 2, 3, 8):
-                ranges = EnvEvaluator(ENVIRONMENT, duration).episode_ranges(count)
+            for num_workers in (1, 2, 3, 8):
+                ranges = EnvEvaluator(ENVIRONMENT, duration).episode_ranges(num_workers)
                 assert [index for episodes in ranges for index in episodes or ()] == list(range(duration))
-                assert 1 <= len(ranges) <= count
+                assert 1 <= len(ranges) <= num_workers
 
     def test_open_ended_evaluation_plays_at_least_one_whole_round(
         self, policy: Policy, workers: list[EvaluationWorkers]
@@ -170,14 +171,14 @@ class TestWorkers:
         self, workers: list[EvaluationWorkers], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         policy = make_policy(WALK)
-        evaluator = EnvEvaluator(EnvironmentSpec(id="test_evaluate_environment:Crashing"), 4)
+        evaluator = EnvEvaluator(EnvironmentSpec(id="test_evaluate_environment:CrashingWalk"), 4)
         workers.append(make_workers(evaluator, 1))
         with pytest.raises(WorkerLost, match="evaluation runners died 3 times"):
             workers[-1].gather(workers[-1].submit(policy, 0))
 
 
-class Crashing(Walk):
-    """Ends its process immediately."""
+class CrashingWalk(Walk):
+    """An environment that ends its process in the first step."""
 
     def step(self, action: object) -> None:  # type: ignore[override]
         os._exit(3)

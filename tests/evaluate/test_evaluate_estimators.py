@@ -1,4 +1,4 @@
-"""Estimators are exact if target and behaviour are equal, match slow ones, and cover the truth as often as stated."""
+"""Estimators: exact if target and behaviour are equal, equal to a slow reference, with intervals of stated coverage."""
 
 from __future__ import annotations
 
@@ -13,50 +13,55 @@ from chain_mdp import Chain
 from hindcast.evaluate.estimators import (
     Evidence,
     Values,
+    compute_estimates,
     effective_episodes,
-    estimates,
     jackknife_contributions,
     missing_weight_margins,
 )
-from hindcast.evaluate.intervals import jackknife_interval, resamples, student_interval, t_quantile
+from hindcast.evaluate.intervals import jackknife_interval, resample_counts, student_interval, t_quantile
 
 NAMES = ("is", "wis", "pdis", "pdwis", "dm", "dr", "wdr")
 
 
-def evidence(seed: int, episodes: int = 7, *, is_on_policy: bool = False, **changes: Any) -> Evidence:
-    """Return random episodes of 1 to 9 steps."""
+def make_evidence(
+    seed: int, num_episodes: int = 7, *, is_on_policy: bool = False, **changes: Any
+) -> Evidence:
+    """Make evidence of random episodes with 1 to 9 steps."""
     rng = np.random.default_rng(seed)
-    length = rng.integers(1, 10, episodes)
-    steps = int(length.sum())
-    values = Values(rng.normal(size=steps), rng.normal(size=steps), rng.normal(size=episodes))
-    ratio = np.zeros(steps) if is_on_policy else rng.normal(scale=0.5, size=steps)
-    defaults = {"length": length, "rewards": rng.normal(size=steps), "gamma": 0.9}
+    length = rng.integers(1, 10, num_episodes)
+    num_steps = int(length.sum())
+    values = Values(rng.normal(size=num_steps), rng.normal(size=num_steps), rng.normal(size=num_episodes))
+    ratio = np.zeros(num_steps) if is_on_policy else rng.normal(scale=0.5, size=num_steps)
+    defaults = {"length": length, "rewards": rng.normal(size=num_steps), "gamma": 0.9}
     return Evidence(**defaults | {"log_ratio": ratio, "values": values} | changes)
 
 
 def estimate_once(episodes_evidence: Evidence, clip: float | None = None) -> dict[str, float]:
-    values = estimates(replace(episodes_evidence, clip=clip), np.ones((1, len(episodes_evidence.length))))
+    """Return the estimates of the episodes themselves, without resamples."""
+    values = compute_estimates(
+        replace(episodes_evidence, clip=clip), np.ones((1, len(episodes_evidence.length)))
+    )
     return {name: float(value[0]) for name, value in values.items()}
 
 
 def estimate_slowly(data: Evidence, episodes: list[int], clip: float = math.inf) -> dict[str, float]:
     """Compute the formulas step by step for the listed episodes, with repetitions."""
-    n, longest = len(episodes), int(data.length.max())
+    num_episodes, max_length = len(episodes), int(data.length.max())
     assert data.log_ratio is not None
     assert data.values is not None
     padded_rows, weights, returns, per_decision_returns, initial_values, corrections = [], [], [], [], [], []
     for episode in episodes:
-        first, length = int(data.first_step[episode]), int(data.length[episode])
+        first_step, length = int(data.first_step[episode]), int(data.length[episode])
         weight, step_weights, episode_return, per_decision_return, correction = (
             1.0,
             [],
             0.0,
             0.0,
-            data.values.v[first],
+            data.values.v[first_step],
         )
         terms = []
         for t in range(length):
-            step = first + t
+            step = first_step + t
             weight *= min(math.exp(data.log_ratio[step]), clip)
             reward = data.gamma**t * data.rewards[step]
             is_last = t == length - 1
@@ -68,34 +73,36 @@ def estimate_slowly(data: Evidence, episodes: list[int], clip: float = math.inf)
             correction += weight * data.gamma**t * error
             terms.append((reward, data.gamma**t * error))
         padded_rows.append(
-            (step_weights + [weight] * (longest - length), terms + [(0.0, 0.0)] * (longest - length))
+            (step_weights + [weight] * (max_length - length), terms + [(0.0, 0.0)] * (max_length - length))
         )
         weights.append(weight)
         returns.append(episode_return)
         per_decision_returns.append(per_decision_return)
-        initial_values.append(data.values.v[first])
+        initial_values.append(data.values.v[first_step])
         corrections.append(correction)
     weighted_sums = [0.0, 0.0]
-    for t in range(longest):
+    for t in range(max_length):
         sum_of_weights = sum(row[0][t] for row in padded_rows)
-        for kind in (0, 1):
-            weighted_sums[kind] += sum(row[0][t] * row[1][t][kind] for row in padded_rows) / sum_of_weights
+        for term_index in (0, 1):
+            weighted_sums[term_index] += (
+                sum(row[0][t] * row[1][t][term_index] for row in padded_rows) / sum_of_weights
+            )
     products = [weight * episode_return for weight, episode_return in zip(weights, returns, strict=True)]
     return {
-        "behaviour": sum(returns) / n,
-        "is": sum(products) / n,
+        "behaviour": sum(returns) / num_episodes,
+        "is": sum(products) / num_episodes,
         "wis": sum(products) / sum(weights),
-        "pdis": sum(per_decision_returns) / n,
+        "pdis": sum(per_decision_returns) / num_episodes,
         "pdwis": weighted_sums[0],
-        "dm": sum(initial_values) / n,
-        "dr": sum(corrections) / n,
-        "wdr": sum(initial_values) / n + weighted_sums[1],
+        "dm": sum(initial_values) / num_episodes,
+        "dr": sum(corrections) / num_episodes,
+        "wdr": sum(initial_values) / num_episodes + weighted_sums[1],
     }
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_estimates_equal_slow_reference(seed: int) -> None:
-    data = evidence(seed)
+    data = make_evidence(seed)
     assert estimate_once(data) == pytest.approx(estimate_slowly(data, list(range(7))), rel=1e-12)
     assert estimate_once(data, clip=1.1) == pytest.approx(
         estimate_slowly(data, list(range(7)), clip=1.1), rel=1e-12
@@ -103,9 +110,9 @@ def test_estimates_equal_slow_reference(seed: int) -> None:
 
 
 def test_estimates_of_resamples_equal_slow_reference() -> None:
-    data = evidence(3)
-    counts = resamples(7, 4, seed=1)
-    values = estimates(data, counts)
+    data = make_evidence(3)
+    counts = resample_counts(7, 4, seed=1)
+    values = compute_estimates(data, counts)
     for row in range(5):
         episodes = [episode for episode in range(7) for _ in range(int(counts[row, episode]))]
         expected = estimate_slowly(data, episodes)
@@ -113,14 +120,14 @@ def test_estimates_of_resamples_equal_slow_reference() -> None:
 
 
 def test_weights_are_one_when_target_is_behaviour() -> None:
-    data = evidence(0, is_on_policy=True)
+    data = make_evidence(0, is_on_policy=True)
     assert (data.weights == 1.0).all()
     values = estimate_once(data)
     for name in ("is", "wis", "pdis", "pdwis"):
         assert values[name] == pytest.approx(values["behaviour"], rel=1e-12)
 
 
-def test_action_that_target_never_takes_ends_episode_weight() -> None:
+def test_action_that_target_never_takes_sets_later_weights_to_zero() -> None:
     ratios = np.array([0.0, -np.inf, 0.0, math.log(2.0), 0.0])
     data = Evidence(np.array([3, 2]), np.array([1.0, 2.0, 4.0, 8.0, 16.0]), 1.0, ratios)
     assert data.weights.tolist() == [1.0, 0.0, 0.0, 2.0, 2.0]
@@ -138,7 +145,8 @@ def test_estimate_without_any_weight_is_nan() -> None:
 def test_effective_episodes_of_equal_and_missing_weights() -> None:
     assert effective_episodes(np.ones(5)) == pytest.approx(5.0)
     assert effective_episodes(np.array([1e200, 1e200, 0.0])) == pytest.approx(2.0)
-    assert effective_episodes(np.full(100, 1e-3)) == pytest.approx(0.1)  # the others were never played
+    # The mean weight is 0.001 instead of 1: episodes of large weight are missing.
+    assert effective_episodes(np.full(100, 1e-3)) == pytest.approx(0.1)
 
 
 def test_long_products_of_ratios_neither_overflow_nor_vanish() -> None:
@@ -149,11 +157,11 @@ def test_long_products_of_ratios_neither_overflow_nor_vanish() -> None:
 
 
 @pytest.mark.parametrize(
-    ("probability", "freedom", "expected"),
+    ("probability", "degrees_of_freedom", "expected"),
     [(0.95, 1, 6.3138), (0.95, 2, 2.9200), (0.95, 3, 2.3534), (0.975, 5, 2.5706), (0.95, 30, 1.6973)],
 )
-def test_student_quantiles_match_tables(probability: float, freedom: int, expected: float) -> None:
-    assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-3)
+def test_student_quantiles_match_tables(probability: float, degrees_of_freedom: int, expected: float) -> None:
+    assert t_quantile(probability, degrees_of_freedom) == pytest.approx(expected, rel=1e-3)
 
 
 def test_student_interval_without_degrees_of_freedom_is_none() -> None:
@@ -164,9 +172,9 @@ def test_student_interval_without_degrees_of_freedom_is_none() -> None:
 
 
 def test_contributions_equal_difference_without_the_episode() -> None:
-    data = evidence(4)
-    all_but_one = np.concatenate([np.ones((1, 7)), 1.0 - np.eye(7)])
-    resampled_values = estimates(data, all_but_one)
+    data = make_evidence(4)
+    counts = np.concatenate([np.ones((1, 7)), 1.0 - np.eye(7)])
+    resampled_values = compute_estimates(data, counts)
     contributions = jackknife_contributions(data)
     assert contributions.keys() == resampled_values.keys()
     for name, values in resampled_values.items():
@@ -191,9 +199,8 @@ def test_missing_weights_widen_intervals() -> None:
 
 def test_interval_of_few_heavy_episodes_is_wide() -> None:
     even = jackknife_interval(0.0, np.full(50, 1.0), 0.9)
-    heavy = jackknife_interval(
-        0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9
-    )  # the same variance, of one episode
+    # The same variance, caused by a single episode.
+    heavy = jackknife_interval(0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9)
     assert even == pytest.approx((-12.0, 12.0), abs=0.1)
     assert heavy == pytest.approx((-44.2, 44.2), abs=0.1)
     assert jackknife_interval(1.0, np.zeros(5), 0.9) == (1.0, 1.0)
@@ -201,10 +208,10 @@ def test_interval_of_few_heavy_episodes_is_wide() -> None:
 
 
 def test_intervals_contain_truth_as_often_as_stated() -> None:
-    """At least 88 % of the 90 % intervals of 200 recordings contain the truth, for each estimator."""
-    chain, count = Chain(2), 200
+    """Of 200 intervals with a level of 90 %, at least 88 % contain the true return, for each estimator except `dm`."""
+    chain, num_recordings = Chain(2), 200
     num_covered, errors = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0.0)
-    for seed in range(count):
+    for seed in range(num_recordings):
         data = chain.record(300, seed)
         values, contributions, margins = (
             estimate_once(data),
@@ -212,14 +219,14 @@ def test_intervals_contain_truth_as_often_as_stated() -> None:
             missing_weight_margins(data),
         )
         for name in NAMES:
-            wider = margins.get(name, 0.0)
-            low, high = jackknife_interval(values[name], contributions[name], 0.9, wider) or (
+            margin = margins.get(name, 0.0)
+            low, high = jackknife_interval(values[name], contributions[name], 0.9, margin) or (
                 math.nan,
                 math.nan,
             )
             num_covered[name] += low <= chain.target_return <= high
             errors[name] += (values[name] - chain.target_return) ** 2
-    assert all(num_covered[name] >= 0.88 * count for name in NAMES if name != "dm"), num_covered
-    assert num_covered["dm"] < 0.2 * count  # its model is off, which leaving out episodes cannot show
+    assert all(num_covered[name] >= 0.88 * num_recordings for name in NAMES if name != "dm"), num_covered
+    assert num_covered["dm"] < 0.2 * num_recordings  # the jackknife does not see the bias of the model
     assert errors["wis"] < errors["is"]
     assert errors["dr"] < errors["is"]

@@ -8,30 +8,30 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from recorded_mdp import Tabular, dataset_of, linear_policy
+from recorded_mdp import TabularMdp, make_linear_policy, write_dataset
 
-from hindcast.evaluate.behaviour_clone import Clone, CloneFit
-from hindcast.evaluate.fitted_q import Fit, FittedQ, cross_fit
+from hindcast.evaluate.behaviour_clone import Clone, CloneOptions
+from hindcast.evaluate.fitted_q import FittedQ, FittedQOptions, cross_fit
 from hindcast.evaluate.recorded_episodes import load_window
 from hindcast.evaluate.target_policy import TargetPolicy
 
 
 def test_values_equal_linear_solution(tmp_path: Path) -> None:
     """The exact values are V = (I - gamma·P)⁻¹·r of the target, for each state in each of the eight steps."""
-    mdp = Tabular(3)
-    chain, policy = mdp.chain, mdp.policy()
-    size, steps = chain.states, chain.steps
+    mdp = TabularMdp(3)
+    chain, policy = mdp.chain, mdp.make_policy()
+    size, steps = chain.num_states, chain.num_steps
     probs = np.stack([1 - chain.target, chain.target], -1)
-    transitions = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", probs, chain.transition_probs))
+    transition_matrix = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", probs, chain.transition_probs))
     rewards = np.tile((probs * chain.reward).sum(-1), steps)
-    exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * transitions, rewards)
+    exact_values = np.linalg.solve(np.eye(size * steps) - chain.gamma * transition_matrix, rewards)
     window = load_window(mdp.record(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
-    fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
-    v = cross_fit(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.v
+    options = FittedQOptions(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
+    v = cross_fit(TargetPolicy(policy, explore=True), window, options, 0, lambda _: None).values.v
     state = window.columns["obs"][window.obs_row].argmax(-1).numpy()
     estimates = np.array([v[state == index].mean() for index in range(size * steps)])
-    assert np.abs(estimates - exact).mean() < 0.1 * np.abs(exact).mean()
-    assert np.corrcoef(estimates, exact)[0, 1] > 0.98
+    assert np.abs(estimates - exact_values).mean() < 0.1 * np.abs(exact_values).mean()
+    assert np.corrcoef(estimates, exact_values)[0, 1] > 0.98
 
 
 def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,14 +39,14 @@ def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: py
     weight_seeds: list[int] = []
     seed_all = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda seed: weight_seeds.append(seed) or seed_all(seed))
-    mdp = Tabular(3)
-    policy = mdp.policy()
+    mdp = TabularMdp(3)
+    policy = mdp.make_policy()
     window = load_window(mdp.record(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
-    all_episodes, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
+    all_episodes, options = torch.ones(20, dtype=torch.bool), FittedQOptions(updates=1)
     model = FittedQ(
-        TargetPolicy(policy, explore=True), window, all_episodes, fit, seed=0, check=lambda _: None
+        TargetPolicy(policy, explore=True), window, all_episodes, options, seed=0, check=lambda _: None
     )
-    clone = Clone(policy, window, CloneFit(updates=1), seed=0)
+    clone = Clone(policy, window, CloneOptions(updates=1), seed=0)
     batch_seeds = {model._generator.initial_seed(), clone._generator.initial_seed()}
     assert len(weight_seeds) == 3
     assert not batch_seeds & {*weight_seeds}
@@ -55,8 +55,8 @@ def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: py
 def test_values_stay_within_bounds_of_rewards(tmp_path: Path) -> None:
     """The example of Tsitsiklis and Van Roy (1996) does not diverge.
 
-    All episodes are one step from 1 to 2, and no step starts at 2: a linear model, whose value at 2 is twice that at
-    1, diverges without bounds.
+    Every episode is one step from state 1 to state 2, and no step starts in state 2. A linear model, whose value of
+    state 2 is twice that of state 1, diverges without bounds.
     """
     spaces = (gym.spaces.Box(0, 2, (1,)), gym.spaces.Discrete(2))
     columns = {
@@ -64,9 +64,9 @@ def test_values_stay_within_bounds_of_rewards(tmp_path: Path) -> None:
         "actions": np.zeros((8, 1), np.int64),
         "rewards": np.ones((8, 1), np.float32),
     }
-    data = dataset_of(tmp_path / "data", columns, spaces, terminated=False)
-    policy = linear_policy(spaces, np.array([[1.0], [-1.0]]))
+    data = write_dataset(tmp_path / "data", columns, spaces, terminated=False)
+    policy = make_linear_policy(spaces, np.array([[1.0], [-1.0]]))
     window = load_window(data, policy, 0.99, "data")
-    fit = Fit(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
-    q = cross_fit(TargetPolicy(policy, explore=False), window, fit, 0, lambda _: None).values.q
+    options = FittedQOptions(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
+    q = cross_fit(TargetPolicy(policy, explore=False), window, options, 0, lambda _: None).values.q
     assert q.max() == pytest.approx(100, rel=0.05)

@@ -20,7 +20,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
-from hindcast.evaluate.fitted_q import Fit
+from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.algorithm import ModelInputs
@@ -31,66 +31,67 @@ from hindcast.storage.location import resolve
 from support import WALK, make_policy, record, recording
 
 SPACES = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
-GAMMA, BEHAVIOUR_CHANCE, TARGET_CHANCE = 0.9, 0.6, 0.8
-"""Discount, and the probabilities that behaviour and target name the cue."""
+GAMMA, BEHAVIOUR_PROB, TARGET_PROB = 0.9, 0.6, 0.8
+"""Discount, and the probabilities with which the behaviour and the target name the cue."""
 
 
 class CueModule(RLModule):
-    """Names the cue of the first observation (-1 or 1) with `TARGET_CHANCE`; later observations are 0."""
+    """Names the cue, which is the first observation (-1 or 1), with `TARGET_PROB`; later observations are 0."""
 
     def setup(self) -> None:
-        self.sure = nn.Parameter(torch.tensor(math.log(TARGET_CHANCE / (1 - TARGET_CHANCE)) / 2))
+        self.half_logit = nn.Parameter(torch.tensor(math.log(TARGET_PROB / (1 - TARGET_PROB)) / 2))
 
     def get_initial_state(self) -> dict[str, Tensor]:
         return {"cue": torch.zeros(1)}
 
     def _forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         cue = batch["state_in/cue"] + batch["obs"]
-        return {"action_dist_inputs": self.sure * torch.cat([-cue, cue], -1), "state_out/cue": cue}
+        return {"action_dist_inputs": self.half_logit * torch.cat([-cue, cue], -1), "state_out/cue": cue}
 
 
-def cue_policy() -> Policy:
+def make_cue_policy() -> Policy:
+    """Return a policy with a `CueModule`."""
     model = ModelSpec()
     preprocessing = Preprocessing.from_specs(*SPACES, model, EnvironmentSpec(id="Cue-v0"))
     return Policy(CueModule(*SPACES, model).eval(), preprocessing, *SPACES)
 
 
-def record_cues(folder: Path, episodes: int, *, logp: bool = True) -> Dataset:
+def record_cues(folder: Path, num_episodes: int, *, logp: bool = True) -> Dataset:
     """Write episodes of 1 to 5 steps; each step that names the cue earns 1."""
     rng = np.random.default_rng(0)
-    length = rng.integers(1, 6, episodes)
-    cue, t = rng.integers(0, 2, episodes), np.concatenate([np.arange(steps + 1) for steps in length])
+    length = rng.integers(1, 6, num_episodes)
+    cue, t = rng.integers(0, 2, num_episodes), np.concatenate([np.arange(steps + 1) for steps in length])
     obs = np.where(t == 0, 2.0 * np.repeat(cue, length + 1) - 1, 0.0).astype(np.float32)[:, None]
-    is_named = rng.random(length.sum()) < BEHAVIOUR_CHANCE
+    is_named = rng.random(length.sum()) < BEHAVIOUR_PROB
     columns = {
         "obs": obs,
         "actions": np.where(is_named, np.repeat(cue, length), 1 - np.repeat(cue, length)),
         "rewards": is_named.astype(np.float64),
     }
     if logp:
-        columns["action_logp"] = np.log(np.where(is_named, BEHAVIOUR_CHANCE, 1 - BEHAVIOUR_CHANCE)).astype(
+        columns["action_logp"] = np.log(np.where(is_named, BEHAVIOUR_PROB, 1 - BEHAVIOUR_PROB)).astype(
             np.float32
         )
     block = Block(
         columns=columns,
         length=length,
-        eps_id=np.array([f"e{index}" for index in range(episodes)], dtype=object),
-        t_started=np.zeros(episodes, dtype=np.int64),
-        terminated=np.ones(episodes, dtype=bool),
-        truncated=np.zeros(episodes, dtype=bool),
+        eps_id=np.array([f"e{index}" for index in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
+        terminated=np.ones(num_episodes, dtype=bool),
+        truncated=np.zeros(num_episodes, dtype=bool),
     )
     with BlockWriter(resolve(folder), DataSpec.from_block(block, *SPACES, "Cue-v0"), "s") as writer:
         writer.write(block)
     return open_dataset(folder)
 
 
-def options(explore: bool = True, fit: Fit | None = None) -> OfflineOptions:
+def make_options(explore: bool = True, fit: FittedQOptions | None = None) -> OfflineOptions:
     return OfflineOptions(gamma=GAMMA, explore=explore, resamples=200, fit=fit)
 
 
 def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
-    report = evaluate_offline(cue_policy(), record_cues(tmp_path, 1000), "cues", options())
-    true_return = np.mean([TARGET_CHANCE * sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)])
+    report = evaluate_offline(make_cue_policy(), record_cues(tmp_path, 1000), "cues", make_options())
+    true_return = np.mean([TARGET_PROB * sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)])
     assert set(report.estimates) == set(RATIO_ESTIMATES)
     for name in RATIO_ESTIMATES:
         low, high = report.estimates[name].interval or (math.nan, math.nan)
@@ -99,43 +100,45 @@ def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
     assert report.estimates["pdwis"].value > report.behaviour.value
     assert report.verdict.answer == "better"
     agreement = report.signals["action_agreement"]
-    assert agreement == pytest.approx(BEHAVIOUR_CHANCE, abs=0.03)  # its likeliest action names the cue
-    named_loss, other_loss = -math.log(TARGET_CHANCE), -math.log(1 - TARGET_CHANCE)
+    assert agreement == pytest.approx(BEHAVIOUR_PROB, abs=0.03)  # its likeliest action names the cue
+    named_loss, other_loss = -math.log(TARGET_PROB), -math.log(1 - TARGET_PROB)
     assert report.signals["imitation_loss"] == pytest.approx(
         agreement * named_loss + (1 - agreement) * other_loss, rel=1e-4
     )
 
 
 def test_ratios_use_the_recurrent_state(tmp_path: Path) -> None:
-    """The ratio of each step is known, for any order of episodes and lengths."""
+    """Compare with estimates from the known ratios."""
     data = record_cues(tmp_path, 200)
     block = Block.concat([data.read(unit) for unit in data.units])
     is_named = block.columns["rewards"].astype(bool)
-    ratios = np.where(
-        is_named, TARGET_CHANCE / BEHAVIOUR_CHANCE, (1 - TARGET_CHANCE) / (1 - BEHAVIOUR_CHANCE)
-    )
-    first = np.cumsum(block.length) - block.length
-    weights = np.multiply.reduceat(ratios, first)
+    ratios = np.where(is_named, TARGET_PROB / BEHAVIOUR_PROB, (1 - TARGET_PROB) / (1 - BEHAVIOUR_PROB))
+    first_step = np.cumsum(block.length) - block.length
+    weights = np.multiply.reduceat(ratios, first_step)
     returns = np.array(
         [
             sum(GAMMA**t * is_named[start + t] for t in range(steps))
-            for start, steps in zip(first, block.length, strict=True)
+            for start, steps in zip(first_step, block.length, strict=True)
         ]
     )
-    report = evaluate_offline(cue_policy(), data, "cues", options())
+    report = evaluate_offline(make_cue_policy(), data, "cues", make_options())
     assert report.estimates["is"].value == pytest.approx(np.mean(weights * returns), rel=1e-5)
     assert report.estimates["wis"].value == pytest.approx(np.average(returns, weights=weights), rel=1e-5)
 
 
 def test_estimates_by_model_are_refused(tmp_path: Path) -> None:
-    report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50), "cues", options(fit=Fit(updates=5)))
-    why = "the policy has a recurrent state, but a model's values depend on observations alone"
-    assert report.not_estimated == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), why)
+    report = evaluate_offline(
+        make_cue_policy(), record_cues(tmp_path, 50), "cues", make_options(fit=FittedQOptions(updates=5))
+    )
+    reason = "the policy has a recurrent state, but a model's values depend on observations alone"
+    assert report.not_estimated == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), reason)
     assert report.verdict.estimate == "pdwis"
 
 
 def test_behaviour_of_recurrent_policy_is_not_cloned(tmp_path: Path) -> None:
-    report = evaluate_offline(cue_policy(), record_cues(tmp_path, 50, logp=False), "cues", options())
+    report = evaluate_offline(
+        make_cue_policy(), record_cues(tmp_path, 50, logp=False), "cues", make_options()
+    )
     assert report.estimates == {}
     assert "the recorded policy is not cloned, because it may be recurrent" in report.not_estimated["wis"]
     assert report.verdict.sentence.startswith("no verdict: the data have no action_logp")
@@ -144,25 +147,25 @@ def test_behaviour_of_recurrent_policy_is_not_cloned(tmp_path: Path) -> None:
 
 def test_greedy_recurrent_policy_counts_episodes_of_its_own_actions(tmp_path: Path) -> None:
     data = record_cues(tmp_path, 300)
-    report = evaluate_offline(cue_policy(), data, "cues", options(explore=False))
+    report = evaluate_offline(make_cue_policy(), data, "cues", make_options(explore=False))
     assert report.estimates["wis"].value == pytest.approx(
         np.average([sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)]), abs=0.25
     )
 
 
-@pytest.mark.parametrize("kind", ["lstm", "DecisionTransformer"])
-def test_ratios_are_one_when_policy_recorded_the_data(tmp_path: Path, kind: str) -> None:
-    """A decision transformer also sees rewards and its own actions."""
+@pytest.mark.parametrize("network", ["lstm", "DecisionTransformer"])
+def test_ratios_are_one_when_policy_recorded_the_data(tmp_path: Path, network: str) -> None:
+    """Unlike an LSTM, a decision transformer also reads rewards and its own actions."""
     policy = make_policy(WALK, recurrent="LSTM", cellSize=8)
-    if kind != "lstm":
+    if network != "lstm":
         config = {"contextLength": 4, "embedSize": 8, "targetReturn": 9.0}
         preprocessing = policy.preprocessing
         inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, ModelSpec())
-        module = build(kind, config).networks(inputs)["policy"].eval()
+        module = build(network, config).networks(inputs)["policy"].eval()
         policy = Policy(module, preprocessing, policy.observation_space, policy.action_space)
     policy.save(tmp_path / "module")
     checkpoint = {"checkpoint": {"path": str(tmp_path / "module")}}
     record(recording(tmp_path / "data", policy=checkpoint, duration={"episodes": 20}))
-    report = evaluate_offline(policy, open_dataset(tmp_path / "data"), "walks", options())
+    report = evaluate_offline(policy, open_dataset(tmp_path / "data"), "walks", make_options())
     assert report.effective_episodes == pytest.approx(20, rel=1e-4)
     assert report.estimates["wis"].value == pytest.approx(report.behaviour.value, rel=1e-4)

@@ -1,4 +1,4 @@
-"""Verdicts are wrong no more often than they state, and give a reason if there is no verdict."""
+"""Verdicts: at most as often wrong as they state; with a reason if there is none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from chain_mdp import Chain
 
-from hindcast.evaluate.estimators import effective_episodes, estimates
-from hindcast.evaluate.intervals import resamples
+from hindcast.evaluate.estimators import compute_estimates, effective_episodes
+from hindcast.evaluate.intervals import resample_counts
 from hindcast.evaluate.verdict import Verdict, no_verdict, verdict_from_model, verdict_from_resamples
 
 
@@ -17,9 +17,9 @@ def test_verdict_is_wrong_no_more_often_than_stated(estimate: str) -> None:
     num_wrong = num_right = 0
     for seed in range(200):
         chain = Chain(seed, actions_matter=seed % 2 == 0)
-        data = chain.record(200, seed)
-        values = estimates(data, resamples(200, 200, seed))
-        num_effective = effective_episodes(data.weights[data.last_step])
+        evidence = chain.record(200, seed)
+        values = compute_estimates(evidence, resample_counts(200, 200, seed))
+        num_effective = effective_episodes(evidence.weights[evidence.last_step])
         verdict = verdict_from_resamples(
             values[estimate][1:] - values["behaviour"][1:], values["behaviour"][1:], estimate, num_effective
         )

@@ -2,9 +2,9 @@
 
     python run_reference.py FOLDER whole|shorter
 
-Each line of standard input is a file; the same line of FOLDER/outcomes.jsonl is its outcome: null, or a traceback.
-`/tmp/` in a block is replaced by FOLDER, and a block can import the blocks before it as modules. `shorter` trains and
-records less (SHORTER_CODE).
+Each line of standard input names a file. The line with the same number in FOLDER/outcomes.jsonl is its outcome: null,
+or a traceback. `/tmp/` in a block is replaced by FOLDER, and a block can import the blocks before it as modules. With
+`shorter`, blocks train and record less (SHORTER_CODE).
 """
 
 from __future__ import annotations
@@ -31,38 +31,41 @@ SHORTER_CODE = {
 """Code of blocks that record or train for long -> replacement."""
 
 REFUSAL_MARK = "\nRefused: "
-"""Starts the line of a block's docstring that contains the sentence with which the block is refused."""
+"""Begins the line of a block's docstring with the message of the error that refuses the block's config."""
 
 
-def main(folder: Path, shorter: bool) -> None:
-    warnings.simplefilter("default", DeprecationWarning)  # the pages use Ray Data, which warns of itself
+def main(folder: Path, is_shortened: bool) -> None:
+    warnings.simplefilter("default", DeprecationWarning)  # not errors, as Ray Data causes some
     with (folder / "outcomes.jsonl").open("w", buffering=1) as outcomes:
         for line in sys.stdin:
-            print(json.dumps(outcome(Path(line.strip()), folder, shorter)), file=outcomes)
+            print(json.dumps(run_file(Path(line.strip()), folder, is_shortened)), file=outcomes)
 
 
-def outcome(file: Path, folder: Path, shorter: bool) -> str | None:
+def run_file(file: Path, folder: Path, is_shortened: bool) -> str | None:
     source = file.read_text().replace("/tmp/", f"{folder}/")
-    for code, replacement in SHORTER_CODE.items() if shorter else ():
+    for code, replacement in SHORTER_CODE.items() if is_shortened else ():
         source = source.replace(code, replacement)
     try:
         if file.suffix == ".sh":
             subprocess.run(["bash", "-euo", "pipefail", "-c", source], check=True)
         else:
-            check(run(file.stem, source))
+            check_config(run_module(file.stem, source))
     except Exception:
         return traceback.format_exc()
     return None
 
 
-def run(name: str, source: str) -> ModuleType:
+def run_module(name: str, source: str) -> ModuleType:
     sys.modules[name] = module = ModuleType(name)
     exec(compile(source, f"{name}.py", "exec"), vars(module))
     return module
 
 
-def check(module: ModuleType) -> None:
-    """Check that the config of a block can be built; options without an algorithm are merged into BC's config."""
+def check_config(module: ModuleType) -> None:
+    """Check that the config of a block is valid, or refused with the message in the block's docstring.
+
+    A config without an algorithm is merged into BC's config.
+    """
     config = getattr(module, "config", None)
     if not isinstance(config, AlgorithmConfig):
         return
@@ -76,7 +79,7 @@ def check(module: ModuleType) -> None:
         if not sentence or sentence not in str(error):
             raise
     else:
-        assert not sentence, f"it is not refused: {sentence}"
+        assert not sentence, f"the config is valid, expected the error: {sentence}"
 
 
 if __name__ == "__main__":

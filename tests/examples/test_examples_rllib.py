@@ -32,10 +32,10 @@ FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None
 EPISODES = repeats(50, soak=500)
 MIN_RETURN = repeats(200, soak=400)
 """Minimum return of the expert and its clone, which train until an evaluation reaches 250, or 450 in a soak."""
-SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
+SHARED_MARKS = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
-class Pages:
+class BlockRunner:
     """A process that runs the blocks in the order of the pages, each when its outcome is first requested.
 
     Attributes:
@@ -68,7 +68,7 @@ class Pages:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[Pages]:
+def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[BlockRunner]:
     folder = tmp_path_factory.mktemp("reference")
     search_path = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "log.txt").open("w") as log:
@@ -87,18 +87,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterato
             text=True,
         )
         with process:
-            yield Pages(folder, process)
+            yield BlockRunner(folder, process)
 
 
 @pytest.fixture(scope="module")
-def folder(pages: Pages) -> Path:
-    """Return the folder after all blocks have run."""
+def folder(pages: BlockRunner) -> Path:
+    """Return the working directory of the blocks after all of them have run."""
     pages.outcome(FILES[-1])
     return pages.folder
 
 
-@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem, marks=SHARED) for file in FILES])
-def test_block_runs(pages: Pages, file: Path) -> None:
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem, marks=SHARED_MARKS) for file in FILES])
+def test_block_runs(pages: BlockRunner, file: Path) -> None:
     assert pages.outcome(file) is None, pages.outcome(file)
 
 
@@ -110,7 +110,7 @@ def test_shortened_code_occurs_in_examples() -> None:
 @pytest.mark.docs
 @pytest.mark.ray
 def test_examples_train_record_and_clone_expert(folder: Path) -> None:
-    expert = Policy.load(checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
+    expert = Policy.load(find_last_checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
     assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= MIN_RETURN
 
     data = folder / "docs_rllib_offline_recording"
@@ -121,7 +121,7 @@ def test_examples_train_record_and_clone_expert(folder: Path) -> None:
     assert rows == [25] * (EPISODES // 25)
     assert leftovers(data) == []
 
-    clone = Policy.load(checkpoint(folder, "docs_rllib_offline_bc"))
+    clone = Policy.load(find_last_checkpoint(folder, "docs_rllib_offline_bc"))
     assert np.mean(evaluate_policy(clone, CARTPOLE, duration=20).returns) >= MIN_RETURN
 
 
@@ -137,7 +137,7 @@ def test_table_recipe_keeps_every_timestep(folder: Path) -> None:
     assert len(lengths[0]) == EPISODES
 
 
-def checkpoint(folder: Path, experiment: str) -> Path:
+def find_last_checkpoint(folder: Path, experiment: str) -> Path:
     """Return the last checkpoint of a Tune experiment."""
     return max((folder / "ray_results" / experiment).glob("*/checkpoint_*"))
 

@@ -1,13 +1,16 @@
+"""Curves of a run, the titles of plots, and number formats."""
+
 import numpy as np
 import pytest
 
 from hindcast import formatting
-from hindcast.report.canvas import spread
-from hindcast.report.curves import REST_LABEL, Curves, lookup
+from hindcast.report.canvas import spread_apart
+from hindcast.report.curves import UNTIMED_LABEL, Curves, lookup
 from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot, value_plot
 
 
-def result(iteration, *, loss=0.5, returns=None, of=None, **more):
+def make_result(iteration, *, loss=0.5, mean_return=None, weights_iteration=None, **other_fields):
+    """Return the result of an iteration; with `mean_return`, it includes an evaluation."""
     line = {
         "training_iteration": iteration,
         "num_env_steps_trained_lifetime": 1000 * iteration,
@@ -16,21 +19,27 @@ def result(iteration, *, loss=0.5, returns=None, of=None, **more):
         "learners": {"default_policy": {"total_loss": loss, "gradient_norm": 0.1}},
         "timers": {"data_wait_s": 0.5, "update_s": 1.0, "evaluation_wait_s": 0.0},
     }
-    if returns is not None:
+    if mean_return is not None:
         line["evaluation"] = {
-            "training_iteration": of or iteration,
+            "training_iteration": weights_iteration or iteration,
             "env_runners": {
-                "episode_return_mean": returns,
-                "episode_return_min": returns - 10,
-                "episode_return_max": returns + 10,
+                "episode_return_mean": mean_return,
+                "episode_return_min": mean_return - 10,
+                "episode_return_max": mean_return + 10,
                 "num_episodes": 5,
             },
         }
-    return line | more
+    return line | other_fields
 
 
 def test_evaluation_is_at_the_iteration_of_its_weights():
-    curves = Curves([result(1), result(2, returns=20.0, of=1), result(3, returns=30.0, of=2)])
+    curves = Curves(
+        [
+            make_result(1),
+            make_result(2, mean_return=20.0, weights_iteration=1),
+            make_result(3, mean_return=30.0, weights_iteration=2),
+        ]
+    )
     assert curves.evaluation.x.tolist() == [1, 2]
     assert curves.evaluation.mean.tolist() == [20, 30]
     assert curves.evaluation.low.tolist() == [10, 20]
@@ -38,36 +47,36 @@ def test_evaluation_is_at_the_iteration_of_its_weights():
 
 
 def test_last_line_with_only_an_evaluation_counts():
-    last = {"training_iteration": 2, "evaluation": result(2, returns=40.0)["evaluation"]}
-    curves = Curves([result(1), result(2, returns=20.0, of=1), last])
+    last_line = {"training_iteration": 2, "evaluation": make_result(2, mean_return=40.0)["evaluation"]}
+    curves = Curves([make_result(1), make_result(2, mean_return=20.0, weights_iteration=1), last_line])
     assert curves.evaluation.mean.tolist() == [20, 40]
     assert (curves.iterations, curves.timesteps, curves.seconds) == (2, 2000, 4.0)
     assert curves.losses["total_loss"].x.tolist() == [1, 2]
 
 
 def test_missing_and_infinite_numbers_are_left_out():
-    curves = Curves([result(1, loss=float("nan")), result(2, loss=None), result(3, loss=0.25)])
+    curves = Curves([make_result(1, loss=float("nan")), make_result(2, loss=None), make_result(3, loss=0.25)])
     assert curves.losses["total_loss"].y.tolist() == [0.25]
     assert lookup({"a": {"b": True}}, "a", "b") is None
     assert lookup({"a": 3}, "a", "b") is None
 
 
 def test_loss_term_equal_to_the_total_is_shown_once():
-    lines = [result(i) for i in (1, 2)]
+    lines = [make_result(i) for i in (1, 2)]
     for i, line in enumerate(lines):
         line["learners"]["default_policy"] |= {"policy_loss": 0.5, "vf_loss": float(i), "entropy": 1.0}
     assert list(Curves(lines).losses) == ["total_loss", "vf_loss"]
 
 
-def test_time_shares_add_up_to_the_total():
-    shares = Curves([result(1), result(2)]).time_shares
-    assert shares == {"updates": 2.0, "waiting for data": 1.0, REST_LABEL: 1.0}
+def test_seconds_by_activity_add_up_to_total():
+    shares = Curves([make_result(1), make_result(2)]).seconds_by_activity
+    assert shares == {"updates": 2.0, "waiting for data": 1.0, UNTIMED_LABEL: 1.0}
 
 
 def test_time_beyond_the_total_counts():
-    line = result(1) | {"timers": {"update_s": 1.0, "evaluation_wait_s": 4.0}}
+    line = make_result(1) | {"timers": {"update_s": 1.0, "evaluation_wait_s": 4.0}}
     assert Curves([line]).seconds == 5.0
-    assert Curves([line]).time_shares == {"updates": 1.0, "waiting for evaluation": 4.0}
+    assert Curves([line]).seconds_by_activity == {"updates": 1.0, "waiting for evaluation": 4.0}
 
 
 def test_empty_run_has_no_pictures():
@@ -85,16 +94,16 @@ def test_empty_run_has_no_pictures():
     ],
 )
 def test_title_of_return_plot_is_the_finding(returns, stop, title):
-    curves = Curves([result(i, returns=float(value)) for i, value in enumerate(returns, 1)])
+    curves = Curves([make_result(i, mean_return=float(value)) for i, value in enumerate(returns, 1)])
     assert return_plot(curves, stop=stop).title == title
 
 
 def test_title_of_time_plot_names_the_largest_share():
-    assert time_plot(Curves([result(1), result(2)])).title == "50 % of the time went into updates"
+    assert time_plot(Curves([make_result(1), make_result(2)])).title == "50 % of the time went into updates"
 
 
 def test_value_plot_shows_the_critics_values():
-    lines = [result(1), result(2)]
+    lines = [make_result(1), make_result(2)]
     for value, line in zip((-3.0, 40.0), lines, strict=True):
         line["learners"]["default_policy"]["mean_q"] = value
     plot = value_plot(Curves(lines))
@@ -105,11 +114,13 @@ def test_value_plot_shows_the_critics_values():
     lines.append({"training_iteration": 2, "evaluation": {"offline": offline}})
     assert Curves(lines).initial_value.y.tolist() == [12.5]
     assert "in the initial states of held-out episodes" in value_plot(Curves(lines)).caption
-    assert value_plot(Curves([result(1)])) is None
+    assert value_plot(Curves([make_result(1)])) is None
 
 
 def test_expert_plot_is_over_sampled_timesteps():
-    lines = [result(i, returns=100.0 * i, num_env_steps_sampled_lifetime=4096 * i) for i in (1, 2, 3)]
+    lines = [
+        make_result(i, mean_return=100.0 * i, num_env_steps_sampled_lifetime=4096 * i) for i in (1, 2, 3)
+    ]
     picture = expert_plot(Curves(lines), stop=300, algorithm="PPO")
     assert picture.title == "The PPO expert passes a return of 300 at 12.3k timesteps"
 
@@ -121,12 +132,12 @@ def test_running_mean_keeps_constants_ends_and_length():
 
 
 def test_spread_moves_labels_no_further_than_needed():
-    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    heights = spread([0.5, 0.5, 0.52], 0.1)
+    assert spread_apart([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    heights = spread_apart([0.5, 0.5, 0.52], 0.1)
     assert np.allclose(np.diff(heights), 0.1)
     assert np.isclose(np.mean(heights), np.mean([0.5, 0.5, 0.52]))
-    assert spread([0.97, 0.99], 0.1)[-1] == 1.0
-    assert spread([], 0.1) == []
+    assert spread_apart([0.97, 0.99], 0.1)[-1] == 1.0
+    assert spread_apart([], 0.1) == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +184,7 @@ def test_spaces_are_abbreviated():
 
 
 def test_metric_named_offline_is_no_offline_evaluation():
-    line = result(1, returns=20.0)
+    line = make_result(1, mean_return=20.0)
     line["evaluation"]["offline"] = 0.5
     curves = Curves([line])
     assert curves.estimate is None and not len(curves.validation.y)

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers with three significant digits."""
 
 import pytest
 

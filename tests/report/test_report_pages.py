@@ -1,3 +1,5 @@
+"""Reports of trainings and recordings: content, plots, self-contained HTML."""
+
 import base64
 import io
 import json
@@ -53,9 +55,10 @@ CHECKPOINT = "runs/clone/r1/checkpoints/checkpoint-000000120"
 
 @pytest.fixture
 def resources(tmp_path, monkeypatch):
+    """Return the recording and the training of RESOURCES; the current folder is otherwise empty."""
     monkeypatch.chdir(tmp_path)
     Path("resources.yaml").write_text(RESOURCES)
-    return [loaded.resource for loaded in load_resources("resources.yaml")]
+    return [entry.resource for entry in load_resources("resources.yaml")]
 
 
 @pytest.fixture
@@ -68,24 +71,24 @@ def training(resources):
     return resources[1]
 
 
-def write_dataset(folder="data", action_space=None, episodes=40):
+def write_dataset(folder="data", action_space=None, num_episodes=40):
     """Write a dataset of random timesteps."""
     action_space = action_space or gym.spaces.Discrete(2, seed=0)
     action_space.seed(0)
     rng = np.random.default_rng(0)
-    length = rng.integers(20, 200, episodes)
-    steps = int(length.sum())
+    length = rng.integers(20, 200, num_episodes)
+    num_steps = int(length.sum())
     block = Block(
         columns={
-            "obs": rng.normal(size=(steps + episodes, 4)).astype(np.float32),
-            "actions": np.stack([action_space.sample() for _ in range(steps)]),
-            "rewards": np.ones(steps, np.float32),
+            "obs": rng.normal(size=(num_steps + num_episodes, 4)).astype(np.float32),
+            "actions": np.stack([action_space.sample() for _ in range(num_steps)]),
+            "rewards": np.ones(num_steps, np.float32),
         },
         length=length,
-        eps_id=np.array([f"e{i}" for i in range(episodes)], object),
-        t_started=np.zeros(episodes, np.int64),
-        terminated=np.ones(episodes, bool),
-        truncated=np.zeros(episodes, bool),
+        eps_id=np.array([f"e{i}" for i in range(num_episodes)], object),
+        t_started=np.zeros(num_episodes, np.int64),
+        terminated=np.ones(num_episodes, bool),
+        truncated=np.zeros(num_episodes, bool),
     )
     space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     spec = DataSpec.from_block(block, space, action_space, "CartPole-v1")
@@ -95,6 +98,7 @@ def write_dataset(folder="data", action_space=None, episodes=40):
 
 
 def write_results(path, returns=(100.0, 300.0, 460.0)):
+    """Write `results.jsonl` with an iteration for each mean return; return its lines."""
     lines = [
         {
             "training_iteration": i,
@@ -133,8 +137,8 @@ def recording_outcome(state="Succeeded"):
     return Outcome("OfflineRecording/expert", state, "40 episodes are in data", "data")
 
 
-class Page(HTMLParser):
-    """Checks that tags close in order; collects pictures, links and texts."""
+class PageParser(HTMLParser):
+    """Checks that tags are closed in order; collects images, links, code and other text."""
 
     VOID = frozenset({"meta", "img", "source", "br", "link", "input"})
 
@@ -160,7 +164,7 @@ class Page(HTMLParser):
 
 
 def read_page(path):
-    return Page(Path(path).read_text(encoding="utf-8"))
+    return PageParser(Path(path).read_text(encoding="utf-8"))
 
 
 def checked_pixels(png):
@@ -174,14 +178,14 @@ def checked_pixels(png):
 
 
 def decode_image(uri):
-    head, data = uri.split(",")
-    assert head == "data:image/png;base64"
+    media_type, data = uri.split(",")
+    assert media_type == "data:image/png;base64"
     return base64.b64decode(data)
 
 
 @pytest.fixture(scope="module")
 def training_page(tmp_path_factory):
-    """A training's report, written once in a folder of its own: resource, folder, path, page."""
+    """Write a training's report into a new folder; return `resource`, `folder`, `path` and `page` (parsed)."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -206,8 +210,8 @@ def test_training_report_shows_curves_and_data(training_page):
     dark = [decode_image(image["srcset"]) for image in training_page.page.images if "srcset" in image]
     assert sorted(light) == sorted(plots.values())
     assert len(dark) == len(light)
-    for bright, dim in zip(light, dark, strict=True):
-        assert checked_pixels(bright)[..., :3].mean() > 0.5 > checked_pixels(dim)[..., :3].mean()
+    for light_png, dark_png in zip(light, dark, strict=True):
+        assert checked_pixels(light_png)[..., :3].mean() > 0.5 > checked_pixels(dark_png)[..., :3].mean()
 
 
 def test_report_is_self_contained(training_page):
@@ -270,7 +274,7 @@ def test_report_of_training_without_evaluation_has_no_returns(training):
 @pytest.mark.slow
 def test_plots_of_several_datasets_are_numbered(training):
     write_dataset("one")
-    write_dataset("two", episodes=10)
+    write_dataset("two", num_episodes=10)
     write_results("runs/clone/r1")
     write_training_report(training, training_outcome(), {"one": None, "two": None})
     plots = {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
@@ -339,7 +343,7 @@ def test_title_names_an_action_that_is_never_taken(tmp_path, monkeypatch):
 
 def test_title_says_that_all_returns_are_equal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_dataset(episodes=1)
+    write_dataset(num_episodes=1)
     plots = data_plots(summarise(open_dataset("data")))
     assert re.fullmatch(r"Every recorded episode returns \d+", plots["returns"].title)
     checked_pixels(render(plots["returns"], LIGHT))

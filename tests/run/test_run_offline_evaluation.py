@@ -21,7 +21,7 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, SpecError
 from hindcast.evaluate import offline
-from hindcast.evaluate.behaviour_clone import CloneFit
+from hindcast.evaluate.behaviour_clone import CloneOptions
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
@@ -238,7 +238,7 @@ def test_recorded_policy_is_cloned_once_without_log_probabilities(
 ) -> None:
     clone_calls = Mock(wraps=offline.Clone)
     monkeypatch.setattr(offline, "Clone", clone_calls)
-    monkeypatch.setattr(offline, "CloneFit", lambda: CloneFit(updates=1))
+    monkeypatch.setattr(offline, "CloneOptions", lambda: CloneOptions(updates=1))
     resource = make_evaluated_training(tmp_path, walks, estimates=["wis"], explore=True)
     source = resource.spec.input[0].model_copy(update={"columns": ["obs", "actions", "rewards"]})
     resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": [source]})})

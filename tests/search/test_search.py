@@ -23,21 +23,21 @@ from hindcast.run.training import TrainingRun
 from hindcast.search import Search, retrain, search, take
 from support import MemoryReporter, recording, training
 
-RATES = {"config.lr": [1e-3, 1e-2]}
+LEARNING_RATES = {"config.lr": [1e-3, 1e-2]}
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_played(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Fail if an environment is created."""
-    make = Mock(side_effect=AssertionError("nothing is to be played"))
-    monkeypatch.setattr(gym, "make", make)
-    monkeypatch.setattr(environments, "make_environment", make)
-    return make
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Fail if an environment is created; return the mock that is called instead."""
+    environment_mock = Mock(side_effect=AssertionError("a search must not create an environment"))
+    monkeypatch.setattr(gym, "make", environment_mock)
+    monkeypatch.setattr(environments, "make_environment", environment_mock)
+    return environment_mock
 
 
 @pytest.fixture
 def folder(walks: Path, tmp_path: Path) -> Path:
-    """Return a folder for a search, after `walks` were recorded."""
+    """Return a folder for a search of trainings on `walks`."""
     return tmp_path / "search"
 
 
@@ -48,17 +48,17 @@ def make_training(data: object, offline: dict[str, Any] | None = None, **fields:
     return training("runs", data, config={"trainBatchSizePerLearner": 32}, **fields)
 
 
-def document(result: Search) -> dict[str, Any]:
+def read_search_file(result: Search) -> dict[str, Any]:
     return json.loads((Path(result.folder) / "search.json").read_text())
 
 
 def test_search_chooses_best_estimate_without_environment(
-    walks: Path, folder: Path, reporter: MemoryReporter, nothing_is_played: Mock
+    walks: Path, folder: Path, reporter: MemoryReporter, no_environment: Mock
 ) -> None:
     evaluation = {"heldOut": 0.6, "estimates": ["wis"], "explore": True}
     resource = make_training(walks, evaluation, environment={"id": "Lost-v7"})
-    result = search(resource, RATES, output=folder, seeds=2, confirm=0.25, reporter=reporter)
-    assert nothing_is_played.call_count == 0
+    result = search(resource, LEARNING_RATES, output=folder, seeds=2, confirm=0.25, reporter=reporter)
+    assert no_environment.call_count == 0
     assert [len(trial.runs) for trial in result.trials] == [2, 2]
     assert result.trials[0].value > result.trials[1].value
     for trial in result.trials:
@@ -75,7 +75,7 @@ def test_search_chooses_best_estimate_without_environment(
     assert result.confirmation.episodes == 10
     assert result.confirmation.value != result.run.value
     assert result.confirmation.verdict in result.sentence
-    assert document(result)["best"]["checkpoint"] == result.run.checkpoint
+    assert read_search_file(result)["best"]["checkpoint"] == result.run.checkpoint
     page = Path(result.report).read_text()
     assert all(run.folder in page for trial in result.trials for run in trial.runs)
     assert [note for note in reporter.notes if note.startswith("trial 2 (config.lr=0.01) of 2, seed 1: wis ")]
@@ -83,18 +83,18 @@ def test_search_chooses_best_estimate_without_environment(
 
 def test_episodes_set_aside_neither_train_nor_choose(walks: Path, folder: Path) -> None:
     result = search(make_training(walks), {"config.lr": [1e-3]}, output=folder, confirm=0.25)
-    rest, set_aside = open_dataset(walks).split(0.25)
+    remaining, set_aside = open_dataset(walks).split(0.25)
     assert result.confirmation.episodes == set_aside.num_episodes
     offline = result.training.spec.offline
     assert (offline.set_aside, offline.held_out) == (0.25, 0.4)
-    marks = json.loads(Path(result.run.folder, "results.jsonl").read_text().splitlines()[-1])
-    assert marks["evaluation"]["offline"]["episodes"] == rest.split(0.4)[1].num_episodes
+    last_result = json.loads(Path(result.run.folder, "results.jsonl").read_text().splitlines()[-1])
+    assert last_result["evaluation"]["offline"]["episodes"] == remaining.split(0.4)[1].num_episodes
 
 
 def test_interrupted_search_resumes_and_repeats_nothing(
     walks: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = search(make_training(walks), RATES, output=folder / "whole", confirm=0)
+    expected = search(make_training(walks), LEARNING_RATES, output=folder / "uninterrupted", confirm=0)
     trained_names, train = [], TrainingRun._train
 
     def train_and_interrupt(run: TrainingRun) -> Any:
@@ -106,9 +106,9 @@ def test_interrupted_search_resumes_and_repeats_nothing(
 
     monkeypatch.setattr(TrainingRun, "_train", train_and_interrupt)
     with pytest.raises(Interrupted):
-        search(make_training(walks), RATES, output=folder / "parts", confirm=0)
-    second_result = search(make_training(walks), RATES, output=folder / "parts", confirm=0)
-    third_result = search(make_training(walks), RATES, output=folder / "parts", confirm=0)
+        search(make_training(walks), LEARNING_RATES, output=folder / "interrupted", confirm=0)
+    second_result = search(make_training(walks), LEARNING_RATES, output=folder / "interrupted", confirm=0)
+    third_result = search(make_training(walks), LEARNING_RATES, output=folder / "interrupted", confirm=0)
     assert trained_names == [
         "OfflineTraining/trial-001-seed-0",
         "interrupted",
@@ -122,13 +122,13 @@ def test_interrupted_search_resumes_and_repeats_nothing(
 
 
 def test_search_can_be_extended_but_not_replaced_in_its_folder(walks: Path, folder: Path) -> None:
-    first = search(make_training(walks), {"config.lr": [1e-3]}, output=folder, confirm=0)
+    first_result = search(make_training(walks), {"config.lr": [1e-3]}, output=folder, confirm=0)
     more_seeds = search(make_training(walks), {"config.lr": [1e-3]}, output=folder, confirm=0, seeds=2)
-    assert more_seeds.trials[0].runs[0] == first.trials[0].runs[0]
+    assert more_seeds.trials[0].runs[0] == first_result.trials[0].runs[0]
     more_updates = search(
         make_training(walks, stop={"updates": 5}), {"config.lr": [1e-3]}, output=folder, confirm=0
     )
-    assert (first.run.updates, more_updates.run.updates) == (3, 5)
+    assert (first_result.run.updates, more_updates.run.updates) == (3, 5)
     for changes in (
         {"over": {"config.lr": [1e-2]}},
         {"by": "pdis"},
@@ -186,8 +186,8 @@ def test_recording_reference_in_file_resolves_to_its_data(walks: Path, folder: P
     source = {"recording_ref": Reference(name="test"), "path": None}
     source = resource.spec.input[0].model_copy(update=source)
     spec = resource.spec.model_copy(update={"input": [source]})
-    texts = map(resource_yaml, (recording_resource, resource.model_copy(update={"spec": spec})))
-    (tmp_path / "both.yaml").write_text("---\n".join(texts))
+    yaml_texts = map(resource_yaml, (recording_resource, resource.model_copy(update={"spec": spec})))
+    (tmp_path / "both.yaml").write_text("---\n".join(yaml_texts))
     result = search(tmp_path / "both.yaml", {"config.lr": [1e-3]}, output=folder, confirm=0)
     assert result.training.spec.input[0].path == str(walks)
 
@@ -195,8 +195,8 @@ def test_recording_reference_in_file_resolves_to_its_data(walks: Path, folder: P
 def test_search_without_any_value_chooses_nothing(
     walks: Path, folder: Path, reporter: MemoryReporter
 ) -> None:
-    greedy = {"heldOut": 0.4, "estimates": ["wis"]}  # hardly an episode counts
-    result = search(make_training(walks, greedy), {"config.lr": [1e-3]}, output=folder, confirm=0)
+    greedy_evaluation = {"heldOut": 0.4, "estimates": ["wis"]}  # few episodes have a weight
+    result = search(make_training(walks, greedy_evaluation), {"config.lr": [1e-3]}, output=folder, confirm=0)
     assert result.best is None
     assert "no trial has a wis for all its seeds: wis cannot be computed: " in result.sentence
     with pytest.raises(SpecError, match="no trial has a wis"):
@@ -204,7 +204,7 @@ def test_search_without_any_value_chooses_nothing(
 
 
 def test_trials_can_be_compared_by_loss(walks: Path, folder: Path) -> None:
-    result = search(make_training(walks), RATES, output=folder, by="validationLoss", confirm=0.25)
+    result = search(make_training(walks), LEARNING_RATES, output=folder, by="validationLoss", confirm=0.25)
     assert result.trials[0].value < result.trials[1].value
     assert result.run.verdict is None
     assert result.confirmation.value == pytest.approx(result.run.value, rel=0.5)
@@ -223,7 +223,7 @@ def test_all_trials_use_discount_of_resource(walks: Path, folder: Path) -> None:
 def test_winner_is_copied_or_retrained_on_all_episodes(
     walks: Path, folder: Path, reporter: MemoryReporter
 ) -> None:
-    result = search(make_training(walks), RATES, output=folder, confirm=0.25)
+    result = search(make_training(walks), LEARNING_RATES, output=folder, confirm=0.25)
     copy = take(result, folder / "taken")
     assert Policy.load(copy).digest == Policy.load(result.run.checkpoint).digest
     assert take(result, folder / "taken") == copy

@@ -1,4 +1,4 @@
-"""The settings that a search tries, and errors that are found before anything is trained."""
+"""The settings that a search tries, and errors that it raises before it trains."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hindcast import PPOConfig
 from hindcast.api import OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.search import Range, Run, Trial, loguniform, search, uniform
-from hindcast.search.results import best_run, rank_trials
-from hindcast.search.space import Over, choose_settings, parse_over
+from hindcast.search.results import choose_best_run, rank_trials
+from hindcast.search.space import SearchSpace, choose_settings, parse_search_space
 from hindcast.search.trials import plan_search
 from support import training
 
@@ -24,10 +24,13 @@ def make_training(**fields: Any) -> OfflineTraining:
     return training("runs", "data", **{"evaluation": {"offline": EVALUATION}, **fields})
 
 
-def refusal_of(over: Over, resource: OfflineTraining | None = None, **options: Any) -> str:
+def refusal_message(
+    search_space: SearchSpace, resource: OfflineTraining | None = None, **options: Any
+) -> str:
+    """Return the error with which a search is refused."""
     arguments = {"trials": None, "seeds": 1, "by": None, "confirm": None, **options}
     with pytest.raises(SpecError) as error:
-        plan_search(resource or make_training(), over, **arguments).trainings("runs")
+        plan_search(resource or make_training(), search_space, **arguments).trainings("runs")
     return str(error.value)
 
 
@@ -38,7 +41,7 @@ def test_options_are_yaml_values_or_ranges() -> None:
         "algorithm=BC",
         "a.b=loguniform(1e-5,1e-2)",
     ]
-    assert parse_over(texts) == {
+    assert parse_search_space(texts) == {
         "config.lr": [1e-4, 1e-3],
         "model.fcnetHiddens": [[64], [256, 256]],
         "algorithm": ["BC"],
@@ -60,7 +63,7 @@ def test_options_are_yaml_values_or_ranges() -> None:
 )
 def test_unparsable_options_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        parse_over(texts)
+        parse_search_space(texts)
 
 
 def test_values_are_combined_in_order() -> None:
@@ -73,10 +76,14 @@ def test_values_are_combined_in_order() -> None:
 
 
 def test_draws_are_seeded_and_more_draws_extend_fewer() -> None:
-    over: dict[str, list[Any] | Range] = {"a": list(range(3)), "b": list(range(3))}
-    all_of_them = choose_settings(over, 9, seed=1)
-    assert sorted(all_of_them, key=str) == sorted(choose_settings(over, None, seed=1), key=str)
-    assert choose_settings(over, 4, seed=1) == all_of_them[:4] != choose_settings(over, 4, seed=2)
+    search_space: dict[str, list[Any] | Range] = {"a": list(range(3)), "b": list(range(3))}
+    all_settings = choose_settings(search_space, 9, seed=1)
+    assert sorted(all_settings, key=str) == sorted(choose_settings(search_space, None, seed=1), key=str)
+    assert (
+        choose_settings(search_space, 4, seed=1)
+        == all_settings[:4]
+        != choose_settings(search_space, 4, seed=2)
+    )
 
 
 def test_ranges_are_drawn_within_bounds() -> None:
@@ -93,11 +100,18 @@ def test_trials_are_trainings_named_by_number_and_seed() -> None:
     )
     trainings = plan.trainings("there")
     assert list(trainings) == [(1, 5), (1, 6), (2, 5), (2, 6)]
-    last = trainings[2, 6]
-    assert last.metadata.name == "trial-002-seed-6"
-    assert (last.spec.checkpoint.path, last.spec.seed, last.spec.config["lr"]) == ("there", 6, 0.2)
-    assert last.spec.offline is not None
-    assert (last.spec.offline.estimates, last.spec.offline.set_aside) == (["dr", "wis"], 0.2)
+    last_training = trainings[2, 6]
+    assert last_training.metadata.name == "trial-002-seed-6"
+    assert (last_training.spec.checkpoint.path, last_training.spec.seed, last_training.spec.config["lr"]) == (
+        "there",
+        6,
+        0.2,
+    )
+    assert last_training.spec.offline is not None
+    assert (last_training.spec.offline.estimates, last_training.spec.offline.set_aside) == (
+        ["dr", "wis"],
+        0.2,
+    )
 
 
 def test_list_entry_can_be_varied() -> None:
@@ -110,13 +124,13 @@ def test_list_entry_can_be_varied() -> None:
         by=None,
         confirm=None,
     )
-    assert [training_spec.spec.input[0].top for training_spec in plan.trainings("there").values()] == [
+    assert [trial_training.spec.input[0].top for trial_training in plan.trainings("there").values()] == [
         0.1,
         0.5,
     ]
 
 
-LOSS = {"by": "validationLoss"}
+BY_LOSS = {"by": "validationLoss"}
 SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{"sampler": {}}]}
 
 
@@ -164,9 +178,9 @@ SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{
         ),
     ],
 )
-def test_invalid_search_is_refused(over: Over, fields: dict[str, Any], message: str) -> None:
+def test_invalid_search_is_refused(over: SearchSpace, fields: dict[str, Any], message: str) -> None:
     evaluation = {"offline": {"input": ["o"]}} if fields is SAMPLER else {"offline": EVALUATION}
-    assert message in refusal_of(over, make_training(**{"evaluation": evaluation, **fields}))
+    assert message in refusal_message(over, make_training(**{"evaluation": evaluation, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -177,12 +191,12 @@ def test_invalid_search_is_refused(over: Over, fields: dict[str, Any], message: 
         ({"confirm": 1.0}, {}, "--confirm is 1, expected a share of the episodes below 1"),
         ({"seeds": 0}, {}, "--seeds is 0, expected at least 1"),
         (
-            LOSS,
+            BY_LOSS,
             {"over": {"algorithm": ["BC", "MARWIL"]}},
             "losses of different algorithms cannot be compared",
         ),
         (
-            LOSS,
+            BY_LOSS,
             {"stop": {"validationLoss": 1}, "evaluation": {"offline": {**EVALUATION, "interval": 1}}},
             "spec.stop.validationLoss cannot stop trials that are compared by their last loss",
         ),
@@ -200,7 +214,7 @@ def test_invalid_search_is_refused(over: Over, fields: dict[str, Any], message: 
 def test_invalid_options_are_refused(options: dict[str, Any], fields: dict[str, Any], message: str) -> None:
     over = fields.get("over", {"config.lr": [0.1, 0.2]})
     resource = make_training(**{name: value for name, value in fields.items() if name != "over"})
-    assert message in refusal_of(over, resource, **options)
+    assert message in refusal_message(over, resource, **options)
 
 
 RECORDING = """
@@ -224,6 +238,7 @@ def test_search_requires_exactly_one_training(tmp_path: Path) -> None:
 
 
 def make_trial(number: int, *values: float | None) -> Trial:
+    """Make a trial with a run for each value."""
     return Trial(number, {"a": number}, tuple(Run(seed, "there", value) for seed, value in enumerate(values)))
 
 
@@ -236,5 +251,5 @@ def test_best_mean_wins_and_trial_without_value_never_does() -> None:
     ]
     assert [trial.number for trial in rank_trials(trials, "dr")] == [2, 3, 4, 1]
     assert [trial.number for trial in rank_trials(trials, "validationLoss")] == [4, 2, 3, 1]
-    assert best_run(trials[1], "dr").seed == 1
-    assert best_run(trials[1], "validationLoss").seed == 0
+    assert choose_best_run(trials[1], "dr").seed == 1
+    assert choose_best_run(trials[1], "validationLoss").seed == 0

@@ -1,4 +1,4 @@
-"""A search chooses what an environment would have chosen; the environment is used only to check that."""
+"""A search chooses a trial that is near the best in the environment, which is used only to check the choice."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from hindcast.search import Trial, search
 from support import WALK, record, recording, training
 from toy_environments import Walk
 
-SPEC = EnvironmentSpec.model_validate(WALK)
+ENVIRONMENT = EnvironmentSpec.model_validate(WALK)
 
 
 def play_trial(trial: Trial) -> float:
     """Return the true mean return of a trial's first run."""
     policy = Policy.load(str(trial.runs[0].checkpoint))
     return float(
-        evaluate_policy(policy, SPEC, duration=200, seed=7, explore=True).summary()["episode_return_mean"]
+        evaluate_policy(policy, ENVIRONMENT, duration=200, seed=7, explore=True).summary()[
+            "episode_return_mean"
+        ]
     )
 
 
@@ -29,7 +31,7 @@ def play_trial(trial: Trial) -> float:
 def test_winner_is_near_best_in_hindsight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The regret is at most a tenth of the difference between the best trial and the worst.
 
-    `Walk` pays the number of the action, 0 to 2, and was played at random: a clone earns half of the maximum.
+    The reward in `Walk` is the action, 0 to 2. The recorded actions are random, so a clone earns half of the maximum.
     """
     record(recording(tmp_path / "data", duration={"episodes": 400}))
     resource = training(
@@ -40,11 +42,11 @@ def test_winner_is_near_best_in_hindsight(tmp_path: Path, monkeypatch: pytest.Mo
         evaluation={"offline": {"heldOut": 0.3, "estimates": ["pdwis"], "explore": True, "gamma": 1.0}},
         stop={"updates": 30},
     )
-    steps = Mock(side_effect=AssertionError("nothing is to be played"))
+    step_mock = Mock(side_effect=AssertionError("a search must not play"))
     with monkeypatch.context() as patch:
-        patch.setattr(Walk, "step", steps)
+        patch.setattr(Walk, "step", step_mock)
         result = search(resource, {"config.beta": [0.0, 0.5, 2.0]}, output=tmp_path / "search")
-    assert steps.call_count == 0
+    assert step_mock.call_count == 0
     returns = {trial.number: play_trial(trial) for trial in result.trials}
     best, worst = max(returns.values()), min(returns.values())
     assert result.best is not None

@@ -1,4 +1,4 @@
-"""`EpisodeWriter`: every logged step is in the dataset exactly once; mistakes raise one line."""
+"""`EpisodeWriter`: every logged step is in the dataset exactly once; errors have one line."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ def read_log(path: object) -> Block:
     return block.take(np.argsort(block.eps_id.astype(str)))
 
 
-def log_episode(writer: EpisodeWriter, episode: str, steps: int, *, end: bool = True) -> None:
+def log_episode(writer: EpisodeWriter, episode: str, num_steps: int, *, should_end: bool = True) -> None:
+    """Log an episode whose reward at step t is t."""
     writer.start_episode(episode)
-    for t in range(steps):
+    for t in range(num_steps):
         writer.log_action(episode, [0.0, t / 100], t % 3, action_logp=np.float32(-1.0))
         writer.log_returns(episode, t)
-    if end:
-        writer.end_episode(episode, [0.0, steps / 100])
+    if should_end:
+        writer.end_episode(episode, [0.0, num_steps / 100])
 
 
 def simulate_kill(writer: EpisodeWriter) -> None:
-    """Release the folder like a killed process, without writing anything."""
+    """Release the folder as a killed process does, without writing anything."""
     writer._is_closed = True
     writer._stop_event.set()
     writer._thread.join()
@@ -57,7 +58,7 @@ def test_logged_episode_has_its_steps(tmp_path: Path) -> None:
         writer.log_returns(episode, 0.5, {"paid": True})
         writer.log_action(episode, [0.25, 0.5], 0, action_logp=-1.5)
         writer.end_episode(episode, [0.0, 1.0], truncated=True)
-        assert writer.start_episode() != writer.start_episode()  # which leave nothing
+        assert writer.start_episode() != writer.start_episode()  # without an action, both are not recorded
     data, block = open_dataset(str(tmp_path / "log")), read_log(tmp_path / "log")
     assert (data.spec.observation_space, data.spec.action_space) == tuple(SPACES.values())
     assert not data.spec.normalized_actions
@@ -85,14 +86,14 @@ def test_nested_and_text_values_are_logged(tmp_path: Path) -> None:
 
 
 def test_threads_of_several_writers_log_into_one_dataset(tmp_path: Path) -> None:
-    def application(writer: EpisodeWriter, name: str) -> None:
+    def log_episodes(writer: EpisodeWriter, name: str) -> None:
         for number in range(10):
             log_episode(writer, f"{name}-{number}", 1 + number % 4)
 
     for writer_number in range(2):
         with EpisodeWriter(tmp_path / "log", **SPACES, file_bytes=400) as writer:
             threads = [
-                threading.Thread(target=application, args=(writer, f"{writer_number}-{number}"))
+                threading.Thread(target=log_episodes, args=(writer, f"{writer_number}-{number}"))
                 for number in range(4)
             ]
             for thread in threads:
@@ -109,9 +110,9 @@ def test_ended_episodes_are_committed_by_timer(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log", commit_every_s=0.05) as writer:
         log_episode(writer, "a", 2)
         commit_file = tmp_path / "log" / COMMITS / "000000.json"
-        deadline = threading.Event()
+        pause_event = threading.Event()
         while not commit_file.exists():
-            assert not deadline.wait(0.01)
+            assert not pause_event.wait(0.01)
         log_episode(writer, "b", 1)
     assert read_log(tmp_path / "log").eps_id.tolist() == ["a", "b"]
 
@@ -119,7 +120,7 @@ def test_ended_episodes_are_committed_by_timer(tmp_path: Path) -> None:
 def test_next_writer_recovers_log_of_killed_writer(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 3)
-    log_episode(writer, "running", 2, end=False)
+    log_episode(writer, "running", 2, should_end=False)
     writer.commit()
     log_episode(writer, "b", 1)
     writer.log_action("running", [0.5, 0.5], 1, action_logp=0.0)
@@ -131,9 +132,9 @@ def test_next_writer_recovers_log_of_killed_writer(tmp_path: Path) -> None:
     assert block.length.tolist() == [3, 1, 3]
     assert block.terminated.tolist() == [True, True, False]
     assert block.truncated.tolist() == [False, False, True]
-    of_running = block.take([2])
-    assert of_running.columns["rewards"].tolist() == [0.0, 1.0, 0.0]
-    assert of_running.columns["obs"][-2:].tolist() == [[0.5, 0.5]] * 2  # nobody told the last one
+    running_episode = block.take([2])
+    assert running_episode.columns["rewards"].tolist() == [0.0, 1.0, 0.0]
+    assert running_episode.columns["obs"][-2:].tolist() == [[0.5, 0.5]] * 2  # the unknown last one is a copy
 
 
 @pytest.mark.parametrize("step", ["Journal", "_write_range", "delete", "done"])
@@ -148,7 +149,7 @@ def test_interrupted_commit_counts_each_episode_once(
 
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 3)
-    log_episode(writer, "running", 2, end=False)
+    log_episode(writer, "running", 2, should_end=False)
     patches = {
         "Journal": ("hindcast.serve.episode_writer.Journal", kill),
         "_write_range": ("hindcast.serve.episode_writer.EpisodeWriter._write_range", kill),
@@ -184,7 +185,7 @@ def test_failed_commit_is_retried(
             with pytest.raises(StorageError, match="the disk is full"):
                 writer.commit()
             writer._file_bytes = 1
-            log_episode(writer, "b", 1)  # it is logged, though its commit fails
+            log_episode(writer, "b", 1)  # logged although its commit fails
             assert "the disk is full" in caplog.text
         log_episode(writer, "c", 2)
     assert read_log(tmp_path / "log").length.tolist() == [3, 1, 2]
@@ -193,7 +194,7 @@ def test_failed_commit_is_retried(
 
 def test_interrupted_recovery_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
-    log_episode(writer, "running", 2, end=False)
+    log_episode(writer, "running", 2, should_end=False)
     simulate_kill(writer)
     with monkeypatch.context() as patch:
         patch.setattr("hindcast.serve.episode_writer.delete_journal", lambda *_: 1 / 0)
@@ -204,9 +205,9 @@ def test_interrupted_recovery_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_log(tmp_path / "log").length.tolist() == [2]
 
 
-def test_half_written_record_is_skipped(tmp_path: Path) -> None:
+def test_incomplete_record_is_skipped(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
-    log_episode(writer, "a", 3, end=False)
+    log_episode(writer, "a", 3, should_end=False)
     simulate_kill(writer)
     (journal,) = (tmp_path / "log/_hindcast/journal").iterdir()
     os.truncate(journal, journal.stat().st_size - 3)
@@ -218,7 +219,7 @@ def test_half_written_record_is_skipped(tmp_path: Path) -> None:
 
 def test_damaged_journal_raises_data_error(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
-    log_episode(writer, "a", 3, end=False)
+    log_episode(writer, "a", 3, should_end=False)
     simulate_kill(writer)
     (journal,) = (tmp_path / "log/_hindcast/journal").iterdir()
     data = bytearray(journal.read_bytes())
@@ -236,7 +237,7 @@ def test_full_disk_loses_only_the_refused_step(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     with EpisodeWriter(tmp_path / "log", **SPACES) as writer:
-        log_episode(writer, "a", 2, end=False)
+        log_episode(writer, "a", 2, should_end=False)
         with monkeypatch.context() as patch:
             patch.setattr("hindcast.serve.journal.os.write", write_half)
             with pytest.raises(StorageError, match="the disk is full"):
@@ -255,7 +256,7 @@ def test_object_store_keeps_flushed_records(memory: str) -> None:
     folder = resolve(memory).child("log")
     writer = EpisodeWriter(folder, **SPACES)
     log_episode(writer, "a", 2)
-    log_episode(writer, "running", 2, end=False)
+    log_episode(writer, "running", 2, should_end=False)
     writer.flush()
     writer.log_action("running", [0.5, 0.5], 1, action_logp=0.0)
     writer.flush()
@@ -268,9 +269,10 @@ def test_object_store_keeps_flushed_records(memory: str) -> None:
     assert lengths == [2, 3]
 
 
-def check_mistake(path: Path, mistake: Any, sentence: str) -> None:
+def check_refusal(path: Path, mistake: Any, sentence: str) -> None:
+    """Check that a mistake raises a DataError of one line and that the log does not change."""
     with EpisodeWriter(path, **SPACES) as writer:
-        log_episode(writer, "a", 2, end=False)
+        log_episode(writer, "a", 2, should_end=False)
         with pytest.raises(DataError, match=re.escape(sentence)) as error_info:
             mistake(writer)
         assert "\n" not in str(error_info.value)
@@ -332,13 +334,13 @@ def check_mistake(path: Path, mistake: Any, sentence: str) -> None:
     ],
 )
 def test_mistake_raises_one_line_and_logs_nothing(mistake: Any, sentence: str, tmp_path: Path) -> None:
-    check_mistake(tmp_path / "log", mistake, sentence)
+    check_refusal(tmp_path / "log", mistake, sentence)
 
 
 def test_first_step_defines_schema_without_spaces(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log") as writer:
         log_episode(writer, "a", 1)
-    with EpisodeWriter(tmp_path / "log") as writer:  # which finds that in the log
+    with EpisodeWriter(tmp_path / "log") as writer:  # reads the schema from the log
         writer.start_episode("b")
         with pytest.raises(DataError, match=r"'b', step 0: obs has the shape \[3\], expected \[2\]"):
             writer.log_action("b", [0.0, 0.0, 0.0], 1, action_logp=0.0)
@@ -346,7 +348,7 @@ def test_first_step_defines_schema_without_spaces(tmp_path: Path) -> None:
         writer.end_episode("b", [0.0, 5.0])
     spec = open_dataset(str(tmp_path / "log")).spec
     assert spec.observation_space == gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-    assert spec.action_space is None  # one action does not say how many there are
+    assert spec.action_space is None  # one action does not reveal the number of actions
 
 
 def test_folder_with_other_content_is_refused(tmp_path: Path) -> None:
@@ -359,7 +361,7 @@ def test_folder_with_other_content_is_refused(tmp_path: Path) -> None:
         EpisodeWriter(tmp_path / "walks")
     writer = EpisodeWriter(tmp_path / "log", **SPACES)
     log_episode(writer, "a", 1)
-    simulate_kill(writer)  # it is in the journal alone
+    simulate_kill(writer)  # the episode is in the journal only
     with pytest.raises(OutputConflict, match="belongs to EpisodeWriter"):
         record(recording(tmp_path / "log"))
     with pytest.raises(DataError, match=r"has the action space Discrete\(3\), expected Discrete\(4\)"):
@@ -375,12 +377,12 @@ def test_second_writer_or_fork_is_refused(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log", **SPACES) as writer:
         with pytest.raises(OutputConflict, match="another process is writing to"):
             EpisodeWriter(tmp_path / "log")
-        writer._pid += 1  # as in a process that was forked
+        writer._pid += 1  # as in a forked process
         with pytest.raises(
             OutputConflict, match=r"opened by the process .* a fork of it: open it after the fork"
         ):
             writer.start_episode()
-        writer.close()  # which leaves the log to its own process
+        writer.close()  # has no effect in a forked process
         writer._pid -= 1
         log_episode(writer, "a", 1)
     with pytest.raises(OutputConflict, match="is closed: open another EpisodeWriter"):
@@ -388,8 +390,8 @@ def test_second_writer_or_fork_is_refused(tmp_path: Path) -> None:
     assert read_log(tmp_path / "log").num_episodes == 1
 
 
-def test_journal_on_object_store_begins_with_initial_records(memory: str) -> None:
-    """An object is written whole: a journal exists with its initial records or not at all."""
+def test_journal_on_object_store_is_written_when_created(memory: str) -> None:
+    """Its first object contains the initial records; it exists even if there are none."""
     folder = resolve(memory).child("journal")
     Journal(folder, 3)
     assert [entry.relative_path for entry in folder.files()] == ["000003-000000.log"]

@@ -37,12 +37,14 @@ def policy() -> Policy:
 
 @pytest.fixture
 def server(policy: Policy, tmp_path: Path) -> Iterator[PolicyServer]:
+    """Serve the policy in this process, with its log in `tmp_path / "log"`."""
     with PolicyServer(policy, tmp_path / "log", seed=0) as server:
         yield server
 
 
 @pytest.fixture
 def http_server(server: PolicyServer) -> Iterator[HttpServer]:
+    """Serve `server` over HTTP; requests may have 1,000 bytes."""
     with HttpServer(server, TOKEN, max_body_bytes=1000) as http_server:
         yield http_server
 
@@ -110,7 +112,7 @@ def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> N
         first_id, second_id = server.start_episode(), server.start_episode()
         for t, observation in enumerate(observations):
             server.get_action(first_id, observation)
-            if t % 2:  # the application decides here, and the policy looks on
+            if t % 2:  # the application decides, and only the policy's state advances
                 server.log_action(second_id, -observation, 0, action_logp=0.0)
             else:
                 server.get_action(second_id, -observation)
@@ -119,11 +121,11 @@ def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> N
     block = read_log(tmp_path / "log")
     states = [policy.begin() for _ in range(2)]
     expected = [
-        [policy.decide(playing, sign * row).dist_inputs[0] for row in observations]
-        for playing, sign in zip(states, (1, -1), strict=True)
+        [policy.decide(acting_state, sign * row).dist_inputs[0] for row in observations]
+        for acting_state, sign in zip(states, (1, -1), strict=True)
     ]
-    order = [block.eps_id.tolist().index(id_) for id_ in (first_id, second_id)]
-    dist_inputs = block.take(order).columns["action_dist_inputs"].reshape(2, 6, -1)
+    indices = [block.eps_id.tolist().index(id_) for id_ in (first_id, second_id)]
+    dist_inputs = block.take(indices).columns["action_dist_inputs"].reshape(2, 6, -1)
     np.testing.assert_allclose(dist_inputs, expected, rtol=1e-5)
 
 
@@ -163,7 +165,8 @@ def test_composite_spaces_are_served_over_http(tmp_path: Path) -> None:
     assert read_log(tmp_path / "log").num_episodes == 1
 
 
-def post(http_server: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:
+def send_request(http_server: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:
+    """Send a POST with the right token; return status and document."""
     connection = http.client.HTTPConnection(http_server.host, http_server.port, timeout=10)
     headers = {
         "Authorization": f"Bearer {TOKEN}",
@@ -180,10 +183,10 @@ def test_repeated_request_counts_once(server: PolicyServer, http_server: HttpSer
     episode = server.start_episode()
     for _ in range(2):
         document = json.dumps({"episode_id": episode, "observation": [0, 0, 0, 0]})
-        first = post(http_server, "get_action", document, Idempotency_Key="one")
+        first_answer = send_request(http_server, "get_action", document, Idempotency_Key="one")
         returns_document = json.dumps({"episode_id": episode, "reward": 1})
-        assert post(http_server, "log_returns", returns_document, Idempotency_Key="two") == (200, {})
-    assert first == post(http_server, "get_action", document, Idempotency_Key="one")
+        assert send_request(http_server, "log_returns", returns_document, Idempotency_Key="two") == (200, {})
+    assert first_answer == send_request(http_server, "get_action", document, Idempotency_Key="one")
     server.end_episode(episode, np.zeros(4))
     server.close()
     block = read_log(Path(server.log._folder.path))
@@ -225,11 +228,11 @@ def test_invalid_request_is_answered_with_one_line(
 ) -> None:
     server.start_episode("r")
     server.log_action("r", np.zeros(4), 0, action_logp=0.0)
-    status, document = post(http_server, method, body)
+    status, document = send_request(http_server, method, body)
     assert status == expected[0]
     assert expected[1] in document["error"]
     assert "\n" not in document["error"]
-    post(http_server, "start_episode", "{}")  # it goes on
+    send_request(http_server, "start_episode", "{}")  # the server still answers
 
 
 def test_wrong_token_is_refused_and_not_echoed(
@@ -239,9 +242,12 @@ def test_wrong_token_is_refused_and_not_echoed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for wrong in ("", "a secret", f"{TOKEN}s", "ünïcode"):
-        status, document = post(
-            http_server, "start_episode", "{}", Authorization=f"Bearer {wrong}".encode().decode("latin-1")
+    for wrong_token in ("", "a secret", f"{TOKEN}s", "ünïcode"):
+        status, document = send_request(
+            http_server,
+            "start_episode",
+            "{}",
+            Authorization=f"Bearer {wrong_token}".encode().decode("latin-1"),
         )
         assert (status, document["error"].partition(":")[0]) == (401, "the token is missing or wrong")
     with (
@@ -273,7 +279,7 @@ def test_raw_request_is_answered_and_connection_closed(
 ) -> None:
     with socket.create_connection((http_server.host, http_server.port), timeout=10) as connection:
         connection.sendall(request_)
-        with suppress(ConnectionResetError):  # what was not read any more
+        with suppress(ConnectionResetError):  # the server may close before it has read the whole request
             answer = connection.makefile("rb").readline()
             assert answer.split()[1] == status
 

@@ -1,4 +1,4 @@
-"""Parts that commands share: the flags --json, --debug and --quiet, error reporting, common options."""
+"""Code that all commands share: the flags --json, --debug and --quiet, error reporting, common options."""
 
 import functools
 import inspect
@@ -31,21 +31,21 @@ KubeContext = Annotated[
 
 _FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
 
-# Typer's control flow: exits, and usage errors, which `main` reports. Typer's copy of click is private, so
-# UsageError is reached through a public subclass.
+# Typer's copy of click is private, so UsageError is reached through a public subclass.
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
+# Exceptions that `main` handles, so commands do not catch them.
 _CONTROL_FLOW = (typer.Exit, typer.Abort, USAGE_ERROR, BrokenPipeError)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a typer command from a function with a parameter `screen`.
 
-    The command has the function's other parameters and the common flags. Exceptions become an error message and an
-    exit code. A parameter that is a dataclass becomes one option per field, declared by the field's typer annotation.
+    The command has the function's other parameters and the common flags. An exception becomes an error message and an
+    exit code. A parameter that is a dataclass becomes one option per field, as the field's typer annotation declares.
     """
     parameters = dict(inspect.signature(function, eval_str=True).parameters)
     del parameters["screen"]
-    groups = {
+    option_groups = {
         name: parameters.pop(name).annotation
         for name in list(parameters)
         if is_dataclass(parameters[name].annotation)
@@ -55,30 +55,30 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     def run_command(context: typer.Context, json: bool, debug: bool, quiet: bool, **arguments: Any) -> None:
         flags = Flags(json, debug, quiet)
         screen = Screen(flags | context.obj if isinstance(context.obj, Flags) else flags)
-        for name, group in groups.items():
+        for name, group in option_groups.items():
             arguments[name] = group(**{field.name: arguments.pop(field.name) for field in fields(group)})
         try:
             function(**arguments, screen=screen)
         except _CONTROL_FLOW:
             raise
-        except BaseException as error:  # KeyboardInterrupt too, which has an exit code of its own
+        except BaseException as error:  # also KeyboardInterrupt, which has its own exit code
             if isinstance(error, SystemExit):
                 raise
             raise typer.Exit(report_failure(error, function.__name__, screen)) from None
 
     all_parameters = [
         *parameters.values(),
-        *chain(*(inspect.signature(group).parameters.values() for group in groups.values())),
+        *chain(*(inspect.signature(group).parameters.values() for group in option_groups.values())),
     ]
-    _declare(run_command, all_parameters)
+    _set_signature(run_command, all_parameters)
     return run_command
 
 
-def _declare(run_command: Callable[..., None], own_parameters: Iterable[inspect.Parameter]) -> None:
+def _set_signature(run_command: Callable[..., None], command_parameters: Iterable[inspect.Parameter]) -> None:
     """Set the signature from which typer reads the command's parameters."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
-    parameters += [parameter.replace(kind=keyword) for parameter in own_parameters]
+    parameters += [parameter.replace(kind=keyword) for parameter in command_parameters]
     parameters += [
         inspect.Parameter(name, keyword, annotation=annotation, default=False)
         for name, annotation in _FLAGS.items()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from hindcast.datasets.target import Target
 
 
-def _reading(*names: str, **options: Any) -> Any:
+def _source_option(*names: str, **options: Any) -> Any:
     return typer.Option(*names, rich_help_panel="How the source is read", **options)
 
 
-def _writing(*names: str, **options: Any) -> Any:
+def _destination_option(*names: str, **options: Any) -> Any:
     return typer.Option(*names, rich_help_panel="How the destination is written", **options)
 
 
@@ -32,18 +32,18 @@ def _writing(*names: str, **options: Any) -> Any:
 class ReadFlags:
     """Options for reading the sources; they match the fields of a training's input."""
 
-    form: Annotated[FormatName, _reading("--format", help="Format of the source files.")] = AUTO
+    file_format: Annotated[FormatName, _source_option("--format", help="Format of the source files.")] = AUTO
     schema: Annotated[
         list[str] | None,
-        _reading(
+        _source_option(
             metavar="NAME=SOURCE_NAME",
             help="Map a column: obs=observation reads obs from the column observation. Repeatable: columns with "
             "the same NAME become one vector.",
         ),
     ] = None
-    rows: Annotated[
+    row_conditions: Annotated[
         list[str] | None,
-        _reading(
+        _source_option(
             "--filter",
             "--rows",
             metavar="COMPARISON",
@@ -52,11 +52,11 @@ class ReadFlags:
     ] = None
     columns: Annotated[
         str | None,
-        _reading(metavar="A,B,…", help="Columns to read. Default: all."),
+        _source_option(metavar="A,B,…", help="Columns to read. Default: all."),
     ] = None
     read_option: Annotated[
         list[str] | None,
-        _reading(
+        _source_option(
             metavar="NAME=VALUE",
             help="Option for the format's reader, as under readOptions, such as 'delimiter=;'. The value is JSON or "
             "text. Repeatable.",
@@ -64,46 +64,46 @@ class ReadFlags:
     ] = None
     order: Annotated[
         Literal["Auto", "Time", "Stored", "Chain"],
-        _reading(help="How to order the rows of an episode."),
+        _source_option(help="How to order the rows of an episode."),
     ] = "Auto"
     gaps: Annotated[
         Literal["Refuse", "Split", "Join"],
-        _reading(
-            help="What to do when timesteps are missing. Join is for a t that does not count timesteps."
+        _source_option(
+            help="What to do when timesteps are missing. Join is for a column t that does not count timesteps."
         ),
     ] = "Refuse"
     duplicates: Annotated[
         Literal["Drop", "Refuse"],
-        _reading(help="What to do with duplicate rows."),
+        _source_option(help="What to do with duplicate rows."),
     ] = "Drop"
     unfinished: Annotated[
         Literal["Keep", "Drop", "Refuse"],
-        _reading(help="What to do when an episode ends neither terminated nor truncated."),
+        _source_option(help="What to do when an episode ends neither terminated nor truncated."),
     ] = "Keep"
     cut_off_steps: Annotated[
         Literal["Keep", "Drop"],
-        _reading(
+        _source_option(
             help="What to do with the last step of an episode that did not terminate, if its next observation is not "
             "in the data."
         ),
     ] = "Keep"
     actions_normalized: Annotated[
         bool | None,
-        _reading(
+        _source_option(
             "--actions-normalized/--actions-of-environment",
             help="Whether Box actions are in [-1, 1], as a policy produces them. Default: as the data say.",
         ),
     ] = None
     ignore_final_observation: Annotated[
         bool,
-        _reading(
+        _source_option(
             "--ignore-final-observation",
             help="Read data without next observations; each episode's last observation is then zeros.",
         ),
     ] = False
 
-    def reading(self, paths: Sequence[str]) -> "Reading":
-        """Return a reading of the paths with these options."""
+    def make_reading(self, paths: Sequence[str]) -> "Reading":
+        """Combine paths and these options into a `Reading`."""
         # Imported here: --help shows these options too, and must not wait for pyarrow.
         from hindcast.api.filter_term import parse_filter
         from hindcast.api.input import PrepareSpec
@@ -111,11 +111,11 @@ class ReadFlags:
         from hindcast.formats.format import ReadOptions
 
         options = ReadOptions(
-            schema=_schema_map(self.schema or ()),
+            schema=_parse_schema(self.schema or ()),
             columns=None if self.columns is None else [name.strip() for name in self.columns.split(",")],
-            filter=[parse_filter(text) for text in self.rows or ()],
+            filter=[parse_filter(text) for text in self.row_conditions or ()],
             ignore_final_observation=self.ignore_final_observation,
-            options=dict(map(_read_option, self.read_option or ())),
+            options=dict(map(_parse_read_option, self.read_option or ())),
         )
         prepare = PrepareSpec(
             order=self.order,
@@ -124,7 +124,7 @@ class ReadFlags:
             unfinished=self.unfinished,
             cut_off_steps=self.cut_off_steps,
         )
-        return Reading(tuple(paths), self.form, options, prepare, self.actions_normalized)
+        return Reading(tuple(paths), self.file_format, options, prepare, self.actions_normalized)
 
 
 @dataclass(frozen=True)
@@ -133,37 +133,37 @@ class WriteFlags:
 
     to: Annotated[
         str,
-        _writing(
+        _destination_option(
             help="Episodes, MessagePack (RLlib's episodes), Columns (a row per timestep), JSON, CSV or SampleBatch."
         ),
     ] = "Episodes"
     rows_per_file: Annotated[
         int | None,
-        _writing(min=1, help="Maximum rows per file, in complete episodes. Default: no limit."),
+        _destination_option(min=1, help="Maximum rows per file, in complete episodes. Default: no limit."),
     ] = None
-    file_size: Annotated[str, _writing(help="Approximate maximum file size.")] = "128Mi"
+    file_size: Annotated[str, _destination_option(help="Approximate maximum file size.")] = "128Mi"
     compression: Annotated[
         Literal["lz4", "zstd", "none"] | None,
-        _writing(help="Compression of the files. Default: lz4 for Parquet, none for text."),
+        _destination_option(help="Compression of the files. Default: lz4 for Parquet, none for text."),
     ] = None
     compress_columns: Annotated[
         str,
-        _writing(help="For SampleBatch: columns to pack, such as obs,new_obs."),
+        _destination_option(help="For SampleBatch: columns to pack, such as obs,new_obs."),
     ] = ""
     replace: Annotated[
         bool,
-        _writing("--replace", help="Overwrite existing Hindcast data."),
+        _destination_option("--replace", help="Overwrite existing Hindcast data."),
     ] = False
 
-    def target(self, folder: str) -> "Target":
-        """Return a target that writes into the folder with these options."""
+    def make_target(self, folder: str) -> "Target":
+        """Combine a folder to write and these options into a `Target`."""
         from hindcast.api.quantity import parse_bytes
         from hindcast.datasets.target import Target
         from hindcast.errors import SpecError
         from hindcast.storage.location import resolve
 
         try:
-            size = parse_bytes(self.file_size)
+            file_bytes = parse_bytes(self.file_size)
         except ValueError as error:
             raise SpecError(f"--file-size {error}") from error
         packed_columns = tuple(name.strip() for name in self.compress_columns.split(",") if name.strip())
@@ -171,7 +171,7 @@ class WriteFlags:
             resolve(folder),
             self.to,
             self.rows_per_file,
-            max(1, size),
+            max(1, file_bytes),
             self.compression,
             self.replace,
             packed_columns,
@@ -180,13 +180,18 @@ class WriteFlags:
 
 @contextmanager
 def show_progress(screen: Screen, name: str) -> "Iterator[Hooks]":
-    """Show progress on the screen; Ctrl-C requests a stop at the next safe point."""
-    from hindcast.cli.progress import reporting
+    """Provide hooks that show progress; Ctrl-C requests a stop at the next safe point.
+
+    Args:
+        screen: the screen to show it on.
+        name: name of the command, which precedes each stage.
+    """
+    from hindcast.cli.progress import open_reporter
     from hindcast.datasets.hooks import Hooks
     from hindcast.report.events import Progress
     from hindcast.run.interruption import catch_signals
 
-    with reporting(screen) as reporter, catch_signals() as interruption:
+    with open_reporter(screen) as reporter, catch_signals() as interruption:
 
         def progress(stage: str, done: int, total: int) -> None:
             unit = "rows" if stage == "Preparing" else "timesteps"
@@ -196,7 +201,7 @@ def show_progress(screen: Screen, name: str) -> "Iterator[Hooks]":
 
 
 def show_written(screen: Screen, sources: Sequence[str], *results: "WriteResult") -> None:
-    """Print what was written, its folder and its checksum."""
+    """Print a line per dataset that was written: its folder, size and checksum; with --json, one document."""
     from hindcast import formatting
 
     document: dict[str, Any] = {"sources": list(sources), "written": [asdict(result) for result in results]}
@@ -207,30 +212,30 @@ def show_written(screen: Screen, sources: Sequence[str], *results: "WriteResult"
         + (", already exists" if result.state == "AlreadyFinished" else "")
         for result in results
     ]
-    screen.result(document, *lines)
+    screen.show_result(document, *lines)
 
 
-def _read_option(text: str) -> tuple[str, Any]:
-    name, value = _pair("--read-option", text, "NAME=VALUE, such as 'delimiter=;'")
+def _parse_read_option(text: str) -> tuple[str, Any]:
+    name, value = _split_pair("--read-option", text, "NAME=VALUE, such as 'delimiter=;'")
     try:
         return name, json.loads(value)
     except ValueError:
         return name, value
 
 
-def _schema_map(texts: Sequence[str]) -> dict[str, str | list[str]]:
+def _parse_schema(texts: Sequence[str]) -> dict[str, str | list[str]]:
     """Return column name -> source name, or a list of source names if there are several."""
     sources: dict[str, list[str]] = {}
     for text in texts:
-        name, source_name = _pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
+        name, source_name = _split_pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
         sources.setdefault(name, []).append(source_name)
     return {name: names if len(names) > 1 else names[0] for name, names in sources.items()}
 
 
-def _pair(option: str, text: str, form: str) -> tuple[str, str]:
+def _split_pair(option: str, text: str, expected_form: str) -> tuple[str, str]:
     from hindcast.errors import SpecError
 
     name, equals, value = (part.strip(" ") for part in text.partition("="))
     if not (name and equals and value):
-        raise SpecError(f"{option} {text!r} does not have the form {form}")
+        raise SpecError(f"{option} {text!r} does not have the form {expected_form}")
     return name, value

@@ -9,12 +9,12 @@ from typing import Any
 from hindcast.cli.screen import Screen
 from hindcast.errors import UserError
 
-EXIT_DEFECT = 70
-EXIT_INTERRUPTED = 130
+EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h
+EXIT_INTERRUPTED = 130  # as shells report SIGINT: 128 + 2
 
 EXIT_CODES = {
     0: "done, or there was nothing to do",
-    1: "any other error; an extra is missing, or the cluster cannot be read",
+    1: "any other error, such as a missing extra or a cluster that cannot be read",
     2: "a resource or the command line is invalid",
     3: "recorded data or a checkpoint cannot be used",
     4: "the output folder belongs to something else",
@@ -46,8 +46,8 @@ _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
 
 
 def report_failure(error: BaseException, command: str, screen: Screen) -> int:
-    """Print an error to stderr, with --json also as a document on stdout; return the exit code."""
-    message, exit_code = _explain(error, command, screen)
+    """Print an error to stderr and, with --json, also as a document to stdout; return the exit code."""
+    message, exit_code = _message_and_code(error, command, screen)
     if screen.flags.debug:
         traceback.print_exception(error, file=sys.stderr)
     for line in message.splitlines():
@@ -55,7 +55,7 @@ def report_failure(error: BaseException, command: str, screen: Screen) -> int:
         # Without markup and wrapping: a message may contain brackets, and paths are copied.
         screen.err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     if screen.flags.json:
-        screen.json_line({"error": failure_document(error, message, exit_code)})
+        screen.print_json({"error": failure_document(error, message, exit_code)})
     return exit_code
 
 
@@ -64,7 +64,7 @@ def failure_document(error: BaseException, message: str, exit_code: int) -> dict
     return {"type": type(error).__name__, "message": message, "exitCode": exit_code}
 
 
-def _explain(error: BaseException, command: str, screen: Screen) -> tuple[str, int]:
+def _message_and_code(error: BaseException, command: str, screen: Screen) -> tuple[str, int]:
     if isinstance(error, UserError):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -73,23 +73,24 @@ def _explain(error: BaseException, command: str, screen: Screen) -> tuple[str, i
     if missing is not None:
         install = f"pip install 'hindcast-rl[{_EXTRAS[missing]}]'"
         return f"hindcast {command} requires {missing}, which is not installed: {install}", 1
-    return _defect(error, screen), EXIT_DEFECT
+    return _defect_message(error, screen), EXIT_DEFECT
 
 
 def _missing_package(error: BaseException) -> str | None:
+    """Return the package that an import did not find, if an extra installs it; else None."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]
     return package if package in _EXTRAS else None
 
 
-def _defect(error: BaseException, screen: Screen) -> str:
-    what = f"this is a bug in Hindcast, not in your files: {type(error).__name__}: {error}"
+def _defect_message(error: BaseException, screen: Screen) -> str:
+    message = f"this is a bug in Hindcast, not in your files: {type(error).__name__}: {error}"
     if screen.flags.debug:
-        return f"{what} (traceback above)"
-    # Kept, so that the user can attach it to a report.
+        return f"{message} (traceback above)"
+    # The file is kept, so that the user can attach it to a report.
     with tempfile.NamedTemporaryFile(
         "w", prefix="hindcast-", suffix=".traceback.txt", delete=False, encoding="utf-8"
     ) as file:
         file.write("".join(traceback.format_exception(error)))
-    return f"{what}; please report it with the traceback in {Path(file.name)} (--debug prints it here)"
+    return f"{message}; please report it with the traceback in {Path(file.name)} (--debug prints it here)"

@@ -57,7 +57,9 @@ app.add_typer(data, name="data")
 
 
 @app.callback()
-def _flags(context: typer.Context, json: Json = False, debug: Debug = False, quiet: Quiet = False) -> None:
+def _set_flags(
+    context: typer.Context, json: Json = False, debug: Debug = False, quiet: Quiet = False
+) -> None:
     from hindcast.cli.screen import Flags
 
     context.obj = Flags(json, debug, quiet)
@@ -67,11 +69,11 @@ def _flags(context: typer.Context, json: Json = False, debug: Debug = False, qui
 
 
 def main() -> None:
-    """Entry point: run the command line and exit with its code."""
+    """Run the command line and exit with its exit code."""
     try:
         code = app(prog_name="hindcast", standalone_mode=False)
     except USAGE_ERROR as error:
-        print(f"error: {_usage(error)}", file=sys.stderr)
+        print(f"error: {_usage_message(error)}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
         sys.stdout = None  # else the interpreter flushes into the closed pipe at exit and prints an error
@@ -81,19 +83,20 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _usage(error: BaseException) -> str:
+def _usage_message(error: BaseException) -> str:
+    """Describe a mistake in the command line in one sentence, and name the command's help."""
     if isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
         error.message = _describe_value_error(error.__cause__)
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     message = " ".join(message.split()).rstrip(".")
-    stop = "" if message.endswith("?") else "."
+    full_stop = "" if message.endswith("?") else "."
     context = getattr(error, "ctx", None)
-    name = context.command_path if context is not None else "hindcast"
-    return f"{message[:1].lower()}{message[1:]}{stop} See {name} --help."
+    command_path = context.command_path if context is not None else "hindcast"
+    return f"{message[:1].lower()}{message[1:]}{full_stop} See {command_path} --help."
 
 
 def _describe_value_error(error: ValueError) -> str:
-    """Describe why an option's value is invalid; Typer lets pydantic parse some of them."""
+    """Describe why an option's value is invalid; Typer lets pydantic parse some options."""
     from pydantic import ValidationError
 
     from hindcast.api.sentences import value_problem

@@ -9,31 +9,37 @@ from rich.text import Text
 from hindcast import formatting
 from hindcast.evaluate.offline import MAX_CALIBRATION_ERROR, Estimate, OfflineReport
 
-_COLOURS = {"better": "green", "worse": "red", "unknown": "yellow"}
+_ANSWER_COLOURS = {"better": "green", "worse": "red", "unknown": "yellow"}
 
 
-def views(report: OfflineReport, name: str, gamma: float) -> Iterator[RenderableType]:
-    """Yield the parts of `hindcast evaluate --data` from top to bottom."""
+def render_report(report: OfflineReport, data_name: str, gamma: float) -> Iterator[RenderableType]:
+    """Yield the output of `hindcast evaluate --data` from top to bottom.
+
+    Args:
+        report: result of the evaluation.
+        data_name: name of the evaluated data, for the title.
+        gamma: discount of the returns.
+    """
     yield (
-        f"{name}: {formatting.plural(report.episodes, 'episode')}, "
+        f"{data_name}: {formatting.plural(report.episodes, 'episode')}, "
         f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {gamma:g}"
     )
     yield _table(report)
     for reason in dict.fromkeys(report.not_estimated.values()):
-        names = ", ".join(name for name, why in report.not_estimated.items() if why == reason)
+        names = ", ".join(name for name, other in report.not_estimated.items() if other == reason)
         yield f"{names} not estimated: {reason}"
     if report.calibration is not None:
-        error = report.calibration.error
-        fits = (
+        calibration_error = report.calibration.error
+        quality = (
             "fits well"
-            if error <= MAX_CALIBRATION_ERROR
+            if calibration_error <= MAX_CALIBRATION_ERROR
             else "fits badly, so importance ratios are unreliable"
         )
         yield (
             "the recorded policy's log-probabilities are missing from the data; a clone of it "
-            f"{fits} (calibration error {error:.2f})"
+            f"{quality} (calibration error {calibration_error:.2f})"
         )
-    yield Text(report.verdict.sentence, style=_COLOURS[report.verdict.answer])
+    yield Text(report.verdict.sentence, style=_ANSWER_COLOURS[report.verdict.answer])
 
 
 def _table(report: OfflineReport) -> Table:

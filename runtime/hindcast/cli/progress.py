@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def reporting(screen: Screen) -> Iterator[Reporter]:
-    """Provide the reporter that suits the screen: bars on a terminal, else a log."""
+def open_reporter(screen: Screen) -> Iterator[Reporter]:
+    """Provide the reporter for a screen: bars on a terminal; lines elsewhere and with --quiet or --json."""
     if screen.err.is_terminal and not screen.flags.quiet and not screen.flags.json:
         bars = BarReporter(screen)
         try:
@@ -31,7 +31,10 @@ def reporting(screen: Screen) -> Iterator[Reporter]:
 
 @contextmanager
 def progress_bar(screen: Screen, description: str) -> "Iterator[Hooks]":
-    """Show a transient bar for one long step; without a terminal, show only its notes."""
+    """Provide hooks that draw a transient bar for one long operation.
+
+    Without a terminal, or with --quiet or --json, the hooks only print notes.
+    """
     from hindcast.datasets.hooks import Hooks
 
     if not screen.err.is_terminal or screen.flags.quiet or screen.flags.json:
@@ -48,11 +51,11 @@ def progress_bar(screen: Screen, description: str) -> "Iterator[Hooks]":
 
 def show_outcome(outcome: Outcome, screen: Screen) -> None:
     """Print the outcome of a resource to stdout."""
-    is_named = outcome.message.startswith(outcome.resource)
-    text = outcome.message if is_named else f"{outcome.resource}: {outcome.message}"
+    has_resource_name = outcome.message.startswith(outcome.resource)
+    text = outcome.message if has_resource_name else f"{outcome.resource}: {outcome.message}"
     if outcome.report is not None and outcome.report not in text:
         text += f"\nreport: {outcome.report}"
-    screen.result(asdict(outcome), text)
+    screen.show_result(asdict(outcome), text)
 
 
 class LogReporter(Reporter):
@@ -60,10 +63,10 @@ class LogReporter(Reporter):
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._lines = ProgressLines()
+        self._progress_lines = ProgressLines()
 
     def progress(self, progress: Progress) -> None:
-        line = self._lines.line(progress)
+        line = self._progress_lines.line(progress)
         if line is not None:
             self._screen.note(line)
 
@@ -75,7 +78,7 @@ class LogReporter(Reporter):
 
 
 class BarReporter(Reporter):
-    """Draws one bar for each stage, with its numbers and the remaining time."""
+    """Draws one bar for each stage, with its metrics and the remaining time."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -84,21 +87,21 @@ class BarReporter(Reporter):
         self._resource = ""
 
     def progress(self, progress: Progress) -> None:
-        bars = self._running(progress.resource)
-        stage = (progress.resource, progress.stage)
-        if stage not in self._tasks:
+        bars = self._bars_for(progress.resource)
+        stage_key = (progress.resource, progress.stage)
+        if stage_key not in self._tasks:
             for task in self._tasks.values():
                 bars.stop_task(task)  # a stage ends when the next one starts, and its clock must stop
-            self._tasks[stage] = bars.add_task(progress.stage, total=progress.total, numbers="")
+            self._tasks[stage_key] = bars.add_task(progress.stage, total=progress.total, numbers="")
         bars.update(
-            self._tasks[stage],
+            self._tasks[stage_key],
             completed=progress.done,
             total=progress.total,
             numbers=f"{amount(progress)}  {numbers(progress.metrics)}".strip(),
         )
 
     def note(self, resource: str, message: str) -> None:
-        self._running(resource).console.print(
+        self._bars_for(resource).console.print(
             message, style="dim", markup=False, highlight=False, soft_wrap=True
         )
 
@@ -112,7 +115,8 @@ class BarReporter(Reporter):
             self._bars.stop()
         self._bars, self._tasks = None, {}
 
-    def _running(self, resource: str) -> "Bars":
+    def _bars_for(self, resource: str) -> "Bars":
+        """Return the running bars, after printing the resource's name if it differs from the last one."""
         if self._bars is None:
             self._bars = _new_bars(self._screen)
             self._bars.start()

@@ -38,21 +38,21 @@ class Screen:
     @cached_property
     def out(self) -> "Console":
         """Console for results."""
-        return _console(stderr=False)
+        return _make_console(stderr=False)
 
     @cached_property
     def err(self) -> "Console":
         """Console for progress, notes and errors."""
-        return _console(stderr=True)
+        return _make_console(stderr=True)
 
     def without_json(self) -> "Screen":
         """Return the same screen without JSON output."""
         return replace(self, flags=replace(self.flags, json=False))
 
-    def result(self, document: Mapping[str, Any], *renderables: "RenderableType") -> None:
+    def show_result(self, document: Mapping[str, Any], *renderables: "RenderableType") -> None:
         """Show a command's result: the document as one line of JSON, or the renderables for people."""
         if self.flags.json:
-            self.json_line(document)
+            self.print_json(document)
             return
         from rich.text import Text
 
@@ -62,7 +62,7 @@ class Screen:
             else:
                 self.out.print(renderable)
 
-    def json_line(self, document: Mapping[str, Any]) -> None:
+    def print_json(self, document: Mapping[str, Any]) -> None:
         """Print a JSON document on one line of stdout."""
         # Not through rich, which would wrap the line.
         self.out.file.write(json.dumps(document, ensure_ascii=False, allow_nan=False, default=str) + "\n")
@@ -74,7 +74,7 @@ class Screen:
             self.err.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _console(stderr: bool) -> "Console":
+def _make_console(stderr: bool) -> "Console":
     from rich.console import Console
 
     console = Console(stderr=stderr)

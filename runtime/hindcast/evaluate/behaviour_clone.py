@@ -26,13 +26,13 @@ from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.rng import derive_seed
 from hindcast.pipeline.window import WindowData
 
-_CHECK_INTERVAL = 100
-_NUM_SAMPLES = 64
+_CHECK_INTERVAL_UPDATES = 100
+_SAMPLES_PER_STATE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloneFit(FitOptions):
-    """Options of a clone of the behaviour, fitted for as long as the loss on a tenth of the episodes falls.
+class CloneOptions(FitOptions):
+    """Options of a clone, which is fitted until the loss on a tenth of the episodes stops falling.
 
     Attributes:
         updates: maximum number of updates of each of the two fits.
@@ -45,10 +45,10 @@ class CloneFit(FitOptions):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The fit of a clone's probabilities to held-out episodes.
+    """Calibration of a clone's probabilities on held-out episodes.
 
     Attributes:
-        loss: mean negative log-likelihood of their actions.
+        loss: mean negative log-likelihood of the recorded actions.
         error: maximum over x of the gap between x % and the share of actions within the clone's likeliest x %;
             0 is perfect, 1 is the worst possible.
     """
@@ -76,7 +76,7 @@ class Clone:
         self,
         policy: Policy,
         window: WindowData,
-        options: CloneFit,
+        options: CloneOptions,
         seed: int,
         check: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -87,7 +87,7 @@ class Clone:
         weights_seed = derive_seed(seed, "clone", "weights")
         self._module = _new_module(policy, options, weights_seed)
         num_updates = self._fit_until_best(fit_steps, held_out_steps, options)
-        self.calibration = self._calibration(held_out_steps)
+        self.calibration = self._compute_calibration(held_out_steps)
         self._module = _new_module(policy, options, weights_seed)
         self._refit(torch.cat([fit_steps, held_out_steps]), options, num_updates)
 
@@ -96,11 +96,11 @@ class Clone:
         """Return the log-probability `[B]` (float64) of the batch's actions."""
         return self._distribution(batch).logp(actions_of(batch)).double()
 
-    def _fit_until_best(self, fit_steps: Tensor, held_out_steps: Tensor, options: CloneFit) -> int:
+    def _fit_until_best(self, fit_steps: Tensor, held_out_steps: Tensor, options: CloneOptions) -> int:
         """Fit until the held-out loss stops falling; load the best weights and return their number of updates."""
         lowest_loss, best_weights, best_update = float("inf"), copy.deepcopy(self._module.state_dict()), 0
         for update in self._run_fit(fit_steps, options, offset=0):
-            if update % _CHECK_INTERVAL == 0:
+            if update % _CHECK_INTERVAL_UPDATES == 0:
                 loss = -float(map_steps(self._window, self.logp, held_out_steps).mean())
                 if loss < lowest_loss:
                     lowest_loss, best_weights, best_update = (
@@ -113,17 +113,23 @@ class Clone:
         self._module.load_state_dict(best_weights)
         return best_update
 
-    def _refit(self, steps: Tensor, options: CloneFit, num_updates: int) -> None:
-        """Fit as much as the best weights of the first fit were fitted, with a learning rate that decays to 0."""
-        # Without the decay, noise left in the weights would multiply along each episode. The number of updates gives
-        # both fits the same sum of learning rates: the first stopped at `num_updates` of its cosine, and the mean of a
-        # full cosine is half of its initial rate.
+    def _refit(self, steps: Tensor, options: CloneOptions, num_updates: int) -> None:
+        """Fit to all episodes, for as long as the best weights of the first fit were fitted.
+
+        Args:
+            steps: steps of all episodes.
+            options: options of the fit.
+            num_updates: updates after which the first fit had its best weights.
+        """
+        # The learning rate decays to 0; otherwise, noise left in the weights would multiply along each episode. The
+        # number of updates gives both fits the same sum of learning rates: the first one ended after `num_updates` of
+        # its cosine schedule, and the mean of a whole schedule is half of its initial rate.
         sine_term = math.sin(math.pi * num_updates / options.updates) * options.updates / math.pi
         num_refit_updates = round(num_updates + sine_term)
         for _ in self._run_fit(steps, replace(options, updates=num_refit_updates), offset=options.updates):
             pass
 
-    def _run_fit(self, steps: Tensor, options: CloneFit, offset: int) -> Iterator[int]:
+    def _run_fit(self, steps: Tensor, options: CloneOptions, offset: int) -> Iterator[int]:
         return fit(
             self._module,
             steps,
@@ -134,7 +140,7 @@ class Clone:
         )
 
     @torch.no_grad()
-    def _calibration(self, held_out_steps: Tensor) -> Calibration:
+    def _compute_calibration(self, held_out_steps: Tensor) -> Calibration:
         batch = self._window.gather(held_out_steps)
         logp = self._distribution(batch).logp(actions_of(batch))
         ranks = self._action_ranks(batch).sort().values
@@ -150,19 +156,21 @@ class Clone:
 
     def _action_ranks(self, batch: Batch) -> Tensor:
         """Return the share `[B]` of the clone's samples that are likelier than the recorded action."""
-        distribution, rows = self._distribution(batch), len(batch["rewards"])
+        distribution, num_rows = self._distribution(batch), len(batch["rewards"])
         action_logp = distribution.logp(actions_of(batch))
-        num_likelier, num_equal = torch.zeros(rows), torch.zeros(rows)
-        for _ in range(_NUM_SAMPLES):
+        num_likelier, num_equal = torch.zeros(num_rows), torch.zeros(num_rows)
+        for _ in range(_SAMPLES_PER_STATE):
             noise = sample_noise(self._module, batch, self._generator)
             sample_logp = distribution.logp(distribution.sample(noise))
             num_likelier += sample_logp > action_logp
             num_equal += sample_logp == action_logp
         # Ties are split at random, so that the ranks of a perfect clone are uniform for discrete actions too.
-        return (num_likelier + num_equal * torch.rand(rows, generator=self._generator)) / _NUM_SAMPLES
+        return (
+            num_likelier + num_equal * torch.rand(num_rows, generator=self._generator)
+        ) / _SAMPLES_PER_STATE
 
 
-def _new_module(policy: Policy, options: CloneFit, seed: int) -> RLModule:
+def _new_module(policy: Policy, options: CloneOptions, seed: int) -> RLModule:
     module = policy.module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -171,9 +179,9 @@ def _new_module(policy: Policy, options: CloneFit, seed: int) -> RLModule:
 
 
 def _split_steps(window: WindowData, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return the steps of nine tenths of the episodes, and those of the other tenth."""
-    episodes = len(window.length)
-    order = torch.randperm(episodes, generator=generator)
-    is_held_out = torch.zeros(episodes, dtype=torch.bool)
-    is_held_out[order[: max(1, episodes // 10)]] = True
+    """Split the episodes at random: return the steps of nine tenths of them, and the steps of the other tenth."""
+    num_episodes = len(window.length)
+    permutation = torch.randperm(num_episodes, generator=generator)
+    is_held_out = torch.zeros(num_episodes, dtype=torch.bool)
+    is_held_out[permutation[: max(1, num_episodes // 10)]] = True
     return steps_of_episodes(window, ~is_held_out), steps_of_episodes(window, is_held_out)

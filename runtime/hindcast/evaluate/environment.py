@@ -71,12 +71,12 @@ class EnvEvaluator:
         duration: length of an evaluation, in `unit`; every episode that starts is finished. "auto" plays rounds of
             episodes for as long as the caller lets new ones start.
         unit: "episodes", or "timesteps" for the shortest prefix of episodes with that many timesteps.
-        num_envs: number of environments that are stepped side by side.
+        num_envs: number of environments to step side by side.
         explore: sample actions; False takes the policy's mode.
         callbacks: "package.module:Class" of the user's callbacks.
 
     Attributes:
-        is_open_ended: whether the duration is "auto".
+        is_open_ended: True if the duration is "auto".
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class EnvEvaluator:
         return [range(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 
     def __call__(self, policy: Actor, seed: int, episodes: range | None = None) -> EnvReport:
-        """Play all episodes, or a range of them, with `policy`; the same seed gives the same episodes."""
+        """Play all episodes, or only the indices in `episodes`; the same seed gives the same episodes."""
         runner = EnvRunner(
             self._environment,
             policy,
@@ -121,7 +121,7 @@ class EnvEvaluator:
         report = EnvReport()
         try:
             with torch_threads(1):
-                for episode in self._episodes(runner, episodes):
+                for episode in self._play(runner, episodes):
                     report.returns.append(episode.episode_return)
                     report.lengths.append(episode.length)
             report.callback_metrics.extend(runner.metrics.drain())
@@ -129,17 +129,17 @@ class EnvEvaluator:
             runner.close()
         return report
 
-    def _episodes(self, runner: EnvRunner, episodes: range | None) -> Iterator[Episode]:
+    def _play(self, runner: EnvRunner, episodes: range | None) -> Iterator[Episode]:
         if self._unit == "episodes":
             yield from runner.play(episodes or range(self._duration))
             return
-        steps, first = 0, 0
+        steps, first_index = 0, 0
         while steps < self._duration:
-            for episode in runner.play(range(first, first + self._num_slots)):
+            for episode in runner.play(range(first_index, first_index + self._num_slots)):
                 if steps < self._duration:
                     steps += episode.length
                     yield episode
-            first += self._num_slots
+            first_index += self._num_slots
 
 
 def evaluate_policy(
@@ -152,5 +152,5 @@ def evaluate_policy(
     seed: int = 0,
     explore: bool = False,
 ) -> EnvReport:
-    """Play `duration` episodes (or timesteps) and report their returns and lengths."""
+    """Play episodes and report their returns and lengths; the arguments are those of `EnvEvaluator`."""
     return EnvEvaluator(environment, duration, unit, num_envs, explore)(policy, seed)

@@ -7,15 +7,16 @@ The policy that played is the behaviour μ; the policy to evaluate is the target
 | name | estimate | source |
 |---|---|---|
 | `is` | mean of W_T·Σ gamma^t·r_t | Precup, Sutton, Singh 2000 |
-| `wis` | the same over the mean of the W_T | Precup, Sutton, Singh 2000 |
+| `wis` | `is`, divided by the mean of the W_T | Precup, Sutton, Singh 2000 |
 | `pdis` | mean of Σ gamma^t·W_t·r_t | Precup, Sutton, Singh 2000 |
 | `pdwis` | sum of gamma^t·w_t·r_t, w_t = W_t over the sum of all episodes' W_t | Thomas 2015, §3.8 |
 | `dm` | mean of V(s_0) | Le, Voloshin, Yue 2019 (arXiv 1903.08738) |
 | `dr` | mean of V(s_0) + Σ gamma^t·W_t·(r_t + gamma·V(s_{t+1}) - Q(s_t, a_t)) | Jiang, Li 2016 (arXiv 1511.03722) |
-| `wdr` | the same with w_t in the sum | Thomas, Brunskill 2016 (arXiv 1604.00923) |
+| `wdr` | `dr`, with w_t (see `pdwis`) instead of W_t | Thomas, Brunskill 2016 (arXiv 1604.00923) |
 
-An ended episode keeps its last W_t in later sums, with rewards of 0. V is 0 after a termination. For an episode that
-was cut off, `is` to `pdwis` count only the recorded rewards; `dm`, `dr` and `wdr` add the model's value of the rest.
+In sums over timesteps after an episode's end, the episode keeps its last W_t and has rewards of 0. V is 0 after a
+termination. Of an episode that was cut off, `is` to `pdwis` count only the recorded rewards; `dm`, `dr` and `wdr` add
+the model's value of the final observation.
 
 Shape suffixes: N = episodes, S = their steps end to end, R = resamples.
 """
@@ -94,8 +95,8 @@ class Evidence:
     @cached_property
     def steps_by_t(self) -> list[I64]:
         """Steps of each timestep t, in the order of `episodes_by_length`."""
-        # The episodes that still run at t are then a prefix of those at t - 1, so a sum over time is a loop over
-        # shrinking arrays.
+        # In this order, the episodes that still run at t are a prefix of those at t - 1, so a sum over time is a loop
+        # over shrinking arrays.
         rank = np.empty_like(self.episodes_by_length)
         rank[self.episodes_by_length] = np.arange(len(self.length))
         order = np.lexsort((np.repeat(rank, self.length), self.t))
@@ -116,7 +117,7 @@ class Evidence:
         for steps in self.steps_by_t:
             running_logs = running_logs[: len(steps)] + logs[steps]
             log_weights[steps] = running_logs
-        # Summed as logarithms: products of many ratios would overflow or vanish before they are multiplied out.
+        # Logarithms were summed, because a product of many ratios may overflow or underflow on the way.
         return np.asarray(np.exp(log_weights))
 
     @cached_property
@@ -142,8 +143,8 @@ def effective_episodes(weights: F64) -> float:
     if max_weight == 0.0:
         return 0.0
     scaled_weights = weights / max_weight
-    # W_T has the expectation 1. A smaller mean says that the episodes of largest weight were never played, so the
-    # others count for less in that proportion.
+    # W_T has the expectation 1. A smaller mean shows that episodes of large weight were not recorded, so the number is
+    # reduced in that proportion.
     return float(
         scaled_weights.sum() ** 2
         / np.square(scaled_weights).sum()
@@ -151,8 +152,8 @@ def effective_episodes(weights: F64) -> float:
     )
 
 
-def estimates(evidence: Evidence, counts: F64) -> dict[str, F64]:
-    """Compute all estimates that the evidence allows, for each resample of the episodes.
+def compute_estimates(evidence: Evidence, counts: F64) -> dict[str, F64]:
+    """Compute every estimate for which the evidence has ratios and values, for each resample of the episodes.
 
     Args:
         evidence: the recorded episodes.
@@ -163,7 +164,7 @@ def estimates(evidence: Evidence, counts: F64) -> dict[str, F64]:
         are 0.
     """
     num_episodes = counts.sum(1)
-    return _compute_estimates(
+    return _combine_means(
         evidence,
         mean=lambda values: counts @ values / num_episodes,
         weighted_mean=lambda weights, values: counts @ (weights * values) / (counts @ weights),
@@ -180,7 +181,7 @@ def jackknife_contributions(evidence: Evidence) -> dict[str, F64]:
     Returns:
         name -> `[N]`, for the names of `estimates`. Not finite if no other episode has a weight.
     """
-    return _compute_estimates(
+    return _combine_means(
         evidence,
         mean=mean_contributions,
         weighted_mean=lambda weights, values: _weighted_contributions(weights / weights.sum(), values),
@@ -189,11 +190,11 @@ def jackknife_contributions(evidence: Evidence) -> dict[str, F64]:
 
 
 def missing_weight_margins(evidence: Evidence) -> dict[str, float]:
-    """Compute how far estimates may be off because episodes of large weight were not recorded.
+    """Compute the possible error of estimates because episodes of large weight were not recorded.
 
-    The weights of correct ratios have the expectation 1. If the mean of the recorded ones differs, episodes of large
-    weight are missing or the probabilities of a clone are wrong. The missing weight counts as one standard deviation
-    between episodes.
+    Correct weights have the expectation 1. If the mean of the recorded weights differs from 1, episodes of large weight
+    are missing or a clone's probabilities are wrong. The values of the missing episodes are assumed to be one standard
+    deviation away from the recorded ones.
 
     Returns:
         name -> |mean of the W_T - 1| times the standard deviation of the weighted values; empty without ratios.
@@ -201,7 +202,7 @@ def missing_weight_margins(evidence: Evidence) -> dict[str, float]:
     if evidence.log_ratio is None:
         return {}
     weight_gap = abs(float(evidence.weights[evidence.last_step].mean()) - 1.0)
-    # Not `is` and `pdis`: they are not normalised by the weights, so they already vary with that mean.
+    # `is` and `pdis` need no margin: they are not normalised by the weights, so they already vary with their mean.
     weighted_values = dict.fromkeys(
         ("wis", "pdwis"), evidence.sum_by_episode(evidence.discounts * evidence.rewards)
     )
@@ -214,7 +215,7 @@ def missing_weight_margins(evidence: Evidence) -> dict[str, float]:
     }
 
 
-def _compute_estimates(
+def _combine_means(
     evidence: Evidence,
     *,
     mean: Callable[[F64], F64],
@@ -237,7 +238,7 @@ def _compute_estimates(
     if evidence.log_ratio is None:
         return values
     weights, final_weights = evidence.weights, evidence.weights[evidence.last_step]
-    # A resample may draw only episodes of weight 0: its estimates are NaN, which callers handle.
+    # If a resample contains only episodes of weight 0, its estimates are NaN, which callers handle.
     with np.errstate(invalid="ignore", divide="ignore"):
         values |= {
             "is": mean(final_weights * returns),
@@ -253,27 +254,30 @@ def _compute_estimates(
 
 
 def mean_contributions(values: F64) -> F64:
-    """Return the mean of `[N]` values minus the mean without each: `[N]`."""
+    """Return, for each of `[N]` values, the mean of all minus the mean of the others: `[N]`."""
     return np.asarray((values - values.mean()) / (len(values) - 1))
 
 
 def continuation_values(evidence: Evidence) -> F64:
-    """Return gamma^T·V `[N]` of each episode's final observation: what the model adds to the recorded rewards."""
+    """Return gamma^T·V `[N]` of each episode's final observation, which the model adds to the recorded return."""
     if evidence.values is None:
         return np.zeros(len(evidence.length))
     return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.final_v)
 
 
 def _weighted_sum(evidence: Evidence, terms: F64, counts: F64) -> F64:
-    """Return `[R]` Σ_t Σ_i c_i·W_t·x_t / Σ_i c_i·W_t; ended episodes keep their weights and add no terms."""
+    """Return Σ_t (Σ_i c_i·W_t·x_t / Σ_i c_i·W_t) `[R]`, with the counts c_i of episode i and its terms x_t.
+
+    Ended episodes keep their last weights and have terms of 0.
+    """
     counts = np.ascontiguousarray(counts[:, evidence.episodes_by_length])
     ended_weight, total = np.zeros(len(counts)), np.zeros(len(counts))
     weights = np.zeros(0)
     for steps in evidence.steps_by_t:
-        n = len(steps)
-        ended_weight += counts[:, n : max(n, len(weights))] @ weights[n:]
+        num_running = len(steps)
+        ended_weight += counts[:, num_running : max(num_running, len(weights))] @ weights[num_running:]
         weights = evidence.weights[steps]
-        sums = counts[:, :n] @ np.stack([weights * terms[steps], weights], 1)
+        sums = counts[:, :num_running] @ np.stack([weights * terms[steps], weights], 1)
         total += sums[:, 0] / (sums[:, 1] + ended_weight)
     return total
 

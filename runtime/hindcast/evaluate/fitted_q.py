@@ -1,4 +1,7 @@
-"""Fitted Q evaluation: a model of a policy's value in each state (Le, Voloshin, Yue 2019, arXiv 1903.08738)."""
+"""Fitted Q evaluation: a model of a policy's value in each state (Le, Voloshin, Yue 2019, arXiv 1903.08738).
+
+Shape suffixes: B = batch, E = members of the ensemble, N = episodes, S = steps of a window.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,20 @@ from hindcast.pipeline.window import WindowData
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit(FitOptions):
-    """Options of the fit of a model.
+class FittedQOptions(FitOptions):
+    """Options of fitted Q evaluation.
 
     Attributes:
+        updates, hiddens: see `FitOptions`.
         members: number of models fitted in parallel, each to a resample of the episodes. Their spread shows how much
             the fit depends on the sample of episodes.
         tau: update rate of the target networks.
-        samples: number of the policy's actions per state, if they cannot be listed.
+        samples: number of actions to sample from the policy in each state, if its actions cannot be enumerated.
     """
 
     updates: int = 10_000
     members: int = 5
-    tau: float = 0.05  # after 10,000 updates nothing of the initial values is left, up to a discount of 0.99
+    tau: float = 0.05  # 10,000 updates forget the initial values if the discount is at most 0.99
     samples: int = 8
     hiddens: tuple[int, ...] = (128, 128)
 
@@ -50,7 +54,7 @@ class FittedQ:
         episodes: `[N]` bool, the episodes of the window to fit to.
         options: options of the fit.
         seed: seed of weights, batches and resamples.
-        check: called before each update with its number; an exception from it ends the fit.
+        check: called before each update with the number of updates so far; an exception from it ends the fit.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class FittedQ:
         target: TargetPolicy,
         window: WindowData,
         episodes: Tensor,
-        options: Fit,
+        options: FittedQOptions,
         *,
         seed: int,
         check: Callable[[int], None],
@@ -68,57 +72,62 @@ class FittedQ:
             torch.manual_seed(derive_seed(seed, "weights"))
             model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
             self._critics = Critics(module.observation_space, module.action_space, model, options.members)
-        self._target, self._fit = target, options
+        self._target_policy, self._options = target, options
         self._generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
         rewards = window.columns["rewards"].float()
-        self._scale = float(rewards.abs().mean()) or 1.0
-        self._min_value, self._max_value = _value_bounds(rewards / self._scale, window.recipe.needs.gamma)
+        self._reward_scale = float(rewards.abs().mean()) or 1.0
+        self._min_value, self._max_value = _value_bounds(
+            rewards / self._reward_scale, window.recipe.needs.gamma
+        )
         self._learn(window, steps_of_episodes(window, episodes), check)
 
     @torch.no_grad()
     def q(self, batch: Batch) -> Tensor:
         """Return Q `[B, E]` (float64) of the batch's actions."""
-        return self._critics(batch).T.double() * self._scale
+        return self._critics(batch).T.double() * self._reward_scale
 
     @torch.no_grad()
     def v(self, batch: Batch) -> Tensor:
         """Return V(s) = E[Q(s, π(s))] `[B, E]` (float64)."""
-        return self._expected_q(self._critics, batch).T.double() * self._scale
+        return self._expected_q(self._critics, batch).T.double() * self._reward_scale
 
     def _learn(self, window: WindowData, steps: Tensor, check: Callable[[int], None]) -> None:
-        target = cast(Critics, frozen_copy(self._critics))
+        target_critics = cast(Critics, frozen_copy(self._critics))
         weights = self._draw_weights(window)
 
-        def loss(batch_steps: Tensor) -> Tensor:
+        def compute_loss(batch_steps: Tensor) -> Tensor:
             batch = window.gather(batch_steps)
-            batch["rewards"] = batch["rewards"].float() / self._scale
-            targets = compute_td_target(batch, self._expected_q(target, next_observations(batch)))
+            batch["rewards"] = batch["rewards"].float() / self._reward_scale
+            targets = compute_td_target(batch, self._expected_q(target_critics, next_observations(batch)))
             errors = (self._critics(batch) - targets.clamp(self._min_value, self._max_value)).square()
             return (weights[:, batch_steps] * errors).mean(1).sum()
 
-        for _ in fit(self._critics, steps, self._fit, loss, generator=self._generator, check=check):
-            polyak_update(target, self._critics, self._fit.tau)
+        for _ in fit(
+            self._critics, steps, self._options, compute_loss, generator=self._generator, check=check
+        ):
+            polyak_update(target_critics, self._critics, self._options.tau)
 
     @torch.no_grad()
     def _expected_q(self, critics: Critics, batch: Batch) -> Tensor:
-        """Return E[Q(s, π(s))] `[E, B]` in units of the scale."""
-        actions, weights = self._target.weighted_actions(batch, self._fit.samples, self._generator)
+        """Return E[Q(s, π(s))] `[E, B]`, divided by the scale of the rewards."""
+        actions, weights = self._target_policy.weighted_actions(batch, self._options.samples, self._generator)
         values: Tensor = critics(batch, actions)
         return (values * weights).sum(1)
 
     def _draw_weights(self, window: WindowData) -> Tensor:
         """Draw the weight `[E, S]` of each step's episode in each member: Poisson(1) (Oza, Russell 2001)."""
-        rates = torch.ones(self._fit.members, len(window.length))
-        # Drawn for a single member too: the batches continue with the same generator.
-        counts = torch.poisson(rates, generator=self._generator)
-        if self._fit.members == 1:
-            counts = rates
+        ones = torch.ones(self._options.members, len(window.length))
+        # A single member is fitted to the original episodes. Its counts are still drawn, because the batches come from
+        # the same generator.
+        counts = torch.poisson(ones, generator=self._generator)
+        if self._options.members == 1:
+            counts = ones
         return counts.repeat_interleave(window.length, dim=1)
 
 
 def _value_bounds(rewards: Tensor, gamma: float | None) -> tuple[float, float]:
-    """Return the least and greatest discounted sum of rewards within the recorded range."""
-    # Without bounds, a model of few data diverged to values of millions.
+    """Return the minimum and maximum discounted sum of rewards that lie within the recorded range."""
+    # Without bounds, a model fitted to few data diverged to values of millions.
     if gamma is None or gamma >= 1:
         return -math.inf, math.inf
     horizon = 1 / (1 - gamma)
@@ -139,7 +148,7 @@ class CrossFitResult(NamedTuple):
 
 
 def cross_fit(
-    target: TargetPolicy, window: WindowData, options: Fit, seed: int, check: Callable[[int], None]
+    target: TargetPolicy, window: WindowData, options: FittedQOptions, seed: int, check: Callable[[int], None]
 ) -> CrossFitResult:
     """Fit two models, each to half of the episodes, and apply each to the other half.
 
@@ -150,16 +159,16 @@ def cross_fit(
         window: at least two episodes.
         options: options of the fits.
         seed: seed of the halves and the fits.
-        check: see `FittedQ`; called with the number of updates of both fits.
+        check: see `FittedQ`; called with the number of updates of both fits so far.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "halves"))
-    order = torch.randperm(len(window.length), generator=generator)
+    permutation = torch.randperm(len(window.length), generator=generator)
     first_half = torch.zeros(len(window.length), dtype=torch.bool)
-    first_half[order[: len(order) // 2]] = True
+    first_half[permutation[: len(permutation) // 2]] = True
     q = torch.zeros(window.num_steps, dtype=torch.float64)
     v = torch.zeros(window.num_steps + len(first_half), dtype=torch.float64)
     variance = torch.zeros((), dtype=torch.float64)
-    for number, (fit_half, evaluation_half) in enumerate(
+    for half_index, (fit_half, evaluation_half) in enumerate(
         ((first_half, ~first_half), (~first_half, first_half))
     ):
         model = FittedQ(
@@ -167,8 +176,8 @@ def cross_fit(
             window,
             fit_half,
             options,
-            seed=derive_seed(seed, "half", number),
-            check=partial(_check_with_offset, check, number * options.updates),
+            seed=derive_seed(seed, "half", half_index),
+            check=partial(_check_with_offset, check, half_index * options.updates),
         )
         member_values = window.map_observations(model.v)
         v = torch.where(evaluation_half.repeat_interleave(window.length + 1), member_values.mean(1), v)
@@ -177,8 +186,8 @@ def cross_fit(
         start_values = member_values[window.obs_start][evaluation_half].mean(0)
         variance += start_values.var() * evaluation_half.double().mean() ** 2
     final_v = v[window.obs_start + window.length].masked_fill(window.terminated, 0.0)
-    starts = v[window.obs_start]
-    spread = (variance + starts.var() / len(starts)).sqrt()
+    start_v = v[window.obs_start]
+    spread = (variance + start_v.var() / len(start_v)).sqrt()
     values = Values(q.numpy(), v[window.obs_row].numpy(), final_v.numpy())
     return CrossFitResult(values, float(spread))
 

@@ -33,7 +33,7 @@ def fit(
     network: nn.Module,
     steps: Tensor,
     options: FitOptions,
-    loss: Callable[[Tensor], Tensor],
+    compute_loss: Callable[[Tensor], Tensor],
     *,
     generator: torch.Generator,
     check: Callable[[int], None],
@@ -42,9 +42,9 @@ def fit(
 
     Args:
         network: network to fit.
-        steps: int64, the steps that batches are drawn from.
+        steps: `[S]` int64, the steps that batches are drawn from.
         options: options of the fit.
-        loss: computes the loss of a batch from its steps `[batch_size]`.
+        compute_loss: returns the loss of a batch, given its steps `[batch_size]`.
         generator: draws batches.
         check: called before each update with the number of updates so far; an exception from it ends the fit.
 
@@ -59,5 +59,5 @@ def fit(
         batch_steps = steps[torch.randint(len(steps), (options.batch_size,), generator=generator)]
         optimiser.param_groups[0]["lr"] = value_at(decay, update)
         optimiser.zero_grad(set_to_none=True)
-        loss(batch_steps).backward()
+        compute_loss(batch_steps).backward()
         optimiser.step()

@@ -11,17 +11,22 @@ F64 = NDArray[np.float64]
 Interval = tuple[float, float]
 
 
-def resamples(num_episodes: int, count: int, seed: int) -> F64:
-    """Return `[1 + count, num_episodes]`: a row of ones, then how often each episode is drawn with replacement."""
+def resample_counts(num_episodes: int, num_resamples: int, seed: int) -> F64:
+    """Return how often each resample contains each episode, `[1 + num_resamples, num_episodes]`.
+
+    The first row is the original, all ones; the others draw episodes with replacement.
+    """
     generator = np.random.default_rng(seed)
-    counts = generator.multinomial(num_episodes, np.full(num_episodes, 1.0 / num_episodes), size=count)
+    counts = generator.multinomial(
+        num_episodes, np.full(num_episodes, 1.0 / num_episodes), size=num_resamples
+    )
     return np.concatenate([np.ones((1, num_episodes)), counts])
 
 
-def interval_of_mean(values: F64, level: float = 0.9, count: int = 1000, seed: int = 0) -> Interval:
-    """Return the bootstrap interval of the mean of `[N]` values; deterministic for a seed."""
-    means = resamples(len(values), count, seed)[1:] @ values / len(values)
-    return percentiles(means, level) or (np.nan, np.nan)
+def interval_of_mean(values: F64, level: float = 0.9, num_resamples: int = 1000, seed: int = 0) -> Interval:
+    """Return the bootstrap interval of the mean of `[N]` values; NaN if a value is not finite."""
+    means = resample_counts(len(values), num_resamples, seed)[1:] @ values / len(values)
+    return percentile_interval(means, level) or (np.nan, np.nan)
 
 
 def interquartile_mean(values: F64) -> float:
@@ -33,8 +38,8 @@ def interquartile_mean(values: F64) -> float:
     return float(np.sort(values)[num_trimmed : len(values) - num_trimmed].mean())
 
 
-def percentiles(values: F64, level: float) -> Interval | None:
-    """Return the interval of the middle `level` of the resampled values `[R]`; None if some are not finite."""
+def percentile_interval(values: F64, level: float) -> Interval | None:
+    """Return the interval of the middle share `level` of resampled values `[R]`; None if any is not finite."""
     if not np.isfinite(values).all():
         return None
     low, high = np.quantile(values, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
@@ -44,18 +49,16 @@ def percentiles(values: F64, level: float) -> Interval | None:
 def jackknife_interval(
     value: float, contributions: F64, level: float, margin: float = 0.0
 ) -> Interval | None:
-    """Return Student's interval with the jackknife variance, which leaves out one episode at a time.
-
-    Efron, Stein 1981.
+    """Return Student's interval with the jackknife variance (Efron, Stein 1981).
 
     Args:
         value: the estimate.
-        contributions: `[N]` the estimate minus the same without each episode.
+        contributions: `[N]` the estimate minus the estimate from all other episodes, for each episode.
         level: confidence level.
         margin: width to add on each side.
 
     Returns:
-        The interval; None if the estimate rests on one episode.
+        The interval; None if a contribution is not finite, which means that one episode has all the weight.
     """
     squares = np.square(contributions)
     total = float(squares.sum())
@@ -63,8 +66,8 @@ def jackknife_interval(
         return None
     if total == 0.0:
         return value - margin, value + margin
-    # A few squares may make up most of the variance: (Σd²)² / Σd⁴ squares of equal size would vary as much. Half of
-    # that, since episodes of still larger weight may not have been drawn yet.
+    # A few squares may make up most of the variance: it is as uncertain as that of (Σd²)² / Σd⁴ equal squares. That
+    # number is halved, because episodes of still larger weight may not have been recorded.
     degrees_of_freedom = total**2 / float(np.square(squares).sum()) / 2
     error = np.sqrt(total * (1 - 1 / len(squares)))
     return student_interval(value, float(error), level, max(1, int(degrees_of_freedom)), margin)
@@ -73,9 +76,17 @@ def jackknife_interval(
 def student_interval(
     value: float, error: float, level: float, degrees_of_freedom: int, margin: float = 0.0
 ) -> Interval | None:
-    """Return Student's interval of a mean with the standard error `error`, wider by `margin` on each side.
+    """Return Student's interval of a mean.
 
-    Returns None without a degree of freedom, such as for a single value.
+    Args:
+        value: the mean.
+        error: its standard error.
+        level: confidence level.
+        degrees_of_freedom: degrees of freedom of the standard error.
+        margin: width to add on each side.
+
+    Returns:
+        The interval; None without a degree of freedom, such as for the mean of a single value.
     """
     if degrees_of_freedom < 1:
         return None
@@ -84,7 +95,7 @@ def student_interval(
 
 
 def t_quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Return a quantile of Student's distribution, expanded about the normal one (Abramowitz and Stegun, 26.7.5).
+    """Return a quantile of Student's distribution: a series in the normal quantile (Abramowitz and Stegun, 26.7.5).
 
     Exact for 1 and 2 degrees of freedom; within 1 % from 3 on, for probabilities up to 0.975.
     """

@@ -16,21 +16,27 @@ from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneFit
+from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneOptions
 from hindcast.evaluate.estimators import (
     DOUBLY_ROBUST_ESTIMATES,
     F64,
     RATIO_ESTIMATES,
     Evidence,
+    compute_estimates,
     continuation_values,
     effective_episodes,
-    estimates,
     jackknife_contributions,
     mean_contributions,
     missing_weight_margins,
 )
-from hindcast.evaluate.fitted_q import CrossFitResult, Fit, cross_fit
-from hindcast.evaluate.intervals import Interval, jackknife_interval, percentiles, resamples, student_interval
+from hindcast.evaluate.fitted_q import CrossFitResult, FittedQOptions, cross_fit
+from hindcast.evaluate.intervals import (
+    Interval,
+    jackknife_interval,
+    percentile_interval,
+    resample_counts,
+    student_interval,
+)
 from hindcast.evaluate.recorded_episodes import load_window, map_steps
 from hindcast.evaluate.target_policy import Batch, TargetPolicy, actions_equal
 from hindcast.evaluate.verdict import Verdict, no_verdict, verdict_from_model, verdict_from_resamples
@@ -40,8 +46,8 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.window import WindowData
 
 Check = Callable[[str, int, int], None]
-"""Called with the name of the model that is fitted, its updates so far and its total updates; an exception from it
-ends the evaluation."""
+"""Called with the name of the model that is being fitted ("behaviour" or "model"), the number of its updates so far and
+in total; an exception from it ends the evaluation."""
 
 MAX_CALIBRATION_ERROR: Final = 0.1
 """Calibration error of a clone above which its ratios are unreliable."""
@@ -67,7 +73,7 @@ class OfflineOptions:
 
     Attributes:
         gamma: discount of all estimates and of the behaviour's return that they are compared with.
-        explore: the policy samples its actions; False takes its mode.
+        explore: True if the policy samples its actions, False if it takes their mode.
         clip: upper bound of one step's ratio; None for no bound. Clipped ratios vary less and are biased.
         level: confidence level of intervals.
         resamples: number of resamples of the episodes, for intervals.
@@ -84,8 +90,8 @@ class OfflineOptions:
     resamples: int = 1000
     seed: int = 0
     ratios: bool = True
-    fit: Fit | None = field(default_factory=Fit)
-    clone: CloneFit = field(default_factory=CloneFit)
+    fit: FittedQOptions | None = field(default_factory=FittedQOptions)
+    clone: CloneOptions = field(default_factory=CloneOptions)
 
 
 @dataclass(frozen=True)
@@ -95,10 +101,10 @@ class Estimate:
     Attributes:
         value: the estimate.
         interval: `intervals.jackknife_interval`, widened by `estimators.missing_weight_margins`. For `dm`, Student's
-            interval over the model's members, widened by the model's maximum error. None if the estimate rests on one
-            episode.
-        bootstrap: percentiles of the estimate over resamples of the episodes; None for `dm` and if some resamples are
-            not defined. It is too narrow if a few episodes have most of the weight.
+            interval over the model's members, widened by the model's maximum error. None if one episode has all the
+            weight.
+        bootstrap: percentiles of the estimate over resamples of the episodes; None for `dm`, and if the estimate is
+            undefined for some resamples. It is too narrow if a few episodes have most of the weight.
     """
 
     value: float
@@ -112,15 +118,15 @@ class OfflineReport:
 
     Attributes:
         episodes, timesteps: size of the recorded data.
-        behaviour: mean discounted return of the policy that played.
+        behaviour: mean discounted return as recorded.
         estimates: name -> estimate; see `estimators`.
-        not_estimated: name of an estimate -> why it is missing.
+        not_estimated: name of a missing estimate -> reason.
         calibration: calibration of the behaviour's clone; None without a clone.
         effective_episodes: see `estimators.effective_episodes`; None without ratios.
         signals: cheap metrics by name: `action_agreement` (discrete actions), `imitation_loss` (not for policies that
             sample without a density, such as FQL's), `td_error` (root mean square), `mean_q`, `max_q`; with a critic,
             also `critic_initial_value`, `critic_mean_q`, `critic_max_q`.
-        verdict: whether the policy is better than the behaviour.
+        verdict: comparison of the policy with the behaviour.
     """
 
     episodes: int
@@ -204,15 +210,15 @@ class OfflineEvaluator:
 
     def _behaviour_logp(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
         """Return the log-probabilities `[S]` of the recorded actions, and the calibration if they are a clone's."""
-        window, fit = self._window, self._options.clone
+        window, clone_options = self._window, self._options.clone
         if Columns.ACTION_LOGP in window.columns:
             return window.columns[Columns.ACTION_LOGP].double(), None
         clone = Clone(
             policy,
             window,
-            fit,
+            clone_options,
             self._options.seed,
-            lambda num_done: check("behaviour", num_done, 2 * fit.updates),
+            lambda num_done: check("behaviour", num_done, 2 * clone_options.updates),
         )
         return map_steps(window, clone.logp), clone.calibration
 
@@ -223,7 +229,7 @@ def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorde
     Args:
         target: the policy to evaluate.
         options: options of the evaluation.
-        is_logp_recorded: whether the data have log-probabilities.
+        is_logp_recorded: True if the data contain log-probabilities.
     """
     if not options.ratios:
         return "importance ratios were not requested"
@@ -244,7 +250,12 @@ class _Evaluation:
     """One policy evaluated on recorded episodes; each quantity is computed on first use.
 
     Attributes:
-        behaviour: log-probabilities of the recorded actions and calibration of a clone; None without ratios.
+        target: the policy.
+        window: the episodes, with the policy's outputs if it is recurrent.
+        behaviour: result of `OfflineEvaluator._behaviour_logp`; None without ratios.
+        options: options of the evaluation.
+        check: see `Check`.
+        critic: critic for signals; None without one.
     """
 
     target: TargetPolicy
@@ -255,6 +266,7 @@ class _Evaluation:
     critic: Critic | None
 
     def report(self) -> OfflineReport:
+        """Compute the report."""
         named_estimates = {name: self._estimate(name) for name in self._resampled_estimates}
         behaviour = named_estimates.pop("behaviour")
         return OfflineReport(
@@ -271,7 +283,7 @@ class _Evaluation:
 
     @cached_property
     def _evidence(self) -> Evidence:
-        """All evidence, including ratios that may be refused."""
+        """The evidence, with ratios even if there are too few effective episodes to use them."""
         window, log_ratio = self.window, None
         if self.behaviour is not None:
             log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaviour[0]).numpy())
@@ -296,9 +308,9 @@ class _Evaluation:
         return cross_fit(self.target, self.window, fit, self.options.seed, check)
 
     @cached_property
-    def _counts(self) -> F64:
+    def _resample_counts(self) -> F64:
         """Resamples of the episodes `[1 + R, N]`."""
-        return resamples(len(self._evidence.length), self.options.resamples, self.options.seed)
+        return resample_counts(len(self._evidence.length), self.options.resamples, self.options.seed)
 
     @cached_property
     def _effective_episodes(self) -> float | None:
@@ -309,17 +321,17 @@ class _Evaluation:
 
     @cached_property
     def _refusals(self) -> dict[str, str]:
-        by_ratios: dict[str, str] = dict.fromkeys(
-            (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._why_no_ratios
+        ratio_reasons: dict[str, str] = dict.fromkeys(
+            (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._ratio_refusal
         )
-        no_model = "no model was requested" if self.options.fit is None else NO_MODEL_IF_RECURRENT
-        without_model = dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), no_model)
-        return (by_ratios if self._why_no_ratios else {}) | (
-            without_model if self._evidence.values is None else {}
+        model_problem = "no model was requested" if self.options.fit is None else NO_MODEL_IF_RECURRENT
+        model_reasons = dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), model_problem)
+        return (ratio_reasons if self._ratio_refusal else {}) | (
+            model_reasons if self._evidence.values is None else {}
         )
 
     @cached_property
-    def _why_no_ratios(self) -> str:
+    def _ratio_refusal(self) -> str:
         """Reason why ratios are refused; empty if they are used."""
         is_logp_recorded = Columns.ACTION_LOGP in self.window.columns
         if problem := ratio_problem(self.target, self.options, is_logp_recorded):
@@ -340,12 +352,12 @@ class _Evaluation:
     @cached_property
     def _usable_evidence(self) -> Evidence:
         """The evidence, without ratios if they are refused."""
-        return replace(self._evidence, log_ratio=None) if self._why_no_ratios else self._evidence
+        return replace(self._evidence, log_ratio=None) if self._ratio_refusal else self._evidence
 
     @cached_property
     def _resampled_estimates(self) -> dict[str, F64]:
         """Estimates by name: `[1 + R]`, of the episodes as they are and of each resample."""
-        return estimates(self._usable_evidence, self._counts)
+        return compute_estimates(self._usable_evidence, self._resample_counts)
 
     @cached_property
     def _contributions(self) -> dict[str, F64]:
@@ -362,13 +374,14 @@ class _Evaluation:
         if name == "dm":
             assert self.options.fit is not None
             assert self._model is not None
-            freedom = 2 * (self.options.fit.members - 1)
+            degrees_of_freedom = 2 * (self.options.fit.members - 1)
             return Estimate(
-                value, student_interval(value, self._model.spread, level, freedom, self._max_model_error)
+                value,
+                student_interval(value, self._model.spread, level, degrees_of_freedom, self._max_model_error),
             )
-        beyond = self._margins.get(name, 0.0)
-        interval = jackknife_interval(value, self._contributions[name], level, beyond)
-        return Estimate(value, interval, percentiles(values[1:], level))
+        margin = self._margins.get(name, 0.0)
+        interval = jackknife_interval(value, self._contributions[name], level, margin)
+        return Estimate(value, interval, percentile_interval(values[1:], level))
 
     @cached_property
     def _model_error(self) -> tuple[float, F64]:
@@ -384,18 +397,18 @@ class _Evaluation:
 
     @property
     def _max_model_error(self) -> float:
-        """Absolute value of the model's error at the far end of its interval."""
+        """Largest absolute error within the interval of the model's error."""
         error, contributions = self._model_error
         return max(map(abs, jackknife_interval(error, contributions, self.options.level) or (error,)))
 
     def _verdict(self) -> Verdict:
-        """Compare with the behaviour by ratios and model if there are both, else by ratios, else by the model."""
-        samples, counts = self._resampled_estimates, self._counts
+        """Compare with the behaviour: by ratios and model if both exist, else by ratios, else by the model."""
+        samples, counts = self._resampled_estimates, self._resample_counts
         name = next((name for name in ("wdr", "pdwis", "dm") if name in samples), None)
         if name is None:
-            return no_verdict(self._why_no_ratios)
-        # The model's value of what follows a cut-off is part of the estimate but not of the behaviour's recorded
-        # return: both policies are assumed to continue in the same way.
+            return no_verdict(self._ratio_refusal)
+        # After a cut-off the estimate includes the model's value, but the behaviour's recorded return includes
+        # nothing. It is subtracted: both policies are assumed to continue in the same way.
         continuation = (
             0.0 if name == "pdwis" else counts @ continuation_values(self._evidence) / counts.sum(1)
         )
@@ -403,7 +416,7 @@ class _Evaluation:
         if name == "dm":
             assert self._model is not None
             spread = math.hypot(self._model.spread, samples["behaviour"][1:].std(), self._model_error[0])
-            return verdict_from_model(float(gains[0]), spread, name, self._why_no_ratios)
+            return verdict_from_model(float(gains[0]), spread, name, self._ratio_refusal)
         return verdict_from_resamples(
             gains[1:], samples["behaviour"][1:], name, self._effective_episodes or 0.0
         )
@@ -412,9 +425,9 @@ class _Evaluation:
         signals: dict[str, float] = {}
         head = self.target.module.action_head
         if head.is_discrete:
-            signals["action_agreement"] = self._mean(self._agreement)
+            signals["action_agreement"] = self._mean_over_steps(self._action_agreement)
         if head.is_stochastic or not head.noise_size:
-            signals["imitation_loss"] = self._mean(self._imitation_loss)
+            signals["imitation_loss"] = self._mean_over_steps(self._imitation_loss)
         if self._evidence.values is not None:
             signals["td_error"] = float(np.sqrt(np.square(self._evidence.td_error).mean()))
             signals["mean_q"] = float(self._evidence.values.q.mean())
@@ -433,10 +446,10 @@ class _Evaluation:
             "critic_max_q": float(q.max()),
         }
 
-    def _mean(self, compute: Callable[[Batch], Tensor]) -> float:
+    def _mean_over_steps(self, compute: Callable[[Batch], Tensor]) -> float:
         return float(map_steps(self.window, compute).double().mean())
 
-    def _agreement(self, batch: Batch) -> Tensor:
+    def _action_agreement(self, batch: Batch) -> Tensor:
         return actions_equal(self.target.distribution(batch).mode(), actions_of(batch)).double()
 
     def _imitation_loss(self, batch: Batch) -> Tensor:

@@ -13,7 +13,7 @@ from hindcast.worker_processes import Workers
 _MAX_DEATHS = 3
 
 ReportOrError = EnvReport | UserError
-"""The report of a range of episodes, or the user's mistake in it."""
+"""The report of a range of episodes, or the error that the user's code raised in it."""
 
 
 class RunningEvaluation(NamedTuple):
@@ -40,7 +40,7 @@ class EvaluationWorkers:
         self._workers = workers
 
     def submit(self, policy: Policy, seed: int) -> RunningEvaluation:
-        """Start an evaluation of the policy's present weights; collect it with `gather`."""
+        """Start an evaluation of the policy's current weights; collect it with `gather`."""
         return self._begin(self._workers.share(policy.to_files()), seed)
 
     def gather(self, evaluation: RunningEvaluation, timeout: float | None = None) -> EnvReport:
@@ -83,7 +83,7 @@ def _merge_reports(
 ) -> EnvReport:
     # A range that has started cannot be cancelled. The first one always counts, so that no report is empty.
     live_futures = [
-        future for number, future in enumerate(futures) if not (is_open_ended and number and future.cancel())
+        future for index, future in enumerate(futures) if not (is_open_ended and index and future.cancel())
     ]
     reports = [unwrap(result) for result in [future.result(timeout) for future in live_futures]]
     return EnvReport(

@@ -22,7 +22,7 @@ _BATCH_ROWS = 1 << 13
 
 
 def load_window(dataset: Dataset, policy: Policy, gamma: float, name: str) -> WindowData:
-    """Load all episodes of a dataset end to end, with the columns of temporal differences and any `action_logp`.
+    """Load all episodes of a dataset end to end, with the columns of transitions and, if recorded, `action_logp`.
 
     Args:
         dataset: a dataset that fits in memory.
@@ -59,7 +59,7 @@ def _refuse_invalid_logp(window: WindowData, dataset: Dataset) -> None:
     Raises:
         DataError: with the file and row of the first episode that has one.
     """
-    # One NaN would make every sum of ratios that it enters NaN.
+    # A single NaN would make every sum of ratios NaN.
     if Columns.ACTION_LOGP not in window.columns:
         return
     logp = window.columns[Columns.ACTION_LOGP]
@@ -78,7 +78,7 @@ def _refuse_invalid_logp(window: WindowData, dataset: Dataset) -> None:
 
 
 def _locate_episode(dataset: Dataset, episode: int) -> EpisodeLocation:
-    """Locate an episode that is counted over all units."""
+    """Return the location of an episode, given its index over all units."""
     for unit in dataset.units:
         if episode < len(unit.lengths):
             return dataset.locate(unit, episode)
@@ -87,16 +87,22 @@ def _locate_episode(dataset: Dataset, episode: int) -> EpisodeLocation:
 
 
 def has_logp(dataset: Dataset) -> bool:
-    """Return whether the log-probabilities of the behaviour's actions were recorded."""
+    """Return True if the log-probabilities of the recorded actions are in the data."""
     return Columns.ACTION_LOGP in {root(leaf) for leaf in dataset.spec.leaves}
 
 
 def map_steps(window: WindowData, compute: Callable[[Batch], Tensor], steps: Tensor | None = None) -> Tensor:
-    """Compute `[S, ...]` for a window's steps in order, batch by batch; for all steps if `steps` is None."""
+    """Apply `compute` to a window's steps batch by batch; return its results in order, `[S, ...]`.
+
+    Args:
+        window: the window.
+        compute: returns `[B, ...]` for a batch of B steps.
+        steps: steps to apply it to; None for all.
+    """
     steps = torch.arange(window.num_steps) if steps is None else steps
-    return torch.cat([compute(window.gather(part)) for part in steps.split(_BATCH_ROWS)])
+    return torch.cat([compute(window.gather(batch_steps)) for batch_steps in steps.split(_BATCH_ROWS)])
 
 
 def steps_of_episodes(window: WindowData, episodes: Tensor) -> Tensor:
-    """Return the steps of the episodes that `[N]` bool selects, in order."""
+    """Return the steps of the episodes that the mask `episodes` `[N]` selects, in order."""
     return torch.nonzero(episodes.repeat_interleave(window.length)).squeeze(1)

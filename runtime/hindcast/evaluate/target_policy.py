@@ -24,11 +24,11 @@ Batch = Mapping[str, Tensor]
 
 
 class TargetPolicy:
-    """A policy with the way in which it acts.
+    """A policy to evaluate, which either samples its actions or takes their mode.
 
     Args:
-        policy: the policy. A recurrent one needs batches of `with_recurrent_outputs(window)`.
-        explore: it samples its actions; False takes its mode.
+        policy: the policy. For a recurrent one, batches must come from `with_recurrent_outputs(window)`.
+        explore: True to sample actions, False to take the mode.
     """
 
     def __init__(self, policy: Policy, explore: bool) -> None:
@@ -38,7 +38,7 @@ class TargetPolicy:
 
     @torch.no_grad()
     def distribution(self, batch: Batch) -> Distribution:
-        """Return the distribution of actions in the batch's states, from which it samples or takes the mode."""
+        """Return the distribution of actions in the batch's states."""
         outputs = batch if self.is_stateful else self._forward(batch)
         return self.module.distribution(outputs[Columns.ACTION_DIST_INPUTS])
 
@@ -53,10 +53,10 @@ class TargetPolicy:
 
         The policy sees the recorded observations and, if it reads them, rewards and actions.
         """
-        # All episodes advance together, longest first, so those still running are a prefix of the batch.
-        order = window.length.argsort(descending=True, stable=True)
-        length = window.length[order]
-        first_step = (window.length.cumsum(0) - window.length)[order]
+        # All episodes advance together, longest first, so that the unfinished ones are a prefix of the batch.
+        longest_first = window.length.argsort(descending=True, stable=True)
+        length = window.length[longest_first]
+        first_step = (window.length.cumsum(0) - window.length)[longest_first]
         state = self.module.initial_states(len(length), length.device)
         dist_inputs = torch.empty(window.num_steps, self.module.action_head.inputs_size)
         for t in range(int(length[0])):
@@ -97,7 +97,7 @@ class TargetPolicy:
 
         Args:
             batch: states.
-            count: number of samples, if the actions cannot be listed.
+            count: number of samples, if the actions cannot be enumerated.
             generator: generator of the samples.
 
         Returns:
@@ -105,29 +105,29 @@ class TargetPolicy:
             actions of a Discrete space with their probabilities, otherwise samples.
         """
         distribution, space = self.distribution(batch), self.module.action_space
-        rows = num_timesteps(batch)
+        num_rows = num_timesteps(batch)
         if not self.explore or not self.module.action_head.noise_size:
             candidates = [distribution.mode()]
         elif isinstance(space, gym.spaces.Discrete):
             indices = torch.arange(int(space.n)) + int(space.start)
-            actions = indices.unsqueeze(1).expand(-1, rows)
+            actions = indices.unsqueeze(1).expand(-1, num_rows)
             return actions, torch.stack([distribution.logp(choice).exp() for choice in actions])
         else:
             noises = (sample_noise(self.module, batch, generator) for _ in range(count))
             candidates = [distribution.sample(noise) for noise in noises]
         actions_by_candidate: Actions = tree_map(lambda *samples: torch.stack(samples), *candidates)
-        return actions_by_candidate, torch.full((len(candidates), rows), 1.0 / len(candidates))
+        return actions_by_candidate, torch.full((len(candidates), num_rows), 1.0 / len(candidates))
 
 
 def sample_noise(module: RLModule, batch: Batch, generator: torch.Generator) -> Tensor:
-    """Draw noise `[B, K]` of the kind that the module's distribution samples from."""
+    """Draw the noise `[B, noise_size]` from which the module's distribution makes samples."""
     head = module.action_head
     draw = torch.randn if head.noise_kind == "normal" else torch.rand
     return draw((num_timesteps(batch), head.noise_size), generator=generator)
 
 
 def actions_equal(left: Actions, right: Actions) -> Tensor:
-    """Return `[B]` bool: whether two actions are equal in all their elements."""
+    """Return a mask `[B]` of the rows in which two batches of actions are equal in every element."""
     if isinstance(left, Tensor):
         assert isinstance(right, Tensor)
         return (left == right).flatten(1).all(1) if left.dim() > 1 else left == right

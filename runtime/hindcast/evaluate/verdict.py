@@ -1,4 +1,4 @@
-"""States in one sentence whether the policy is better than the one that played."""
+"""States in one sentence whether a policy is better than the one that recorded the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from hindcast import formatting
 
 _CONFIDENCE = 0.95
-_NEGLIGIBLE = 1e-3
+_NEGLIGIBLE_GAIN = 1e-3
+"""In standard deviations of the return."""
 
 Answer = Literal["better", "worse", "unknown"]
 
@@ -40,7 +41,7 @@ def no_verdict(reason: str) -> Verdict:
 
 
 def verdict_from_resamples(
-    gains: NDArray[np.float64], returns: NDArray[np.float64], estimate: str, effective: float
+    gains: NDArray[np.float64], returns: NDArray[np.float64], estimate: str, num_effective_episodes: float
 ) -> Verdict:
     """Return the verdict from the policy's gain over the behaviour in each resample of the episodes.
 
@@ -48,14 +49,16 @@ def verdict_from_resamples(
         gains: `[R]` estimate minus the behaviour's return in the same resample.
         returns: `[R]` the behaviour's return.
         estimate: name of the estimate.
-        effective: effective episodes of its weights.
+        num_effective_episodes: `estimators.effective_episodes` of its weights.
     """
     if not np.isfinite(gains).all():
         return no_verdict("in some resamples all episodes have weight 0")
-    # A gain far below the spread of returns is what rounding has left of equal policies.
-    gains = np.where(np.abs(gains) <= _NEGLIGIBLE * returns.std(), 0.0, gains)
+    # Equal policies differ by rounding errors, which must not count as gains.
+    gains = np.where(np.abs(gains) <= _NEGLIGIBLE_GAIN * returns.std(), 0.0, gains)
     probability = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
-    return _make_verdict(probability, estimate, formatting.plural(round(effective), "effective episode"))
+    return _make_verdict(
+        probability, estimate, formatting.plural(round(num_effective_episodes), "effective episode")
+    )
 
 
 def verdict_from_model(gain: float, spread: float, estimate: str, reason: str) -> Verdict:
@@ -65,7 +68,7 @@ def verdict_from_model(gain: float, spread: float, estimate: str, reason: str) -
         gain: estimate minus the behaviour's return.
         spread: standard deviation of the gain.
         estimate: name of the estimate.
-        reason: why there is no other estimate.
+        reason: why no estimate by ratios is available.
     """
     if not spread > 0:
         return no_verdict("the values of the model have no spread")

@@ -1,6 +1,6 @@
 """The visual style of all pictures: a figure with its finding as title, in a light and a dark theme.
 
-The colours are those of Okabe and Ito (2008), distinguishable with any colour vision; the dark theme has lighter
+The colours are from Okabe and Ito (2008), distinguishable with any colour vision; the dark theme has lighter
 variants. Figures are built from matplotlib's objects alone, without pyplot and its global state.
 """
 
@@ -29,7 +29,16 @@ CAPTION_CHARACTERS = 70
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a theme, as hex."""
+    """Colours of a theme, as hex.
+
+    Attributes:
+        name: "light" or "dark".
+        paper: background.
+        ink: text.
+        muted_ink: secondary text and axes.
+        grid: grid lines.
+        series: lines and bars, in order of use.
+    """
 
     name: str
     paper: str
@@ -65,9 +74,9 @@ class Picture:
 
     Attributes:
         title: the finding, as a sentence.
-        caption: what is shown.
-        draw: fills an empty figure.
-        height: of the figure below title and caption, inches.
+        caption: description of what the picture shows.
+        draw: draws into an empty figure.
+        height: height of the figure below title and caption, in inches.
     """
 
     title: str
@@ -98,31 +107,35 @@ def render(picture: Picture, theme: Theme) -> bytes:
 
 
 def _blank_figure(picture: Picture, theme: Theme) -> Figure:
-    """Return a figure with title and caption, and space below them."""
+    """Return a figure with title and caption, and space for the picture below them."""
     from matplotlib.figure import Figure
 
     title = textwrap.wrap(picture.title, TITLE_CHARACTERS)
     caption = textwrap.wrap(picture.caption, CAPTION_CHARACTERS)
-    head = 0.21 + 0.21 * len(title) + 0.17 * len(caption)
-    total = picture.height + head
-    figure = Figure(figsize=(WIDTH, total), dpi=DPI, facecolor=theme.paper)
+    head_inches = 0.21 + 0.21 * len(title) + 0.17 * len(caption)
+    total_inches = picture.height + head_inches
+    figure = Figure(figsize=(WIDTH, total_inches), dpi=DPI, facecolor=theme.paper)
     figure.set_layout_engine(
-        "constrained", rect=(0.0, 0.0, 1.0, 1 - head / total), h_pad=0.07, w_pad=0.09, hspace=0.06
+        "constrained",
+        rect=(0.0, 0.0, 1.0, 1 - head_inches / total_inches),
+        h_pad=0.07,
+        w_pad=0.09,
+        hspace=0.06,
     )
-    top = 1 - 0.14 / total
+    top = 1 - 0.14 / total_inches
     figure.text(
         0.02, top, "\n".join(title), fontsize=12, fontweight="bold", color=theme.ink, va="top",
         linespacing=1.25, in_layout=False,
     )  # fmt: skip
     figure.text(
-        0.02, top - (0.21 * len(title) + 0.03) / total, "\n".join(caption), fontsize=9.5, color=theme.muted_ink,
+        0.02, top - (0.21 * len(title) + 0.03) / total_inches, "\n".join(caption), fontsize=9.5, color=theme.muted_ink,
         va="top", linespacing=1.3, in_layout=False,
     )  # fmt: skip
     return figure
 
 
-def style_axes(axes: Axes, theme: Theme, x: str = "", y: str = "") -> None:
-    """Style axes: no frame, a light horizontal grid, labels with units, short tick numbers."""
+def style_axes(axes: Axes, theme: Theme, x_label: str = "", y_label: str = "") -> None:
+    """Style axes: no frame, a light horizontal grid, labels, short tick numbers."""
     axes.set_facecolor(theme.paper)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -131,16 +144,16 @@ def style_axes(axes: Axes, theme: Theme, x: str = "", y: str = "") -> None:
     axes.set_axisbelow(True)
     axes.tick_params(colors=theme.muted_ink, labelsize=9.5, length=0, pad=5)
     axes.tick_params(axis="x", length=3, color=theme.muted_ink)
-    axes.set_xlabel(x, fontsize=10, color=theme.muted_ink)
-    axes.set_ylabel(y, fontsize=10, color=theme.muted_ink)
-    short_numbers(axes)
+    axes.set_xlabel(x_label, fontsize=10, color=theme.muted_ink)
+    axes.set_ylabel(y_label, fontsize=10, color=theme.muted_ink)
+    format_ticks(axes)
 
 
-def short_numbers(axes: Axes, *, whole_x: bool = False) -> None:
-    """Write tick labels such as `12k`; `whole_x`: tick the x axis at whole numbers only (iterations)."""
+def format_ticks(axes: Axes, *, is_x_integer: bool = False) -> None:
+    """Format tick labels such as `12k`; with `is_x_integer`, the x axis has ticks at integers only."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    for axis, is_integer in ((axes.xaxis, whole_x), (axes.yaxis, False)):
+    for axis, is_integer in ((axes.xaxis, is_x_integer), (axes.yaxis, False)):
         axis.set_major_locator(
             MaxNLocator(nbins=9 if is_integer else 6, integer=is_integer, steps=[1, 2, 2.5, 5, 10])
         )
@@ -148,33 +161,33 @@ def short_numbers(axes: Axes, *, whole_x: bool = False) -> None:
 
 
 def _tick_label(axis: Axis, value: float, _: object) -> str:
-    """Return the label of a tick: `0.25`, `1,500`; `0`, `5k`, `12k` on an axis that reaches 10,000."""
+    """Return the label of a tick: `0.25`, `1,500`; on an axis that reaches 10,000, `0`, `5k`, `12k`."""
     low, high = axis.get_view_interval()
     if value and max(abs(low), abs(high)) >= 10_000:
         return formatting.count(value)
     return f"{value:,.6g}"
 
 
-def end_labels(axes: Axes, labels: Sequence[Label], size: float = 9.5) -> None:
-    """Write labels right of the axes, moved apart if they overlap; the limits must be set before."""
+def draw_end_labels(axes: Axes, labels: Sequence[Label], font_size: float = 9.5) -> None:
+    """Write labels right of the axes, moved apart if they overlap; the axes' limits must be final."""
     low, high = axes.get_ylim()
-    gap = 1.35 * size / 72 * DPI / axes.bbox.height
+    gap = 1.35 * font_size / 72 * DPI / axes.bbox.height
     sorted_labels = sorted(labels, key=lambda label: label.y)
     heights = [(label.y - low) / (high - low) for label in sorted_labels]
-    for label, height in zip(sorted_labels, spread(heights, gap), strict=True):
+    for label, height in zip(sorted_labels, spread_apart(heights, gap), strict=True):
         axes.text(
-            1.015, height, label.text, transform=axes.transAxes, color=label.colour, fontsize=size,
+            1.015, height, label.text, transform=axes.transAxes, color=label.colour, fontsize=font_size,
             va="center", fontweight="bold", clip_on=False,
         )  # fmt: skip
 
 
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Move ascending heights as little as possible so that they are `gap` apart and not above 1."""
-    # Without the gaps below them, heights need only ascend, which is isotonic regression: each descending run gets its
-    # mean.
+def spread_apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Move ascending heights as little as possible so that they are at least `gap` apart and at most 1."""
+    # After subtracting `gap` for each label below, the heights only have to ascend. This is isotonic regression, which
+    # replaces each descending run by its mean.
     runs: list[list[float]] = []
-    for below, height in enumerate(heights):
-        runs.append([height - gap * below])
+    for num_below, height in enumerate(heights):
+        runs.append([height - gap * num_below])
         while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
             runs[-2:] = [runs[-2] + runs[-1]]
     means = [fmean(run) for run in runs for _ in run]

@@ -1,6 +1,6 @@
 """The metrics of `results.jsonl` as arrays, for the report's plots and tables.
 
-One line of the file is one iteration: nested dicts under RLlib's names
+Each line of the file is one iteration: nested dicts under RLlib's names
 (`evaluation/env_runners/episode_return_mean`, `learners/default_policy/total_loss`, `timers/update_s`).
 """
 
@@ -22,7 +22,7 @@ TIMERS = {
     "sample_s": "playing episodes",
     "evaluation_s": "evaluation",
 }
-REST_LABEL = "everything else"
+UNTIMED_LABEL = "everything else"
 SAMPLED_STEPS_KEY = "num_env_steps_sampled_lifetime"
 TRAINED_STEPS_KEY = "num_env_steps_trained_lifetime"
 
@@ -52,10 +52,10 @@ class ReturnCurve:
     """Returns of episodes over the run.
 
     Attributes:
-        x: `[n]` training iteration (or timesteps) of the weights that played.
+        x: `[n]` training iteration, or timesteps, after which the policy was evaluated.
         mean: `[n]` mean return.
-        low: `[n]` lowest return, equal to the mean if it was not recorded.
-        high: `[n]` highest return, likewise.
+        low: `[n]` lowest return; equal to the mean if it was not recorded.
+        high: `[n]` highest return; equal to the mean if it was not recorded.
         episodes: number of episodes per point; 0 if unknown or varying.
     """
 
@@ -66,19 +66,21 @@ class ReturnCurve:
     episodes: int
 
     @property
-    def best(self) -> int:
+    def best_index(self) -> int:
         """Index of the highest mean."""
         return int(self.mean.argmax())
 
 
 @dataclass(frozen=True)
 class EstimateCurve(ReturnCurve):
-    """An estimate of the policy's return by held-out episodes, over the run, with its interval if there is one.
+    """An estimate of the policy's return on held-out episodes, over the run.
+
+    `low` and `high` are the bounds of its interval; without one they equal `mean`.
 
     Attributes:
-        name: of the estimate.
-        behaviour: mean discounted return of the held-out episodes, played by the recorded policy.
-        verdict: the latest sentence on whether the policy is better.
+        name: name of the estimate.
+        behaviour: mean discounted return of the held-out episodes, which the recorded policy played.
+        verdict: the latest verdict, in one sentence.
     """
 
     name: str
@@ -95,67 +97,78 @@ class Curves:
     @cached_property
     def evaluation(self) -> ReturnCurve | None:
         """Evaluation returns over training iterations."""
-        return _return_curve(
-            (lookup(found, "training_iteration") or lookup(result, "training_iteration") or 0.0, found)
+        return _make_return_curve(
+            (
+                lookup(evaluation, "training_iteration") or lookup(result, "training_iteration") or 0.0,
+                evaluation,
+            )
             for result in self.results
-            if isinstance(found := result.get("evaluation"), Mapping)
+            if isinstance(evaluation := result.get("evaluation"), Mapping)
         )
 
     @cached_property
     def evaluation_by_timesteps(self) -> ReturnCurve | None:
         """Evaluation returns over the timesteps that an online algorithm had sampled by then."""
-        return _return_curve(
-            (sampled, found)
+        return _make_return_curve(
+            (timesteps, evaluation)
             for result in self.results
-            if isinstance(found := result.get("evaluation"), Mapping)
-            and (sampled := lookup(result, SAMPLED_STEPS_KEY)) is not None
+            if isinstance(evaluation := result.get("evaluation"), Mapping)
+            and (timesteps := lookup(result, SAMPLED_STEPS_KEY)) is not None
         )
 
     @cached_property
-    def sampling(self) -> Line:
+    def sampling_return(self) -> Line:
         """Mean return of the episodes that an online algorithm learned from, over timesteps sampled."""
-        return _line(self.results, "env_runners", "episode_return_mean", over=SAMPLED_STEPS_KEY)
+        return _make_line(self.results, "env_runners", "episode_return_mean", x_key=SAMPLED_STEPS_KEY)
 
     @cached_property
     def estimate(self) -> EstimateCurve | None:
         """The first of the requested estimates, by which checkpoints are compared; None if it was never computed."""
         evaluations = [
-            found for result in self.results if (found := _offline_evaluation(result)).get("estimates")
+            evaluation
+            for result in self.results
+            if (evaluation := _offline_evaluation(result)).get("estimates")
         ]
         if not evaluations:
             return None
         last = evaluations[-1]
         name = next(iter(last["estimates"]))
         rows = {
-            each["training_iteration"]: (value, *(each["estimates"][name]["interval"] or (value, value)))
-            for each in evaluations
-            if (value := lookup(each, "estimates", name, "value")) is not None
+            evaluation["training_iteration"]: (
+                value,
+                *(evaluation["estimates"][name]["interval"] or (value, value)),
+            )
+            for evaluation in evaluations
+            if (value := lookup(evaluation, "estimates", name, "value")) is not None
         }
         x = np.array(sorted(rows), np.float64)
-        mean, low, high = np.array([rows[at] for at in sorted(rows)], np.float64).T
+        mean, low, high = np.array([rows[iteration] for iteration in sorted(rows)], np.float64).T
         behaviour = lookup(last, "behaviour", "value") or 0.0
         verdict = last["verdict"]["sentence"]
         return EstimateCurve(x, mean, low, high, last["episodes"], name, behaviour, verdict)
 
     @cached_property
     def validation(self) -> Line:
-        """Loss over held-out timesteps over training iterations."""
-        return _line([_offline_evaluation(result) for result in self.results], "validation_loss")
+        """Loss on held-out timesteps, over training iterations."""
+        return _make_line([_offline_evaluation(result) for result in self.results], "validation_loss")
 
     @cached_property
-    def learner(self) -> dict[str, Line]:
+    def learner_metrics(self) -> dict[str, Line]:
         """Every metric of the default policy's learner over training iterations, by name."""
         names = {name for result in self.results for name in _learner_metrics(result)}
-        lines = {name: _line(self.results, "learners", "default_policy", name) for name in names}
+        lines = {name: _make_line(self.results, "learners", "default_policy", name) for name in names}
         return {name: line for name, line in lines.items() if len(line.y)}
 
     @cached_property
     def losses(self) -> dict[str, Line]:
-        """The loss terms, the total first; of several terms with equal lines, only the first."""
-        names = sorted((n for n in self.learner if "loss" in n), key=lambda n: (n != "total_loss", n))
+        """The loss terms, the total first; if terms have equal lines, only the first of them."""
+        names = sorted(
+            (name for name in self.learner_metrics if "loss" in name),
+            key=lambda name: (name != "total_loss", name),
+        )
         lines: dict[str, Line] = {}
         for name in names:
-            line = self.learner[name]
+            line = self.learner_metrics[name]
             if not any(
                 len(line.y) == len(other.y) and np.allclose(line.y, other.y) for other in lines.values()
             ):
@@ -165,24 +178,24 @@ class Curves:
     @cached_property
     def gradient_norm(self) -> Line | None:
         """Norm of the gradients before clipping."""
-        return next((line for name, line in self.learner.items() if name.startswith("grad")), None)
+        return next((line for name, line in self.learner_metrics.items() if name.startswith("grad")), None)
 
     @property
     def mean_q(self) -> Line | None:
-        """Mean value of the recorded actions by the critics; None for an algorithm without critics."""
-        return self.learner.get("mean_q")
+        """The critics' mean value of the recorded actions; None for an algorithm without critics."""
+        return self.learner_metrics.get("mean_q")
 
     @cached_property
     def initial_value(self) -> Line:
-        """Mean value of the policy in the initial states of held-out episodes, by the critics."""
-        return _line(
+        """The critics' mean value of the policy's actions in the initial states of held-out episodes."""
+        return _make_line(
             [_offline_evaluation(result) for result in self.results], "signals", "critic_initial_value"
         )
 
     @cached_property
     def speed(self) -> Line:
         """Timesteps trained (or sampled) per second over training iterations."""
-        return _line(self.results, "timesteps_per_s")
+        return _make_line(self.results, "timesteps_per_s")
 
     def last(self, *names: str) -> float | None:
         """Return the latest value of a metric, or None if it has none."""
@@ -191,12 +204,12 @@ class Curves:
 
     @property
     def iterations(self) -> int:
-        """The last iteration."""
+        """Number of the last iteration; 0 if there is none."""
         return int(self.last("training_iteration") or 0)
 
     @property
     def timesteps(self) -> float | None:
-        """Timesteps trained over the whole run; sampled ones for an online algorithm."""
+        """Timesteps that an online algorithm sampled in the whole run, or on which an offline one was trained."""
         return self.last(SAMPLED_STEPS_KEY) or self.last(TRAINED_STEPS_KEY)
 
     @property
@@ -206,17 +219,17 @@ class Curves:
         return total or None
 
     @cached_property
-    def time_shares(self) -> dict[str, float]:
-        """Seconds by activity, in the order of `TIMERS`, the untimed rest last."""
-        shares = dict(self._timed_seconds)
-        rest = (self.seconds or 0.0) - sum(shares.values())
-        if shares and rest > 0:
-            shares[REST_LABEL] = rest
-        return shares
+    def seconds_by_activity(self) -> dict[str, float]:
+        """Seconds by activity, in the order of `TIMERS`; last, the seconds that no timer measured."""
+        seconds_by_activity = dict(self._timed_seconds)
+        untimed_seconds = (self.seconds or 0.0) - sum(seconds_by_activity.values())
+        if seconds_by_activity and untimed_seconds > 0:
+            seconds_by_activity[UNTIMED_LABEL] = untimed_seconds
+        return seconds_by_activity
 
     @cached_property
     def _timed_seconds(self) -> dict[str, float]:
-        """Seconds by label, those above zero."""
+        """Seconds by activity, without activities that took none."""
         sums = {
             label: sum(lookup(result, "timers", timer) or 0.0 for result in self.results)
             for timer, label in TIMERS.items()
@@ -226,7 +239,7 @@ class Curves:
 
 def _offline_evaluation(result: Result) -> Result:
     """Return the offline evaluation of a result; empty if it has none."""
-    # A user's evaluation function may return a metric with this name, which is a number.
+    # A user's evaluation function may return a number under this name.
     evaluation = result.get("evaluation")
     offline = evaluation.get("offline") if isinstance(evaluation, Mapping) else None
     return offline if isinstance(offline, Mapping) else {}
@@ -237,17 +250,17 @@ def _learner_metrics(result: Result) -> Mapping[str, Any]:
     return policy if isinstance(policy, Mapping) else {}
 
 
-def _line(results: Sequence[Result], *names: str, over: str = "training_iteration") -> Line:
+def _make_line(results: Sequence[Result], *names: str, x_key: str = "training_iteration") -> Line:
     points = [
         (x, y)
         for result in results
-        if (x := lookup(result, over)) is not None and (y := lookup(result, *names)) is not None
+        if (x := lookup(result, x_key)) is not None and (y := lookup(result, *names)) is not None
     ]
     array = np.array(points, np.float64).reshape(-1, 2)
     return Line(array[:, 0], array[:, 1])
 
 
-def _return_curve(points: Iterable[tuple[float, Result]]) -> ReturnCurve | None:
+def _make_return_curve(points: Iterable[tuple[float, Result]]) -> ReturnCurve | None:
     rows = {}
     episodes = set()
     for x, result in points:

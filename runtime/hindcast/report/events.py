@@ -21,7 +21,7 @@ class Progress:
         total: amount at which the stage ends; None if only a stop criterion on a metric ends it.
         unit: "episodes" | "timesteps" | "iterations" | "updates".
         metrics: numbers to show next to the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
-        verdict: the latest sentence of an offline evaluation.
+        verdict: verdict of the latest offline evaluation, in one sentence.
     """
 
     resource: str
@@ -67,23 +67,23 @@ class Reporter:
         """Receive the outcome of a resource that ended without an error."""
 
 
-class Once(Reporter):
-    """A reporter that forwards each note only once: many trainings on the same data have the same ones.
+class DistinctNotes(Reporter):
+    """A reporter that forwards each note only once, because several trainings on the same data have equal notes.
 
     Args:
-        reporter: receives it; None drops everything.
+        reporter: receives the events; None drops all.
     """
 
     def __init__(self, reporter: Reporter | None) -> None:
         self._reporter = reporter or Reporter()
-        self._noted: set[str] = set()
+        self._noted_messages: set[str] = set()
 
     def progress(self, progress: Progress) -> None:
         self._reporter.progress(progress)
 
     def note(self, resource: str, message: str) -> None:
-        if message not in self._noted:
-            self._noted.add(message)
+        if message not in self._noted_messages:
+            self._noted_messages.add(message)
             self._reporter.note(resource, message)
 
     def finished(self, outcome: Outcome) -> None:

@@ -21,7 +21,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the key numbers at the top."""
+    """A key number at the top of the page."""
 
     label: str
     value: str
@@ -30,7 +30,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Section:
-    """Pictures under a heading: file name (without ending) -> picture; a picture that is None is left out."""
+    """Pictures under a heading.
+
+    Attributes:
+        title: the heading.
+        pictures: file name without its ending -> picture; None values are left out.
+    """
 
     title: str
     pictures: dict[str, Picture | None]
@@ -49,7 +54,7 @@ class Table:
 class Command:
     """A command to type, and its purpose."""
 
-    what: str
+    purpose: str
     text: str
 
 
@@ -63,7 +68,15 @@ class ProblemRow:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole report."""
+    """The content of a page.
+
+    Attributes:
+        kind: line above the name: what the page describes.
+        name: name of the resource or the dataset, the page's title.
+        outcome: the result in one sentence.
+        tiles, sections, tables, commands, problems: content, in the template's order.
+        spec: the resource as YAML; empty to leave it out.
+    """
 
     kind: str
     name: str
@@ -78,7 +91,15 @@ class Page:
 
 @dataclass(frozen=True)
 class _RenderedPicture:
-    """A picture as data URIs, in both themes, and the light one's bytes."""
+    """A picture as data URIs in both themes, and the PNG of the light theme.
+
+    Attributes:
+        name: file name without its ending.
+        png: the light picture.
+        alt: alternative text.
+        light, dark: data URIs.
+        width, height: size in pixels.
+    """
 
     name: str
     png: bytes
@@ -90,18 +111,18 @@ class _RenderedPicture:
 
 
 def write_page(folder: Location, page: Page) -> str:
-    """Write `report.html` and the light pictures as `plots/*.png`.
+    """Write `report.html` and, in the light theme, its pictures as `plots/*.png`.
 
     Returns:
-        The report's path as the user would write it.
+        The report's path or URI.
     """
     sections = [(section.title, _render_pictures(section)) for section in page.sections]
     for _, pictures in sections:
         for picture in pictures:
             folder.child(PLOTS_FOLDER, f"{picture.name}.png").write_bytes(picture.png)
     report = folder.child(REPORT_FILE)
-    about = "This file is self-contained; its images are also in plots/."
-    report.write_bytes(_html(page, sections, about).encode())
+    footer_note = "This file is self-contained; its images are also in plots/."
+    report.write_bytes(_render_html(page, sections, footer_note).encode())
     return str(report)
 
 
@@ -109,26 +130,30 @@ def write_single_file(file: Location, page: Page) -> str:
     """Write the page as one file that contains its pictures.
 
     Returns:
-        Its path as the user would write it.
+        The file's path or URI.
     """
     sections = [(section.title, _render_pictures(section)) for section in page.sections]
-    file.write_bytes(_html(page, sections, "This file needs nothing else.").encode())
+    file.write_bytes(_render_html(page, sections, "This file needs nothing else.").encode())
     return str(file)
 
 
 def _render_pictures(section: Section) -> list[_RenderedPicture]:
-    rendered = []
+    rendered_pictures = []
     for name, picture in section.pictures.items():
         if picture is None:
             continue
         light, dark = render(picture, LIGHT), render(picture, DARK)
         width, height = struct.unpack(">II", light[16:24])  # of the PNG's first chunk, IHDR
         alt = f"{picture.title}. {picture.caption}."
-        rendered.append(_RenderedPicture(name, light, alt, _data_uri(light), _data_uri(dark), width, height))
-    return rendered
+        rendered_pictures.append(
+            _RenderedPicture(name, light, alt, _data_uri(light), _data_uri(dark), width, height)
+        )
+    return rendered_pictures
 
 
-def _html(page: Page, rendered_sections: Sequence[tuple[str, Sequence[_RenderedPicture]]], about: str) -> str:
+def _render_html(
+    page: Page, rendered_sections: Sequence[tuple[str, Sequence[_RenderedPicture]]], footer_note: str
+) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -139,12 +164,12 @@ def _html(page: Page, rendered_sections: Sequence[tuple[str, Sequence[_RenderedP
         lstrip_blocks=True,
     )
     sections = [{"title": title, "pictures": pictures} for title, pictures in rendered_sections]
-    footer = f"Written by Hindcast {__version__}. {about}"
+    footer = f"Written by Hindcast {__version__}. {footer_note}"
     template = environment.get_template("report.html.j2")
-    return template.render(page=page, sections=sections, versions=_versions(), footer=footer)
+    return template.render(page=page, sections=sections, versions=_versions_table(), footer=footer)
 
 
-def _versions() -> Table:
+def _versions_table() -> Table:
     """Return a table of one row: versions of packages, and the machine."""
     versions = {"Hindcast": __version__, "Python": platform.python_version()}
     versions |= {package: number for package, number in package_versions().items() if number is not None}

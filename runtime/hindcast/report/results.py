@@ -14,8 +14,8 @@ import orjson
 from hindcast.storage.location import Location
 
 RESULTS_FILE = "results.jsonl"
-_PARTS = "results"
-_BOARDS = "tensorboard"
+_PARTS_FOLDER = "results"
+_TENSORBOARD_FOLDER = "tensorboard"
 _MAX_CHUNKS: Final = 256
 ITERATION = "training_iteration"
 
@@ -31,7 +31,7 @@ def read_results(folder: Location) -> list[Result]:
     lines: list[bytes] = []
     while file.exists():
         lines += file.read_bytes().split(b"\n")[:-1]
-        file = _part(folder, len(lines))
+        file = _part_file(folder, len(lines))
     return [orjson.loads(line) for line in lines if line]
 
 
@@ -50,14 +50,15 @@ class ResultsLog:
         self._folder = folder
         self._file = folder.child(RESULTS_FILE)
         earlier_results = [result for result in read_results(folder) if result[ITERATION] <= resume_at]
-        # A last evaluation has a separate line, without learners, and will be repeated.
+        # An evaluation after the last iteration has its own line, without learners. It is dropped, because it will be
+        # repeated.
         self.results = [result for result in earlier_results if "learners" in result]
         self._join()
         num_kept = len(self.results)
-        self._lines = AppendedFile(
-            lambda line: self._file if self._file.is_local else _part(folder, num_kept + line)
+        self._line_file = AppendedFile(
+            lambda chunk: self._file if self._file.is_local else _part_file(folder, num_kept + chunk)
         )
-        self._boards = TensorBoard(folder, purge_from=resume_at + 1)
+        self._tensorboard = TensorBoardWriter(folder, purge_from=resume_at + 1)
 
     def append(self, result: Result) -> None:
         """Add one iteration's result; it is stored when this returns.
@@ -66,24 +67,25 @@ class ResultsLog:
             StorageError: with path and reason.
         """
         self.results.append(result)
-        self._lines.append(_line(result))
-        self._boards.write(result[ITERATION], dict(flatten(result)))
+        self._line_file.append(_encode_line(result))
+        self._tensorboard.write(result[ITERATION], dict(flatten(result)))
 
     def close(self) -> None:
+        """Join the parts into one file, if the folder is on an object store."""
         if not self._file.is_local:
             self._join()
 
     def _join(self) -> None:
-        self._file.write_bytes(b"".join(map(_line, self.results)))
-        self._folder.child(_PARTS).delete()
+        self._file.write_bytes(b"".join(map(_encode_line, self.results)))
+        self._folder.child(_PARTS_FOLDER).delete()
 
 
-def _part(folder: Location, lines_before: int) -> Location:
-    return folder.child(_PARTS, f"{lines_before:09d}.jsonl")
+def _part_file(folder: Location, lines_before: int) -> Location:
+    return folder.child(_PARTS_FOLDER, f"{lines_before:09d}.jsonl")
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a nested result with their paths."""
+    """Yield the numbers in a nested result as `("learners/default_policy/total_loss", 0.5)`, without booleans."""
     for key, value in result.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}/")
@@ -91,27 +93,28 @@ def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", float(value)
 
 
-def _line(result: Result) -> bytes:
+def _encode_line(result: Result) -> bytes:
     return orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
 
 
-class TensorBoard:
+class TensorBoardWriter:
     """A writer of scalars over iterations into `<folder>/tensorboard`.
 
-    It writes immediately, without a thread, so that errors of storage are raised in the call.
+    It writes immediately, without a thread, so that `write` raises the errors of storage.
 
     Args:
         folder: the run folder.
-        purge_from: first iteration that is repeated: TensorBoard hides what an earlier process wrote of it.
+        purge_from: first iteration to be written; TensorBoard hides values of it and later ones from an earlier
+            process.
     """
 
     def __init__(self, folder: Location, purge_from: int) -> None:
-        self._folder = folder.child(_BOARDS)
+        self._folder = folder.child(_TENSORBOARD_FOLDER)
         self._purge_from = purge_from
         self._file: AppendedFile | None = None
 
     def write(self, iteration: int, scalars: Mapping[str, float]) -> None:
-        """Add one iteration.
+        """Add the scalars of one iteration; they are stored when this returns.
 
         Raises:
             StorageError: with path and reason.
@@ -122,25 +125,25 @@ class TensorBoard:
         if self._file is None:
             self._file = self._start_file()
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        self._file.append(_record(Event(step=iteration, summary=Summary(value=values))))
+        self._file.append(_encode_event(Event(step=iteration, summary=Summary(value=values))))
 
     def _start_file(self) -> AppendedFile:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         if self._folder.is_local:
             self._folder.mkdirs()
-        moment = f"{time.time_ns() // 1000:017d}"
-        name = f"events.out.tfevents.{moment}.{platform.node()}.{os.getpid()}"
+        timestamp = f"{time.time_ns() // 1000:017d}"
+        name = f"events.out.tfevents.{timestamp}.{platform.node()}.{os.getpid()}"
         file = AppendedFile(
-            lambda piece: self._folder.child(f"{name}.{piece:09d}"),
-            head=_record(Event(file_version="brain.Event:2")),
+            lambda chunk: self._folder.child(f"{name}.{chunk:09d}"),
+            head=_encode_event(Event(file_version="brain.Event:2")),
         )
         session = SessionLog(status=SessionLog.START)
-        file.append(_record(Event(step=self._purge_from, session_log=session)))
+        file.append(_encode_event(Event(step=self._purge_from, session_log=session)))
         return file
 
 
-def _record(event: Any) -> bytes:
+def _encode_event(event: Any) -> bytes:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     event.wall_time = time.time()
@@ -152,15 +155,17 @@ def _record(event: Any) -> bytes:
 class AppendedFile:
     """A file that grows by chunks: a local file, or on an object store several objects of at most 256 chunks each.
 
-    An object is rewritten with each of its chunks; the limit keeps the total written proportional to their number.
+    An object is rewritten with each new chunk; the limit keeps the number of bytes written proportional to the number
+    of chunks.
 
     Args:
-        name: number of a chunk -> the object that begins with it; a local file is that of chunk 0.
-        head: first bytes of the file, and of each object.
+        object_of_chunk: returns the location of the object that begins with a chunk, given the chunk's index. For 0 it
+            is also the location of a local file.
+        head: bytes at the beginning of the file, or of each object.
     """
 
-    def __init__(self, name: Callable[[int], Location], head: bytes = b"") -> None:
-        self._name = name
+    def __init__(self, object_of_chunk: Callable[[int], Location], head: bytes = b"") -> None:
+        self._object_of_chunk = object_of_chunk
         self._head = head
         self._num_chunks = 0
         self._content = b""
@@ -171,11 +176,11 @@ class AppendedFile:
         Raises:
             StorageError: with path and reason.
         """
-        file = self._name(0)
-        number, self._num_chunks = self._num_chunks, self._num_chunks + 1
+        file = self._object_of_chunk(0)
+        chunk_index, self._num_chunks = self._num_chunks, self._num_chunks + 1
         if file.is_local:
-            file.append_bytes(chunk if number else self._head + chunk)
+            file.append_bytes(chunk if chunk_index else self._head + chunk)
             return
-        num_earlier = number % _MAX_CHUNKS
-        self._content = (self._content if num_earlier else self._head) + chunk
-        self._name(number - num_earlier).write_bytes(self._content)
+        index_in_object = chunk_index % _MAX_CHUNKS
+        self._content = (self._content if index_in_object else self._head) + chunk
+        self._object_of_chunk(chunk_index - index_in_object).write_bytes(self._content)

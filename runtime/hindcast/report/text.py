@@ -30,21 +30,30 @@ class RecordedData:
 
 def combine_returns(inputs: Sequence[RecordedData]) -> RecordedReturns | None:
     """Combine the returns of all datasets; None if one has no returns."""
-    spreads = [one.summary.returns for one in inputs if one.summary.returns is not None]
-    if not spreads or len(spreads) < len(inputs):
+    distributions = [dataset.summary.returns for dataset in inputs if dataset.summary.returns is not None]
+    if not distributions or len(distributions) < len(inputs):
         return None
-    episodes = sum(one.summary.episodes for one in inputs)
-    weights = [one.summary.episodes / episodes for one in inputs]
-    pairs = list(zip(weights, spreads, strict=True))
+    num_episodes = sum(dataset.summary.episodes for dataset in inputs)
+    weights = [dataset.summary.episodes / num_episodes for dataset in inputs]
+    pairs = list(zip(weights, distributions, strict=True))
     mean = sum(weight * spread.mean for weight, spread in pairs)
-    square = sum(weight * (spread.std**2 + (spread.mean - mean) ** 2) for weight, spread in pairs)
-    return RecordedReturns(mean, square**0.5, min(s.min for s in spreads), max(s.max for s in spreads))
+    variance = sum(weight * (spread.std**2 + (spread.mean - mean) ** 2) for weight, spread in pairs)
+    return RecordedReturns(
+        mean, variance**0.5, min(s.min for s in distributions), max(s.max for s in distributions)
+    )
 
 
 def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[RecordedData]) -> list[Tile]:
+    """Return the key numbers of a training.
+
+    Args:
+        curves: curves of the run.
+        stop: return at which the training stops; None if it does not stop by return.
+        inputs: the datasets that it is trained on.
+    """
     tiles = []
     if (curve := curves.evaluation) is not None:
-        best = curve.best
+        best = curve.best_index
         note = f"evaluated at iteration {curve.x[best]:.0f}"
         tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
     if (estimate := curves.estimate) is not None:
@@ -55,31 +64,32 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
     if (recorded_returns := combine_returns(inputs)) is not None:
         note = f"± {formatting.significant(recorded_returns.deviation)}"
         tiles.append(Tile("Recorded return", formatting.significant(recorded_returns.mean), note))
-    tiles.append(Tile("Iterations", formatting.integer(curves.iterations), _epochs(curves)))
+    tiles.append(Tile("Iterations", formatting.integer(curves.iterations), _epochs_note(curves)))
     if curves.timesteps is not None:
-        tiles.append(Tile("Timesteps trained on", formatting.count(curves.timesteps), _updates(curves)))
+        tiles.append(Tile("Timesteps trained on", formatting.count(curves.timesteps), _updates_note(curves)))
     if curves.seconds is not None:
-        tiles.append(Tile("Time", formatting.duration(curves.seconds), _pace(curves)))
+        tiles.append(Tile("Time", formatting.duration(curves.seconds), _pace_note(curves)))
     return tiles
 
 
-def _epochs(curves: Curves) -> str:
+def _epochs_note(curves: Curves) -> str:
     epochs = curves.last("epoch")
     return "" if epochs is None else "1 epoch" if epochs == 1 else f"{formatting.significant(epochs)} epochs"
 
 
-def _updates(curves: Curves) -> str:
+def _updates_note(curves: Curves) -> str:
     updates = curves.last("num_updates_lifetime")
     return "" if updates is None else f"in {formatting.plural(updates, 'update')}"
 
 
-def _pace(curves: Curves) -> str:
+def _pace_note(curves: Curves) -> str:
     if not len(curves.speed.y):
         return ""
     return f"{formatting.count(float(np.median(curves.speed.y)))} timesteps per second in updates"
 
 
 def recording_tiles(summary: Summary) -> list[Tile]:
+    """Return the key numbers of a dataset."""
     tiles = [
         Tile("Episodes", formatting.integer(summary.episodes)),
         Tile("Timesteps", formatting.integer(summary.timesteps)),
@@ -98,32 +108,32 @@ def recording_tiles(summary: Summary) -> list[Tile]:
 def data_table(inputs: Sequence[RecordedData]) -> Table:
     """Return a table with a row for each dataset."""
     columns = ("dataset", "episodes", "timesteps", "size", "return", "length", "observations", "actions")
-    return Table("Data", columns, [_data_row(one) for one in inputs])
+    return Table("Data", columns, [_data_row(dataset) for dataset in inputs])
 
 
-def _data_row(one: RecordedData) -> Sequence[str]:
-    summary = one.summary
+def _data_row(dataset: RecordedData) -> Sequence[str]:
+    summary = dataset.summary
     return (
-        str(one.location),
+        str(dataset.location),
         formatting.integer(summary.episodes),
         formatting.integer(summary.timesteps),
         formatting.size(summary.bytes),
-        _mean(summary.returns),
-        _mean(summary.lengths),
+        _mean_text(summary.returns),
+        _mean_text(summary.lengths),
         formatting.space(summary.observation_space),
         formatting.space(summary.action_space),
     )
 
 
-def _mean(spread: ValueDistribution | None) -> str:
-    if spread is None:
+def _mean_text(distribution: ValueDistribution | None) -> str:
+    if distribution is None:
         return "not recorded"
-    return f"{formatting.significant(spread.mean)} ± {formatting.significant(spread.std)}"
+    return f"{formatting.significant(distribution.mean)} ± {formatting.significant(distribution.std)}"
 
 
 def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
     """Return a table of the run's files."""
-    best, last = checkpoints(metrics)
+    best, last = checkpoint_paths(metrics)
     rows = [
         ("best checkpoint", best or "none evaluated"),
         ("latest checkpoint", last or "none"),
@@ -133,8 +143,8 @@ def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
     return Table("Files of this run", (), rows)
 
 
-def checkpoints(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the best and the latest checkpoint of a training's outcome."""
+def checkpoint_paths(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the paths of the best and the latest checkpoint, given the metrics of a training's outcome."""
     best = metrics.get("best") or {}
     return best.get("path"), metrics.get("checkpoint")
 
@@ -142,12 +152,21 @@ def checkpoints(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def training_commands(
     folder: Location, resource: OfflineTraining, checkpoint: str | None, inputs: Sequence[str]
 ) -> list[Command]:
-    """Return the next commands for a trained policy."""
+    """Return the commands that a user may type after a training.
+
+    Args:
+        folder: the run folder.
+        resource: the training.
+        checkpoint: path of its best checkpoint; None if it has none.
+        inputs: paths of its datasets.
+    """
     commands = []
     if checkpoint is not None:
-        where = "" if resource.spec.environment is not None else " --env ENVIRONMENT"
+        environment_option = "" if resource.spec.environment is not None else " --env ENVIRONMENT"
         commands += [
-            Command("Evaluate the policy", f"hindcast evaluate {checkpoint}{where} --episodes 100"),
+            Command(
+                "Evaluate the policy", f"hindcast evaluate {checkpoint}{environment_option} --episodes 100"
+            ),
             Command(
                 "Use it in Python",
                 f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs)',
@@ -165,20 +184,20 @@ def training_commands(
     return commands + [Command("Look at the data", f"hindcast inspect {path}") for path in inputs]
 
 
-def recording_commands(folder: Location, *, trained: bool) -> list[Command]:
-    """Return the next commands for recorded data."""
+def recording_commands(folder: Location, *, has_trained_expert: bool) -> list[Command]:
+    """Return the commands that a user may type after a recording, whose dataset is in `folder`."""
     commands = [
         Command("Look at the data", f"hindcast inspect {folder}"),
         Command("Train on it: add this to the spec of an OfflineTraining", f"input:\n  - path: {folder}"),
         Command("Record again: change its YAML file, including output.path, then", "hindcast run FILE"),
     ]
-    if trained:
+    if has_trained_expert:
         commands.append(Command("Evaluate the expert", f"hindcast evaluate {folder} --episodes 100"))
     return commands
 
 
 def resource_yaml(resource: OfflineTraining | OfflineRecording) -> str:
-    """Return the resource's YAML as the user wrote it."""
+    """Return a resource as YAML, with the fields that the user set."""
     from ruamel.yaml import YAML
 
     yaml = YAML()

@@ -1,4 +1,4 @@
-"""The HTML pages of a training, a recording and a dataset: results or contents in numbers and pictures."""
+"""Writes the HTML pages of a training, a recording and a dataset."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from hindcast.report.plots import estimate_plot, expert_plot, loss_plot, return_
 from hindcast.report.results import read_results
 from hindcast.report.text import (
     RecordedData,
+    checkpoint_paths,
     checkpoint_table,
-    checkpoints,
     combine_returns,
     data_table,
     recording_commands,
@@ -49,7 +49,7 @@ from hindcast.report.text import (
 from hindcast.storage.location import Location, resolve
 
 STATE_FOLDER = "_hindcast"
-_EXPERT = f"{STATE_FOLDER}/policy"
+_EXPERT_FOLDER = f"{STATE_FOLDER}/policy"
 
 
 def write_training_report(
@@ -57,12 +57,13 @@ def write_training_report(
 ) -> str:
     """Write `report.html` and `plots/*.png` into a training's run folder, and return the report's path.
 
-    If the outcome is AlreadyFinished, the report of an earlier call stays.
+    If the outcome is AlreadyFinished, an existing report is kept.
 
     Args:
-        outcome: of the run; `metrics` name the checkpoints.
-        inputs: the opened data of each dataset, by its path; None if it is not open yet. A dataset that cannot be
-            opened is reported as a problem.
+        resource: the training.
+        outcome: outcome of the run; its `metrics` name the checkpoints.
+        inputs: path of each dataset -> its opened data; None if it is not open yet. A dataset that cannot be opened is
+            reported as a problem.
     """
     folder = resolve(outcome.folder)
     if (earlier_report := _earlier_report(folder, outcome)) is not None:
@@ -77,7 +78,7 @@ def write_training_report(
         "value": value_plot(curves),
         "time": time_plot(curves),
     }
-    best, last = checkpoints(outcome.metrics)
+    best, last = checkpoint_paths(outcome.metrics)
     page = Page(
         kind=f"{resource.kind}, algorithm {resource.spec.algorithm}",
         name=resource.metadata.name,
@@ -95,7 +96,7 @@ def write_training_report(
 def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
     """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset, and return the report's path.
 
-    If the outcome is AlreadyFinished, the report of an earlier call stays.
+    If the outcome is AlreadyFinished, an existing report is kept.
     """
     folder = resolve(outcome.folder)
     state = folder.child(STATE_FOLDER)
@@ -106,13 +107,13 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
         kind=f"{resource.kind} in {resource.spec.environment.id}",
         name=resource.metadata.name,
         outcome=outcome.message,
-        tiles=[tile for one in datasets for tile in recording_tiles(one.summary)],
+        tiles=[tile for dataset in datasets for tile in recording_tiles(dataset.summary)],
         sections=[
-            *(Section("What was recorded", data_plots(one.summary)) for one in datasets),
+            *(Section("What was recorded", data_plots(dataset.summary)) for dataset in datasets),
             *_expert_sections(resource, folder),
         ],
         tables=[data_table(datasets)],
-        commands=recording_commands(folder, trained=resource.spec.policy.train is not None),
+        commands=recording_commands(folder, has_trained_expert=resource.spec.policy.train is not None),
         spec=resource_yaml(resource),
         problems=problems,
     )
@@ -120,12 +121,13 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
 
 
 def _earlier_report(folder: Location, outcome: Outcome) -> str | None:
+    """Return the path of an existing report if nothing was done since it was written, else None."""
     report = folder.child(REPORT_FILE)
     return str(report) if outcome.state == "AlreadyFinished" and report.exists() else None
 
 
 def _summarise_inputs(inputs: Mapping[str, OpenedData | None]) -> tuple[list[RecordedData], list[ProblemRow]]:
-    """Return the datasets with their summaries, and the problems found in them."""
+    """Return the datasets with their summaries, and the problems of all datasets."""
     datasets, problems = [], []
     for path, opened_data in inputs.items():
         try:
@@ -138,18 +140,26 @@ def _summarise_inputs(inputs: Mapping[str, OpenedData | None]) -> tuple[list[Rec
             problems.append(ProblemRow("error", str(error)))
             continue
         datasets.append(RecordedData(resolve(path), summary))
-        problems += [ProblemRow(found.severity, f"{path}: {found.message}") for found in summary.problems]
+        problems += [
+            ProblemRow(problem.severity, f"{path}: {problem.message}") for problem in summary.problems
+        ]
     return datasets, problems
 
 
 def _data_sections(datasets: Sequence[RecordedData]) -> list[Section]:
-    """Return the pictures of each dataset and its expert; with several datasets, file names are numbered."""
+    """Return a section for each dataset, with pictures of its data and its expert.
+
+    With several datasets, the pictures' file names are numbered.
+    """
     sections = []
-    for index, one in enumerate(datasets):
+    for index, dataset in enumerate(datasets):
         suffix = f"-{index}" if len(datasets) > 1 else ""
-        pictures = {**data_plots(one.summary), "expert-return": expert_plot(_expert_curves(one.location))}
+        pictures = {
+            **data_plots(dataset.summary),
+            "expert-return": expert_plot(_expert_curves(dataset.location)),
+        }
         pictures_by_file = {f"data-{name}{suffix}": picture for name, picture in pictures.items()}
-        sections.append(Section(f"The data: {one.location}", pictures_by_file))
+        sections.append(Section(f"The data: {dataset.location}", pictures_by_file))
     return sections
 
 
@@ -167,7 +177,7 @@ def _expert_sections(resource: OfflineRecording, folder: Location) -> list[Secti
 
 
 def _expert_curves(dataset: Location) -> Curves:
-    return Curves(read_results(dataset.child(_EXPERT)))
+    return Curves(read_results(dataset.child(_EXPERT_FOLDER)))
 
 
 def _summarise_folder(folder: Location) -> Summary:
@@ -186,11 +196,11 @@ def _summarise_folder(folder: Location) -> Summary:
 
 
 def _summarise_exported(folder: Location, manifest: Manifest) -> Summary:
-    """Summarise an exported recording: sizes from all files, the rest from a sample, prepared in a temporary cache."""
+    """Summarise an exported recording: sizes from all its files, other statistics from a sample of them."""
     files = manifest.files
     episodes, timesteps = sum(file.episodes for file in files), sum(file.timesteps for file in files)
     sample = files[:: max(1, timesteps // SAMPLE_STEPS)]
-    # Not in the user's cache: no later reading of the whole recording may find this part of it.
+    # Not in the user's cache, where a later reading of the whole recording could find the prepared sample.
     with TemporaryDirectory() as cache:
         reading = Reading(tuple(folder.child(file.path) for file in sample))
         summary = summarise(open_data(reading, cache=cache))
@@ -210,13 +220,15 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     """Write a dataset's page as one self-contained HTML file.
 
     Args:
-        file: a path or a URI.
+        file: path or URI of the file to write.
+        data: the dataset's locations, as the user wrote them.
+        summary: summary of the dataset.
 
     Returns:
-        The file, as the user wrote it.
+        The file's path or URI.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     facts_by_label = facts(summary)
     if summary.coverage is not None:
@@ -225,11 +237,11 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
         kind="Dataset",
         name=", ".join(data),
         outcome=_count_problems(summary),
-        tiles=_tiles(summary),
+        tiles=_dataset_tiles(summary),
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
-        tables=[Table("Facts", (), list(facts_by_label.items())), *_ranges(summary)],
-        commands=_commands(data),
-        problems=[ProblemRow(found.severity, found.message) for found in summary.problems],
+        tables=[Table("Facts", (), list(facts_by_label.items())), *_range_tables(summary)],
+        commands=_dataset_commands(data),
+        problems=[ProblemRow(problem.severity, problem.message) for problem in summary.problems],
     )
     return write_single_file(resolve(file), page)
 
@@ -243,7 +255,7 @@ def _count_problems(summary: Summary) -> str:
     return f"{' and '.join(counts)} found" if counts else "No errors and no warnings"
 
 
-def _tiles(summary: Summary) -> list[Tile]:
+def _dataset_tiles(summary: Summary) -> list[Tile]:
     tiles = recording_tiles(summary)
     if summary.coverage is not None:
         tiles.append(
@@ -258,35 +270,35 @@ def _tiles(summary: Summary) -> list[Tile]:
     return tiles
 
 
-def _ranges(summary: Summary) -> list[Table]:
+def _range_tables(summary: Summary) -> list[Table]:
     columns = ("dimension", "min", "max", "of the space")
     return [
         Table(
             f"Ranges of {leaf.name}",
             columns,
-            list(_rows(leaf.shown_dimensions, leaf.low, leaf.high, leaf.share_of_space)),
+            list(_range_rows(leaf.shown_dimensions, leaf.low, leaf.high, leaf.share_of_space)),
         )
         for leaf in summary.observations
     ]
 
 
-def _rows(*columns: Sequence[float | None]) -> list[tuple[str, str, str, str]]:
+def _range_rows(*columns: Sequence[float | None]) -> list[tuple[str, str, str, str]]:
     return [
         (
             str(index),
-            _number(low),
-            _number(high),
+            _format_bound(low),
+            _format_bound(high),
             "no bounds" if share is None else formatting.as_percentage(share),
         )
         for index, low, high, share in zip(*columns, strict=True)
     ]
 
 
-def _number(value: float | None) -> str:
+def _format_bound(value: float | None) -> str:
     return "not finite" if value is None else formatting.significant(value)
 
 
-def _commands(data: Sequence[str]) -> list[Command]:
+def _dataset_commands(data: Sequence[str]) -> list[Command]:
     paths = " ".join(data)
     inputs = "\n".join(f"  - path: {path}" for path in data)
     return [

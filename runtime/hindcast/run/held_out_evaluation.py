@@ -22,7 +22,7 @@ from hindcast.datasets.prepare.opening import differing_leaves, open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
-from hindcast.evaluate.fitted_q import Fit
+from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import (
     MAX_CALIBRATION_ERROR,
     MIN_EFFECTIVE_EPISODES,
@@ -348,7 +348,7 @@ class HeldOutEvaluator:
             clip=spec.clip,
             seed=self._seed,
             ratios=any(name in (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES) for name in spec.estimates),
-            fit=Fit(updates=spec.model_updates)
+            fit=FittedQOptions(updates=spec.model_updates)
             if {"dm", *DOUBLY_ROBUST_ESTIMATES}.intersection(spec.estimates)
             else None,
         )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from hindcast import formatting
 from hindcast.api import OfflineTraining
-from hindcast.report.canvas import Label, Picture, Theme, end_labels, style_axes
+from hindcast.report.canvas import Label, Picture, Theme, draw_end_labels, style_axes
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_single_file
 from hindcast.report.text import resource_yaml
-from hindcast.search.results import Run, Search, Trial, with_interval
+from hindcast.search.results import Run, Search, Trial, format_with_interval
 from hindcast.search.space import yaml_value
-from hindcast.search.trials import LOSS
+from hindcast.search.trials import LOSS_METRIC
 from hindcast.storage.location import resolve
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def write_search_page(search: Search, base: OfflineTraining) -> None:
 def trials_table(search: Search) -> Table:
     """Return a table with a row for each run, best trial first."""
     has_several_seeds = len(search.trials[0].runs) > 1
-    means = ("mean",) if has_several_seeds else ()
-    columns = ("trial", *search.trials[0].setting, "seed", *means, search.metric, "interval")
-    rows = [_row(trial, run, has_several_seeds) for trial in search.trials for run in trial.runs]
+    mean_column = ("mean",) if has_several_seeds else ()
+    columns = ("trial", *search.trials[0].setting, "seed", *mean_column, search.metric, "interval")
+    rows = [_run_row(trial, run, has_several_seeds) for trial in search.trials for run in trial.runs]
     return Table("All trials, best first", (*columns, "verdict", "updates", "time", "run folder"), rows)
 
 
@@ -62,7 +62,7 @@ def trials_picture(search: Search) -> Picture | None:
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        style_axes(axes, theme, "trial, best first", _axis(search.metric))
+        style_axes(axes, theme, "trial, best first", _metric_label(search.metric))
         for position, trial in enumerate(ranked_trials):
             _draw_trial(axes, position, trial, theme.main if trial is search.best else theme.muted_ink)
         labels = []
@@ -81,7 +81,7 @@ def trials_picture(search: Search) -> Picture | None:
         else:
             axes.set_xticks([])
         axes.set_xlim(-0.6, len(ranked_trials) - 0.4)
-        end_labels(axes, labels)
+        draw_end_labels(axes, labels)
 
     return Picture(_headline(search, search.best), _caption(search, behaviour is not None), draw)
 
@@ -89,9 +89,9 @@ def trials_picture(search: Search) -> Picture | None:
 def _draw_trial(axes: Axes, position: int, trial: Trial, colour: str) -> None:
     """Draw a point with its interval for each run, and a bar for the mean of several runs."""
     runs = [(run.value, run.interval) for run in trial.runs if run.value is not None]
-    for number, (value, interval) in enumerate(runs):
+    for run_index, (value, interval) in enumerate(runs):
         # Runs stand side by side within the trial's slot, so that their intervals do not overlap.
-        x = position + 0.5 * ((number + 0.5) / len(runs) - 0.5)
+        x = position + 0.5 * ((run_index + 0.5) / len(runs) - 0.5)
         axes.plot([x, x], list(interval or (value, value)), color=colour, linewidth=1.2, alpha=0.6)
         axes.plot([x], [value], color=colour, marker="o", markersize=4)
     if trial.value is not None and len(runs) > 1:
@@ -109,24 +109,26 @@ def _headline(search: Search, best: Trial) -> str:
 
 def _caption(search: Search, has_behaviour: bool) -> str:
     has_several_seeds = len(search.trials[0].runs) > 1
-    text = "Each run on the held-out episodes" + ("" if search.metric == LOSS else ", with a 90 % interval")
+    text = "Each run on the held-out episodes" + (
+        "" if search.metric == LOSS_METRIC else ", with a 90 % interval"
+    )
     text += "; bars: means over seeds" if has_several_seeds else ""
     text += "; green: the recorded policy's return on the same episodes" if has_behaviour else ""
     return text + ("; diamonds: the same on episodes that no trial has seen" if search.confirmation else "")
 
 
-def _axis(metric: str) -> str:
-    return "validation loss" if metric == LOSS else f"discounted return, estimated by {metric}"
+def _metric_label(metric: str) -> str:
+    return "validation loss" if metric == LOSS_METRIC else f"discounted return, estimated by {metric}"
 
 
-def _row(trial: Trial, run: Run, has_several_seeds: bool) -> Sequence[str]:
-    mean = (with_interval(trial.value, None),) if has_several_seeds else ()
+def _run_row(trial: Trial, run: Run, has_several_seeds: bool) -> Sequence[str]:
+    mean_cell = (format_with_interval(trial.value, None),) if has_several_seeds else ()
     return (
         str(trial.number),
         *map(yaml_value, trial.setting.values()),
         str(run.seed),
-        *mean,
-        with_interval(run.value, None),
+        *mean_cell,
+        format_with_interval(run.value, None),
         "" if run.interval is None else " to ".join(map(formatting.significant, run.interval)),
         run.error or run.verdict or "",
         "" if run.updates is None else formatting.integer(run.updates),
@@ -141,11 +143,13 @@ def _tiles(search: Search) -> Iterator[Tile]:
     if best is not None:
         yield Tile("Best trial", str(best.number), f"of {len(search.trials)}")
         yield Tile(
-            _axis(search.metric).capitalize(), formatting.significant(best.value or 0.0), "held-out episodes"
+            _metric_label(search.metric).capitalize(),
+            formatting.significant(best.value or 0.0),
+            "held-out episodes",
         )
     if confirmation is not None:
         note = formatting.plural(confirmation.episodes, "episode")
-        yield Tile("Winner on unseen episodes", with_interval(confirmation.value, None), note)
+        yield Tile("Winner on unseen episodes", format_with_interval(confirmation.value, None), note)
     if best is not None and (behaviour := best.runs[0].behaviour) is not None:
         yield Tile("Recorded policy", formatting.significant(behaviour), "held-out episodes")
     num_failed = sum(run.error is not None for run in runs)

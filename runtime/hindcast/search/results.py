@@ -10,7 +10,7 @@ from hindcast import formatting
 from hindcast.api import OfflineTraining
 from hindcast.evaluate.intervals import Interval
 from hindcast.search.space import Setting
-from hindcast.search.trials import LOSS, title
+from hindcast.search.trials import LOSS_METRIC, trial_title
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,15 @@ class Run:
 
     Attributes:
         seed: seed of the training.
-        folder: its run folder.
-        value: the metric's value at its best checkpoint; None if the run failed or the metric is undefined.
-        interval: 90 % interval of that value; None for a loss.
-        verdict: verdict on that checkpoint in one sentence; None without estimates.
+        folder: run folder of the training.
+        value: the metric's value at the run's best checkpoint; None if the run failed or the metric is undefined.
+        interval: 90 % interval of the value; None for a loss.
+        verdict: verdict on the best checkpoint in one sentence; None without estimates.
         behaviour: the recorded policy's return on the same episodes; None without estimates.
-        checkpoint: path of that checkpoint.
-        updates: number of updates at that checkpoint.
+        checkpoint: path of the best checkpoint.
+        updates: number of updates at the best checkpoint.
         seconds: duration of the training.
-        error: reason why there is no value.
+        error: reason why there is no value; None if there is one.
     """
 
     seed: int
@@ -59,14 +59,14 @@ class Trial:
     @property
     def value(self) -> float | None:
         """Mean value over the seeds; None unless every run has a value."""
-        # A mean over fewer seeds could not be compared with those of other trials.
+        # A mean over fewer seeds could not be compared with the means of other trials.
         values = [run.value for run in self.runs if run.value is not None]
         return sum(values) / len(values) if values and len(values) == len(self.runs) else None
 
     @property
     def title(self) -> str:
         """Name of the trial in messages: `trial 3 (config.lr=0.001)`."""
-        return title(self.number, self.setting)
+        return trial_title(self.number, self.setting)
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Confirmation:
     """The evaluation of the winner on episodes that no trial has seen.
 
     Attributes:
-        value: value of the metric that the trials were compared by; None if it is undefined.
+        value: value of the search's metric; None if it is undefined.
         interval, verdict, behaviour: see `Run`.
-        episodes: number of these episodes.
+        episodes: number of episodes.
     """
 
     value: float | None
@@ -92,9 +92,9 @@ class Search:
 
     Attributes:
         folder: folder of the search.
-        metric: what the trials are compared by: the name of an estimate, or `validationLoss`.
-        trials: the trials, best first; those without a value last.
-        training: training of the best run; None if no trial has a value.
+        metric: metric by which the trials are compared: the name of an estimate, or `validationLoss`.
+        trials: the trials, best first; trials without a value last.
+        training: resource of the best run; None if no trial has a value.
         confirmation: evaluation of the best run's checkpoint; None if no episodes were set aside.
         report: path of the HTML report.
     """
@@ -114,7 +114,7 @@ class Search:
     @cached_property
     def run(self) -> Run | None:
         """The best run of the best trial; its checkpoint is the search's choice."""
-        return None if self.best is None else best_run(self.best, self.metric)
+        return None if self.best is None else choose_best_run(self.best, self.metric)
 
     @property
     def sentence(self) -> str:
@@ -125,7 +125,7 @@ class Search:
             return f"no trial has a {self.metric} for all its seeds: {next(errors)}"
         has_several_seeds = len(best.runs) > 1
         trials = formatting.plural(len(self.trials), "trial")
-        value = with_interval(best.value, None if has_several_seeds else run.interval)
+        value = format_with_interval(best.value, None if has_several_seeds else run.interval)
         text = f"chosen: {best.title}: {self.metric} {value}"
         text += f", mean of {len(best.runs)} seeds" if has_several_seeds else ""
         text += f", the best of {trials}"
@@ -135,7 +135,8 @@ class Search:
 
     def _confirmation_text(self, confirmation: Confirmation) -> str:
         episodes = formatting.plural(confirmation.episodes, "episode")
-        text = f"on {episodes} that no trial has seen: {with_interval(confirmation.value, confirmation.interval)}"
+        value = format_with_interval(confirmation.value, confirmation.interval)
+        text = f"on {episodes} that no trial has seen: {value}"
         if confirmation.behaviour is not None:
             text += f" (recorded policy: {formatting.significant(confirmation.behaviour)})"
         return text if confirmation.verdict is None else f"{text}; {confirmation.verdict}"
@@ -161,21 +162,21 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 
 
 def rank_trials(trials: list[Trial], metric: str) -> list[Trial]:
-    """Sort trials by their metric: best first, those without a value last, equal ones in their order."""
+    """Sort trials by their value: best first, trials without a value last, equal values in their given order."""
     return sorted(trials, key=lambda trial: (trial.value is None, _cost(trial.value, metric)))
 
 
-def best_run(trial: Trial, metric: str) -> Run:
-    """Return the run with the best value."""
+def choose_best_run(trial: Trial, metric: str) -> Run:
+    """Return the run with the best value; every run must have one."""
     return min(trial.runs, key=lambda run: _cost(run.value, metric))
 
 
 def _cost(value: float | None, metric: str) -> float:
     """Return the value to minimise: a loss, or the negative of an estimate."""
-    return (1 if metric == LOSS else -1) * (value or 0.0)
+    return (1 if metric == LOSS_METRIC else -1) * (value or 0.0)
 
 
-def with_interval(value: float | None, interval: Interval | None) -> str:
+def format_with_interval(value: float | None, interval: Interval | None) -> str:
     """Format a value with its interval: `195 [180, 210]`."""
     if value is None:
         return "none"

@@ -12,7 +12,7 @@ from hindcast.api import OfflineRecording, OfflineTraining, course_hash, documen
 from hindcast.api.base import to_plain
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
 from hindcast.learn.checkpoint import find_checkpoint
-from hindcast.report.events import Once, Progress, Reporter
+from hindcast.report.events import DistinctNotes, Progress, Reporter
 from hindcast.run.claim import run_folder, title
 from hindcast.run.execute import FileReferences, check_early, prepare_inputs, train_locally
 from hindcast.run.final_evaluation import check_set_aside, evaluate_set_aside
@@ -27,18 +27,18 @@ from hindcast.search.results import (
     Run,
     Search,
     Trial,
-    best_run,
+    choose_best_run,
+    format_with_interval,
     rank_trials,
     trial_json,
-    with_interval,
 )
-from hindcast.search.scoring import confirmation, score_run
-from hindcast.search.space import Over, Range
+from hindcast.search.scoring import make_confirmation, score_run
+from hindcast.search.space import Range, SearchSpace
 from hindcast.search.trials import SearchPlan, plan_search
 from hindcast.storage.location import Location, resolve
 
 SEARCH_FILE: Final = "search.json"
-_SET_ASIDE: Final = "spec.evaluation.offline.setAside"
+_SET_ASIDE_FIELD: Final = "spec.evaluation.offline.setAside"
 _NO_RECORDINGS: Final = FileReferences({})
 
 
@@ -54,7 +54,7 @@ Training = str | Path | OfflineTraining | ResourceBuilder
 
 def search(
     training: Training,
-    over: Over,
+    over: SearchSpace,
     *,
     output: str | Path | None = None,
     trials: int | None = None,
@@ -75,7 +75,8 @@ def search(
         over: dotted path below `spec` -> values to try, or a range: `{"config.lr": loguniform(1e-5, 1e-2)}`.
         output: folder of the search. Default: `<checkpoint.path>/<name>-search`.
         trials: number of random draws; None tries every combination.
-        seeds: number of runs of each trial, with the resource's seed and the seeds after it. Their mean counts.
+        seeds: number of runs of each trial, with the resource's seed and the seeds after it. Trials are compared by the
+            mean over their runs.
         by: name of an estimate, or `validationLoss`. Default: the first of `evaluation.offline.estimates`, else the
             loss.
         confirm: share of the episodes to set aside, on which the winner is evaluated once more; 0 for none. Default:
@@ -96,11 +97,11 @@ def search(
     spec = plan.base.spec
     folder = resolve(output or f"{spec.checkpoint.path}/{plan.base.metadata.name}-search")
     with catch_signals() as interruption:
-        return _SearchRunner(plan, folder, Once(reporter), interruption).execute()
+        return _SearchRunner(plan, folder, DistinctNotes(reporter), interruption).execute()
 
 
 class _SearchRunner:
-    """One search in its folder."""
+    """Runs the trials of a plan in a folder, and resumes them there."""
 
     def __init__(
         self, plan: SearchPlan, folder: Location, reporter: Reporter, interruption: Interruption
@@ -110,7 +111,7 @@ class _SearchRunner:
         self._name = title(plan.base)
         self._identity = {
             "resource": self._name,
-            # The course leaves out `stop`, so that a search with a higher limit continues in its folder.
+            # The hash does not include `stop`, so a search with a higher limit continues in the same folder.
             "courseHash": course_hash(plan.base),
             "evaluation": document_of(plan.base, exclude_none=True)["spec"]["evaluation"],
             "searchSpace": [
@@ -122,18 +123,21 @@ class _SearchRunner:
         }
 
     def execute(self) -> Search:
+        """Run all trials, evaluate the winner, and write `search.json` and the page."""
         trainings = self._plan.trainings(str(self._folder))
-        self._refuse_another()
-        self._check(trainings)
+        self._refuse_other_search()
+        self._check_trials(trainings)
         runs: dict[int, tuple[Run, ...]] = {}
         for (trial, seed), training in trainings.items():
-            runs[trial] = (*runs.get(trial, ()), self._run(trial, seed, training))
-            # Written after each run, so that the file shows a search that is still running.
-            self._write({"trials": [trial_json(started_trial) for started_trial in self._trials(runs)]})
+            runs[trial] = (*runs.get(trial, ()), self._run_trial(trial, seed, training))
+            # Written after each run, so that the file also shows a search in progress.
+            self._write_search_file(
+                {"trials": [trial_json(started_trial) for started_trial in self._trials(runs)]}
+            )
         ranked_trials = rank_trials(self._trials(runs), self._plan.metric)
         winning_training, winner_confirmation = None, None
         if ranked_trials[0].value is not None:
-            best = best_run(ranked_trials[0], self._plan.metric)
+            best = choose_best_run(ranked_trials[0], self._plan.metric)
             winning_training = trainings[ranked_trials[0].number, best.seed]
             winner_confirmation = self._confirm(winning_training, best)
         result = Search(
@@ -144,11 +148,11 @@ class _SearchRunner:
             confirmation=winner_confirmation,
             report=str(self._folder.child(PAGE_FILE)),
         )
-        self._write(result.to_json())
+        self._write_search_file(result.to_json())
         write_search_page(result, self._plan.base)
         return result
 
-    def _refuse_another(self) -> None:
+    def _refuse_other_search(self) -> None:
         file = self._folder.child(SEARCH_FILE)
         if file.exists() and orjson.loads(file.read_bytes()).get("search") != self._identity:
             raise OutputConflict(
@@ -156,12 +160,12 @@ class _SearchRunner:
                 "folder (--output)."
             )
 
-    def _check(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
-        """Refuse, before anything is trained, a trial that would fail at its start."""
-        first = self._plan.seeds[0]
+    def _check_trials(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
+        """Raise, before anything is trained, the error of a trial that would fail at its start."""
+        first_seed = self._plan.seeds[0]
         for (trial, seed), training in trainings.items():
-            # One run of each trial is enough: its other runs differ only in the seed.
-            if seed == first and not run_folder(training).child(SUCCESS_FILE).exists():
+            # It is enough to check one run of each trial, because its runs differ only in the seed.
+            if seed == first_seed and not run_folder(training).child(SUCCESS_FILE).exists():
                 self._check_trial(trial, training)
 
     def _check_trial(self, trial: int, training: OfflineTraining) -> None:
@@ -175,28 +179,28 @@ class _SearchRunner:
         except Interrupted:
             raise
         except UserError as error:
-            name = planning.title(trial, self._plan.settings[trial - 1])
+            name = planning.trial_title(trial, self._plan.settings[trial - 1])
             # On the command line, --confirm sets this field.
-            message = str(error).replace(_SET_ASIDE, f"{_SET_ASIDE} (--confirm)", 1)
+            message = str(error).replace(_SET_ASIDE_FIELD, f"{_SET_ASIDE_FIELD} (--confirm)", 1)
             raise type(error)(f"{name}: {message}") from error
 
-    def _run(self, trial: int, seed: int, training: OfflineTraining) -> Run:
+    def _run_trial(self, trial: int, seed: int, training: OfflineTraining) -> Run:
         self._interruption.check()
         try:
             inputs = inputs_of(training, _NO_RECORDINGS)
             outcome, _ = train_locally(training, inputs, self._reporter, self._interruption)
             run = score_run(outcome, seed, self._plan.metric)
         except (Interrupted, OutputConflict, StorageError):
-            raise  # these concern all trials; any other error is a result of this one
+            raise  # these end the search; any other error becomes the result of this run
         except UserError as error:
             run = Run(seed, str(run_folder(training)), error=str(error))
-        score = run.error or f"{self._plan.metric} {with_interval(run.value, run.interval)}"
-        name = planning.title(trial, self._plan.settings[trial - 1])
+        score = run.error or f"{self._plan.metric} {format_with_interval(run.value, run.interval)}"
+        name = planning.trial_title(trial, self._plan.settings[trial - 1])
         self._reporter.note(self._name, f"{name} of {len(self._plan.settings)}, seed {seed}: {score}")
         return run
 
     def _trials(self, runs: Mapping[int, tuple[Run, ...]]) -> list[Trial]:
-        """Return the trials that have started."""
+        """Return the trials that have finished runs, with these runs."""
         return [
             Trial(number, self._plan.settings[number - 1], trial_runs) for number, trial_runs in runs.items()
         ]
@@ -207,9 +211,9 @@ class _SearchRunner:
             return None
         assert run.checkpoint is not None
 
-        def progress(what: str, done: int, total: int) -> None:
+        def progress(model: str, done: int, total: int) -> None:
             self._interruption.check()
-            stage = f"Fitting the {what} of the last evaluation"
+            stage = f"Fitting the {model} of the last evaluation"
             self._reporter.progress(Progress(self._name, stage, done, total, "updates"))
 
         inputs = inputs_of(training, _NO_RECORDINGS)
@@ -219,9 +223,9 @@ class _SearchRunner:
             find_checkpoint(run.checkpoint),
             progress,
         )
-        return confirmation(evaluation, self._plan.metric)
+        return make_confirmation(evaluation, self._plan.metric)
 
-    def _write(self, content: Mapping[str, Any]) -> None:
+    def _write_search_file(self, content: Mapping[str, Any]) -> None:
         document = {"search": self._identity, **content}
         self._folder.child(SEARCH_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
@@ -243,10 +247,12 @@ def _load_training(training: Training, stop: Mapping[str, Any] | None) -> Offlin
         resource = trainings[0]
     if isinstance(resource, OfflineRecording):
         raise SpecError("a search needs an OfflineTraining: add data to train on (input_).")
-    return _with_paths(resource, FileReferences({title(resource): resource for resource in resources}))
+    return _replace_references(
+        resource, FileReferences({title(resource): resource for resource in resources})
+    )
 
 
-def _with_paths(resource: OfflineTraining, references: FileReferences) -> OfflineTraining:
+def _replace_references(resource: OfflineTraining, references: FileReferences) -> OfflineTraining:
     inputs = []
     for source in resource.spec.input:
         path = None if source.recording_ref is None else references.dataset(source.recording_ref.name)

@@ -16,7 +16,7 @@ from hindcast.api.documents import documents_of
 from hindcast.errors import SpecError
 from hindcast.formatting import plural
 
-_RANGE: Final = re.compile(r"\s*(uniform|loguniform)\(([^,()]*),([^,()]*)\)\s*")
+_RANGE_PATTERN: Final = re.compile(r"\s*(uniform|loguniform)\(([^,()]*),([^,()]*)\)\s*")
 _MAX_TRIALS: Final = 10_000
 
 Setting = dict[str, Any]
@@ -25,10 +25,15 @@ Setting = dict[str, Any]
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two bounds, drawn uniformly, or uniformly in their logarithm.
+    """A range from which numbers are drawn.
+
+    Attributes:
+        low: lower bound.
+        high: upper bound.
+        log: True if the logarithm of the numbers is uniform, False if the numbers are.
 
     Raises:
-        SpecError: `low` is not below `high`, or not above 0 for a logarithm.
+        SpecError: `low` is not below `high`, or is not above 0 although `log` is True.
     """
 
     low: float
@@ -42,7 +47,7 @@ class Range:
             raise SpecError(f"{self}: a logarithmic range needs bounds above 0.")
 
     def draw(self, generator: np.random.Generator) -> float:
-        """Draw one number, with four significant digits unless the bounds are closer together."""
+        """Draw one number; it is rounded to four significant digits unless that leaves the range."""
         if self.log:
             number = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
         else:
@@ -54,7 +59,7 @@ class Range:
         return f"{'log' if self.log else ''}uniform({self.low:g}, {self.high:g})"
 
 
-Over = Mapping[str, Sequence[Any] | Range]
+SearchSpace = Mapping[str, Sequence[Any] | Range]
 """Path below `spec` -> the values to try, or a range to draw from."""
 
 
@@ -68,53 +73,61 @@ def loguniform(low: float, high: float) -> Range:
     return Range(low, high, log=True)
 
 
-def parse_over(texts: Sequence[str]) -> dict[str, list[Any] | Range]:
+def parse_search_space(texts: Sequence[str]) -> dict[str, list[Any] | Range]:
     """Parse `--over PATH=VALUE,…` options; the values are YAML, `uniform(LOW,HIGH)` or `loguniform(LOW,HIGH)`.
 
     Raises:
         SpecError: an option has no path, is repeated, or has values that are not YAML.
     """
-    over: dict[str, list[Any] | Range] = {}
+    search_space: dict[str, list[Any] | Range] = {}
     for text in texts:
         path, equals, values = text.partition("=")
         path = path.strip()
         if not path or not equals:
             raise SpecError(f"--over {text}: expected PATH=VALUE,VALUE,… such as config.lr=1e-4,1e-3.")
-        if path in over:
+        if path in search_space:
             raise SpecError(f"--over {path} is repeated: put all its values into one option.")
-        over[path] = _values(path, values)
-    return over
+        search_space[path] = _parse_values(path, values)
+    return search_space
 
 
-def choose_settings(over: Over, trials: int | None, seed: int) -> list[Setting]:
+def choose_settings(search_space: SearchSpace, trials: int | None, seed: int) -> list[Setting]:
     """Return the settings of all trials in order.
 
     Args:
-        over: values or ranges by path; at least one path.
-        trials: number of draws; None for every combination of the values. More draws start with the same ones.
+        search_space: values or ranges by path; at least one path.
+        trials: number of draws; None for every combination of the values. A larger number begins with the same draws.
         seed: seed of the draws.
 
     Raises:
-        SpecError: there is nothing to try, a range without `trials`, or there are fewer combinations than `trials`.
+        SpecError: there is no path or no value, a range but no `trials`, too many combinations, or fewer combinations
+            than `trials`.
     """
-    _check(over)
-    ranges = [path for path, path_values in over.items() if isinstance(path_values, Range)]
-    total = math.prod(len(path_values) for path_values in over.values() if not isinstance(path_values, Range))
+    _check_search_space(search_space)
+    ranges = [path for path, path_values in search_space.items() if isinstance(path_values, Range)]
+    num_combinations = math.prod(
+        len(path_values) for path_values in search_space.values() if not isinstance(path_values, Range)
+    )
     if trials is None:
         if ranges:
-            raise SpecError(f"{ranges[0]} is {over[ranges[0]]}: set the number of trials to draw (--trials).")
-        if total > _MAX_TRIALS:
             raise SpecError(
-                f"the values have {total:,} combinations: draw some of them at random (--trials)."
+                f"{ranges[0]} is {search_space[ranges[0]]}: set the number of trials to draw (--trials)."
             )
-        return [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]  # type: ignore[arg-type]
-    if not ranges and trials > total:
+        if num_combinations > _MAX_TRIALS:
+            raise SpecError(
+                f"the values have {num_combinations:,} combinations: draw some of them at random (--trials)."
+            )
+        return [
+            dict(zip(search_space, values, strict=True))
+            for values in itertools.product(*search_space.values())  # type: ignore[arg-type]
+        ]
+    if not ranges and trials > num_combinations:
         raise SpecError(
-            f"--trials is {trials}, but the values have only {plural(total, 'combination')}: omit --trials to try "
-            "all of them."
+            f"--trials is {trials}, but the values have only {plural(num_combinations, 'combination')}: omit --trials "
+            "to try all of them."
         )
-    # One generator makes all draws, so that more draws start with the same ones.
-    return _draw_settings(over, trials, np.random.default_rng(seed), allow_repeats=bool(ranges))
+    # One generator makes all draws, so that a larger number begins with the same draws.
+    return _draw_settings(search_space, trials, np.random.default_rng(seed), allow_repeats=bool(ranges))
 
 
 def yaml_value(value: Any) -> str:
@@ -127,8 +140,8 @@ def setting_text(setting: Setting) -> str:
     return ", ".join(f"{path}={yaml_value(value)}" for path, value in setting.items())
 
 
-def _values(path: str, text: str) -> list[Any] | Range:
-    if match := _RANGE.fullmatch(text):
+def _parse_values(path: str, text: str) -> list[Any] | Range:
+    if match := _RANGE_PATTERN.fullmatch(text):
         try:
             low, high = float(match[2]), float(match[3])
         except ValueError as error:
@@ -140,12 +153,12 @@ def _values(path: str, text: str) -> list[Any] | Range:
     return document.value
 
 
-def _check(over: Over) -> None:
-    if not over:
+def _check_search_space(search_space: SearchSpace) -> None:
+    if not search_space:
         raise SpecError(
             "the search has nothing to vary: add a path with its values (--over config.lr=1e-4,1e-3)."
         )
-    for path, values in over.items():
+    for path, values in search_space.items():
         if isinstance(values, str | Mapping) or not isinstance(values, Sequence | Range):
             raise SpecError(f"{path} is {values!r}: expected a list of values, uniform(…) or loguniform(…).")
         if not isinstance(values, Range) and not values:
@@ -153,7 +166,7 @@ def _check(over: Over) -> None:
 
 
 def _draw_settings(
-    over: Over, trials: int, generator: np.random.Generator, *, allow_repeats: bool
+    search_space: SearchSpace, trials: int, generator: np.random.Generator, *, allow_repeats: bool
 ) -> list[Setting]:
     drawn_settings: list[Setting] = []
     while len(drawn_settings) < trials:
@@ -161,7 +174,7 @@ def _draw_settings(
             path: values.draw(generator)
             if isinstance(values, Range)
             else values[int(generator.integers(len(values)))]
-            for path, values in over.items()
+            for path, values in search_space.items()
         }
         if allow_repeats or setting not in drawn_settings:
             drawn_settings.append(setting)

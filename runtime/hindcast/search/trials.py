@@ -15,10 +15,10 @@ from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
 from hindcast.evaluate.offline import OfflineOptions
 from hindcast.run.offline_trainer import make_algorithm
-from hindcast.search.space import Over, Setting, choose_settings, setting_text
+from hindcast.search.space import SearchSpace, Setting, choose_settings, setting_text
 
-LOSS: Final = "validationLoss"
-METRICS: Final = (*get_args(EstimateName), LOSS)
+LOSS_METRIC: Final = "validationLoss"
+METRICS: Final = (*get_args(EstimateName), LOSS_METRIC)
 DEFAULT_SET_ASIDE: Final = 0.1
 """Default fraction of the episodes that no trial sees; the winner is evaluated on them."""
 
@@ -36,17 +36,18 @@ class SearchPlan:
 
     Attributes:
         base: the training to vary, without an environment.
-        metric: what the trials are compared by, one of `METRICS`.
+        metric: metric by which the trials are compared, one of `METRICS`.
         search_space: values or ranges by path.
-        is_random: whether the settings are random draws.
-        settings: settings of trial 1, 2, ….
+        is_random: True if the settings are random draws, False if they are all combinations.
+        settings: setting of each trial, from trial 1 on.
         seeds: seeds of each trial's runs.
-        final_evaluation: evaluation of the winner on the episodes that are set aside.
+        final_evaluation: evaluation of the winner on the episodes that are set aside; its `set_aside` is None if there
+            are none.
     """
 
     base: OfflineTraining
     metric: str
-    search_space: Over
+    search_space: SearchSpace
     is_random: bool
     settings: list[Setting]
     seeds: list[int]
@@ -68,19 +69,19 @@ class SearchPlan:
             except SpecError as error:
                 for line in str(error).splitlines():
                     # A problem that several trials share is reported once, for the first of them.
-                    problems.setdefault(line, f"{title(trial, setting)}: {line}")
+                    problems.setdefault(line, f"{trial_title(trial, setting)}: {line}")
         if problems:
             raise SpecError("\n".join(problems.values()))
         self._refuse_duplicates(trainings)
         return trainings
 
     def _refuse_duplicates(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
-        first_trials: dict[str, int] = {}
+        trial_by_hash: dict[str, int] = {}
         for trial in range(1, len(self.settings) + 1):
-            first_trial = first_trials.setdefault(spec_hash(trainings[trial, self.seeds[0]]), trial)
+            first_trial = trial_by_hash.setdefault(spec_hash(trainings[trial, self.seeds[0]]), trial)
             if first_trial != trial:
                 first_title, duplicate_title = (
-                    title(number, self.settings[number - 1]) for number in (first_trial, trial)
+                    trial_title(number, self.settings[number - 1]) for number in (first_trial, trial)
                 )
                 raise SpecError(
                     f"{first_title} and {duplicate_title} are the same training: remove one of the values."
@@ -89,7 +90,7 @@ class SearchPlan:
 
 def plan_search(
     resource: OfflineTraining,
-    over: Over,
+    search_space: SearchSpace,
     *,
     trials: int | None,
     seeds: int,
@@ -107,8 +108,8 @@ def plan_search(
             "a search compares trials on recorded episodes: add evaluation.offline to the resource, such as "
             "evaluation: {offline: {heldOut: 0.2, estimates: [dr], explore: true}}."
         )
-    by = by or (offline.estimates[0] if offline.estimates else LOSS)
-    _check_resource(resource, offline, over, by)
+    by = by or (offline.estimates[0] if offline.estimates else LOSS_METRIC)
+    _check_resource(resource, offline, search_space, by)
     if confirm is None:
         confirm = DEFAULT_SET_ASIDE if offline.set_aside is None else offline.set_aside
     if not 0 <= confirm < 1:
@@ -118,30 +119,32 @@ def plan_search(
     final_evaluation = _make_evaluation(resource, offline, by, confirm or None)
     return SearchPlan(
         base=with_evaluation(
-            resource, _loss_evaluation(final_evaluation) if by == LOSS else final_evaluation
+            resource, _loss_evaluation(final_evaluation) if by == LOSS_METRIC else final_evaluation
         ),
         metric=by,
-        search_space=over,
+        search_space=search_space,
         is_random=trials is not None,
-        settings=choose_settings(over, trials, resource.spec.seed),
-        seeds=[resource.spec.seed + number for number in range(seeds)],
+        settings=choose_settings(search_space, trials, resource.spec.seed),
+        seeds=[resource.spec.seed + offset for offset in range(seeds)],
         final_evaluation=final_evaluation,
     )
 
 
-def title(trial: int, setting: Setting) -> str:
+def trial_title(trial: int, setting: Setting) -> str:
     """Return the name of a trial in messages: `trial 3 (config.lr=0.001)`."""
     return f"trial {trial} ({setting_text(setting)})"
 
 
 def with_evaluation(resource: OfflineTraining, offline: OfflineEvaluationSpec | None) -> OfflineTraining:
-    """Return the training without an environment, evaluated on recorded episodes only, or not at all if None."""
+    """Return the training without an environment, evaluated only on recorded episodes; not evaluated if None."""
     evaluation = None if offline is None else EvaluationSpec(offline=offline)
     spec = resource.spec.model_copy(update={"environment": None, "evaluation": evaluation})
     return resource.model_copy(update={"spec": spec, "status": None})
 
 
-def _check_resource(resource: OfflineTraining, offline: OfflineEvaluationSpec, over: Over, by: str) -> None:
+def _check_resource(
+    resource: OfflineTraining, offline: OfflineEvaluationSpec, search_space: SearchSpace, by: str
+) -> None:
     spec = resource.spec
     if by not in METRICS:
         raise SpecError(f"--by is {by!r}, expected one of {', '.join(METRICS)}.")
@@ -160,7 +163,7 @@ def _check_resource(resource: OfflineTraining, offline: OfflineEvaluationSpec, o
             "spec.environment sets normalizeActions or clipActions, which trials without an environment cannot apply: "
             "remove these fields, or the environment."
         )
-    for path in over:
+    for path in search_space:
         field = path.replace("[", ".").partition(".")[0]
         if field in _FIXED_FIELDS:
             raise SpecError(f"{path} cannot be searched over: {_FIXED_FIELDS[field]}.")
@@ -169,12 +172,12 @@ def _check_resource(resource: OfflineTraining, offline: OfflineEvaluationSpec, o
                 f"{path} cannot be searched over with evaluation.offline.heldOut, because trials would be evaluated on "
                 "different episodes: set evaluation.offline.input instead."
             )
-    if by == LOSS:
-        _check_losses(spec.stop, over)
+    if by == LOSS_METRIC:
+        _check_losses(spec.stop, search_space)
 
 
-def _check_losses(stop: StopSpec, over: Over) -> None:
-    if "algorithm" in over:
+def _check_losses(stop: StopSpec, search_space: SearchSpace) -> None:
+    if "algorithm" in search_space:
         raise SpecError(
             "the losses of different algorithms cannot be compared: compare the trials by an estimate "
             "(evaluation.offline.estimates, --by)."
@@ -192,7 +195,7 @@ def _make_evaluation(
 ) -> OfflineEvaluationSpec:
     """Return the resource's evaluation with the metric `by` first and one discount for all trials."""
     # A trial may vary the algorithm's gamma; estimates with different discounts could not be compared.
-    estimates = offline.estimates if by == LOSS else list(dict.fromkeys((by, *offline.estimates)))
+    estimates = offline.estimates if by == LOSS_METRIC else list(dict.fromkeys((by, *offline.estimates)))
     gamma = offline.gamma
     if gamma is None and estimates:
         gamma = float(getattr(make_algorithm(resource).options, "gamma", OfflineOptions.gamma))
@@ -209,6 +212,7 @@ def _loss_evaluation(offline: OfflineEvaluationSpec) -> OfflineEvaluationSpec:
 def _make_training(
     base: OfflineTraining, setting: Setting, name: str, seed: int, folder: str
 ) -> OfflineTraining:
+    """Return `base` with a trial's setting, a name and a seed; its run folder is in `folder`."""
     document = document_of(base, exclude_none=True)
     document["metadata"]["name"] = name
     spec = document["spec"]
@@ -225,12 +229,12 @@ def _set_field(spec: dict[str, Any], path: str, value: Any) -> None:
     """Set the field at a path such as `config.lr` or `input[0].top`.
 
     Raises:
-        SpecError: a part of the path does not exist.
+        SpecError: a list in the path is too short, or a value in it has no fields.
     """
     parent: Any = spec
     *parents, name = path.replace("[", ".").replace("]", "").split(".")
-    for part in parents:
-        parent = parent.setdefault(part, {}) if isinstance(parent, dict) else _list_entry(parent, part, path)
+    for step in parents:
+        parent = parent.setdefault(step, {}) if isinstance(parent, dict) else _list_entry(parent, step, path)
     if isinstance(parent, dict):
         parent[name] = copy.deepcopy(value)
         return
@@ -238,7 +242,7 @@ def _set_field(spec: dict[str, Any], path: str, value: Any) -> None:
     parent[int(name)] = copy.deepcopy(value)
 
 
-def _list_entry(parent: Any, part: str, path: str) -> Any:
-    if isinstance(parent, list) and part.isdigit() and int(part) < len(parent):
-        return parent[int(part)]
-    raise SpecError(f"spec.{path}: the resource has no field {part!r} there.")
+def _list_entry(parent: Any, step: str, path: str) -> Any:
+    if isinstance(parent, list) and step.isdigit() and int(step) < len(parent):
+        return parent[int(step)]
+    raise SpecError(f"spec.{path}: the resource has no field {step!r} there.")

@@ -8,7 +8,7 @@ from hindcast.api.training import StopSpec
 from hindcast.errors import OutputConflict, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.learn.checkpoint_record import RECORD_FILE
-from hindcast.report.events import Once, Outcome, Reporter
+from hindcast.report.events import DistinctNotes, Outcome, Reporter
 from hindcast.run.execute import FileReferences, execute_training
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import catch_signals
@@ -34,9 +34,9 @@ def take(search: Search, folder: str | Path) -> str:
     checkpoint = find_checkpoint(str(_best_run(search).checkpoint))
     target = resolve(folder)
     record = checkpoint.location.child(RECORD_FILE).read_bytes()
-    existing = target.child(RECORD_FILE)
-    if existing.exists() and existing.read_bytes() == record:
-        return str(target)  # the same command was run before
+    record_file = target.child(RECORD_FILE)
+    if record_file.exists() and record_file.read_bytes() == record:
+        return str(target)  # an earlier run of the same command has copied it
     if target.list():
         raise OutputConflict(
             f"{target} is not empty: choose another folder for the winner's checkpoint (--take)."
@@ -44,7 +44,7 @@ def take(search: Search, folder: str | Path) -> str:
     for entry in checkpoint.location.files(recursive=True):
         if entry.relative_path != RECORD_FILE:
             target.child(entry.relative_path).write_bytes(entry.location.read_bytes())
-    existing.write_bytes(record)  # last, as a checkpoint without it does not count
+    record_file.write_bytes(record)  # last, because a folder without it is not a checkpoint
     return str(target)
 
 
@@ -59,6 +59,9 @@ def retrain(
         reporter: receives progress and notes.
         name: name of the training.
 
+    Returns:
+        The training's outcome.
+
     Raises:
         SpecError: no trial has a value.
         UserError: any error of a training.
@@ -67,13 +70,13 @@ def retrain(
     assert search.training is not None
     training = with_evaluation(search.training, None)
     checkpoint = training.spec.checkpoint.model_copy(update={"path": str(folder)})
-    # No episodes are left to stop by, so the number of updates is that of the chosen checkpoint.
+    # No episodes are left to evaluate a stop criterion on, so the chosen checkpoint's number of updates is the stop.
     spec = training.spec.model_copy(update={"stop": StopSpec(updates=run.updates), "checkpoint": checkpoint})
     metadata = training.metadata.model_copy(update={"name": name})
     resource = training.model_copy(update={"spec": spec, "metadata": metadata})
     inputs = inputs_of(resource, FileReferences({}))
     with catch_signals() as interruption:
-        return execute_training(resource, inputs, Once(reporter), interruption)
+        return execute_training(resource, inputs, DistinctNotes(reporter), interruption)
 
 
 def _best_run(search: Search) -> Run:

@@ -1,4 +1,4 @@
-"""`PolicyClient`: a client of `hindcast serve`. It requires NumPy and no other extra of Hindcast."""
+"""`PolicyClient`: a client of `hindcast serve`. It requires NumPy, but none of Hindcast's extras."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from urllib.parse import urlsplit
 from hindcast.errors import DataError, SpecError, UserError
 from hindcast.serve.messages import UnknownEpisode, from_json_values
 
-_RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5)
+_RETRY_PAUSES_SECONDS: Final = (0.0, 0.1, 0.5)
 _CONNECTION_ERRORS: Final = (http.client.HTTPException, OSError)
 
 
 class Unreachable(UserError):
-    """The server does not answer. The last request may be in its log, or may not."""
+    """The server does not answer. The last request may or may not be in its log."""
 
 
 class PolicyClient:
-    """The methods of a `PolicyServer` over HTTP, for any number of threads.
+    """Calls the methods of a `PolicyServer` over HTTP, from any number of threads.
 
-    Each thread keeps its own connection. A request whose answer was lost is sent again, and counts once.
+    Each thread keeps its own connection. If an answer is lost, the request is sent again; the server executes it once.
 
     Args:
         address: the server's address, `http://host:port`.
@@ -80,7 +80,7 @@ class PolicyClient:
     def log_action(
         self, episode_id: str, observation: Any, action: Any, action_logp: float | None = None
     ) -> None:
-        """Log an action that the application chose, with its log-probability.
+        """Log an action that the application chose; the arguments are those of `PolicyServer.log_action`.
 
         Raises:
             UserError: as `get_action`.
@@ -104,7 +104,7 @@ class PolicyClient:
     def end_episode(
         self, episode_id: str, observation: Any, *, terminated: bool = True, truncated: bool = False
     ) -> None:
-        """End an episode with its last observation.
+        """End an episode; the arguments are those of `EpisodeWriter.end_episode`.
 
         Raises:
             UserError: as `get_action`.
@@ -131,20 +131,20 @@ class PolicyClient:
         self.close()
 
     def _request(self, method: str, **document: Any) -> Any:
-        body = json.dumps(document, default=_to_plain_number)
+        body = json.dumps(document, default=_to_plain_value)
         headers = {
             "Authorization": f"Bearer {self._token}",
             "Content-Type": "application/json",
-            # One key for all tries: if only the answer was lost, the server repeats it instead of the action.
+            # The same key for all tries: if only the answer was lost, the server repeats it and does not act again.
             "Idempotency-Key": uuid.uuid4().hex,
         }
         last_error: Exception | None = None
-        for pause in _RETRY_PAUSES_S:
+        for pause in _RETRY_PAUSES_SECONDS:
             time.sleep(pause)
             try:
                 return self._send(method, body, headers)
             except _CONNECTION_ERRORS as error:
-                # A connection that is kept open may have broken since the last request: the next try opens another.
+                # The open connection may have broken since the last request; the next try opens another one.
                 self.close()
                 last_error = error
         raise Unreachable(
@@ -172,8 +172,8 @@ class PolicyClient:
         raise (DataError if response.status < 500 else Unreachable)(message)
 
 
-def _to_plain_number(value: Any) -> Any:
-    """Convert arrays to lists and NumPy's numbers to Python's, for `json.dumps`."""
+def _to_plain_value(value: Any) -> Any:
+    """Convert an array to a list, or a NumPy number to a Python number, for `json.dumps`."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{value!r} is neither a number, nor text, nor an array")

@@ -35,8 +35,8 @@ from hindcast.serve.step_schema import StepSchema
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 
-JOURNAL: Final = "journal"
-_TICK_S: Final = 1.0
+JOURNAL_FOLDER: Final = "journal"
+_TICK_SECONDS: Final = 1.0
 _logger = logging.getLogger("hindcast")
 
 
@@ -57,17 +57,17 @@ class EpisodeWriter:
     Args:
         path: the dataset's folder, a path or URI: new, or written by an `EpisodeWriter`.
         observation_space: space of the observations. Default: that of the existing log; in a new log, shape and dtype
-            are those of the first observation, floats are unbounded, and a training must state how many integers
-            there are.
+            are those of the first observation; floats are unbounded, and for integers the log has no space, so a
+            training must state it.
         action_space: space of the actions, with the same default.
-        normalized_actions: actions of a Box are normalised like a module's, as in recordings, rather than in the
-            application's units.
+        normalized_actions: True if Box actions are in [-1, 1], as a module produces them and recordings contain them;
+            False if they are in the application's units.
         commit_every_s: maximum seconds until an ended episode is committed.
         file_bytes: size in memory at which a file is written before `commit_every_s` has passed.
 
     Raises:
         OutputConflict: the folder contains something else, or another process writes to it.
-        DataError: the log has other spaces, or its mark is damaged.
+        DataError: the log has other spaces, or the file that describes it is damaged.
         StorageError: the folder cannot be read or written.
     """
 
@@ -89,7 +89,7 @@ class EpisodeWriter:
         self._pid, self._is_closed = os.getpid(), False
         self._open_stack = contextlib.ExitStack()
         requested_spec = DataSpec({}, observation_space, action_space, None, normalized_actions)
-        # If opening fails, the stack releases the lease.
+        # If opening fails, the inner stack releases the lease.
         with contextlib.ExitStack() as stack:
             self._open(requested_spec, stack)
             self._open_stack = stack.pop_all()
@@ -112,7 +112,7 @@ class EpisodeWriter:
         id_ = uuid.uuid4().hex if episode_id is None else episode_id
         if not isinstance(id_, str) or not id_:
             raise DataError(f"the episode id is {id_!r}, expected text")
-        with self._logging():
+        with self._lock_open_log():
             if id_ in self._episodes.running:
                 raise DataError(f"episode {id_!r} is already running: end it, or use another id")
             self._apply(Record("start", id_))
@@ -125,20 +125,20 @@ class EpisodeWriter:
             episode_id: a running episode.
             observation: before the action; nested like its space.
             action: nested like its space.
-            outputs: additional columns, such as `action_logp`, the log-probability with which the action was chosen;
-                the same columns for all actions of the log.
+            outputs: additional columns, such as `action_logp`, the log-probability with which the action was chosen.
+                All actions of a log have the same columns.
 
         Raises:
             UnknownEpisode: the episode is not running.
             DataError: values do not fit the spaces or the first step; nothing is logged.
         """
-        with self._logging():
+        with self._lock_open_log():
             where = self._describe_step(episode_id)
-            if not self._steps.is_defined:
-                self._define(self._steps.define(observation, action, outputs, where))
+            if not self._schema.is_defined:
+                self._set_schema(self._schema.define(observation, action, outputs, where))
             values = {
-                **self._steps.check_observation(observation, where),
-                **self._steps.check_action(action, outputs, where),
+                **self._schema.check_observation(observation, where),
+                **self._schema.check_action(action, outputs, where),
             }
             self._apply(Record("action", episode_id, values))
 
@@ -149,8 +149,8 @@ class EpisodeWriter:
             UnknownEpisode: the episode is not running.
             DataError: the observation does not fit its space.
         """
-        with self._logging():
-            self._steps.check_observation(observation, self._describe_step(episode_id))
+        with self._lock_open_log():
+            self._schema.check_observation(observation, self._describe_step(episode_id))
 
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
@@ -166,13 +166,13 @@ class EpisodeWriter:
             UnknownEpisode: the episode is not running.
             DataError: the episode has no action yet, or the reward is not a finite number.
         """
-        with self._logging():
+        with self._lock_open_log():
             where = self._describe_step(episode_id)
             if not len(self._episodes[episode_id]):
                 raise DataError(f"{where}: a reward was logged before the first action")
             self._apply(
                 Record(
-                    "returns", episode_id, reward=_reward_number(reward, where), info=_info_json(info, where)
+                    "returns", episode_id, reward=_parse_reward(reward, where), info=_encode_info(info, where)
                 )
             )
 
@@ -184,8 +184,8 @@ class EpisodeWriter:
         Args:
             episode_id: a running episode.
             observation: the last observation, after the last action.
-            terminated: the episode reached a terminal state.
-            truncated: the episode was cut off. It then does not count as terminated.
+            terminated: True if the episode reached a terminal state; ignored if `truncated` is True.
+            truncated: True if the episode was cut off.
 
         Raises:
             UnknownEpisode: the episode is not running.
@@ -195,24 +195,24 @@ class EpisodeWriter:
             raise DataError(
                 f"episode {episode_id!r} ends neither terminated nor truncated: set one of the two"
             )
-        with self._logging():
+        with self._lock_open_log():
             where = self._describe_step(episode_id)
             has_steps = bool(len(self._episodes[episode_id]))
-            values = self._steps.check_observation(observation, where) if has_steps else {}
+            values = self._schema.check_observation(observation, where) if has_steps else {}
             self._apply(
                 Record("end", episode_id, values, terminated=not truncated, truncated=bool(truncated))
             )
             is_full = self._episodes.nbytes >= self._file_bytes
         if is_full:
-            self._try(self.commit)
+            self._try_write(self.commit)
 
     def flush(self) -> None:
-        """Make everything durable that was logged.
+        """Make all logged steps durable.
 
         Raises:
-            StorageError: it could not be written.
+            StorageError: they could not be written.
         """
-        with self._logging():
+        with self._lock_open_log():
             self._journal.flush()
 
     def commit(self) -> None:
@@ -223,8 +223,8 @@ class EpisodeWriter:
                 again.
         """
         with self._commit_lock:
-            # Only the rotation blocks other threads: they go on logging while the files are written.
-            with self._logging():
+            # Only the rotation blocks other threads; they can log while the files are written.
+            with self._lock_open_log():
                 self._rotate()
             self._write_pending()
 
@@ -257,34 +257,39 @@ class EpisodeWriter:
             raise OutputConflict(f"{self._folder} contains other files: use a new folder for the log.")
         guard = stack.enter_context(sole_writer(state_folder))
         self._folder = self._folder.with_guard(guard)
-        self._journals = self._folder.child(FOLDER, JOURNAL)
-        self._steps = StepSchema(_agree_on_spec(requested_spec, stored_spec, self._folder))
+        self._journal_folder = self._folder.child(FOLDER, JOURNAL_FOLDER)
+        self._schema = StepSchema(_agree_on_spec(requested_spec, stored_spec, self._folder))
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         self._num_episodes = sum(commit.episodes for commit in commits.values())
         last_number = self._recover(commits)
-        self._journal = Journal(self._journals, last_number + 1)
+        self._journal = Journal(self._journal_folder, last_number + 1)
 
     def _recover(self, commits: Mapping[int, Commit]) -> int:
         """Commit the episodes in the journals of killed writers. Return the number of the last range."""
-        journals = read_journals(self._journals)
+        journals = read_journals(self._journal_folder)
         last_number = max([-1, *commits, *journals])
         for number in sorted(journals):
             if number not in commits:
                 episodes = Episodes()
                 for record in journals[number]:
                     episodes.apply(record)
-                # Only in the last journal: running episodes of an earlier one were copied to the next.
+                # Only in the last journal: running episodes of an earlier journal were copied to the next one.
                 if number == max(journals):
                     episodes.truncate_all()
                 self._write_range(number, episodes.pop_blocks())
-        # Only after all commits: a recovery that is interrupted starts over and skips the committed ranges.
+        # Only after all commits: an interrupted recovery starts over and skips the committed ranges.
         for number in sorted(journals):
-            delete_journal(self._journals, number)
+            delete_journal(self._journal_folder, number)
         return last_number
 
     @contextlib.contextmanager
-    def _logging(self) -> Iterator[None]:
+    def _lock_open_log(self) -> Iterator[None]:
+        """Hold the lock.
+
+        Raises:
+            OutputConflict: the log is closed, or was opened before this process was forked.
+        """
         if os.getpid() != self._pid:
             raise OutputConflict(
                 f"the log {self._folder} was opened by the process {self._pid}, and this process is a fork of it: "
@@ -298,10 +303,10 @@ class EpisodeWriter:
     def _describe_step(self, episode_id: str) -> str:
         return f"episode {episode_id!r}, step {len(self._episodes[episode_id])}"
 
-    def _define(self, steps: StepSchema) -> None:
-        document = {"resource": LOG_RESOURCE, "specHash": LOG_RESOURCE, "spec": steps.spec.to_json()}
+    def _set_schema(self, schema: StepSchema) -> None:
+        document = {"resource": LOG_RESOURCE, "specHash": LOG_RESOURCE, "spec": schema.spec.to_json()}
         write_owner(self._folder.child(FOLDER), document)
-        self._steps = steps
+        self._schema = schema
 
     def _apply(self, record: Record) -> None:
         self._journal.append(record)
@@ -312,8 +317,10 @@ class EpisodeWriter:
         if not self._episodes.blocks:
             return
         self._journal.flush()
-        running = [record for episode in self._episodes.running.values() for record in episode.records()]
-        new_journal = Journal(self._journals, self._journal.number + 1, running)
+        running_records = [
+            record for episode in self._episodes.running.values() for record in episode.to_records()
+        ]
+        new_journal = Journal(self._journal_folder, self._journal.number + 1, running_records)
         self._pending_ranges.append((self._journal, self._episodes.pop_blocks()))
         self._journal = new_journal
 
@@ -335,23 +342,23 @@ class EpisodeWriter:
         if not blocks:
             return
         target = Target(self._folder)
-        write_commit(self._folder, target.write_range(self._steps.spec, number, self._num_episodes, blocks))
+        write_commit(self._folder, target.write_range(self._schema.spec, number, self._num_episodes, blocks))
         self._num_episodes += len(blocks)
 
     def _run_timer(self) -> None:
         """Flush every second if storage requires it, and commit when it is due."""
         waited_s = 0.0
-        while not self._stop_event.wait(step_s := min(_TICK_S, self._commit_every_s)):
+        while not self._stop_event.wait(step_s := min(_TICK_SECONDS, self._commit_every_s)):
             waited_s += step_s
-            # A local journal is with the kernel after each record; on an object store, records wait in memory.
+            # A local journal passes each record to the kernel; on an object store, records wait for a flush.
             if not self._folder.is_local:
-                self._try(self.flush)
+                self._try_write(self.flush)
             if waited_s >= self._commit_every_s:
                 waited_s = 0.0
-                self._try(self.commit)
+                self._try_write(self.commit)
 
-    def _try(self, write: Callable[[], None]) -> None:
-        """Run a write of journalled data. If it fails, log a warning: the data stay in the journal for the next try."""
+    def _try_write(self, write: Callable[[], None]) -> None:
+        """Run a write. If it fails, log a warning: its data stay in the journal, and the next write includes them."""
         try:
             write()
         except UserError as error:
@@ -364,14 +371,14 @@ def _read_spec(folder: Location) -> DataSpec | None:
 
     Raises:
         OutputConflict: the folder contains something else.
-        DataError: the mark of the log is damaged.
+        DataError: the file that describes the log is damaged.
     """
-    mark = require_owner(folder.child(FOLDER))
-    if mark is None:
+    owner = require_owner(folder.child(FOLDER))
+    if owner is None:
         return None
-    if mark["resource"] != LOG_RESOURCE:
-        raise OutputConflict(f"{folder} holds {mark['resource']}: use another folder for the log.")
-    return DataSpec.from_json(mark["spec"])
+    if owner["resource"] != LOG_RESOURCE:
+        raise OutputConflict(f"{folder} holds {owner['resource']}: use another folder for the log.")
+    return DataSpec.from_json(owner["spec"])
 
 
 def _agree_on_spec(requested_spec: DataSpec, stored_spec: DataSpec | None, folder: Location) -> DataSpec:
@@ -397,7 +404,7 @@ def _agree_on_spec(requested_spec: DataSpec, stored_spec: DataSpec | None, folde
     return stored_spec
 
 
-def _reward_number(reward: Any, where: str) -> float:
+def _parse_reward(reward: Any, where: str) -> float:
     try:
         number = float(reward)
     except (TypeError, ValueError) as error:
@@ -407,7 +414,7 @@ def _reward_number(reward: Any, where: str) -> float:
     return number
 
 
-def _info_json(info: Any, where: str) -> str:
+def _encode_info(info: Any, where: str) -> str:
     if info is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""`Journal`: logged records that are not in a data file yet, stored so that they survive the process.
+"""`Journal`: stores logged records that are not in a data file yet, so that they survive the process.
 
 On a local file system, `append` passes a record to the kernel before it returns, so a killed process loses nothing;
 after `flush` the record also survives a loss of power. Objects of an object store cannot grow: there, records stay in
@@ -17,16 +17,16 @@ from hindcast.serve.records import Record, decode_records, encode_record
 from hindcast.storage.failures import storage_errors
 from hindcast.storage.location import Location
 
-_NAME: Final = re.compile(r"^(\d{6,})-(\d{6})\.log$")
+_NAME_PATTERN: Final = re.compile(r"^(\d{6,})-(\d{6})\.log$")
 
 
 class Journal:
-    """The journal of one range of episodes. Not thread-safe.
+    """The journal of one range of episodes, which is committed as a whole. Not thread-safe.
 
     Args:
         folder: the folder of all journals.
-        number: the number of the range.
-        initial_records: the first records; the journal appears with all of them or not at all.
+        number: number of the range, which is also that of its commit.
+        initial_records: the first records; the journal is created with all of them or not at all.
     """
 
     def __init__(self, folder: Location, number: int, initial_records: Iterable[Record] = ()) -> None:
@@ -37,7 +37,7 @@ class Journal:
         self._write_part()
         self._file: int | None = None
         if folder.is_local:
-            path = folder.child(_name(number, 0))
+            path = folder.child(_part_name(number, 0))
             with storage_errors("write", path):
                 self._file = os.open(path.path, os.O_WRONLY | os.O_APPEND)
             self._num_bytes = os.fstat(self._file).st_size
@@ -58,7 +58,7 @@ class Journal:
                 while num_written < len(data):
                     num_written += os.write(self._file, data[num_written:])
             except OSError:
-                # Records after a half-written one could not be read.
+                # Records after an incomplete one could not be read.
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._num_bytes)
                 raise
@@ -88,20 +88,20 @@ class Journal:
         delete_journal(self._folder, self.number)
 
     def _write_part(self) -> None:
-        self._folder.child(_name(self.number, self._num_parts)).write_bytes(bytes(self._buffer))
+        self._folder.child(_part_name(self.number, self._num_parts)).write_bytes(bytes(self._buffer))
         self._num_parts += 1
         self._buffer = bytearray()
 
 
 def read_journals(folder: Location) -> dict[int, list[Record]]:
-    """Read the records of each existing journal, in order, by its number.
+    """Read all journals in a folder: number -> records in order.
 
     Raises:
         DataError: a file is damaged.
     """
     journals: dict[int, list[Record]] = {}
     for entry in folder.files():
-        if match := _NAME.match(entry.relative_path):
+        if match := _NAME_PATTERN.match(entry.relative_path):
             records = decode_records(entry.location.read_bytes(), str(entry.location))
             journals.setdefault(int(match[1]), []).extend(records)
     return journals
@@ -109,12 +109,12 @@ def read_journals(folder: Location) -> dict[int, list[Record]]:
 
 def delete_journal(folder: Location, number: int) -> None:
     """Remove the files of a journal."""
-    # The last one first: if this is interrupted, the remaining files have no gap.
+    # In reverse order: if this is interrupted, the remaining files have no gap.
     for entry in reversed(list(folder.files())):
-        match = _NAME.match(entry.relative_path)
+        match = _NAME_PATTERN.match(entry.relative_path)
         if match and int(match[1]) == number:
             entry.location.delete()
 
 
-def _name(number: int, part: int) -> str:
+def _part_name(number: int, part: int) -> str:
     return f"{number:06d}-{part:06d}.log"

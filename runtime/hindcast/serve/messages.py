@@ -1,4 +1,4 @@
-"""Shared by servers and clients: the JSON form of values, and the error for an episode that is not running."""
+"""Messages between server and client: the JSON form of values, and the error for an episode that is not running."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 
 from hindcast.errors import DataError
 
-_TUPLE: Final = "tuple"
+_TUPLE_KEY: Final = "tuple"
 
 
 def to_json_values(value: Any) -> Any:
-    """Convert a value to what JSON can represent: arrays to lists, tuples to marked lists."""
+    """Convert a nested value to JSON's types: an array to a list, a tuple to `{"tuple": [...]}`."""
     if isinstance(value, Mapping):
-        return {str(key): to_json_values(part) for key, part in value.items()}
+        return {str(key): to_json_values(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return {_TUPLE: [to_json_values(part) for part in value]}
+        return {_TUPLE_KEY: [to_json_values(item) for item in value]}
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value
 
 
 def from_json_values(value: Any) -> Any:
-    """Invert `to_json_values`: marked lists become tuples, other lists arrays of int64 or float32."""
+    """Invert `to_json_values`: `{"tuple": [...]}` becomes a tuple, any other list an array of int64 or float32."""
     if isinstance(value, Mapping):
-        if value.keys() == {_TUPLE}:
-            return tuple(from_json_values(part) for part in value[_TUPLE])
-        return {key: from_json_values(part) for key, part in value.items()}
+        if value.keys() == {_TUPLE_KEY}:
+            return tuple(from_json_values(item) for item in value[_TUPLE_KEY])
+        return {key: from_json_values(item) for key, item in value.items()}
     if isinstance(value, list):
         array = np.array(value)
         return array.astype(np.float32) if array.dtype.kind == "f" else array

@@ -24,7 +24,7 @@ from hindcast.threads import torch_threads
 
 
 class PolicyServer:
-    """Decides for an application, in its own process or behind `HttpServer`, and logs the decisions.
+    """Decides for an application, in the application's process or behind `HttpServer`, and logs the decisions.
 
     The methods are those of RLlib's `ExternalEnv` and `PolicyClient`. The log equals a recording of the policy: with
     `action_logp` and `action_dist_inputs`, so that `hindcast evaluate --data` and the next training can use it. It has
@@ -33,8 +33,8 @@ class PolicyServer:
     Args:
         policy: the policy, or the path of its checkpoint.
         log: folder of the dataset, as for `EpisodeWriter`.
-        explore: sample actions; False takes the most likely ones.
-        seed: seed of the sampling; None draws one each time.
+        explore: True to sample actions, False to take the most likely ones.
+        seed: seed of the sampling; None draws a new one for each server.
         writer_options: options of `EpisodeWriter`.
     """
 
@@ -49,9 +49,9 @@ class PolicyServer:
     ) -> None:
         self.policy = policy if isinstance(policy, Policy) else Policy.load(policy)
         self._explore = explore
-        self._seeds = np.random.default_rng(seed)
-        self._playing: dict[str, ActingState] = {}
-        self._rewards: dict[str, float | None] = {}  # since the last action; None before the first
+        self._seed_generator = np.random.default_rng(seed)
+        self._acting_states: dict[str, ActingState] = {}
+        self._rewards: dict[str, float | None] = {}  # sum since the last action; None before the first
         self._decision_lock = threading.Lock()
         self._application_schema = StepSchema(DataSpec({}, None, self.policy.action_space, None, False))
         self.log = EpisodeWriter(
@@ -66,7 +66,7 @@ class PolicyServer:
         """Start an episode and return its id. See `EpisodeWriter.start_episode`."""
         id_ = self.log.start_episode(episode_id)
         with self._decision_lock:
-            self._playing[id_] = self.policy.begin(int(self._seeds.integers(1 << 62)))
+            self._acting_states[id_] = self.policy.begin(int(self._seed_generator.integers(1 << 62)))
             self._rewards[id_] = None
         return id_
 
@@ -125,7 +125,7 @@ class PolicyServer:
         """End an episode. See `EpisodeWriter.end_episode`."""
         self.log.end_episode(episode_id, observation, terminated=terminated, truncated=truncated)
         with self._decision_lock:
-            self._playing.pop(episode_id, None)
+            self._acting_states.pop(episode_id, None)
             self._rewards.pop(episode_id, None)
 
     def close(self) -> None:
@@ -139,13 +139,13 @@ class PolicyServer:
         self.close()
 
     def _decide(self, episode_id: str, observation: Any) -> Actions:
-        """Let the policy decide; its frames and recurrent state advance even if the application chose the action."""
+        """Return the policy's decision. Its frame stack and recurrent state advance even if it is not used."""
         self.log.check_observation(episode_id, observation)
         with self._decision_lock, torch_threads(1):
-            if episode_id not in self._playing:
+            if episode_id not in self._acting_states:
                 raise unknown_episode_error(episode_id)
             reward, self._rewards[episode_id] = self._rewards[episode_id], 0.0
-            return self.policy.decide(self._playing[episode_id], observation, self._explore, reward)
+            return self.policy.decide(self._acting_states[episode_id], observation, self._explore, reward)
 
     def _log(
         self,

@@ -25,12 +25,12 @@ class Record:
     """A logged change of an episode.
 
     Attributes:
-        kind: the kind of change.
+        kind: the episode starts, gets an action, gets a reward ("returns"), or ends.
         episode: the episode's id.
-        values: leaves of observation, action and outputs of an action; of the last observation of an end.
-        reward: reward of returns.
-        info: info of returns, JSON text.
-        terminated, truncated: the kind of an end.
+        values: for "action", leaves of observation, action and outputs; for "end", leaves of the last observation.
+        reward: for "returns", the reward.
+        info: for "returns", the info as JSON; empty without one.
+        terminated, truncated: for "end", the flags of the episode's last step.
     """
 
     kind: Literal["start", "action", "returns", "end"]
@@ -43,36 +43,40 @@ class Record:
 
 
 def encode_record(record: Record) -> bytes:
-    """Encode a record: its attributes, in order."""
+    """Encode a record: a header with length and checksum, then the record's attributes in order."""
     body = msgpack.packb([*vars(record).values()], default=_array_to_ext)
     return _HEADER.pack(len(body), zlib.crc32(body)) + body
 
 
-def decode_records(data: bytes, where: str) -> Iterator[Record]:
-    """Decode the records of a journal. A record that a killed process left half-written at the end is skipped.
+def decode_records(data: bytes, file_name: str) -> Iterator[Record]:
+    """Decode the records of a journal's file. If a killed process left the last record incomplete, it is skipped.
+
+    Args:
+        data: content of the file.
+        file_name: name of the file, for errors.
 
     Raises:
-        DataError: the bytes are damaged elsewhere.
+        DataError: another record is damaged.
     """
     offset = 0
     while offset + _HEADER.size <= len(data):
         length, checksum = _HEADER.unpack_from(data, offset)
         body = data[offset + _HEADER.size : offset + _HEADER.size + length]
-        # Half-written, or allocated but never written.
+        # The last record is incomplete, or the file system has allocated its bytes but not written them.
         if len(body) < length or (not length and not any(data[offset:])):
             return
         if not length or zlib.crc32(body) != checksum:
             raise DataError(
-                f"{where} is damaged at byte {offset}: restore it, or delete it. Episodes that only this file contains "
-                "are then lost"
+                f"{file_name} is damaged at byte {offset}: restore it, or delete it. Episodes that only this file "
+                "contains are then lost"
             )
         yield Record(*msgpack.unpackb(body, ext_hook=_ext_to_array))
         offset += _HEADER.size + length
 
 
 def _array_to_ext(array: Any) -> Any:
-    head = msgpack.packb([array.dtype.str, array.shape])
-    return msgpack.ExtType(_ARRAY_EXT_TYPE, head + array.tobytes())
+    header = msgpack.packb([array.dtype.str, array.shape])
+    return msgpack.ExtType(_ARRAY_EXT_TYPE, header + array.tobytes())
 
 
 def _ext_to_array(_: int, data: bytes) -> NDArray[Any]:

@@ -43,7 +43,7 @@ class RunningEpisode:
             old_info = info_from_json(self._infos.get(len(self), ""))
             self._infos[len(self)] = info_to_json({**old_info, **orjson.loads(record.info)})
 
-    def records(self) -> Iterator[Record]:
+    def to_records(self) -> Iterator[Record]:
         """Yield records that recreate the episode when they are applied."""
         yield Record("start", self.id_)
         for t, (values, reward) in enumerate(zip(self._steps, self._rewards, strict=True)):
@@ -56,13 +56,16 @@ class RunningEpisode:
         """Return the episode's steps.
 
         Args:
-            record: the episode's end. None truncates it; the last observation then stands in for the unknown next one.
+            record: record of the episode's end. None truncates the episode; its last observation is then repeated in
+                place of the unknown next one.
         """
         steps = self._steps
         leaves = [name for name in steps[0] if root(name) == Columns.OBS]
-        last = {name: (record.values if record else steps[-1])[name] for name in leaves}
+        last_observation = {name: (record.values if record else steps[-1])[name] for name in leaves}
         columns = {name: _stack([step[name] for step in steps]) for name in steps[0] if name not in leaves}
-        columns |= {name: _stack([*(step[name] for step in steps), last[name]]) for name in leaves}
+        columns |= {
+            name: _stack([*(step[name] for step in steps), last_observation[name]]) for name in leaves
+        }
         columns[Columns.REWARDS] = np.array(self._rewards, dtype=np.float64)
         infos = [self._infos.get(t, EMPTY_INFO) for t in range(len(steps) + 1)]
         columns[Columns.INFOS] = np.array(infos, dtype=object)
@@ -77,7 +80,7 @@ class RunningEpisode:
 
 
 class Episodes:
-    """The running episodes of a log, and those that have ended since the last `pop_blocks`.
+    """The running episodes of a log, and the episodes that have ended since the last `pop_blocks`.
 
     Attributes:
         running: running episodes by id.
@@ -94,20 +97,20 @@ class Episodes:
         """Return the running episode with this id.
 
         Raises:
-            UnknownEpisode: it is not running.
+            UnknownEpisode: the episode is not running.
         """
         if id_ not in self.running:
             raise unknown_episode_error(id_)
         return self.running[id_]
 
     def apply(self, record: Record) -> None:
-        """Apply a record. Its values were checked when it was logged."""
+        """Apply a record, whose values were checked when it was logged."""
         if record.kind == "start":
             self.running[record.episode] = RunningEpisode(record.episode)
         elif record.kind == "end":
             episode = self.running.pop(record.episode)
             if len(episode):
-                self._add(episode.to_block(record))
+                self._add_block(episode.to_block(record))
         else:
             self.running[record.episode].apply(record)
 
@@ -115,15 +118,15 @@ class Episodes:
         """End all running episodes as truncated."""
         for episode in self.running.values():
             if len(episode):
-                self._add(episode.to_block())
+                self._add_block(episode.to_block())
         self.running = {}
 
     def pop_blocks(self) -> list[Block]:
-        """Return the blocks of the ended episodes and forget them."""
+        """Return the blocks of the ended episodes and remove them from this object."""
         blocks, self.blocks, self.nbytes = self.blocks, [], 0
         return blocks
 
-    def _add(self, block: Block) -> None:
+    def _add_block(self, block: Block) -> None:
         self.blocks.append(block)
         self.nbytes += block.nbytes
 

@@ -1,4 +1,4 @@
-"""`StepSchema`: leaves and dtypes of a log's steps, against which values are checked as they are logged."""
+"""`StepSchema`: leaves and dtypes of a log's steps. Values are checked against it when they are logged."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _RESERVED_COLUMNS: Final = (
 
 
 class StepSchema:
-    """Checks values and casts them to the dtypes of the log.
+    """Checks values and casts them to the dtypes of the log. Its methods name the step as `where` in errors.
 
     Args:
-        spec: the log's spec; its leaves may be unknown and its spaces None.
+        spec: the log's spec; before the first step its leaves may be empty and its spaces None.
 
     Attributes:
         spec: the log's spec.
@@ -53,7 +53,13 @@ class StepSchema:
         return bool(self.spec.leaves)
 
     def define(self, observation: Any, action: Any, outputs: Mapping[str, Any], where: str) -> StepSchema:
-        """Return the schema of a log that begins with this step: from the spaces, else from the values.
+        """Return the schema of a log that begins with this step. Leaves come from the spaces, else from the values.
+
+        Args:
+            observation: observation of the step, nested like its space.
+            action: action of the step, nested like its space.
+            outputs: additional columns, by name.
+            where: the step, for errors.
 
         Raises:
             DataError: values do not fit the spaces, or no dataset can store them.
@@ -68,13 +74,13 @@ class StepSchema:
                 self._check_leaves(column_leaves, column, where)
             values |= column_leaves
         values |= _flatten_outputs(outputs, where)
-        leaves = {name: self._leaf(name, value, where) for name, value in values.items()}
+        leaves = {name: self._make_leaf(name, value, where) for name, value in values.items()}
         extra_leaves = {Columns.REWARDS: Leaf(np.dtype(np.float64)), Columns.INFOS: Leaf(None, (), "json")}
         new_spec = replace(
             spec,
             leaves=leaves | extra_leaves,
-            observation_space=spec.observation_space or self._space_of(leaves, Columns.OBS),
-            action_space=spec.action_space or self._space_of(leaves, Columns.ACTIONS),
+            observation_space=spec.observation_space or self._guess_space(leaves, Columns.OBS),
+            action_space=spec.action_space or self._guess_space(leaves, Columns.ACTIONS),
         )
         return StepSchema(new_spec)
 
@@ -82,7 +88,7 @@ class StepSchema:
         """Check an observation and return its leaves.
 
         Raises:
-            DataError: it has another structure, shape or kind of number, or is outside its space.
+            DataError: the observation has another structure, shape or kind of number, or is outside its space.
         """
         return self._check_leaves(self._flatten(observation, Columns.OBS, where), Columns.OBS, where)
 
@@ -90,7 +96,7 @@ class StepSchema:
         """Check an action and its outputs and return their leaves.
 
         Raises:
-            DataError: as for `check_observation`, or the outputs are not those of the first step.
+            DataError: as for `check_observation`, or the outputs have other names than in the first step.
         """
         action_leaves = self._check_leaves(
             self._flatten(action, Columns.ACTIONS, where), Columns.ACTIONS, where
@@ -122,22 +128,22 @@ class StepSchema:
             )
         return {name: self._check_value(name, leaves[name], where) for name in expected_names}
 
-    def _leaf(self, name: str, value: Any, where: str) -> Leaf:
+    def _make_leaf(self, name: str, value: Any, where: str) -> Leaf:
         space = self._spaces.get(name)
         if isinstance(space, gym.spaces.Text) or isinstance(value, str):
             return Leaf(None, (), "text")
         if space is not None and space.shape is not None:
             dtype = space.dtype
             return Leaf(np.dtype(np.float32) if self._is_module_action(name, space) else dtype, space.shape)
-        array = _array(name, value, where)
+        array = _to_array(name, value, where)
         try:
             return Leaf(array.dtype, array.shape)
         except DataError as error:
             raise DataError(f"{where}: {name}: {error}") from error
 
-    def _space_of(self, leaves: Mapping[str, Leaf], column: str) -> gym.Space | None:
+    def _guess_space(self, leaves: Mapping[str, Leaf], column: str) -> gym.Space | None:
         """Return an unbounded space if all leaves are floats, else None."""
-        # A single value does not tell how many integers the space has.
+        # A single integer does not reveal how many values a Discrete space has.
         column_leaves = {name: leaves[name] for name in leaves_of(column, leaves)}
         if any(leaf.dtype is None or leaf.dtype.kind != "f" for leaf in column_leaves.values()):
             return None
@@ -148,12 +154,15 @@ class StepSchema:
         return space_from_struct(unflatten(boxes, column))
 
     def _check_value(self, name: str, value: Any, where: str) -> Any:
-        leaf, space = self.spec.leaves.get(name) or self._leaf(name, value, where), self._spaces.get(name)
+        leaf, space = (
+            self.spec.leaves.get(name) or self._make_leaf(name, value, where),
+            self._spaces.get(name),
+        )
         if leaf.dtype is None:
             if not isinstance(value, str):
                 raise DataError(f"{where}: {name} is {value!r}, expected text")
             return value
-        array = _array(name, value, where)
+        array = _to_array(name, value, where)
         if array.shape != leaf.shape:
             raise DataError(
                 f"{where}: {name} has the shape {list(array.shape)}, expected {list(leaf.shape)}, as "
@@ -186,7 +195,7 @@ def _flatten_outputs(outputs: Mapping[str, Any], where: str) -> dict[str, Any]:
     return leaves
 
 
-def _array(name: str, value: Any, where: str) -> np.ndarray:
+def _to_array(name: str, value: Any, where: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 Raw = dict[str, Any]
 
+"""A Kubernetes object as parsed JSON."""
+
 TIMEOUT_SECONDS: Final = 10
-LONGEST_PAUSE_SECONDS: Final = 24 * 3600
-"""Read timeout of a followed log, which may pause for long; the client requires a limit."""
+"""Timeout of a request, except for reading a followed log."""
+FOLLOW_TIMEOUT_SECONDS: Final = 24 * 3600
+"""Read timeout of a followed log: the driver may print nothing for hours, but the client requires a limit."""
 
 
 class ClusterError(UserError):
@@ -31,12 +34,12 @@ class Forbidden(ClusterError):
     """The user lacks the permission to read something."""
 
 
-class Gone(ClusterError):
-    """Something does not exist, or no longer exists."""
+class NotFound(ClusterError):
+    """The object to read does not exist, or no longer exists."""
 
 
 class Cluster:
-    """A cluster as one context of a kubeconfig describes it.
+    """A cluster, with the user and namespace of a kubeconfig's context.
 
     Attributes:
         namespace: namespace of the resources.
@@ -52,7 +55,7 @@ class Cluster:
         self.namespace = namespace
         self.context = context
 
-    def resource(self, target: ClusterResource) -> Raw:
+    def read_resource(self, target: ClusterResource) -> Raw:
         """Read a resource.
 
         Raises:
@@ -60,19 +63,23 @@ class Cluster:
             ClusterError: the resource cannot be read.
         """
         try:
-            with self._reading(str(target)):
+            with self._translate_errors(str(target)):
                 document: Raw = self._custom.get_namespaced_custom_object(
                     *(GROUP, VERSION, self.namespace, target.plural, target.name),
                     _request_timeout=TIMEOUT_SECONDS,
                 )
                 return document
-        except Gone:
+        except NotFound:
             raise self._unknown_resource_error(target) from None
 
-    def pods(self, selector: str) -> list[Raw]:
-        """Read the pods with these labels, sorted by name. Raises ClusterError."""
-        with self._reading("pods"):
-            # Unparsed: the client's models rename fields (nodeName -> node_name).
+    def list_pods(self, selector: str) -> list[Raw]:
+        """Read the pods that a label selector matches, sorted by name.
+
+        Raises:
+            ClusterError: the pods cannot be read.
+        """
+        with self._translate_errors("pods"):
+            # Parsed below, because the client's models rename fields (nodeName -> node_name).
             response = self._core.list_namespaced_pod(
                 self.namespace,
                 label_selector=selector,
@@ -82,32 +89,32 @@ class Cluster:
             pods: list[Raw] = json.loads(response.read())["items"]
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
-    def log(self, pod: str, container: str, follow: bool) -> Iterator[bytes]:
+    def stream_log(self, pod: str, container: str, follow: bool) -> Iterator[bytes]:
         """Yield a container's output in chunks; with `follow`, until the container ends.
 
         Raises:
             Gone: the pod does not exist.
             ClusterError: the log cannot be read, for example because the container has not started.
         """
-        with self._reading(f"the log of pod {pod}"):
+        with self._translate_errors(f"the log of pod {pod}"):
             response = self._core.read_namespaced_pod_log(
                 pod,
                 self.namespace,
                 container=container,
                 follow=follow,
                 _preload_content=False,
-                _request_timeout=(TIMEOUT_SECONDS, LONGEST_PAUSE_SECONDS) if follow else TIMEOUT_SECONDS,
+                _request_timeout=(TIMEOUT_SECONDS, FOLLOW_TIMEOUT_SECONDS) if follow else TIMEOUT_SECONDS,
             )
             try:
                 yield from response.stream(decode_content=True)
             finally:
-                response.release_conn()  # the reader may stop early, and the connection would stay busy
+                response.release_conn()  # otherwise the connection stays busy if the reader stops early
 
     def _unknown_resource_error(self, target: ClusterResource) -> UserError:
-        """Return the error for a missing resource: a wrong name, a wrong namespace, or no CRDs."""
+        """Return the error for a missing resource; it says whether the CRDs are missing too."""
         from kubernetes.client import ApiException
 
-        with self._reading(target.plural):
+        with self._translate_errors(target.plural):
             try:
                 listing = self._custom.list_namespaced_custom_object(
                     *(GROUP, VERSION, self.namespace, target.plural), _request_timeout=TIMEOUT_SECONDS
@@ -120,45 +127,45 @@ class Cluster:
                     )
                 raise
         names = [entry["metadata"]["name"] for entry in listing["items"]]
-        suggestion = nearest(target.name, names) or "; the namespace has none"
+        suggestion = nearest(target.name, names) or f"; the namespace has no {target.kind}"
         return SpecError(
-            f"{target} does not exist in namespace {self.namespace}{suggestion} (another namespace: -n NAMESPACE)"
+            f"{target} does not exist in namespace {self.namespace}{suggestion} (choose another one with -n NAMESPACE)"
         )
 
     @contextmanager
-    def _reading(self, what: str) -> Iterator[None]:
-        """Turn the client's exceptions into sentences."""
+    def _translate_errors(self, object_name: str) -> Iterator[None]:
+        """Raise the client's exceptions as ClusterErrors whose messages name the object that is read."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
             yield
         except ApiException as error:
-            raise _refusal_error(error, what, self.namespace, self._host) from error
+            raise _api_error(error, object_name, self.namespace, self._host) from error
         except (HTTPError, OSError) as error:
             raise _unreachable_error(self._host, str(getattr(error, "reason", None) or error)) from error
 
 
-def _refusal_error(error: Any, what: str, namespace: str, host: str) -> ClusterError:
+def _api_error(error: Any, object_name: str, namespace: str, host: str) -> ClusterError:
     if not error.status:  # TLS failed, so there was no response
         return _unreachable_error(host, str(error.reason))
     if error.status == 404:
-        return Gone(f"{what} does not exist in namespace {namespace}")
+        return NotFound(f"{object_name} does not exist in namespace {namespace}")
     if error.status == 403:
         return Forbidden(
-            f"you lack the permission to read {what} in namespace {namespace}: ask its administrator for the role "
-            "view, or choose another user with --context"
+            f"you lack the permission to read {object_name} in namespace {namespace}: ask its administrator for the "
+            "role view, or choose another user with --context"
         )
     if error.status == 401:
         return ClusterError(
             f"the API server at {host} rejected your credentials: log in again, or choose another context with "
             "--context"
         )
-    return ClusterError(f"the API server refused to show {what}: {_message(error)}")
+    return ClusterError(f"the API server refused to show {object_name}: {_api_message(error)}")
 
 
 def _unreachable_error(host: str, reason: str) -> ClusterError:
-    # The client's error is a chain of exception names; what happened is in its last link.
+    # The client's error is a chain of exception names; the last one says what happened.
     text = " ".join(reason.split()).rpartition(": ")[2].rstrip(".")
     return ClusterError(
         f"the API server at {host} cannot be reached: {text}; check the cluster and KUBECONFIG, "
@@ -166,7 +173,7 @@ def _unreachable_error(host: str, reason: str) -> ClusterError:
     )
 
 
-def _message(error: Any) -> str:
+def _api_message(error: Any) -> str:
     try:
         return str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):
@@ -206,14 +213,15 @@ def _load_kubeconfig(settings: client.Configuration, context: str | None) -> str
             )
         config.load_kube_config(config_file=file, context=context, client_configuration=settings)
     except (config.ConfigException, yaml.YAMLError) as error:
-        if context is None and _in_cluster(settings):  # in a pod, the service account replaces a kubeconfig
+        if context is None and _load_pod_credentials(settings):
             return None
-        raise ClusterError(_config_problem(error)) from error
+        raise ClusterError(_describe_config_error(error)) from error
     namespace: str | None = contexts[context or current["name"]].get("namespace")
     return namespace
 
 
-def _in_cluster(settings: client.Configuration) -> bool:
+def _load_pod_credentials(settings: client.Configuration) -> bool:
+    """Load the service account of the pod in which this process runs; return False outside a pod."""
     from kubernetes import config
 
     try:
@@ -223,7 +231,7 @@ def _in_cluster(settings: client.Configuration) -> bool:
     return True
 
 
-def _config_problem(error: Exception) -> str:
+def _describe_config_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "No configuration found" in text:
         return "no cluster is configured: set KUBECONFIG to a kubeconfig file, or save one as ~/.kube/config"

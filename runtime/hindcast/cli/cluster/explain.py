@@ -1,4 +1,4 @@
-"""Combines a resource and its pods into an explanation. Pure: plain objects and a time in, values out."""
+"""Combines a resource and its pods into an explanation. Reads neither the cluster nor the clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,13 @@ from hindcast_operator.times import parse_optional_time
 
 Raw = Mapping[str, Any]
 
+"""A Kubernetes object, or a part of one, as parsed JSON."""
+
 UNSEEN: Final = "Unseen"
 """State of a resource that no operator has processed."""
 
 _POOLS: Final = ("head", "data", "runner", "learner", "submitter")
-_SIZES: Final = ("cpu", "gpus", "memory")
+_SIZE_NAMES: Final = ("cpu", "gpus", "memory")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class PodRow:
     """A pod of the current attempt.
 
     Attributes:
+        name: name of the pod.
         phase: phase in Kubernetes; `Terminating` while the pod is being deleted.
+        ready: True if all its containers are ready and it is not being deleted.
         node: node that it runs on; None before it is scheduled.
         restarts: restarts of all its containers.
         problem: what prevents it from running, with a remedy; None if nothing does.
@@ -46,9 +50,11 @@ class PoolRow:
     """A pool: desired and actual pods.
 
     Attributes:
+        pool: name of the pool.
         desired: desired number of pods: `2`, or `2 to 8` for an autoscaled pool; None if unknown.
         size: size of a pod: `cpu`, `gpus`, `memory`, as far as known.
-        reasons: reason for each number.
+        reasons: `pods`, `cpu`, `gpus` or `memory` -> why the operator chose that value.
+        pods: actual pods.
     """
 
     pool: str
@@ -59,13 +65,14 @@ class PoolRow:
 
     @property
     def num_ready(self) -> int:
+        """Number of ready pods."""
         return sum(pod.ready for pod in self.pods)
 
     @property
     def is_complete(self) -> bool:
         """True if the pool's minimum number of pods is ready; all its pods, if that number is unknown."""
-        fewest = len(self.pods) if self.desired is None else int(self.desired.split()[0])
-        return self.num_ready >= fewest
+        min_pods = len(self.pods) if self.desired is None else int(self.desired.split()[0])
+        return self.num_ready >= min_pods
 
 
 @dataclass(frozen=True)
@@ -73,14 +80,21 @@ class Explanation:
     """Everything that one screen shows about a resource.
 
     Attributes:
+        kind, name, namespace: identity of the resource.
         state: state that the operator reports, or `Unseen`.
         since: time at which it entered that state; None if unknown.
         reason: reason in one word; None before the operator has processed the resource.
         message: reason in a sentence.
         notes: further remarks for the reader.
+        should_suspend: spec.suspend.
+        revision: spec.revision.
+        progress, checkpoint, output: sections of the status; empty if missing.
+        pools: pools of the latest attempt.
         retries: number of lost attempts of this revision.
         retries_allowed: spec.runPolicy.backoffLimit; None if the platform's default applies.
         runs: attempts of the status, newest first.
+        references: `Kind/name` of the resources that the spec refers to.
+        now: time of the explanation; two explanations that differ only in it are equal.
     """
 
     kind: str
@@ -118,7 +132,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
     Args:
         resource: the resource with its status.
         pods: pods of all its attempts.
-        now: the present time.
+        now: current time, with a time zone.
     """
     metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status") or {}
     runs = tuple(status.get("runs") or ())
@@ -130,7 +144,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         name=str(metadata["name"]),
         namespace=str(metadata.get("namespace", "default")),
         state=state,
-        since=_since(state, resource),
+        since=_state_entry_time(state, resource),
         reason=ready.get("reason"),
         message=status.get("message"),
         notes=tuple(_notes(resource)),
@@ -139,7 +153,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         progress=status.get("progress") or {},
         checkpoint=status.get("checkpoint") or {},
         output=status.get("output") or {},
-        pools=_pools(status, _current_pods(pods, runs), now),
+        pools=_pool_rows(status, _current_pods(pods, runs), now),
         retries=_count_lost_attempts(runs, revision),
         retries_allowed=(spec.get("runPolicy") or {}).get("backoffLimit"),
         runs=runs,
@@ -148,8 +162,8 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
     )
 
 
-def selector(kind: str, name: str, run: Raw | None = None) -> str:
-    """Return the label selector of a resource's pods, or of one attempt's."""
+def label_selector(kind: str, name: str, run: Raw | None = None) -> str:
+    """Return the label selector of a resource's pods, or with `run` of that attempt's pods."""
     labels = {KIND_LABEL: kind, NAME_LABEL: name}
     if run is not None:
         labels |= {REVISION_LABEL: run["revision"], ATTEMPT_LABEL: run["attempt"]}
@@ -160,9 +174,9 @@ DEFAULT_RETRIES: Final[int] = RunPolicy().backoff_limit
 """Retries if neither the resource nor the platform sets a limit."""
 
 
-def _since(state: str, resource: Raw) -> datetime | None:
+def _state_entry_time(state: str, resource: Raw) -> datetime | None:
     """Return the time at which the resource entered its state."""
-    # Not from the condition Ready alone: conditions keep their time while only their reason changes.
+    # The condition Ready is not enough: its lastTransitionTime stays the same if only its reason changes.
     status = resource.get("status") or {}
     run = (status.get("runs") or [{}])[0]
     time = {
@@ -192,12 +206,13 @@ def _notes(resource: Raw) -> list[str]:
 
 
 def _count_lost_attempts(runs: Sequence[Raw], revision: int) -> int:
-    # The status keeps a limited number of attempts; each attempt counts the losses before it.
+    """Count the lost attempts of a revision, as backoffLimit does."""
+    # The status lists only the newest attempts, but each one has the number of losses before it.
     latest = next((run for run in runs if run.get("revision") == revision), None)
     if latest is None:
         return 0
-    counts = latest.get("outcome") == "Lost" and latest.get("reason") != UNCOUNTED_REASON
-    return int(latest.get("retries", 0)) + counts
+    is_counted_loss = latest.get("outcome") == "Lost" and latest.get("reason") != UNCOUNTED_REASON
+    return int(latest.get("retries", 0)) + is_counted_loss
 
 
 # -- pools and pods -------------------------------------------------------------------------------------------
@@ -216,41 +231,41 @@ def _current_pods(pods: Sequence[Raw], runs: Sequence[Raw]) -> list[Raw]:
     ]
 
 
-def _pools(status: Raw, pods: Sequence[Raw], now: datetime) -> tuple[PoolRow, ...]:
-    resolution = status.get("resolved") or {}
+def _pool_rows(status: Raw, pods: Sequence[Raw], now: datetime) -> tuple[PoolRow, ...]:
+    resolved = status.get("resolved") or {}
     image = str((status.get("runs") or [{}])[0].get("image") or "")
-    sizes: Raw = resolution.get("pools") or {}
-    rows: dict[str, list[PodRow]] = {}
-    for raw in pods:
-        facts = pod_facts(dict(raw))
-        rows.setdefault(facts.pool, []).append(_pod(raw, facts, image, resolution, now))
+    sizes: Raw = resolved.get("pools") or {}
+    rows_by_pool: dict[str, list[PodRow]] = {}
+    for pod in pods:
+        facts = pod_facts(dict(pod))
+        rows_by_pool.setdefault(facts.pool, []).append(_pod_row(pod, facts, image, resolved, now))
     return tuple(
-        _pool(pool, sizes.get(pool) or {}, rows.get(pool, []))
+        _pool_row(pool, sizes.get(pool) or {}, rows_by_pool.get(pool, []))
         for pool in _POOLS
-        if pool in sizes or pool in rows
+        if pool in sizes or pool in rows_by_pool
     )
 
 
-def _pool(pool: str, numbers: Raw, pods: Sequence[PodRow]) -> PoolRow:
-    num_pods = (numbers.get("pods") or {}).get("value")
+def _pool_row(pool: str, pool_sizes: Raw, pods: Sequence[PodRow]) -> PoolRow:
+    num_pods = (pool_sizes.get("pods") or {}).get("value")
     return PoolRow(
         pool=pool,
         desired=None if num_pods is None else str(num_pods),
-        size={name: numbers[name]["value"] for name in _SIZES if name in numbers},
-        reasons={name: str(about.get("reason", "")) for name, about in numbers.items()},
+        size={name: pool_sizes[name]["value"] for name in _SIZE_NAMES if name in pool_sizes},
+        reasons={name: str(size.get("reason", "")) for name, size in pool_sizes.items()},
         pods=tuple(pods),
     )
 
 
-def _pod(raw: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) -> PodRow:
+def _pod_row(pod: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) -> PodRow:
     problem = diagnose(AttemptFacts("", pods=(facts,)), image, resolved, now)
-    statuses = (raw.get("status") or {}).get("containerStatuses") or ()
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return PodRow(
         name=facts.name,
         # Kubernetes keeps the phase of a pod that is being deleted.
         phase="Terminating" if facts.is_deleting else facts.phase,
         ready=facts.is_ready and not facts.is_deleting,
-        node=(raw.get("spec") or {}).get("nodeName"),
+        node=(pod.get("spec") or {}).get("nodeName"),
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
         problem=None if problem is None else problem.message,
     )

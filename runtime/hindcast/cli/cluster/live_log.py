@@ -6,8 +6,8 @@ from time import sleep
 from typing import Any, Final
 
 from hindcast.api.attempt import POOL_LABEL
-from hindcast.cli.cluster.access import Cluster, Gone
-from hindcast.cli.cluster.explain import selector
+from hindcast.cli.cluster.access import Cluster, NotFound
+from hindcast.cli.cluster.explain import label_selector
 from hindcast.cli.cluster.target import ClusterResource
 
 Raw = Mapping[str, Any]
@@ -18,34 +18,34 @@ SUBMITTER: Final = "submitter"
 _POLL_SECONDS: Final = 2.0
 
 
-def submitter_of(cluster: Cluster, target: ClusterResource, run: Raw) -> Raw | None:
-    """Return the latest submitter of an attempt; None if it is gone or not created yet. Raises ClusterError."""
-    pods = cluster.pods(f"{selector(target.kind, target.name, run)},{POOL_LABEL}={SUBMITTER}")
+def find_submitter(cluster: Cluster, target: ClusterResource, run: Raw) -> Raw | None:
+    """Return the latest submitter pod of an attempt; None if it is not created yet or already deleted."""
+    pods = cluster.list_pods(f"{label_selector(target.kind, target.name, run)},{POOL_LABEL}={SUBMITTER}")
     return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
 
 
 def has_started(pod: Raw | None) -> bool:
-    """Return whether the pod's container has run, so that it has a log."""
+    """Return True if the pod's container has started, so that it has a log."""
     return ((pod or {}).get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
 
 
-def live_log(
+def open_live_log(
     cluster: Cluster, target: ClusterResource, run: Raw, follow: bool, note: Callable[[str], None]
 ) -> Iterator[bytes] | None:
-    """Return the driver's output in chunks; None if no pod has it.
+    """Open the driver's log, in chunks; None if no pod has the log.
 
     Args:
         cluster: the cluster.
         target: the resource.
         run: the attempt.
         follow: wait for the driver to start, and follow it until it ends.
-        note: called once if it has to wait.
+        note: called with a message if the driver has not started yet.
 
     Raises:
         ClusterError: the pods cannot be read.
     """
-    pod = submitter_of(cluster, target, run)
-    # An attempt may end before its driver starts: then its outcome ends the wait.
+    pod = find_submitter(cluster, target, run)
+    # An attempt may end before its driver starts, so the wait also ends once the attempt has an outcome.
     if follow and not run.get("outcome") and not has_started(pod):
         note(f"waiting for the driver of attempt {run['attempt']} to start")
     while follow and not run.get("outcome") and not has_started(pod):
@@ -53,12 +53,12 @@ def live_log(
         run = next(
             (
                 candidate
-                for candidate in runs_of(cluster.resource(target))
+                for candidate in runs_of(cluster.read_resource(target))
                 if candidate["rayJobName"] == run["rayJobName"]
             ),
             {**run, "outcome": "gone"},
         )
-        pod = submitter_of(cluster, target, run)
+        pod = find_submitter(cluster, target, run)
     if pod is None or not has_started(pod):
         return None
     return _open_log(cluster, str(pod["metadata"]["name"]), follow)
@@ -66,13 +66,13 @@ def live_log(
 
 def _open_log(cluster: Cluster, pod: str, follow: bool) -> Iterator[bytes] | None:
     """Open a pod's log; None if the pod has been deleted."""
-    chunks = cluster.log(pod, SUBMITTER, follow)
-    # The request is sent with the first chunk: only now does it show that the pod was deleted meanwhile.
+    chunks = cluster.stream_log(pod, SUBMITTER, follow)
+    # Reading the first chunk sends the request, which fails if the pod has been deleted in the meantime.
     try:
-        first = next(chunks, b"")
-    except Gone:
+        first_chunk = next(chunks, b"")
+    except NotFound:
         return None
-    return chain([first], chunks)
+    return chain([first_chunk], chunks)
 
 
 def runs_of(resource: Raw) -> list[Raw]:

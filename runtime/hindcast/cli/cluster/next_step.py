@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hindcast.cli.cluster.explain import UNSEEN, Explanation, selector
+from hindcast.cli.cluster.explain import UNSEEN, Explanation, label_selector
 from hindcast_operator.planning.reasons import Reason
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """A next step. Either `text` or `command` may be empty."""
+    """A next step: a sentence and a shell command. One of them may be empty."""
 
     text: str
     command: str = ""
@@ -34,13 +34,13 @@ class _Steps:
         self._context = context
 
     def steps(self) -> Iterator[NextStep]:
-        advice, commands = self._advice(), list(self._commands())
+        advice, commands = self._advice(), list(self._command_steps())
         if advice and not (commands and commands[0].text):
             yield NextStep(advice, commands.pop(0).command if commands else "")
         yield from commands
 
     def _advice(self) -> str:
-        """Return the remedy from the table of reasons; while retrying, for the reason of the lost attempt."""
+        """Return the table's remedy for the resource's reason or, while retrying, for that of the lost attempt."""
         is_retrying = self._explanation.state == "Retrying" and self._explanation.runs
         reason = self._explanation.runs[0].get("reason") if is_retrying else self._explanation.reason
         try:
@@ -49,33 +49,39 @@ class _Steps:
             return ""
         return "" if action.startswith("nothing") else action[0].upper() + action[1:]
 
-    def _commands(self) -> Iterator[NextStep]:
+    def _command_steps(self) -> Iterator[NextStep]:
         explanation = self._explanation
         if explanation.state == UNSEEN:
             yield NextStep(
                 "No operator has seen it yet: check that one is running",
-                self._kubectl("get", "pods", "--all-namespaces", "-l", "app.kubernetes.io/name=hindcast"),
+                self._kubectl_command(
+                    "get", "pods", "--all-namespaces", "-l", "app.kubernetes.io/name=hindcast"
+                ),
             )
         elif explanation.state == "Waiting" or explanation.reason == Reason.DEPENDENCY_FAILED:
             for reference in explanation.references:
-                yield NextStep("", self._hindcast("status", reference))
+                yield NextStep("", self._hindcast_command("status", reference))
         elif explanation.state == "Queued":
-            yield NextStep("See the queue", self._kubectl("get", "workloads", "-n", explanation.namespace))
+            yield NextStep(
+                "See the queue", self._kubectl_command("get", "workloads", "-n", explanation.namespace)
+            )
         elif explanation.state in ("Starting", "Pending"):
             yield from self._starting_steps()
         elif explanation.state == "Running":
-            yield NextStep("Follow its log", self._hindcast("logs", str(explanation), "--follow"))
+            yield NextStep("Follow its log", self._hindcast_command("logs", str(explanation), "--follow"))
         elif explanation.state == "Retrying":
-            yield NextStep("See how far the lost attempt got", self._hindcast("logs", str(explanation)))
+            yield NextStep(
+                "See how far the lost attempt got", self._hindcast_command("logs", str(explanation))
+            )
         elif explanation.state == "Suspended" and explanation.should_suspend:
-            yield NextStep("Resume from the checkpoint", self._patch(suspend=False))
+            yield NextStep("Resume from the checkpoint", self._patch_command(suspend=False))
         elif explanation.state == "Succeeded":
             yield from self._result_steps()
         elif explanation.state == "Failed":
-            yield NextStep("", self._hindcast("logs", str(explanation)))
-            yield NextStep("Then run again", self._patch(revision=explanation.revision + 1))
+            yield NextStep("", self._hindcast_command("logs", str(explanation)))
+            yield NextStep("Then run again", self._patch_command(revision=explanation.revision + 1))
         elif explanation.reason == Reason.SPEC_CHANGED:
-            yield NextStep("", self._patch(revision=explanation.revision + 1))
+            yield NextStep("", self._patch_command(revision=explanation.revision + 1))
 
     def _starting_steps(self) -> Iterator[NextStep]:
         explanation = self._explanation
@@ -83,13 +89,14 @@ class _Steps:
             for pod in pool.pods:
                 if pod.problem is not None:
                     yield NextStep(
-                        "", self._kubectl("describe", "pod", pod.name, "-n", explanation.namespace)
+                        "", self._kubectl_command("describe", "pod", pod.name, "-n", explanation.namespace)
                     )
                     return
         if explanation.runs:
-            pod_selector = selector(explanation.kind, explanation.name, explanation.runs[0])
+            pod_selector = label_selector(explanation.kind, explanation.name, explanation.runs[0])
             yield NextStep(
-                "See its pods", self._kubectl("get", "pods", "-n", explanation.namespace, "-l", pod_selector)
+                "See its pods",
+                self._kubectl_command("get", "pods", "-n", explanation.namespace, "-l", pod_selector),
             )
 
     def _result_steps(self) -> Iterator[NextStep]:
@@ -102,18 +109,18 @@ class _Steps:
                 "Inspect the data", shlex.join(["hindcast", "inspect", str(explanation.output["path"])])
             )
 
-    def _patch(self, **spec: Any) -> str:
-        change = json.dumps({"spec": spec})
+    def _patch_command(self, **spec: Any) -> str:
+        patch = json.dumps({"spec": spec})
         kind = self._explanation.kind.lower()
         namespace = ("-n", self._explanation.namespace)
-        return self._kubectl(
-            "patch", kind, self._explanation.name, *namespace, "--type", "merge", "-p", change
+        return self._kubectl_command(
+            "patch", kind, self._explanation.name, *namespace, "--type", "merge", "-p", patch
         )
 
-    def _hindcast(self, command: str, *arguments: str) -> str:
+    def _hindcast_command(self, command: str, *arguments: str) -> str:
         context = ("--context", self._context) if self._context else ()
         return shlex.join(["hindcast", command, *arguments, "-n", self._explanation.namespace, *context])
 
-    def _kubectl(self, *arguments: str) -> str:
+    def _kubectl_command(self, *arguments: str) -> str:
         context = ("--context", self._context) if self._context else ()
         return shlex.join(["kubectl", *arguments, *context])

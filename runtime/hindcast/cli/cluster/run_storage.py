@@ -16,37 +16,37 @@ from hindcast_operator.manifests.storage import join_location, run_folder
 if TYPE_CHECKING:
     from hindcast.storage.location import Location
 
-_LOGS: Final = "logs"
-_ATTEMPT: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")
+_LOG_FOLDER: Final = "logs"
+_ATTEMPT_PATTERN: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")
 
 
-def log_path(resource: Resource, child: str) -> str:
+def log_path(resource: Resource, job_name: str) -> str:
     """Return the path of an attempt's log.
 
     Equal to `hindcast.run.claim.log_file`, which requires the runtime extra.
 
     Args:
         resource: the resource with absolute paths, at the attempt's revision.
-        child: name of the attempt's RayJob.
+        job_name: name of the attempt's RayJob.
     """
     if isinstance(resource, OfflineTraining):
         folder = run_folder(resource)
     else:
         folder = join_location(resource.spec.output.path, "_hindcast")
-    return join_location(folder, _LOGS, f"{child}.log")
+    return join_location(folder, _LOG_FOLDER, f"{job_name}.log")
 
 
-def stored_log(resource: Resource, child: str) -> bytes:
+def read_stored_log(resource: Resource, job_name: str) -> bytes:
     """Read the log of an attempt after its pods were deleted.
 
     Args:
         resource: the resource with absolute paths, at the attempt's revision.
-        child: name of the attempt's RayJob.
+        job_name: name of the attempt's RayJob.
 
     Raises:
         UserError: the log cannot be read from here; the message names its location and how to get it.
     """
-    path = log_path(resource, child)
+    path = log_path(resource, job_name)
     try:
         from hindcast.storage.location import resolve
     except ModuleNotFoundError as error:
@@ -54,25 +54,25 @@ def stored_log(resource: Resource, child: str) -> bytes:
             f"the pods are gone; the log is at {path}: copy it from there, or install the extra that reads it: "
             "pip install 'hindcast-rl[runtime]'"
         ) from error
-    with _reading(f"the pods are gone; the log is at {path}"):
+    with _locate_errors(f"the pods are gone; the log is at {path}"):
         location = resolve(path)
         if location.exists():
             return location.read_bytes()
     if location.is_local:
-        raise UserError(f"the pods are gone; the log is at {path} on {volume_of(resource, path)}")
+        raise UserError(f"the pods are gone; the log is at {path} on {describe_volume(resource, path)}")
     raise UserError(f"the pods are gone and {path} does not exist: the driver had not written a log yet")
 
 
 @contextmanager
-def _reading(where: str) -> Iterator[None]:
-    """Add to errors of storage the sentence that says what was to be read, and where."""
+def _locate_errors(subject: str) -> Iterator[None]:
+    """Begin the message of a StorageError with `subject`, which says what is read and where it is."""
     try:
         yield
     except StorageError as error:
-        raise StorageError(f"{where}, which cannot be read from here: {error}") from error
+        raise StorageError(f"{subject}, which cannot be read from here: {error}") from error
 
 
-def volume_of(resource: Resource, path: str) -> str:
+def describe_volume(resource: Resource, path: str) -> str:
     """Describe the volume of the cluster that a path belongs to, and how to read it."""
     local = path.removeprefix("file://")
     volumes = [
@@ -88,12 +88,15 @@ def volume_of(resource: Resource, path: str) -> str:
     return f"the claim {claim.claim_name} (mounted at {volume.mount_path}): copy it from a pod that mounts this claim"
 
 
-def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
-    """Return path and content of a log in a run folder or a dataset: the latest, or an attempt's.
+def read_folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
+    """Read the log of an attempt from a run folder or a dataset.
 
     Args:
         folder: the run folder or dataset.
         attempt: number of the attempt, in the latest revision; None for the latest attempt.
+
+    Returns:
+        The log's path, and its content.
 
     Raises:
         UserError: the log does not exist, or the folder cannot be read.
@@ -105,9 +108,9 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     if not root.exists():
         raise missing_error(root)
     logs: dict[tuple[int, int], Location] = {}
-    for folder_location in (root.child(_LOGS), root.child(FOLDER, _LOGS)):
+    for folder_location in (root.child(_LOG_FOLDER), root.child(FOLDER, _LOG_FOLDER)):
         for entry in folder_location.files():
-            if match := _ATTEMPT.search(entry.relative_path):
+            if match := _ATTEMPT_PATTERN.search(entry.relative_path):
                 logs[int(match[1]), int(match[2])] = entry.location
     if not logs:
         raise UserError(f"{folder} contains no logs: only attempts on a cluster write them")
@@ -121,12 +124,12 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     return str(logs[key]), logs[key].read_bytes()
 
 
-def stored_policy(document: Raw, target: ClusterResource) -> str:
-    """Return the path of a training's best checkpoint, else of its latest one; for a recording, of its dataset.
+def policy_path(document: Raw, target: ClusterResource) -> str:
+    """Return the path of a resource's policy: a training's best (else latest) checkpoint, or a recording's dataset.
 
     Args:
         document: the resource with its status.
-        target: the resource's name.
+        target: name of the resource, for messages.
 
     Raises:
         UserError: the policy does not exist yet, or cannot be read from here; the message says how to get it.
@@ -141,12 +144,12 @@ def stored_policy(document: Raw, target: ClusterResource) -> str:
             f"{target} has no policy yet: its state is {status.get('state') or 'Unseen'}. "
             f"Run `hindcast status {target}` for the reason."
         )
-    with _reading(f"the policy of {target} is at {path}"):
+    with _locate_errors(f"the policy of {target} is at {path}"):
         location = resolve(path)
         if location.exists():
             return str(path)
     if location.is_local:
-        where = volume_of(validate_resource(document), path)
+        where = describe_volume(validate_resource(document), path)
         raise UserError(f"the policy of {target} is at {path} on {where}, then export the copy")
     raise UserError(
         f"the policy of {target} is no longer at {path}: the run is still in progress, or its folder was deleted"

@@ -1,4 +1,4 @@
-"""Renders the screen that explains a resource. Pure."""
+"""Renders the screen that explains a resource. Reads neither the cluster nor the clock."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -26,7 +26,7 @@ MAX_RUNS: Final = 5
 MAX_READY_PODS: Final = 4
 """Ready pods to list per pool."""
 SILENT_SECONDS: Final = 90
-"""Age of a report from which it is highlighted."""
+"""Seconds since the last progress report after which its age is highlighted."""
 
 _COLOURS: Final = {
     "Running": "green",
@@ -38,8 +38,8 @@ _COLOURS: Final = {
     "Suspended": "magenta",
     "Suspending": "magenta",
 }
-_WITH_PODS: Final = ("Starting", "Running", "Suspending")
-_METRICS: Final = {
+_STATES_WITH_PODS: Final = ("Starting", "Running", "Suspending")
+_METRIC_LABELS: Final = {
     "loss": "loss",
     "episodeReturnMean": "return",
     "estimatedReturn": "estimated return",
@@ -47,44 +47,47 @@ _METRICS: Final = {
     "timestepsPerSecond": "timesteps/s",
     "dataWaitShare": "waits for data",
 }
-_SCORES: Final = {"bestEpisodeReturnMean": "return", "bestEstimatedReturn": "estimated return"}
+_SCORE_LABELS: Final = {"bestEpisodeReturnMean": "return", "bestEstimatedReturn": "estimated return"}
 
 
-def views(explanation: Explanation, steps: list[NextStep]) -> Iterator[RenderableType]:
-    """Yield the parts of `hindcast status` from top to bottom."""
+def render_explanation(explanation: Explanation, steps: list[NextStep]) -> Iterator[RenderableType]:
+    """Yield the output of `hindcast status` from top to bottom."""
     yield Text.assemble((str(explanation), "bold"), ("  in ", "dim"), explanation.namespace)
-    yield _facts(explanation)
-    if any(pool.pods for pool in explanation.pools) or explanation.state in _WITH_PODS:
-        yield _pools(explanation.pools)
+    yield _facts_table(explanation)
+    if any(pool.pods for pool in explanation.pools) or explanation.state in _STATES_WITH_PODS:
+        yield _pool_table(explanation.pools)
     if explanation.runs:
-        yield _runs(explanation)
-    yield from _next(steps)
+        yield _attempt_table(explanation)
+    yield from _next_step_lines(steps)
 
 
-def screen(explanation: Explanation, steps: list[NextStep]) -> RenderableType:
-    return Group(*(Text(view) if isinstance(view, str) else view for view in views(explanation, steps)))
+def render_screen(explanation: Explanation, steps: list[NextStep]) -> RenderableType:
+    """Return the output of `hindcast status` as one renderable, for a live display."""
+    return Group(
+        *(Text(view) if isinstance(view, str) else view for view in render_explanation(explanation, steps))
+    )
 
 
 # -- the facts ------------------------------------------------------------------------------------------------
 
 
-def _facts(explanation: Explanation) -> RenderableType:
+def _facts_table(explanation: Explanation) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    why = explanation.message or (
+    message = explanation.message or (
         "The operator has not seen it yet." if explanation.state == UNSEEN else None
     )
     facts: Mapping[str, RenderableType | None] = {
-        "state": _state(explanation),
-        "why": Text(why) if why else None,
+        "state": _state_text(explanation),
+        "why": Text(message) if message else None,
         "note": Text("\n".join(explanation.notes), style="yellow") if explanation.notes else None,
-        "progress": _progress(explanation),
-        "metrics": _metrics(explanation.progress.get("metrics") or {}),
+        "progress": _progress_view(explanation),
+        "metrics": _metrics_text(explanation.progress.get("metrics") or {}),
         "verdict": Text(explanation.progress["verdict"]) if explanation.progress.get("verdict") else None,
-        "checkpoint": _checkpoint(explanation.checkpoint, explanation.now),
-        "output": _output(explanation.output),
-        "retries": _retries(explanation),
+        "checkpoint": _checkpoint_text(explanation.checkpoint, explanation.now),
+        "output": _output_text(explanation.output),
+        "retries": _retries_text(explanation),
     }
     for label, value in facts.items():
         if value is not None:
@@ -92,20 +95,20 @@ def _facts(explanation: Explanation) -> RenderableType:
     return Padding(table, (0, 0, 1, 2), expand=False)
 
 
-def _state(explanation: Explanation) -> Text:
+def _state_text(explanation: Explanation) -> Text:
     colour = _COLOURS.get(explanation.state, "cyan")
     text = Text.assemble((explanation.state, colour))
     if explanation.reason and explanation.reason != explanation.state:
         text.append(f" ({explanation.reason})", style="dim")
     if explanation.since is not None:
         text.append(
-            f" since {explanation.since:%Y-%m-%d %H:%M:%S} UTC, {age(explanation.since, explanation.now)}",
+            f" since {explanation.since:%Y-%m-%d %H:%M:%S} UTC, {format_span(explanation.since, explanation.now)}",
             style="dim",
         )
     return text
 
 
-def _progress(explanation: Explanation) -> RenderableType | None:
+def _progress_view(explanation: Explanation) -> RenderableType | None:
     progress = explanation.progress
     if not progress:
         return None
@@ -121,7 +124,8 @@ def _progress(explanation: Explanation) -> RenderableType | None:
     if update_time is not None and explanation.state in ("Running", "Suspending"):
         is_silent = (explanation.now - update_time).total_seconds() > SILENT_SECONDS
         text.append(
-            f"  reported {age(update_time, explanation.now)} ago", style="yellow" if is_silent else "dim"
+            f"  reported {format_span(update_time, explanation.now)} ago",
+            style="yellow" if is_silent else "dim",
         )
     if "percentage" not in progress or explanation.is_finished:
         return text
@@ -130,17 +134,17 @@ def _progress(explanation: Explanation) -> RenderableType | None:
     return bar
 
 
-def _metrics(metrics: Mapping[str, float]) -> Text | None:
-    known_names = [name for name in _METRICS if name in metrics]
-    other_names = [name for name in metrics if name not in _METRICS]
+def _metrics_text(metrics: Mapping[str, float]) -> Text | None:
+    known_names = [name for name in _METRIC_LABELS if name in metrics]
+    other_names = [name for name in metrics if name not in _METRIC_LABELS]
     texts = []
     for name in (*known_names, *other_names):
         format_value = formatting.as_percentage if name.endswith("Share") else formatting.count
-        texts.append(f"{_METRICS.get(name, name)} {format_value(metrics[name])}")
+        texts.append(f"{_METRIC_LABELS.get(name, name)} {format_value(metrics[name])}")
     return Text("  ".join(texts)) if texts else None
 
 
-def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
+def _checkpoint_text(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
     if not checkpoint:
         return None
     details = []
@@ -148,19 +152,19 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
         details.append(f"iteration {formatting.integer(checkpoint['iteration'])}")
     save_time = parse_optional_time(checkpoint.get("saveTime"))
     if save_time is not None:
-        details.append(f"{age(save_time, now)} old")
+        details.append(f"{format_span(save_time, now)} old")
     text = Text(str(checkpoint["path"]))
     if details:
         text.append(f" ({', '.join(details)})")
     if checkpoint.get("bestPath"):
         text.append(f"\nbest: {checkpoint['bestPath']}")
-        for name, what in _SCORES.items():
+        for name, label in _SCORE_LABELS.items():
             if name in checkpoint:
-                text.append(f" ({what} {formatting.significant(checkpoint[name])})")
+                text.append(f" ({label} {formatting.significant(checkpoint[name])})")
     return text
 
 
-def _output(output: Mapping[str, Any]) -> Text | None:
+def _output_text(output: Mapping[str, Any]) -> Text | None:
     if not output:
         return None
     counts = [
@@ -170,7 +174,7 @@ def _output(output: Mapping[str, Any]) -> Text | None:
     return Text(str(output["path"]) + (f" ({', '.join(counts)})" if counts else ""))
 
 
-def _retries(explanation: Explanation) -> Text | None:
+def _retries_text(explanation: Explanation) -> Text | None:
     if not explanation.runs:
         return None
     max_retries = explanation.retries_allowed
@@ -183,7 +187,7 @@ def _retries(explanation: Explanation) -> Text | None:
 # -- pools and pods -------------------------------------------------------------------------------------------
 
 
-def _pools(pools: tuple[PoolRow, ...]) -> RenderableType:
+def _pool_table(pools: tuple[PoolRow, ...]) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for title in ("pool", "pods", "each"):
         table.add_column(title, no_wrap=True)
@@ -191,17 +195,17 @@ def _pools(pools: tuple[PoolRow, ...]) -> RenderableType:
     lines: list[RenderableType] = []
     for pool in pools:
         colour = "green" if pool.is_complete else "yellow"
-        of = "" if pool.desired is None else f" of {pool.desired}"
-        count_text = Text(f"{pool.num_ready}{of} ready", style=colour)
-        table.add_row(pool.pool, count_text, _size(pool.size), pool.reasons.get("memory", ""))
-        lines += _pods(pool)
+        desired_text = "" if pool.desired is None else f" of {pool.desired}"
+        count_text = Text(f"{pool.num_ready}{desired_text} ready", style=colour)
+        table.add_row(pool.pool, count_text, _size_text(pool.size), pool.reasons.get("memory", ""))
+        lines += _pod_lines(pool)
     parts: list[RenderableType] = [table]
     if lines:
         parts += [Text(""), *lines]
     return Padding(Group(*parts), (0, 0, 1, 2))
 
 
-def _size(size: Mapping[str, Any]) -> str:
+def _size_text(size: Mapping[str, Any]) -> str:
     parts = []
     if "cpu" in size:
         parts.append(f"{size['cpu']:g} CPU")
@@ -212,19 +216,19 @@ def _size(size: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _pods(pool: PoolRow) -> Iterator[RenderableType]:
-    """Show all pods that are not ready, and the first of the others."""
+def _pod_lines(pool: PoolRow) -> Iterator[RenderableType]:
+    """Show every pod that is not ready or has a problem, and the first few ready ones."""
     ready_pods = [pod for pod in pool.pods if pod.ready and pod.problem is None]
-    # Hiding a single pod would replace its line by another.
+    # A single pod is not hidden: the line "and 1 more" would take as much space.
     hidden_pods = ready_pods[MAX_READY_PODS:] if len(ready_pods) > MAX_READY_PODS + 1 else []
     for pod in pool.pods:
         if pod not in hidden_pods:
-            yield _pod(pod)
+            yield _pod_line(pod)
     if hidden_pods:
         yield Text(f"and {len(hidden_pods)} more in {pool.pool}, all ready", style="dim")
 
 
-def _pod(pod: PodRow) -> RenderableType:
+def _pod_line(pod: PodRow) -> RenderableType:
     restarts = f", {formatting.plural(pod.restarts, 'restart')}" if pod.restarts else ""
     phase = pod.phase if pod.ready or pod.phase != "Running" else "Running, not ready"
     colour = "green" if pod.ready or pod.phase == "Succeeded" else "yellow"
@@ -238,7 +242,7 @@ def _pod(pod: PodRow) -> RenderableType:
 # -- attempts -------------------------------------------------------------------------------------------------
 
 
-def _runs(explanation: Explanation) -> RenderableType:
+def _attempt_table(explanation: Explanation) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("attempt", "outcome", "began", "took"):
         table.add_column(title, no_wrap=True)
@@ -249,9 +253,9 @@ def _runs(explanation: Explanation) -> RenderableType:
         table.add_row(
             f"r{run['revision']}-{run['attempt']}",
             Text(outcome or "in progress", style=_COLOURS.get(str(outcome), "cyan")),
-            "" if start is None else f"{age(start, explanation.now)} ago",
-            "" if start is None else age(start, end or explanation.now),
-            _why(run),
+            "" if start is None else f"{format_span(start, explanation.now)} ago",
+            "" if start is None else format_span(start, end or explanation.now),
+            _outcome_reason(run),
         )
     parts: list[RenderableType] = [table]
     num_older = len(explanation.runs) - MAX_RUNS
@@ -260,15 +264,15 @@ def _runs(explanation: Explanation) -> RenderableType:
     return Padding(Group(*parts), (0, 0, 1, 2))
 
 
-def _why(run: Mapping[str, Any]) -> str:
+def _outcome_reason(run: Mapping[str, Any]) -> str:
     reason, message = run.get("reason"), run.get("message")
     if reason in (None, run.get("outcome")):
         return str(message or "")
     return f"{reason}: {message}" if message else str(reason)
 
 
-def _next(steps: list[NextStep]) -> Iterator[RenderableType]:
-    """Show next steps; commands are on separate, unwrapped lines, ready to copy."""
+def _next_step_lines(steps: list[NextStep]) -> Iterator[RenderableType]:
+    """Show next steps; each command is on its own line, unwrapped, so that it can be copied."""
     for index, step in enumerate(steps):
         label = "  next  " if index == 0 else " " * 8
         if step.text:
@@ -279,12 +283,12 @@ def _next(steps: list[NextStep]) -> Iterator[RenderableType]:
             yield f"{' ' * 8 if step.text else label}{step.command}"
 
 
-def age(start: datetime, end: datetime) -> str:
+def format_span(start: datetime, end: datetime) -> str:
     """Format a time span in its two largest units: `12 s`, `2 min 4 s`, `3 h 12 min`, `2 d 3 h`."""
     seconds = max(round((end - start).total_seconds()), 0)
     if seconds < 60:
         return f"{seconds} s"
     if seconds < 86400:
         return formatting.duration(seconds)
-    days, rest = divmod(seconds, 86400)
-    return f"{days} d {rest // 3600} h"
+    days, remaining_seconds = divmod(seconds, 86400)
+    return f"{days} d {remaining_seconds // 3600} h"

@@ -27,28 +27,36 @@ class ClusterResource:
         return f"{self.kind}/{self.name}"
 
 
-def _words() -> dict[str, tuple[str, str]]:
-    """Return every word for a kind, in lower case -> (kind, plural)."""
-    words = {}
+def _kinds_by_alias() -> dict[str, tuple[str, str]]:
+    """Return (kind, plural) for each name of a kind, in lower case: singular, plural, short, with the API group."""
+    kinds_by_alias = {}
     for model, (plural, short) in KINDS.items():
         kind = model.__name__
         singular = kind.lower()
-        plain = singular.removeprefix("offline")
-        for word in (singular, plural, short, plain, f"{plain}s", f"{plural}.{GROUP}", f"{singular}.{GROUP}"):
-            words[word] = (kind, plural)
-    return words
+        short_kind = singular.removeprefix("offline")
+        for alias in (
+            singular,
+            plural,
+            short,
+            short_kind,
+            f"{short_kind}s",
+            f"{plural}.{GROUP}",
+            f"{singular}.{GROUP}",
+        ):
+            kinds_by_alias[alias] = (kind, plural)
+    return kinds_by_alias
 
 
-WORDS: Final = _words()
+KINDS_BY_ALIAS: Final = _kinds_by_alias()
 
 
 def is_target(text: str) -> bool:
-    """Return whether a text starts with a kind, unlike paths."""
-    return text.partition("/")[0].lower() in WORDS
+    """Return True if a text begins with a kind, as in `training/clone`, and is therefore not taken as a path."""
+    return text.partition("/")[0].lower() in KINDS_BY_ALIAS
 
 
 def parse_target(text: str) -> ClusterResource:
-    """Parse the resource that a text names.
+    """Parse `KIND/NAME`.
 
     Raises:
         SpecError: the text has no known kind, or no name.
@@ -56,9 +64,9 @@ def parse_target(text: str) -> ClusterResource:
     kind, _, name = text.partition("/")
     if not is_target(text):
         kinds = " or ".join(f"{model.__name__.lower().removeprefix('offline')}/NAME" for model in KINDS)
-        hint = similar(kind, [word for word in WORDS if "." not in word])
+        hint = similar(kind, [alias for alias in KINDS_BY_ALIAS if "." not in alias])
         raise SpecError(f"{text} does not name a resource: expected {kinds}{hint}")
     if not name or "/" in name:
         raise SpecError(f"{text} does not name a resource: expected {kind}/NAME")
-    kind_name, plural = WORDS[kind.lower()]
+    kind_name, plural = KINDS_BY_ALIAS[kind.lower()]
     return ClusterResource(kind_name, plural, name)

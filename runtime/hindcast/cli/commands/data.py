@@ -1,4 +1,4 @@
-"""`hindcast convert` and `hindcast data …`: create datasets from others."""
+"""`hindcast convert` and `hindcast data …`: create datasets from existing ones."""
 
 from typing import Annotated, Literal
 
@@ -30,9 +30,9 @@ def convert(
     """
     from hindcast.datasets.curate.operations import convert_data
 
-    target = write.target(destination)
+    target = write.make_target(destination)
     with show_progress(screen, "convert") as hooks:
-        result = convert_data(read.reading(sources), target, hooks)
+        result = convert_data(read.make_reading(sources), target, hooks)
     show_written(screen, sources, result)
 
 
@@ -54,8 +54,8 @@ def merge(
     """Merge several datasets into one. Identical episodes with the same id count once."""
     from hindcast.datasets.curate.operations import merge_data
 
-    target = write.target(destination)
-    readings = [read.reading([source]) for source in sources]
+    target = write.make_target(destination)
+    readings = [read.make_reading([source]) for source in sources]
     with show_progress(screen, "data merge") as hooks:
         result = merge_data(readings, target, on_conflict, hooks)
     show_written(screen, sources, result)
@@ -64,8 +64,12 @@ def merge(
 @command
 def split(
     source: Source,
-    rest: Annotated[str, typer.Argument(metavar="DST_A", help="Folder for the rest: the training data.")],
-    share: Annotated[str, typer.Argument(metavar="DST_B", help="Folder for the validation data.")],
+    training_folder: Annotated[
+        str, typer.Argument(metavar="DST_A", help="Folder for the other episodes: the training data.")
+    ],
+    validation_folder: Annotated[
+        str, typer.Argument(metavar="DST_B", help="Folder for the validation data.")
+    ],
     *,
     read: ReadFlags,
     write: WriteFlags,
@@ -79,9 +83,11 @@ def split(
     """
     from hindcast.datasets.curate.operations import split_data
 
-    targets = write.target(rest), write.target(share)
+    targets = write.make_target(training_folder), write.make_target(validation_folder)
     with show_progress(screen, "data split") as hooks:
-        results = split_data(read.reading([source]), *targets, fraction=validation, seed=seed, hooks=hooks)
+        results = split_data(
+            read.make_reading([source]), *targets, fraction=validation, seed=seed, hooks=hooks
+        )
     show_written(screen, [source], *results)
 
 
@@ -105,18 +111,18 @@ def filter_(
     top: Annotated[
         float | None,
         typer.Option(
-            help="Share of these episodes to keep: those with the highest return. Of equal returns, the earlier "
-            "episode is kept."
+            help="Share of the episodes that satisfy --where to keep: those with the highest returns. Of equal "
+            "returns, the earlier episode is kept."
         ),
     ] = None,
 ) -> None:
     """Keep the episodes selected by --where and --top; --rows selects timesteps within them."""
     from hindcast.datasets.curate.operations import convert_data
 
-    target = write.target(destination)
+    target = write.make_target(destination)
     with show_progress(screen, "data filter") as hooks:
         result = convert_data(
-            read.reading([source]), target, hooks, lambda dataset: dataset.filter(*where or (), top=top)
+            read.make_reading([source]), target, hooks, lambda dataset: dataset.filter(*where or (), top=top)
         )
     show_written(screen, [source], result)
 
@@ -139,10 +145,10 @@ def sample(
     """Draw episodes at random, without replacement."""
     from hindcast.datasets.curate.operations import convert_data
 
-    target = write.target(destination)
+    target = write.make_target(destination)
     with show_progress(screen, "data sample") as hooks:
         result = convert_data(
-            read.reading([source]),
+            read.make_reading([source]),
             target,
             hooks,
             lambda dataset: dataset.sample(episodes, timesteps=timesteps, fraction=fraction, seed=seed),

@@ -83,10 +83,10 @@ def evaluate(
 ) -> None:
     """Play episodes with a checkpoint's policy and report their returns.
 
-    With --data, recorded episodes evaluate the policy instead, and compare it with the policy that recorded them.
+    With --data, evaluate it on recorded episodes instead, and compare it with the policy that recorded them.
     """
     if recorded.data is None and not recorded.set_aside:
-        _refuse_without_data(recorded)
+        _refuse_recorded_flags(recorded)
         settings = (episodes or 10, seed, explore, reference_returns)
         _evaluate_in_environment(screen, checkpoint, env, module_class, settings)
         return
@@ -99,7 +99,8 @@ def evaluate(
     _evaluate_offline(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
 
 
-def _refuse_without_data(recorded: RecordedFlags) -> None:
+def _refuse_recorded_flags(recorded: RecordedFlags) -> None:
+    """Raise SpecError if any option for recorded episodes is set, because the episodes are played."""
     options = [name for name, value in asdict(recorded).items() if value not in (None, False)]
     if options:
         raise SpecError(
@@ -146,20 +147,20 @@ def _evaluate_in_environment(
         "lengths": result.report.lengths,
     }
     low, high = map(formatting.significant, summary["episode_return_interval"])
-    texts = {
+    formatted = {
         name: formatting.significant(value)
         for name, value in summary.items()
         if name != "episode_return_interval"
     }
-    score = "" if reference is None else f", normalised score {texts['normalised_score']}"
-    screen.result(
+    score = "" if reference is None else f", normalised score {formatted['normalised_score']}"
+    screen.show_result(
         document,
         f"{result.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}: "
-        f"return {texts['episode_return_mean']} ± {texts['episode_return_std']} "
-        f"(min {texts['episode_return_min']}, max {texts['episode_return_max']}), "
-        f"mean length {texts['episode_len_mean']}\n"
-        f"90 % confidence interval of the mean {low} to {high}, median {texts['episode_return_median']}, "
-        f"interquartile mean {texts['episode_return_iqm']}{score}\n"
+        f"return {formatted['episode_return_mean']} ± {formatted['episode_return_std']} "
+        f"(min {formatted['episode_return_min']}, max {formatted['episode_return_max']}), "
+        f"mean length {formatted['episode_len_mean']}\n"
+        f"90 % confidence interval of the mean {low} to {high}, median {formatted['episode_return_median']}, "
+        f"interquartile mean {formatted['episode_return_iqm']}{score}\n"
         f"checkpoint: {result.policy}",
     )
 
@@ -171,18 +172,21 @@ def _evaluate_offline(
     recorded: RecordedFlags,
     settings: tuple[int | None, int, bool],
 ) -> None:
-    from hindcast.cli.offline_view import views
+    from hindcast.cli.offline_view import render_report
     from hindcast.cli.progress import progress_bar
-    from hindcast.evaluate.fitted_q import Fit
+    from hindcast.evaluate.fitted_q import FittedQOptions
     from hindcast.evaluate.offline import OfflineOptions
     from hindcast.run.checkpoint_evaluation import SET_ASIDE, evaluate_checkpoint_offline
     from hindcast.run.final_evaluation import load_set_aside
 
     episodes, seed, explore = settings
     data: Sequence[str] = recorded.data or (SET_ASIDE,)
-    updates = Fit.updates if recorded.model_updates is None else recorded.model_updates
+    updates = FittedQOptions.updates if recorded.model_updates is None else recorded.model_updates
     options = OfflineOptions(
-        explore=explore, clip=recorded.clip, seed=seed, fit=Fit(updates=updates) if updates else None
+        explore=explore,
+        clip=recorded.clip,
+        seed=seed,
+        fit=FittedQOptions(updates=updates) if updates else None,
     )
     with progress_bar(screen, "evaluating the policy") as hooks:
         result = evaluate_checkpoint_offline(
@@ -202,6 +206,6 @@ def _evaluate_offline(
         "gamma": result.gamma,
         **result.report.to_json(),
     }
-    screen.result(
-        document, *views(result.report, ", ".join(data), result.gamma), f"checkpoint: {result.policy}"
+    screen.show_result(
+        document, *render_report(result.report, ", ".join(data), result.gamma), f"checkpoint: {result.policy}"
     )

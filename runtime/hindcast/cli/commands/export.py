@@ -20,7 +20,7 @@ def export(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to write; a path or a URI.")],
     *,
     screen: Screen,
-    form: Annotated[
+    export_format: Annotated[
         Literal["onnx", "torch", "safetensors"],
         typer.Option(
             "--format",
@@ -44,16 +44,16 @@ def export(
 
     if is_target(checkpoint):
         from hindcast.cli.cluster.access import connect
-        from hindcast.cli.cluster.run_storage import stored_policy
+        from hindcast.cli.cluster.run_storage import policy_path
 
         target = parse_target(checkpoint)
-        checkpoint = stored_policy(connect(namespace, kube_context).resource(target), target)
+        checkpoint = policy_path(connect(namespace, kube_context).read_resource(target), target)
     elif namespace is not None or kube_context is not None:
         raise SpecError(
             f"--namespace and --context apply only to training/NAME on a cluster; {checkpoint} is a path."
         )
-    result = export_policy(checkpoint, folder, form, module_class)
-    check = "copied: the policy's own weights and JSON files"
+    result = export_policy(checkpoint, folder, export_format, module_class)
+    check_text = "copied: the policy's own weights and JSON files"
     if result.max_difference is not None:
         steps = formatting.plural(result.num_steps, "random step")
         actions = (
@@ -61,11 +61,11 @@ def export(
             if result.max_difference
             else "the actions equal"
         )
-        check = f"checked: {actions} the original's in {steps}"
+        check_text = f"checked: {actions} the original's in {steps}"
     document = {
         "checkpoint": result.policy,
         "files": result.files,
         "difference": result.max_difference,
         "steps": result.num_steps,
     }
-    screen.result(document, *result.files, check)
+    screen.show_result(document, *result.files, check_text)

@@ -24,7 +24,7 @@ def inspect(
     timesteps: Annotated[
         int, typer.Option(min=1, help="Approximate number of timesteps to read, spread over the dataset.")
     ] = 1_000_000,
-    full: Annotated[
+    read_all: Annotated[
         bool, typer.Option("--full", help="Read everything, and verify checksums of recordings.")
     ] = False,
     strict: Annotated[
@@ -41,37 +41,48 @@ def inspect(
 
     Data that are not complete, ordered episodes are prepared first, as for a training.
     """
-    from hindcast.cli.dataset_view import views
+    from hindcast.cli.dataset_view import render_summary
     from hindcast.cli.progress import progress_bar
     from hindcast.datasets.inspection.inspecting import inspect_data
 
     name = ", ".join(dataset)
     with progress_bar(screen, "inspecting the data") as hooks:
-        limit = None if full else timesteps
-        summary = inspect_data(read.reading(dataset), sample_limit=limit, hooks=hooks)
+        limit = None if read_all else timesteps
+        summary = inspect_data(read.make_reading(dataset), sample_limit=limit, hooks=hooks)
     if html is not None:
         from hindcast.report.writing import write_dataset_page
 
         screen.note(f"page: {write_dataset_page(str(html), dataset, summary)}")
-    failure = _problem_failure(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
+    failure = _problem_failure(
+        name, summary, is_strict=strict or strict_warnings, include_warnings=strict_warnings
+    )
     document = {"dataset": name, **summary.to_json()}
     if failure is not None:
         document["error"] = failure_document(failure, str(failure), failure.exit_code)
-    screen.result(document, *views(name, summary))
+    screen.show_result(document, *render_summary(name, summary))
     if failure is not None:
         raise typer.Exit(report_failure(failure, "inspect", screen.without_json()))
 
 
-def _problem_failure(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "DataError | None":
-    """Return the error for problems that make the command fail, or None."""
+def _problem_failure(
+    name: str, summary: "Summary", *, is_strict: bool, include_warnings: bool
+) -> "DataError | None":
+    """Return the error if the data's problems make the command fail, else None.
+
+    Args:
+        name: name of the data.
+        summary: summary of the data. Data without episodes always fail.
+        is_strict: fail also if there are episodes.
+        include_warnings: count warnings as well as errors.
+    """
     from hindcast import formatting
     from hindcast.errors import DataError
 
-    severities = ("error", "warning") if warnings else ("error",)
+    severities = ("error", "warning") if include_warnings else ("error",)
     problems = [problem for problem in summary.problems if problem.severity in severities]
     if not problems and not summary.episodes:
         return DataError(f"{name} contains no episodes: record some first")
-    if not problems or (summary.episodes and not strict):
+    if not problems or (summary.episodes and not is_strict):
         return None
     counts = [
         formatting.plural(count, severity)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hindcast.cli.cluster.access import Cluster
     from hindcast.cli.cluster.target import ClusterResource
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 TARGET_HELP = "For example training/clone or recording/data; or a run folder or dataset."
 
@@ -35,7 +35,7 @@ def logs(
     if is_target(resource):
         from hindcast.cli.cluster.access import connect
 
-        _write(
+        _print_lines(
             _read_resource_log(
                 connect(namespace, kube_context), parse_target(resource), attempt, follow, screen
             ),
@@ -44,29 +44,29 @@ def logs(
         return
     _check_folder(resource)
 
-    from hindcast.cli.cluster.run_storage import folder_log
+    from hindcast.cli.cluster.run_storage import read_folder_log
 
-    path, log = folder_log(resource, attempt)
+    path, log = read_folder_log(resource, attempt)
     screen.note(path)
-    _write([log], screen)
+    _print_lines([log], screen)
 
 
 def _read_resource_log(
     cluster: "Cluster", target: "ClusterResource", attempt: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
-    from hindcast.cli.cluster.live_log import live_log, runs_of
-    from hindcast.cli.cluster.run_storage import stored_log
+    from hindcast.cli.cluster.live_log import open_live_log, runs_of
+    from hindcast.cli.cluster.run_storage import read_stored_log
     from hindcast.errors import UserError
 
-    document = cluster.resource(target)
+    document = cluster.read_resource(target)
     run = _choose_attempt(target, document, runs_of(document), attempt)
-    chunks = live_log(cluster, target, run, follow, screen.note)
+    chunks = open_live_log(cluster, target, run, follow, screen.note)
     if chunks is not None:
         return chunks
     if run.get("outcome") is None and not follow:
         message = document["status"].get("message") or "its pods do not exist yet"
         raise UserError(f"attempt {run['attempt']} of {target} has no log yet: {message}")
-    return [stored_log(_resource_at_attempt(document, run), str(run["rayJobName"]))]
+    return [read_stored_log(_resource_at_attempt(document, run), str(run["rayJobName"]))]
 
 
 def _choose_attempt(
@@ -75,13 +75,13 @@ def _choose_attempt(
     runs: Sequence[Mapping[str, Any]],
     attempt: int | None,
 ) -> Mapping[str, Any]:
-    """Return the attempt with this number, or the latest one, of the latest revision that has attempts."""
+    """Return an attempt of the latest revision that has attempts: the one with this number; the latest for None."""
     from hindcast.errors import UserError
 
     if not runs:
         status = document.get("status") or {}
-        why = status.get("message") or "the operator has not seen it yet"
-        raise UserError(f"{target} has no attempts yet: {why}")
+        reason = status.get("message") or "the operator has not seen it yet"
+        raise UserError(f"{target} has no attempts yet: {reason}")
     revision_runs = [run for run in runs if run["revision"] == runs[0]["revision"]]
     attempt_run = next((run for run in revision_runs if attempt in (None, run["attempt"])), None)
     if attempt_run is None:
@@ -105,34 +105,34 @@ def _resource_at_attempt(document: Mapping[str, Any], run: Mapping[str, Any]) ->
 
 
 def _check_folder(text: str) -> None:
-    """Refuse a text that is neither KIND/NAME nor an existing path, with the nearest kind."""
+    """Raise SpecError, with the nearest kind, if a text is neither a URI nor an existing path."""
     from pathlib import Path
 
     from hindcast.cli.cluster.target import parse_target
 
-    if "://" not in text and not Path(text).exists():  # a URI needs the runtime extra to be checked
+    if "://" not in text and not Path(text).exists():  # checking a URI requires the runtime extra
         parse_target(text)
 
 
-def _write(chunks: Iterable[bytes], screen: Screen) -> None:
-    """Print line by line, with --json a document per line; without a terminal, remove colours."""
-    plain = screen.flags.json or not screen.out.is_terminal
-    for line in _lines(chunks):
-        text = _COLOURS.sub("", line) if plain else line
+def _print_lines(chunks: Iterable[bytes], screen: Screen) -> None:
+    """Print line by line, with --json one document per line; without a terminal, without colours."""
+    should_strip_colours = screen.flags.json or not screen.out.is_terminal
+    for line in _split_lines(chunks):
+        text = _COLOUR_CODES.sub("", line) if should_strip_colours else line
         if screen.flags.json:
-            screen.json_line({"line": text.removesuffix("\n")})
+            screen.print_json({"line": text.removesuffix("\n")})
             continue
         screen.out.file.write(text)
         screen.out.file.flush()
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Yield lines with their line ends; the last line may have none."""
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield lines including their line ends, which the last line may lack."""
     import codecs
 
-    rest = ""  # a chunk may end within a line, and within a character
+    incomplete_line = ""  # a chunk may end within a line, and within a character
     for text in codecs.iterdecode(chunks, "utf-8", errors="replace"):
-        complete, newline, rest = (rest + text).rpartition("\n")
-        yield from (complete + newline).splitlines(keepends=True)
-    if rest:
-        yield rest
+        complete_lines, newline, incomplete_line = (incomplete_line + text).rpartition("\n")
+        yield from (complete_lines + newline).splitlines(keepends=True)
+    if incomplete_line:
+        yield incomplete_line

@@ -41,7 +41,7 @@ def plan(
     for name, content in plans.items():
         trees.append(Tree(f"[bold]{name}", guide_style="dim"))
         _add_branches(trees[-1], content)
-    screen.result({"plans": plans}, *trees)
+    screen.show_result({"plans": plans}, *trees)
 
 
 def _add_branches(tree: "Tree", content: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ def _add_branches(tree: "Tree", content: Mapping[str, Any]) -> None:
             for index, entry in enumerate(value):
                 _add_branches(branch.add(f"[dim]{index}"), entry)
         else:
-            tree.add(f"{_label(key)}: [cyan]{_text(key, value)}")
+            tree.add(f"{_label(key)}: [cyan]{_format_value(key, value)}")
 
 
 def _label(key: str) -> str:
@@ -61,7 +61,7 @@ def _label(key: str) -> str:
     return re.sub(r"(?<=[a-z])[A-Z]", lambda match: f" {match[0].lower()}", key)
 
 
-def _text(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     from rich.markup import escape
 
     from hindcast import formatting

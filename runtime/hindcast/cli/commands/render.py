@@ -33,14 +33,14 @@ def render(
     """Print all manifests that the operator would create for the first attempt of each resource."""
     from hindcast.api import load_resources
 
-    # Read before the operator is imported: resources are checked without its extra.
+    # Read before importing the operator, whose extra is not needed to check resources.
     entries = load_resources(files)
 
     from hindcast_operator.defaults import Defaults, load_defaults
     from hindcast_operator.manifests.build import render as manifests_of
 
     platform = Defaults() if defaults is None else load_defaults(defaults)
-    _refuse(entries, platform)
+    _refuse_unsupported(entries, platform)
     attempts = manifests_of([entry.resource for entry in entries], platform, namespace)
     for attempt in attempts:
         for reference in attempt.unknown_references:
@@ -48,18 +48,21 @@ def render(
                 f"{_title(attempt)} refers to {reference}, which is not in any of the files: its outputs are unknown"
             )
     if screen.flags.json:
-        screen.json_line({"resources": [attempt.to_json() for attempt in attempts]})
+        screen.print_json({"resources": [attempt.to_json() for attempt in attempts]})
         return
     # Not printed by rich, which replaces `:key:` in a value by an emoji.
-    screen.out.file.write("".join(_text(attempt, comments=not screen.flags.quiet) for attempt in attempts))
+    screen.out.file.write(
+        "".join(_yaml_text(attempt, comments=not screen.flags.quiet) for attempt in attempts)
+    )
 
 
-def _refuse(entries: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
+def _refuse_unsupported(entries: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
+    """Raise SpecError, with file and line, for resources that the operator would refuse with these defaults."""
     from hindcast.errors import SpecError
     from hindcast_operator.manifests import effective_resource, find_refusals
 
     problems = [
-        f"{entry.at(*_steps(sentence))}: {sentence}"
+        f"{entry.at(*_field_steps(sentence))}: {sentence}"
         for entry in entries
         for sentence in find_refusals(effective_resource(entry.resource, defaults), defaults)
     ]
@@ -67,19 +70,19 @@ def _refuse(entries: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
         raise SpecError("\n".join(problems))
 
 
-def _steps(sentence: str) -> list[str | int]:
+def _field_steps(sentence: str) -> list[str | int]:
     """Return the field at the start of a sentence: `spec.input[0].path` gives spec, input, 0, path."""
     steps = re.findall(r"[^.\[\]]+", sentence.split(" ", 1)[0])
     return [int(step) if step.isdigit() else step for step in steps]
 
 
-def _text(attempt: "RenderedAttempt", comments: bool) -> str:
+def _yaml_text(attempt: "RenderedAttempt", comments: bool) -> str:
     from hindcast_operator.manifests.yaml_text import yaml_documents
 
-    return (_comments(attempt) if comments else "") + yaml_documents(attempt.manifests)
+    return (_comment_lines(attempt) if comments else "") + yaml_documents(attempt.manifests)
 
 
-def _comments(attempt: "RenderedAttempt") -> str:
+def _comment_lines(attempt: "RenderedAttempt") -> str:
     pools: dict[str, Any] = attempt.sizes.to_status()["pools"]
     lines = [f"# {_title(attempt)}, attempt 1 of revision {attempt.resource.spec.revision}"]
     for pool, fields in pools.items():

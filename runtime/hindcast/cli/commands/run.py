@@ -1,4 +1,4 @@
-"""`hindcast run FILE…` and `hindcast demo`: run resources on this machine, from YAML files or the packaged one."""
+"""`hindcast run FILE…` and `hindcast demo`: run the resources of YAML files on this machine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -32,17 +32,17 @@ def finish_run(files: list[Path], screen: Screen) -> None:
     # Read before the imports below, so that a mistake in a file shows without waiting for torch.
     entries = load_resources(files)
 
-    from hindcast.cli.progress import reporting
+    from hindcast.cli.progress import open_reporter
     from hindcast.run.execute import execute
 
-    with reporting(screen) as reporter:
+    with open_reporter(screen) as reporter:
         outcomes = execute(entries, reporter)
     if any(outcome.state == "Interrupted" for outcome in outcomes):
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def write_yaml(file: Path, text: str, option: str) -> None:
-    """Write a resource file that is about to be run; `option` is the command-line option that sets its folder."""
+    """Write a resource file that is about to be run; errors name `option`, which sets the file's folder."""
     from hindcast.errors import StorageError
 
     try:

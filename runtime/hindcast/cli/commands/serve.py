@@ -10,8 +10,8 @@ from hindcast.cli.command import Checkpoint, ModuleClass, command
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
-_SWITCH_INTERVAL_S: Final = 0.0002
-"""Seconds between switches of threads."""
+_SWITCH_INTERVAL_SECONDS: Final = 0.0002
+"""Time for which a thread runs before Python lets another one run."""
 
 
 @command
@@ -42,17 +42,17 @@ def serve(
     from hindcast.serve.http_server import HttpServer
     from hindcast.serve.policy_server import PolicyServer
 
-    token = _token(token_file)
+    token = _read_token(token_file)
     # Python switches threads every 5 ms by default; answers on other connections would wait that long.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     policy, _ = load_policy(checkpoint, module_class)
     with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
         address = f"http://{http.host}:{http.port}"
-        screen.result({"address": address, "log": log}, f"serving at {address}, logging to {log}")
-        _wait()
+        screen.show_result({"address": address, "log": log}, f"serving at {address}, logging to {log}")
+        _wait_for_signal()
 
 
-def _token(file: Path) -> str:
+def _read_token(file: Path) -> str:
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -63,12 +63,12 @@ def _token(file: Path) -> str:
     return lines[0].strip()
 
 
-def _wait() -> None:
+def _wait_for_signal() -> None:
     """Wait until the process is asked to stop."""
     import signal
     import threading
 
     stop_requested = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop_requested.set())
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: stop_requested.set())
     stop_requested.wait()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hindcast.cli.cluster.next_step import NextStep
     from hindcast.cli.cluster.target import ClusterResource
 
-INTERVAL_SECONDS = 2.0
+POLL_INTERVAL_SECONDS = 2.0
 
 TARGET_HELP = "For example training/clone, recording/data, otr/clone or OfflineTraining/clone."
 
@@ -39,7 +39,7 @@ def status(
     if not watch:
         _show(_read_explanation(cluster, target, screen), cluster, screen)
     elif screen.flags.json or not screen.out.is_terminal:
-        _follow(cluster, target, screen)
+        _print_changes(cluster, target, screen)
     else:
         _show_live(cluster, target, screen)
 
@@ -48,11 +48,11 @@ def _read_explanation(cluster: "Cluster", target: "ClusterResource", screen: Scr
     from datetime import UTC, datetime
 
     from hindcast.cli.cluster.access import Forbidden
-    from hindcast.cli.cluster.explain import explain, selector
+    from hindcast.cli.cluster.explain import explain, label_selector
 
-    document = cluster.resource(target)
+    document = cluster.read_resource(target)
     try:
-        pods = cluster.pods(selector(target.kind, target.name))
+        pods = cluster.list_pods(label_selector(target.kind, target.name))
     except Forbidden as error:  # a user may be allowed to read resources but not pods
         screen.note(f"pods cannot be shown: {error}")
         pods = []
@@ -70,19 +70,19 @@ def _poll_explanations(
         yield explanation
         if explanation.is_finished:
             return
-        sleep(INTERVAL_SECONDS)
+        sleep(POLL_INTERVAL_SECONDS)
 
 
 def _show(explanation: "Explanation", cluster: "Cluster", screen: Screen) -> None:
     from hindcast.cli.cluster.next_step import next_steps
-    from hindcast.cli.cluster.status_view import views
+    from hindcast.cli.cluster.status_view import render_explanation
 
     steps = next_steps(explanation, cluster.context)
-    screen.result(to_json(explanation, steps), *views(explanation, steps))
+    screen.show_result(to_json(explanation, steps), *render_explanation(explanation, steps))
 
 
 def to_json(explanation: "Explanation", steps: Sequence["NextStep"]) -> dict[str, Any]:
-    """Return the document that `--json` prints; unknown values are null."""
+    """Return an explanation as the document that `--json` prints; unknown values are None."""
     return {
         "kind": explanation.kind,
         "name": explanation.name,
@@ -103,8 +103,8 @@ def to_json(explanation: "Explanation", steps: Sequence["NextStep"]) -> dict[str
     }
 
 
-def _follow(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> None:
-    """Print to a pipe or a file whenever something has changed."""
+def _print_changes(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> None:
+    """Print the explanation to a pipe or a file whenever it has changed."""
     previous = None
     for explanation in _poll_explanations(cluster, target, screen):
         if explanation != previous:
@@ -116,9 +116,9 @@ def _show_live(cluster: "Cluster", target: "ClusterResource", screen: Screen) ->
     from rich.live import Live
 
     from hindcast.cli.cluster.next_step import next_steps
-    from hindcast.cli.cluster.status_view import screen as render_screen
+    from hindcast.cli.cluster.status_view import render_screen
 
-    # By default rich cuts what is higher than the terminal.
+    # By default rich cuts off what does not fit on the terminal.
     with Live(console=screen.out, auto_refresh=False, vertical_overflow="visible") as live:
         for explanation in _poll_explanations(cluster, target, screen):
             live.update(render_screen(explanation, next_steps(explanation, cluster.context)), refresh=True)

@@ -43,8 +43,8 @@ def train(
     from hindcast.report.text import resource_yaml
     from hindcast.rllib.train_2019 import make_config, make_stop
 
-    algorithm_config = make_config(run, env, _mapping("--config", config))
-    resource = algorithm_config.to_resource(experiment_name, stop=make_stop(_mapping("--stop", stop)))
+    algorithm_config = make_config(run, env, _parse_mapping("--config", config))
+    resource = algorithm_config.to_resource(experiment_name, stop=make_stop(_parse_mapping("--stop", stop)))
     checkpoint_fields = {"every": checkpoint_freq, "keep": keep_checkpoints_num, "path": str(local_dir)}
     resource = _with_checkpoints(
         resource, {name: value for name, value in checkpoint_fields.items() if value is not None}
@@ -53,7 +53,7 @@ def train(
         screen.note(line)
     text = resource_yaml(resource)
     if dry_run:
-        screen.result(document_of(resource), text.rstrip())
+        screen.show_result(document_of(resource), text.rstrip())
         return
     file = local_dir / f"{resource.metadata.name}.yaml"
     write_yaml(file, text, "--local-dir")
@@ -61,7 +61,7 @@ def train(
     finish_run([file], screen)
 
 
-def _mapping(option: str, text: str) -> Mapping[str, Any]:
+def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
     from hindcast.api.documents import documents_of
     from hindcast.api.sentences import sentence
     from hindcast.errors import SpecError

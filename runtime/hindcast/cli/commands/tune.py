@@ -44,7 +44,7 @@ def tune(
         float | None,
         typer.Option(
             min=0,
-            help="Share of the episodes that no trial sees, to evaluate the winner once more; 0 for none. "
+            help="Share of the episodes that no trial sees, on which the winner is evaluated again; 0 for none. "
             "Default: evaluation.offline.setAside, or 0.1.",
         ),
     ] = None,
@@ -63,17 +63,17 @@ def tune(
 
     Run the command again to resume: finished trials are not repeated.
     """
-    from hindcast.cli.progress import reporting
+    from hindcast.cli.progress import open_reporter
     from hindcast.errors import SpecError
     from hindcast.search import retrain as train_again
     from hindcast.search import search
     from hindcast.search import take as copy_checkpoint
-    from hindcast.search.space import parse_over
+    from hindcast.search.space import parse_search_space
 
-    with reporting(screen) as reporter:
+    with open_reporter(screen) as reporter:
         result = search(
             file,
-            parse_over(over),
+            parse_search_space(over),
             output=output,
             trials=trials,
             seeds=seeds,
@@ -89,11 +89,11 @@ def tune(
         document["taken"] = copy_checkpoint(result, take)
         lines.append(f"checkpoint: {take}")
     if retrain is not None:
-        with reporting(screen) as reporter:
+        with open_reporter(screen) as reporter:
             outcome = train_again(result, retrain, reporter)
         document["retrained"] = outcome.folder
         lines.append(f"retrained on all episodes: {outcome.folder}")
-    screen.result(document, _table(result), *lines)
+    screen.show_result(document, _table(result), *lines)
 
 
 def _table(search: "Search") -> "Table":
@@ -113,7 +113,7 @@ def _table(search: "Search") -> "Table":
 
 def _row(trial: "Trial") -> list[str]:
     from hindcast.formatting import significant
-    from hindcast.search.results import with_interval
+    from hindcast.search.results import format_with_interval
     from hindcast.search.space import yaml_value
 
     errors = [run.error for run in trial.runs if run.error is not None]
@@ -125,7 +125,7 @@ def _row(trial: "Trial") -> list[str]:
     return [
         str(trial.number),
         *map(yaml_value, trial.setting.values()),
-        with_interval(trial.value, None),
+        format_with_interval(trial.value, None),
         spread,
         *(errors or [verdict or ""])[:1],
     ]

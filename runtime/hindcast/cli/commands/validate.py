@@ -31,4 +31,4 @@ def validate(
         f"{resource['file']}:{resource['line']}: {resource['kind']}/{resource['name']} is valid"
         for resource in resources
     ]
-    screen.result({"resources": resources}, "\n".join(lines))
+    screen.show_result({"resources": resources}, "\n".join(lines))

@@ -13,4 +13,4 @@ def version(screen: Screen) -> None:
 
     versions = {"hindcast": __version__, "python": platform.python_version(), **package_versions()}
     lines = [f"{name} {number or 'not installed'}" for name, number in versions.items()]
-    screen.result(versions, "\n".join(lines))
+    screen.show_result(versions, "\n".join(lines))
