@@ -24,7 +24,7 @@ def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
     assert file_format is not None, f"no format recognises {path}"
     options["filter"] = [FilterTerm(column=c, op=op, value=v) for c, op, v in options.get("filter", ())]
     read_options = ReadOptions(**options)
-    pieces = pickle.loads(pickle.dumps(file_format.pieces(location, read_options)))
+    pieces = pickle.loads(pickle.dumps(file_format.list_pieces(location, read_options)))
     parts = [rows for piece in pieces for rows in file_format.read(piece, read_options)]
     return concat_rows(parts)
 

@@ -13,7 +13,7 @@ from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import RESET, prepend_entry, split_entry
+from hindcast.formats.columns.infos import RESET_HEAD, prepend_entry, split_entry
 from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -96,8 +96,8 @@ class TestInfos:
     )
     @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
     def test_reset_info_is_stored_in_first_step(self, cell_text, reset):
-        cell = prepend_entry(RESET, reset, cell_text)
-        assert split_entry(RESET, cell) == (reset, cell_text)
+        cell = prepend_entry(RESET_HEAD, reset, cell_text)
+        assert split_entry(RESET_HEAD, cell) == (reset, cell_text)
         if reset and "reset_info" not in cell_text:
             assert json.loads(cell)["reset_info"] == json.loads(reset)
 

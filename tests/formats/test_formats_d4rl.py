@@ -53,7 +53,7 @@ def write(path: Path, data: dict[str, Any]) -> Path:
 
 
 def pieces(path: Path, options: ReadOptions) -> list[Piece]:
-    return D4RL.pieces(resolve(path), options)
+    return D4RL.list_pieces(resolve(path), options)
 
 
 def read(path: Path, options: ReadOptions | None = None) -> list[Rows]:

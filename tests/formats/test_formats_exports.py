@@ -10,8 +10,8 @@ from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.columns.infos import info_cells
-from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
+from hindcast.formats.columns.infos import make_info_cells
+from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, make_file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.layouts import EXPORTED_LAYOUTS
 from hindcast.formats.spec import DataSpec
@@ -24,7 +24,7 @@ def drop_empty_infos(block: Block) -> Block:
     """Return the block without infos if all are empty; single empty ones become ""."""
     columns = dict(block.columns)
     infos = columns.pop("infos", None)
-    if infos is not None and info_cells(block) is not None:
+    if infos is not None and make_info_cells(block) is not None:
         columns["infos"] = np.where(infos == "{}", "", infos)
     return block.with_columns(columns)
 
@@ -54,7 +54,7 @@ def test_exported_file_is_read_back_by_its_commit(kit, tmp_path, layout):
     block = kit.block([30, 50, 20, 40])
     block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
     spec = DataSpec.from_block(block)
-    with BlockWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
+    with BlockWriter(resolve(tmp_path), spec, make_file_stem(0, "a1"), layout=layout) as writer:
         writer.write(block)
     (file,) = files = writer.close()
     exported_files = ExportedFiles(layout=layout, spec=spec.to_json())

@@ -116,7 +116,7 @@ def test_recorded_episodes_are_read(tmp_path):
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_index_in_small_tables_gives_same_episodes(tmp_path, monkeypatch, rows):
-    monkeypatch.setattr(parquet, "_READ_ROWS", rows)
+    monkeypatch.setattr(parquet, "_MAX_TABLE_ROWS", rows)
     episodes = [state("a", 3), state("b", 5), state("c", 2)]
     block = read_all(write(tmp_path / "good", *episodes))
     assert (block.eps_id.tolist(), block.length.tolist()) == (["a", "b", "c"], [3, 5, 2])

@@ -34,7 +34,7 @@ def read_all(path: Path) -> int:
     form = detect_format(location)
     assert form is not None
     steps = 0
-    for piece in form.pieces(location, ReadOptions()):
+    for piece in form.list_pieces(location, ReadOptions()):
         steps += sum(len(rows) for rows in form.read(piece, ReadOptions()))
     return steps
 
@@ -138,7 +138,7 @@ def test_other_hdf5_file_raises_with_missing_column(tmp_path: Path) -> None:
 def test_remote_file_is_read_through_its_file_system(tmp_path: Path, memory_path: str) -> None:
     target = resolve(f"{memory_path}/a.hdf5")
     target.write_bytes(good(tmp_path / "a.hdf5").read_bytes())
-    pieces = FORMATS["D4RL"].pieces(target, ReadOptions())
+    pieces = FORMATS["D4RL"].list_pieces(target, ReadOptions())
     assert sum(len(rows) for piece in pieces for rows in FORMATS["D4RL"].read(piece, ReadOptions())) == ROWS
 
 

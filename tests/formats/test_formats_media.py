@@ -176,4 +176,4 @@ def test_invalid_option_raises(tmp_path: Path, form: str, options: dict[str, Any
     save_frames(tmp_path / "images", 2)
     read_options = ReadOptions(mapper="media_mappers:Frames", options=options)
     with pytest.raises(DataError, match=sentence):
-        FORMATS[form].pieces(resolve(tmp_path / "images"), read_options)
+        FORMATS[form].list_pieces(resolve(tmp_path / "images"), read_options)

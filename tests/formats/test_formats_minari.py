@@ -115,7 +115,7 @@ def find_dataset(tmp_path: Path) -> Location:
 
 def read(location: Location, options: ReadOptions | None = None) -> Block:
     options = options or ReadOptions()
-    pieces = MINARI.pieces(location, options)
+    pieces = MINARI.list_pieces(location, options)
     return Block.concat([block for piece in pieces for block in MINARI.read(piece, options)])
 
 
@@ -172,7 +172,7 @@ def test_infos_are_read_with_reset_info(tmp_path: Path, kind: str) -> None:
 def test_pieces_contain_adjacent_episodes(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make(kind, lengths=(4,) * 6)
     monkeypatch.setattr(reader, "PIECE_BYTES", 100)
-    assert len(MINARI.pieces(find_dataset(tmp_path), ReadOptions())) > 2
+    assert len(MINARI.list_pieces(find_dataset(tmp_path), ReadOptions())) > 2
     assert_same(read(find_dataset(tmp_path)), dataset)
 
 

@@ -23,7 +23,7 @@ def notes_of(path: Path, **options: object) -> str:
     location = resolve(path)
     file_format = detect_format(location)
     assert file_format is not None
-    return "; ".join(file_format.notes(location, ReadOptions(**options)))
+    return "; ".join(file_format.list_notes(location, ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.json", "array.json", "a.csv"])

@@ -180,7 +180,7 @@ def test_row_groups_excluded_by_statistics_are_not_read(path: Path) -> None:
     columns = {"obs": rng.random(40_000), "action": np.zeros(40_000), "reward": np.arange(40_000)}
     table(path, columns, row_group_size=10_000)
     options = ReadOptions(filter=[FilterTerm(column="reward", op=">", value=35_000)])
-    pieces = FORMATS["Parquet"].pieces(resolve(path), options)
+    pieces = FORMATS["Parquet"].list_pieces(resolve(path), options)
     assert [piece.extent.groups for piece in pieces] == [(3,)]
 
 
@@ -193,7 +193,7 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
     table(path, columns, row_group_size=100)
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 5000)
     monkeypatch.setattr("hindcast.formats.tables.parquet._MAX_TABLE_BYTES", 100)
-    assert len(FORMATS["Parquet"].pieces(resolve(path), ReadOptions())) > 3
+    assert len(FORMATS["Parquet"].list_pieces(resolve(path), ReadOptions())) > 3
     rows = read_table(path)
     assert rows.row.tolist() == rows.columns["actions"].tolist() == list(range(1000))
 

@@ -210,7 +210,7 @@ def test_large_file_is_split_where_rows_end(
     location = resolve(path)
     file_format = detect_format(location)
     assert file_format is not None
-    pieces = file_format.pieces(location, ReadOptions())
+    pieces = file_format.list_pieces(location, ReadOptions())
     assert (len(pieces) > 5) == (not name.endswith(".gz"))
     read = read_table(path)
     assert read.row.tolist() == read.columns["actions"].tolist() == list(range(200))

@@ -21,7 +21,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
-from hindcast.formats.columns.infos import info_cells
+from hindcast.formats.columns.infos import make_info_cells
 from hindcast.formats.columns.pickles import pickle_arrays
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
@@ -94,7 +94,7 @@ def check(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
     assert rows["t"] == [t for length in block.length.tolist() for t in range(length)]
     assert rows["terminateds"] == block.step_flags(block.terminated).tolist()
     assert rows["truncateds"] == block.step_flags(block.truncated).tolist()
-    texts = info_cells(block)
+    texts = make_info_cells(block)
     expected = [
         json.loads(text) if text else {} for text in ([""] * block.num_steps if texts is None else texts)
     ]

@@ -16,7 +16,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.media import tfrecord
-from hindcast.formats.media.record_file import masked_crc
+from hindcast.formats.media.record_file import compute_masked_crcs
 from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
@@ -126,7 +126,7 @@ def read(path: Path, **options: Any) -> list[Rows]:
     )
     return [
         rows
-        for piece in file_format.pieces(resolve(path), read_options)
+        for piece in file_format.list_pieces(resolve(path), read_options)
         for rows in file_format.read(piece, read_options)
     ]
 
@@ -135,7 +135,7 @@ def test_checksum_is_crc_32c() -> None:
     parts = [b"123456789", b"", b"a", b"Hindcast" * 9]
     data = np.frombuffer(b"".join(parts), np.uint8)
     lengths = np.array([len(part) for part in parts])
-    checksums = masked_crc(data, np.cumsum(lengths) - lengths, lengths)
+    checksums = compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)
     assert checksums.tolist() == [crc(part) for part in parts]
     assert crc(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 

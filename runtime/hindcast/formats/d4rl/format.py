@@ -26,11 +26,11 @@ _D3RLPY_ENDS: Final = "episode_terminals"
 
 
 class _EpisodeRange(NamedTuple):
-    """Adjacent episodes: the range of their rows, and the number of the first episode."""
+    """Adjacent episodes: their rows `start` to `stop` (exclusive), and the index of the first episode in the file."""
 
     start: int
     stop: int
-    episode: int
+    first_episode: int
 
 
 class EpisodeEnds(NamedTuple):
@@ -44,24 +44,24 @@ class EpisodeEnds(NamedTuple):
     terminated: Bool
     truncated: Bool
 
-    def starts(self) -> I64:
-        """Return `[N]` each episode's first row; the last episode may be unfinished."""
+    def find_starts(self) -> I64:
+        """Return the first row of each episode, `[N]`; the last episode may be unfinished."""
         is_end = self.terminated | self.truncated
         next_rows = np.flatnonzero(is_end) + 1
         return np.concatenate([[0], next_rows[next_rows < len(is_end)]]).astype(np.int64)
 
 
 class D4RL(Format):
-    """D4RL's files, and any other HDF5 file that is not Minari's."""
+    """Files of D4RL, and all other HDF5 files that are not Minari's."""
 
     name = "D4RL"
 
     def recognises(self, location: Location) -> bool:
-        """See `Format.recognises`: by the name; `pieces` reports invalid files."""
+        """See `Format.recognises`: by the name; `list_pieces` reports invalid files."""
         return location.name.endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`: adjacent episodes of about 16 MiB.
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`: adjacent episodes of about 16 MiB.
 
         Raises:
             DataError: the file is damaged or lacks a required column; an option is unknown.
@@ -70,9 +70,9 @@ class D4RL(Format):
         with hdf5.open_file(location) as h5_file:
             file = find_columns(location, h5_file, options)
             ends = _read_ends(location, file, limit, 0, file.num_rows)
-            size = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
-        starts = ends.starts()
-        row_bytes = max(1, size // file.num_rows)
+            total_bytes = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
+        starts = ends.find_starts()
+        row_bytes = max(1, total_bytes // file.num_rows)
         piece_numbers = starts * row_bytes // PIECE_BYTES
         first_episodes = np.flatnonzero(np.diff(piece_numbers, prepend=-1))
         bounds = pairwise([*starts[first_episodes].tolist(), file.num_rows])
@@ -86,10 +86,10 @@ class D4RL(Format):
         return DataSpec(normalized_actions=False)
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
-        """Read the piece's rows, with ids and timesteps by the ends of the episodes.
+        """See `Format.read`. Episode ids and timesteps follow from the ends of the episodes.
 
         Raises:
-            DataError: the file is damaged; names the file and the path in it.
+            DataError: the file is damaged.
         """
         location, extent, limit = piece.location, piece.extent, _step_limit(options)
         with hdf5.open_file(location) as h5_file:
@@ -105,7 +105,7 @@ class D4RL(Format):
 
 
 def _step_limit(options: ReadOptions) -> int | None:
-    """Return the environment's time limit in steps, for files without timeouts; 0 is no limit, None unknown."""
+    """Return the option `max_episode_steps`, for files without timeouts: 0 means no limit; None if it is not set."""
     steps = check_options("D4RL", options.options, (_MAX_STEPS,)).get(_MAX_STEPS)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
         raise DataError(f"readOptions.{_MAX_STEPS} is {steps!r}: expected a number of steps, 0 for no limit")
@@ -133,25 +133,25 @@ def _read_ends(location: Location, file: D4RLFile, limit: int | None, start: int
 
 
 def _passes_filter(location: Location, file: D4RLFile, options: ReadOptions, extent: _EpisodeRange) -> Bool:
-    """Return `[R]` whether rows pass the filter."""
-    count = extent.stop - extent.start
+    """Return whether each row passes the filter, `[R]`."""
+    num_rows = extent.stop - extent.start
     if not options.filter:
-        return np.ones(count, dtype=np.bool_)
+        return np.ones(num_rows, dtype=np.bool_)
     table = pa.table(
         {
-            name: pa.array(hdf5.read_values(location, data, extent.start, extent.stop))
-            for name, data in file.filter_columns.items()
+            name: pa.array(hdf5.read_values(location, dataset, extent.start, extent.stop))
+            for name, dataset in file.filter_columns.items()
         }
     )
     _, row = apply_filter(table, options.filter, 0)
-    return np.isin(np.arange(count), row)
+    return np.isin(np.arange(num_rows), row)
 
 
 def _make_rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, extent: _EpisodeRange) -> Rows:
-    starts = ends.starts()
+    starts = ends.find_starts()
     length = np.diff(np.append(starts, extent.stop - extent.start))
     stem = f"{location.parent().name}/{location.name.rpartition('.')[0]}"
-    ids = np.array([f"{stem}/{extent.episode + number}" for number in range(len(starts))], dtype=object)
+    ids = np.array([f"{stem}/{extent.first_episode + i}" for i in range(len(starts))], dtype=object)
     row = np.arange(extent.start, extent.stop)
     return Rows(
         columns=columns,
@@ -166,12 +166,12 @@ def _make_rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, e
 
 
 def _time_limit_flags(terminated: Bool, max_episode_steps: int) -> Bool:
-    """Return `[R]` whether an episode reaches `max_episode_steps` (0 is no limit) with this row."""
+    """Return whether an episode reaches `max_episode_steps` with each row, `[R]`; 0 means no limit."""
     if not max_episode_steps:
         return np.zeros_like(terminated)
     row = np.arange(len(terminated))
-    first = np.zeros(len(terminated), dtype=np.int64)
-    first[1:] = np.where(terminated[:-1], row[1:], 0)
-    step = row - np.maximum.accumulate(first) + 1
-    # every multiple of the limit since the last terminal is the end of an episode
+    episode_start = np.zeros(len(terminated), dtype=np.int64)
+    episode_start[1:] = np.where(terminated[:-1], row[1:], 0)
+    step = row - np.maximum.accumulate(episode_start) + 1
+    # episodes that the limit cuts off follow each other, so every multiple of the limit is an end
     return (step % max_episode_steps == 0) & ~terminated
