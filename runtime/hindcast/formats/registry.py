@@ -47,8 +47,8 @@ def detect_format(location: Location) -> Format | None:
 def find_locations(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
     """Return the locations to read from a folder's recursive listing, sorted by path.
 
-    Hidden files are left out. Files that are read together (those of a Minari dataset, the images of a folder) are one
-    location. With "Auto", the format of each location is detected later; some locations may then have no format.
+    Hidden files are left out. Files that are read together (the files of a Minari dataset, the images of a folder) are
+    one location. With "Auto", the format of each location is detected later; some locations may then have no format.
 
     Args:
         entries: result of `Location.list(recursive=True)`.

@@ -307,7 +307,7 @@ def _resolve_in_filesystem(filesystem: Any, path: str) -> Location:
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
             f"filesystem is a {type(filesystem).__name__}: "
-            "give a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
+            "pass a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
         )
     if isinstance(filesystem, pafs.LocalFileSystem):
         return Location(LocalFiles(), _make_absolute(inner_path), path)

@@ -27,5 +27,5 @@ def retry_timeout_seconds() -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise StorageError(f"{TIMEOUT_VARIABLE} is {text!r}: give a positive number of seconds")
+        raise StorageError(f"{TIMEOUT_VARIABLE} is {text!r}: set it to a positive number of seconds")
     return seconds

@@ -133,7 +133,7 @@ class ArrowEncoder(ParquetEncoder):
 
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
         """See `ParquetEncoder.writer_options`."""
-        # cells differ from each other, so dictionaries and statistics of them are of no use
+        # cells differ, so that dictionaries and statistics would save nothing
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
 
 

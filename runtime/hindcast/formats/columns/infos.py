@@ -1,7 +1,8 @@
 """Infos of an episode in a column with one cell per step.
 
-A step's cell is the info that came with the step's reward. In the first step's cell two entries come before those of
-the info: `episode_details`, the episode's details, and `reset_info`, the info of the episode's first observation.
+A step's cell is the info that came with the step's reward. In the first step's cell two entries come before the
+info's own entries: `episode_details`, the episode's details, and `reset_info`, the info of the episode's first
+observation.
 """
 
 from __future__ import annotations

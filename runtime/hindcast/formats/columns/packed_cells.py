@@ -23,7 +23,7 @@ _MAX_WRAPPERS: Final = 4
 
 
 class _Wrapper(NamedTuple):
-    """The bytes of a pickle before and after those of its array, and the array's dtype and shape."""
+    """The bytes before and after the array's bytes in a pickle, and the array's dtype and shape."""
 
     before: bytes
     after: bytes

@@ -49,7 +49,7 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
     """Find the datasets of the columns, the flags and the filter.
 
     Raises:
-        DataError: a column is missing, or differs in length from the others.
+        DataError: a column is missing, or differs in length from other columns.
     """
     datasets = hdf5.collect_datasets(location, file, skip=_UNREAD_GROUPS)
     # A dataset that is a single value is metadata of the file, not a column.

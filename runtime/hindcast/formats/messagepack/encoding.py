@@ -190,7 +190,7 @@ def _pack_entries(**values: bytes) -> bytes:
 
 
 def _pack_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
-    """Return the details as packed map entries in two parts: the ids, which come before the columns, and the others."""
+    """Return the details as packed map entries in two parts: ids, which come before the columns, and other entries."""
     values = {"custom_data": {}, **details.from_text(text)}
     try:
         entries = [

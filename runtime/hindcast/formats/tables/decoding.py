@@ -34,7 +34,7 @@ _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Colu
 
 
 class TableContext(NamedTuple):
-    """What decoding a table requires to know about its file.
+    """Description of the file that decoded tables belong to.
 
     Attributes:
         path: the file, for messages.

@@ -41,11 +41,11 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
         CellError: a line is not an object, or has a duplicate key.
     """
     rows, parse = [], choose_parser(data)
-    for number, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
-        row = require_object(_parse_json(line, number, parse, _LINE_ADVICE), number)
+    for i, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
+        row = require_object(_parse_json(line, i, parse, _LINE_ADVICE), i)
         # Duplicate keys are found by a second, slower parser, which the counts make unnecessary for most lines.
         if (count := line.count(b'":')) > len(row) and count > _count_keys(row):
-            json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, number))
+            json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, i))
         rows.append(row)
     return rows
 

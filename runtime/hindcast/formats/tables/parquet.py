@@ -143,7 +143,7 @@ def _check_file(location: Location, file: pq.ParquetFile) -> None:
     description = read_description(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
         raise DataError(
-            f"{location} holds complete episodes, one per row: leave `format` out, and give tables of timesteps as a "
+            f"{location} holds complete episodes, one per row: leave `format` out, and name tables of timesteps in a "
             "separate input"
         )
     metadata = file.metadata
