@@ -128,8 +128,8 @@ def _to_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         except CellError as error:
             raise error.with_row(first_row + error.row) from error
         first_row += len(chunk)
-    non_empty_arrays = [part for part in arrays if len(part)]
-    shapes = {part.shape[1:] for part in non_empty_arrays}
+    non_empty_arrays = [array for array in arrays if len(array)]
+    shapes = {array.shape[1:] for array in non_empty_arrays}
     if len(shapes) > 1:
         raise CellError(0, f"{name!r} has rows of the shapes {sorted(shapes)}: all must have one shape")
     if not non_empty_arrays:

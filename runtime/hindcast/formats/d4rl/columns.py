@@ -64,7 +64,7 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
         schema = {
             name: names_by_path.get(source_name, source_name)
             if isinstance(source_name, str)
-            else [names_by_path.get(part, part) for part in source_name]
+            else [names_by_path.get(path, path) for path in source_name]
             for name, source_name in options.schema.items()
         }
         plan = plan_columns(list(paths_by_name), replace(options, schema=schema))

@@ -92,7 +92,7 @@ class TFRecord(Format):
             DataError: the file is damaged, or records differ in the names or sizes of their features.
         """
         location, extent, read_options = piece.location, piece.extent, _check_read_options(options)
-        data, starts = read_records(location, extent.start, extent.lengths, extent.first)
+        data, starts = read_records(location, extent.start, extent.lengths, extent.first_record)
         try:
             columns = _decode_columns(data, starts, extent.lengths)
             table = pa.table(
@@ -102,10 +102,10 @@ class TFRecord(Format):
                 }
             )
         except CellError as error:
-            raise DataError(f"{location}, record {extent.first + error.row}: {error}") from error
+            raise DataError(f"{location}, record {extent.first_record + error.row}: {error}") from error
         with locate_errors(str(location)):
             plan = plan_columns(table.column_names, options)
-        rows = decode_rows(table, extent.first, TableContext(str(location), plan, DataSpec(), options))
+        rows = decode_rows(table, extent.first_record, TableContext(str(location), plan, DataSpec(), options))
         if rows is not None:
             yield _reshape_columns(location, rows, plan, read_options[_SHAPES_OPTION])
 

@@ -99,8 +99,8 @@ def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         episode_files = files.setdefault(int(number), [])
         if entry.is_file and name.endswith(f".{metadata.data_format}"):
             episode_files.append((entry.relative_path, entry.size))
-    for missing in (number for number, entries in files.items() if not entries):
-        folder = location.parent().child(str(missing))
+    for empty_number in (number for number, entries in files.items() if not entries):
+        folder = location.parent().child(str(empty_number))
         raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
     if metadata.observation_space is None or metadata.action_space is None:
         raise DataError(f"{location} does not name the dataset's spaces: copy it again")
@@ -127,10 +127,12 @@ def _index_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
             if "rewards" not in datasets:
                 raise DataError(f"{location} has no array at {group.name}/rewards: copy it again")
             datasets_by_episode[int(name.removeprefix(_EPISODE_PREFIX))] = datasets
-        num_steps = sum(hdf5.count_rows(location, parts["rewards"]) for parts in datasets_by_episode.values())
+        num_steps = sum(
+            hdf5.count_rows(location, datasets["rewards"]) for datasets in datasets_by_episode.values()
+        )
         episodes = [
-            EpisodeEntry(number, sum(part.dtype.itemsize * part.size for part in parts.values()))
-            for number, parts in sorted(datasets_by_episode.items())
+            EpisodeEntry(number, sum(dataset.dtype.itemsize * dataset.size for dataset in datasets.values()))
+            for number, datasets in sorted(datasets_by_episode.items())
         ]
         metadata = _complete_metadata(metadata, next(iter(datasets_by_episode.values()), {}))
     if metadata.total_steps not in (None, num_steps):

@@ -94,7 +94,7 @@ def read_episodes(location: Location, folder: Path, group: EpisodeGroup, should_
                 _check_rows(folder / str(episode.number), group.metadata.data_format, num_steps, source)
         blocks[source] = _make_block(f"{group.metadata.dataset_id}/{episode.number}", columns, record, source)
     # raises if episodes differ in their columns
-    DataSpec.merge_all((where, DataSpec.from_block(block)) for where, block in blocks.items())
+    DataSpec.merge_all((source, DataSpec.from_block(block)) for source, block in blocks.items())
     return Block.concat(list(blocks.values()))
 
 

@@ -81,8 +81,8 @@ def _latest_details(
 ) -> NDArray[np.object_]:
     """Return the details of each episode, from the last of its fragments that has details."""
     texts = [
-        next((detail for detail in details[head : tail + 1][::-1] if detail), NO_DETAILS)
-        for head, tail in zip(first_rows, last_rows, strict=True)
+        next((detail for detail in details[first : last + 1][::-1] if detail), NO_DETAILS)
+        for first, last in zip(first_rows, last_rows, strict=True)
     ]
     return np.array(texts, dtype=object)
 

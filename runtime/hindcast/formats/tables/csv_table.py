@@ -117,7 +117,7 @@ class Csv(TextTables):
             newlines_in_values=quote is not None and quote in data,
         )
         convert_options = pacsv.ConvertOptions(
-            column_types={name: kind for name, kind in types.items() if name in names},
+            column_types={name: column_type for name, column_type in types.items() if name in names},
             null_values=list(_read_options(options).get("null_values", _NULL_TEXTS)),
             quoted_strings_can_be_null=False,  # "NA" in quotes is text
         )

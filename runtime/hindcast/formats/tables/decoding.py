@@ -152,14 +152,14 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
 def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
     arrays = []
     for source_name in source.columns:
-        (part,) = decode_leaves(
+        (array,) = decode_leaves(
             table.column(source_name), table.schema.field(source_name), source_name
         ).values()
-        if part.dtype == object:
-            raise _not_a_number_error(part, source_name, name)
-        if part.ndim != 1:
+        if array.dtype == object:
+            raise _not_a_number_error(array, source_name, name)
+        if array.ndim != 1:
             raise CellError(0, f"{source_name!r} is a part of {name!r}, so it must be a column of numbers")
-        arrays.append(part)
+        arrays.append(array)
     return np.stack(arrays, axis=1).reshape(len(table), *shape)
 
 

@@ -176,11 +176,11 @@ def _build_array(values: Sequence[Any], array_type: pa.DataType | None) -> pa.Ar
         }
         if unknown:
             raise ValueError(f"the key {sorted(unknown)[0]!r} is unknown")
-        parts = [
+        child_arrays = [
             _build_array([None if value is None else value.get(field.name) for value in values], field.type)
             for field in array_type.fields
         ]
-        return pa.StructArray.from_arrays(parts, fields=list(array_type.fields))
+        return pa.StructArray.from_arrays(child_arrays, fields=list(array_type.fields))
     if pa.types.is_integer(element_type(array_type)):
         with suppress(OverflowError):  # integers beyond int64 need no check for truncation
             array = pa.array(values)
@@ -203,9 +203,9 @@ def _round_large_integers(value: Any) -> Any:
 
 def _map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(value, list):
-        return [_map_leaves(part, convert) for part in value]
+        return [_map_leaves(child, convert) for child in value]
     if isinstance(value, dict):
-        return {key: _map_leaves(part, convert) for key, part in value.items()}
+        return {key: _map_leaves(child, convert) for key, child in value.items()}
     return convert(value)
 
 
@@ -213,8 +213,8 @@ def find_beyond_int64(value: Any) -> int | None:
     """Return the first integer in a JSON value that is beyond int64; None if there is no such integer."""
     if isinstance(value, int):
         return None if -INT64_LIMIT <= value < INT64_LIMIT else value
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((number for part in parts if (number := find_beyond_int64(part)) is not None), None)
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((number for child in children if (number := find_beyond_int64(child)) is not None), None)
 
 
 def _find_first_mismatch(values: Sequence[Any], column_type: pa.DataType | None) -> int:

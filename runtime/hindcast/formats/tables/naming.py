@@ -174,10 +174,12 @@ class _Table:
             else:
                 index = tuple(int(part) for part in match["index"].split(","))
                 indexed_names.setdefault(match["stem"], {})[index] = name
-        for stem, parts in indexed_names.items():
+        for stem, column_by_index in indexed_names.items():
             if stem in self.source_by_stem:
-                raise DataError(f"it has the columns {stem!r} and {next(iter(parts.values()))!r}: rename one")
-            self.source_by_stem[stem] = _assemble_source(stem, parts)
+                raise DataError(
+                    f"it has the columns {stem!r} and {next(iter(column_by_index.values()))!r}: rename one"
+                )
+            self.source_by_stem[stem] = _assemble_source(stem, column_by_index)
 
     def find(self, name: str, target: str) -> dict[str, LeafSource]:
         """Find a column, or else its leaves (`name/…`), or else its numbered columns (`name_0`, …).
@@ -209,7 +211,7 @@ class _Table:
         first_number = 1 if min(columns_by_number) == 1 else 0
         return {
             target: _assemble_source(
-                name, {(index - first_number,): column for index, column in columns_by_number.items()}
+                name, {(number - first_number,): column for number, column in columns_by_number.items()}
             )
         }
 
@@ -261,11 +263,13 @@ def _find_sources(
     if sources:
         return sources
     sources_by_alias = {
-        alias: parts for alias in ALIASES.get(column, ()) if (parts := table.find(alias, column))
+        alias: sources for alias in ALIASES.get(column, ()) if (sources := table.find(alias, column))
     }
     if len(sources_by_alias) > 1:
-        first, second, *_ = sources_by_alias
-        raise DataError(f"{first!r} and {second!r} could both be {column!r}: choose one under `schema`")
+        first_alias, second_alias, *_ = sources_by_alias
+        raise DataError(
+            f"{first_alias!r} and {second_alias!r} could both be {column!r}: choose one under `schema`"
+        )
     return next(iter(sources_by_alias.values()), {})
 
 

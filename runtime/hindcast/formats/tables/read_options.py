@@ -58,10 +58,10 @@ def declared_column_types(options: ReadOptions) -> dict[str, pa.DataType]:
     if not isinstance(column_types, Mapping):
         raise DataError(f"readOptions.column_types is {column_types!r}: expected a map from column to type")
     types = {}
-    for name, kind in column_types.items():
-        if kind not in _TYPES_BY_NAME:
+    for name, type_name in column_types.items():
+        if type_name not in _TYPES_BY_NAME:
             raise DataError(
-                f"`column_types` gives {name!r} the type {kind!r}: {suggest_name(str(kind), _TYPES_BY_NAME)}"
+                f"`column_types` gives {name!r} the type {type_name!r}: {suggest_name(str(type_name), _TYPES_BY_NAME)}"
             )
-        types[str(name)] = _TYPES_BY_NAME[kind]
+        types[str(name)] = _TYPES_BY_NAME[type_name]
     return types

@@ -65,7 +65,7 @@ def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
     """Return column -> Arrow type for the columns of a JSON file that Hindcast wrote, except infos."""
     leaves = {name: _column_type(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
     leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, leaves)}
-    return {name: _struct_type(part) for name, part in nest(leaves).items()}
+    return {name: _struct_type(node) for name, node in nest(leaves).items()}
 
 
 def find_empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:

@@ -104,8 +104,8 @@ def decode_episode_ids(
 
 def decode_actors(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
     """Decode the rows' agents and modules as text: `agent_id` and `module_id` -> `[R]`, if rows name them."""
-    names = {name: _decode_names(table, plan, name) for name in ACTOR_COLUMNS}
-    return {name: texts for name, texts in names.items() if texts is not None}
+    texts_by_column = {name: _decode_names(table, plan, name) for name in ACTOR_COLUMNS}
+    return {name: texts for name, texts in texts_by_column.items() if texts is not None}
 
 
 def _decode_names(table: pa.Table, plan: TablePlan, role: str) -> NDArray[np.object_] | None:
@@ -140,9 +140,9 @@ def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
 
 def _parse_times(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """Parse text as times; times with a zone are converted to UTC."""
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+    for time_type in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         try:
-            return column.cast(kind)
+            return column.cast(time_type)
         except pa.ArrowInvalid:
             continue
     texts = column.to_pylist()

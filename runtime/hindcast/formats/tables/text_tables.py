@@ -43,7 +43,7 @@ class TextExtent(NamedTuple):
         types: types of columns that are known before the piece is parsed.
         leaves: leaves that Hindcast recorded for the file; empty if Hindcast did not write it.
         delimiter: delimiter of CSV.
-        first_span: span of the first piece, which determines the columns' types; None for one piece.
+        first_span: span of the first piece, which determines the columns' types; None in a file of one piece.
         first_extent: a list that all pieces of the file share. It holds the extent with these types, once this process
             has parsed the first piece.
     """

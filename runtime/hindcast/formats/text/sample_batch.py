@@ -119,9 +119,9 @@ def _to_json(name: str, value: Any) -> Any:
     if name == Columns.INFOS:
         return [_info_fragment(info) for info in value]
     if isinstance(value, Mapping):
-        return {key: _to_json("", part) for key, part in value.items()}
+        return {key: _to_json("", child) for key, child in value.items()}
     if isinstance(value, tuple):
-        return [_to_json("", part) for part in value]
+        return [_to_json("", child) for child in value]
     if not isinstance(value, np.ndarray):
         return value
     if value.ndim == 0 or value.dtype.kind not in "biuf":

@@ -94,7 +94,7 @@ class JsonEncoder(StepEncoder):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, JSON_LAYOUT)
         tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACEHOLDER)))
-        leaf_names = [leaf_name for name, part in tree.items() for leaf_name in nested.flatten(part, name)]
+        leaf_names = [leaf_name for name, node in tree.items() for leaf_name in nested.flatten(node, name)]
         *prefixes, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)
         self.cell_prefixes = dict(zip(leaf_names, prefixes, strict=True))
         self.info_delimiters = end, b"}\n"
