@@ -38,9 +38,10 @@ def prepend_entry(head: str, entry: str, cell: str) -> str:
 
 
 def split_entry(head: str, cell: str) -> tuple[str, str]:
-    """Return the entry at the beginning of a cell ("" without one or if it is empty), and the rest of the cell.
+    """Split a cell into the entry at its beginning and the other entries: the inverse of `prepend_entry`.
 
-    The inverse of `prepend_entry`.
+    Returns:
+        JSON of the entry, "" if the cell does not begin with it or it is an empty dict; and the cell without the entry.
     """
     if not cell.startswith(head):
         return "", cell

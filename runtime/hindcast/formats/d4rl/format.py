@@ -21,8 +21,8 @@ from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
-_MAX_STEPS: Final = "max_episode_steps"
-_D3RLPY_ENDS: Final = "episode_terminals"
+_MAX_STEPS_OPTION: Final = "max_episode_steps"
+_D3RLPY_ENDS_COLUMN: Final = "episode_terminals"
 
 
 class _EpisodeRange(NamedTuple):
@@ -66,7 +66,7 @@ class D4RL(Format):
         Raises:
             DataError: the file is damaged or lacks a required column; an option is unknown.
         """
-        limit = _step_limit(options)
+        limit = _read_step_limit(options)
         with hdf5.open_file(location) as h5_file:
             file = find_columns(location, h5_file, options)
             ends = _read_ends(location, file, limit, 0, file.num_rows)
@@ -91,7 +91,7 @@ class D4RL(Format):
         Raises:
             DataError: the file is damaged.
         """
-        location, extent, limit = piece.location, piece.extent, _step_limit(options)
+        location, extent, limit = piece.location, piece.extent, _read_step_limit(options)
         with hdf5.open_file(location) as h5_file:
             file = find_columns(location, h5_file, options)
             ends = _read_ends(location, file, limit, extent.start, extent.stop)
@@ -104,32 +104,34 @@ class D4RL(Format):
         yield rows if passes.all() else rows.take(passes)
 
 
-def _step_limit(options: ReadOptions) -> int | None:
+def _read_step_limit(options: ReadOptions) -> int | None:
     """Return the option `max_episode_steps`, for files without timeouts: 0 means no limit; None if it is not set."""
-    steps = check_options("D4RL", options.options, (_MAX_STEPS,)).get(_MAX_STEPS)
+    steps = check_options("D4RL", options.options, (_MAX_STEPS_OPTION,)).get(_MAX_STEPS_OPTION)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
-        raise DataError(f"readOptions.{_MAX_STEPS} is {steps!r}: expected a number of steps, 0 for no limit")
+        raise DataError(
+            f"readOptions.{_MAX_STEPS_OPTION} is {steps!r}: expected a number of steps, 0 for no limit"
+        )
     return steps
 
 
 def _read_ends(location: Location, file: D4RLFile, limit: int | None, start: int, stop: int) -> EpisodeEnds:
     if file.timeouts is None and limit is None:
-        if _D3RLPY_ENDS in file.columns:
+        if _D3RLPY_ENDS_COLUMN in file.columns:
             raise DataError(
-                f"{location} has no 'timeouts', but {_D3RLPY_ENDS!r}, as d3rlpy writes: set "
-                f"`schema: {{truncateds: {_D3RLPY_ENDS}}}` (--schema truncateds={_D3RLPY_ENDS})"
+                f"{location} has no 'timeouts', but {_D3RLPY_ENDS_COLUMN!r}, as d3rlpy writes: set "
+                f"`schema: {{truncateds: {_D3RLPY_ENDS_COLUMN}}}` (--schema truncateds={_D3RLPY_ENDS_COLUMN})"
             )
         raise DataError(
             f"{location} has no 'timeouts', which mark where episodes were cut off: set "
-            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 if all "
-            "episodes end by 'terminals'"
+            f"readOptions.{_MAX_STEPS_OPTION} (--read-option {_MAX_STEPS_OPTION}=N) to the environment's limit, or to "
+            "0 if all episodes end by 'terminals'"
         )
     if file.timeouts is not None and limit is not None:
-        raise DataError(f"{location} has its own 'timeouts': leave readOptions.{_MAX_STEPS} out")
+        raise DataError(f"{location} has its own 'timeouts': leave readOptions.{_MAX_STEPS_OPTION} out")
     terminated = read_flags(location, file.terminals, start, stop)
     if file.timeouts is not None:
         return EpisodeEnds(terminated, read_flags(location, file.timeouts, start, stop))
-    return EpisodeEnds(terminated, _time_limit_flags(terminated, limit or 0))
+    return EpisodeEnds(terminated, _find_time_limits(terminated, limit or 0))
 
 
 def _passes_filter(location: Location, file: D4RLFile, options: ReadOptions, extent: _EpisodeRange) -> Bool:
@@ -165,7 +167,7 @@ def _make_rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, e
     )
 
 
-def _time_limit_flags(terminated: Bool, max_episode_steps: int) -> Bool:
+def _find_time_limits(terminated: Bool, max_episode_steps: int) -> Bool:
     """Return whether an episode reaches `max_episode_steps` with each row, `[R]`; 0 means no limit."""
     if not max_episode_steps:
         return np.zeros_like(terminated)

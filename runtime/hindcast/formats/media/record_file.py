@@ -1,4 +1,4 @@
-"""Reading TFRecord files, in which a record's length, then the record, is stored with a checksum.
+"""Reading TFRecord files, which store the length of each record and the record, both with a checksum.
 
 Shape suffix: R = records. The package `tfrecord` (1.14.6) is not used: it opens local paths only, verifies no checksum,
 and parses each record separately through protobuf, at a quarter of the speed.

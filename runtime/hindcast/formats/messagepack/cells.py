@@ -36,7 +36,7 @@ _KEY_AFTER_ITEMS = b"\xa8lookback"  # the packed key that RLlib writes after a b
 
 
 class Buffer(NamedTuple):
-    """A column of an episode. One of `packed_items`, `items` and `batch` holds its values; the others are None.
+    """A column of an episode. One of `packed_items`, `items` and `batch` holds its values; the other two are None.
 
     Attributes:
         size: number of items, lookback included.
@@ -75,7 +75,11 @@ class EpisodeState(NamedTuple):
     """The state of an episode.
 
     Attributes:
+        eps_id: id of the episode.
+        t_started: first timestep.
         length: number of timesteps.
+        terminated: whether the environment has ended the episode.
+        truncated: whether the episode was cut off.
         buffers: column -> buffer, for the requested columns.
         spaces: packed observation space and packed action space.
         details: details as text (see `hindcast.episodes.details`).
@@ -197,7 +201,7 @@ class CellReader:
 
     def _read_data(self) -> Buffer:
         unpacker, start = self._unpacker, self._position
-        # tags of MessagePack's arrays
+        # without the tag of a MessagePack array, the data are not a list of items
         if not (0x90 <= self._cell[start] <= 0x9F or self._cell[start] in (0xDC, 0xDD)):
             return Buffer(0, 0, batch=unpacker.unpack())
         count = unpacker.read_array_header()
@@ -223,9 +227,9 @@ def _batch_length(column: str, batch: Any) -> int:
 
 
 def _make_state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeState:
-    missing = [key for key in _REQUIRED_KEYS if key not in values]
-    if missing:
-        raise RefusedValueError(f"a map without {', '.join(missing)}: it is not the state of an episode")
+    missing_keys = [key for key in _REQUIRED_KEYS if key not in values]
+    if missing_keys:
+        raise RefusedValueError(f"a map without {', '.join(missing_keys)}: it is not the state of an episode")
     t_started, t = values["t_started"], values["t"]
     if not (isinstance(t_started, int) and isinstance(t, int) and 0 <= t_started <= t):
         raise RefusedValueError(f"an episode from timestep {t_started!r} to {t!r}")

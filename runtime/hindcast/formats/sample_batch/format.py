@@ -84,13 +84,13 @@ class SampleBatchFormat(Format):
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `Rows.row` counts the timesteps of all lines."""
         location, batches = piece.location, _BatchReader(piece.location, piece.extent, options)
-        line = 0
+        line_number = 0
         for _, text in read_chunks(location):
             parts: list[Rows] = []
-            for content in text.removesuffix(b"\n").split(b"\n"):
-                line += 1
-                if content.strip():
-                    parts += batches.read_line(content, line)
+            for line in text.removesuffix(b"\n").split(b"\n"):
+                line_number += 1
+                if line.strip():
+                    parts += batches.read_line(line, line_number)
             for _, group in groupby(parts, key=_concat_key):
                 yield Rows.concat(list(group))
         if not batches.num_timesteps:
@@ -112,15 +112,14 @@ class _BatchReader:
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
         self.num_timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
-        self._plan_columns = cache(
-            partial(plan_columns, options=options)
-        )  # most batches have the same columns
+        # most batches have the same columns
+        self._plan_columns = cache(partial(plan_columns, options=options))
 
-    def read_line(self, content: bytes, line_number: int) -> list[Rows]:
+    def read_line(self, line: bytes, line_number: int) -> list[Rows]:
         """Read the rows of a line's batches that pass the filter.
 
         Args:
-            content: content of the line.
+            line: content of the line.
             line_number: number of the line in the file, from 1. Without episode ids, the id is the path and the line's
                 index (from 0).
 
@@ -130,8 +129,7 @@ class _BatchReader:
         """
         try:
             parts = [
-                self._decode_batch(batch, f"{self._path}:{line_number - 1}")
-                for batch in parse_batches(content)
+                self._decode_batch(batch, f"{self._path}:{line_number - 1}") for batch in parse_batches(line)
             ]
         except (CellError, DataError) as error:
             raise DataError(f"{self._path}, line {line_number}: {error}") from error
@@ -139,22 +137,22 @@ class _BatchReader:
 
     def _decode_batch(self, batch: Batch, line_id: str) -> Rows:
         plan = self._plan_columns(_step_columns(batch))
-        roles = _make_role_table(batch, plan, self._options)
+        role_table = _make_role_table(batch, plan, self._options)
         columns = _decode_columns(batch, plan, self._spec)
-        _check_lengths(columns, roles)
-        terminated, truncated = decode_ends(roles, plan)
-        first, self.num_timesteps = self.num_timesteps, self.num_timesteps + len(roles)
+        _check_lengths(columns, role_table)
+        terminated, truncated = decode_ends(role_table, plan)
+        first_row, self.num_timesteps = self.num_timesteps, self.num_timesteps + len(role_table)
         rows = Rows(
             columns=columns,
             terminated=terminated,
             truncated=truncated,
-            next_missing=np.zeros(len(roles), dtype=np.bool_),
+            next_missing=np.zeros(len(role_table), dtype=np.bool_),
             path=self._path,
-            row=np.arange(first, self.num_timesteps),
-            eps_id=_episode_ids(batch, plan, roles, line_id, terminated | truncated),
-            t=decode_timesteps(roles, plan),
+            row=np.arange(first_row, self.num_timesteps),
+            eps_id=_make_episode_ids(batch, plan, role_table, line_id, terminated | truncated),
+            t=decode_timesteps(role_table, plan),
         )
-        _, row = apply_filter(roles, self._options.filter, 0)
+        _, row = apply_filter(role_table, self._options.filter, 0)
         return rows if len(row) == len(rows) else rows.take(row)
 
 
@@ -226,9 +224,9 @@ def _make_role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.
         columns[name] = _make_role_array(batch.columns[name], name)
     if plan.end_infos is not None:
         columns[plan.end_infos] = pa.array(decode_infos(batch.columns[plan.end_infos]), pa.string())
-    if not columns:
-        (first, *_) = decode_column(next(iter(batch.columns.values())), "").values()
-        columns[""] = pa.nulls(len(first))
+    if not columns:  # the table still needs a column, which defines its number of rows
+        (first_array, *_) = decode_column(next(iter(batch.columns.values())), "").values()
+        columns[""] = pa.nulls(len(first_array))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise CellError(0, f"its columns differ in length: {lengths}")
@@ -243,18 +241,18 @@ def _make_role_array(value: Any, name: str) -> pa.Array:
     return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
 
 
-def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
+def _check_lengths(columns: Arrays, role_table: pa.Table) -> None:
     for name, array in columns.items():
-        if len(array) != len(roles):
+        if len(array) != len(role_table):
             raise CellError(
                 0,
-                f"{name!r} has {plural(len(array), 'value')} for {plural(len(roles), 'timestep')}: leave it "
+                f"{name!r} has {plural(len(array), 'value')} for {plural(len(role_table), 'timestep')}: leave it "
                 "out with `columns`, or fix it",
             )
 
 
-def _episode_ids(
-    batch: Batch, plan: TablePlan, roles: pa.Table, line_id: str, is_end: Bool
+def _make_episode_ids(
+    batch: Batch, plan: TablePlan, role_table: pa.Table, line_id: str, is_end: Bool
 ) -> NDArray[np.object_]:
     """Return `[R]` ids that join episode, agent and policy.
 
@@ -267,12 +265,12 @@ def _episode_ids(
         )
         ids = texts_by_value(pa.chunked_array([episode_index]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
-        ids = texts_by_value(roles.column(source.columns[0]), str)
+        ids = texts_by_value(role_table.column(source.columns[0]), str)
     if batch.policy is not None:
         ids = ids + f"/{batch.policy}"
-    if _AGENT_COLUMN not in roles.column_names:
+    if _AGENT_COLUMN not in role_table.column_names:
         return ids if batch.policy is None else ids + "/0"
     has_policy = batch.policy is not None
     return ids + texts_by_value(
-        roles.column(_AGENT_COLUMN), lambda agent: f"/{agent}" if agent or has_policy else ""
+        role_table.column(_AGENT_COLUMN), lambda agent: f"/{agent}" if agent or has_policy else ""
     )

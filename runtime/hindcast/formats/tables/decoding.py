@@ -117,8 +117,8 @@ def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
     try:
         yield
     except CellError as error:
-        number = int(row[error.row]) if error.row < len(row) else error.row
-        raise RowError(f"{path}, row {number}: {error}", number) from error
+        row_index = int(row[error.row]) if error.row < len(row) else error.row
+        raise RowError(f"{path}, row {row_index}: {error}", row_index) from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 

@@ -141,8 +141,8 @@ class TextTables(Format):
         """See `Format.read`."""
         location, extent = piece.location, piece.extent
         for table, plan, first_row in self._iter_tables(location, extent, options):
-            reader = TableContext(str(location), plan, DataSpec(dict(extent.leaves)), options)
-            rows = decode_rows(add_keys(table, options), first_row, reader)
+            context = TableContext(str(location), plan, DataSpec(dict(extent.leaves)), options)
+            rows = decode_rows(add_keys(table, options), first_row, context)
             if rows is not None:
                 yield _add_empty_leaves(rows, extent.leaves, options)
 
@@ -204,7 +204,7 @@ def _add_empty_leaves(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptio
 def _plan_table(
     names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]
 ) -> TablePlan:
-    """Plan what to read from a table.
+    """Plan what to read from a table of a file, of which the first rows have the columns `names`.
 
     Raises:
         DataError: see `plan_columns`; or the table has a column that `names` lacks.
