@@ -27,6 +27,7 @@ from hindcast.storage.failures import storage_errors
 from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 LOCK: Final = "lock"
+"""Name of the lock in a folder: a file on a local disk, a folder of marks in a store."""
 _RENEWAL_INTERVAL_SECONDS: Final = 20.0
 _LEASE_SECONDS: Final = 180.0
 _MAX_TRIES: Final = 10
@@ -86,7 +87,7 @@ class Lease:
         This takes one small request, or two on storage where marks may overwrite each other.
 
         Raises:
-            Exception: another process has acquired the lease; the error is that of `lost_error`.
+            Exception: another process has acquired the lease; `lost_error` makes the exception.
         """
         number = max(_mark_numbers(self.folder), default=0)
         if number == self.number and not self.folder.backend.is_foreign:
@@ -145,7 +146,7 @@ def sole_writer(state_folder: Location) -> Iterator[Guard | None]:
     state_folder.mkdirs()
     path = Path(state_folder.path) / LOCK
     with storage_errors("write", state_folder):
-        descriptor = _lock(path)
+        descriptor = _lock_file(path)
     if descriptor is None:
         raise OutputConflict(f"another process is writing to {state_folder}: wait for it, or stop it.")
     try:
@@ -270,7 +271,7 @@ def _machine_id() -> str:
     return " ".join(parts)
 
 
-def _lock(path: Path) -> int | None:
+def _lock_file(path: Path) -> int | None:
     """Lock the file and return its descriptor; None if another process holds the lock."""
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
@@ -281,4 +282,6 @@ def _lock(path: Path) -> int | None:
             return None
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
-        os.close(descriptor)  # the previous holder deleted the file between our open and our lock
+        os.close(
+            descriptor
+        )  # the previous holder deleted the file after it was opened here and before it was locked

@@ -122,8 +122,8 @@ class Location:
         """Return the content of the file.
 
         Raises:
-            DataError: it does not exist.
-            StorageError: it cannot be read.
+            DataError: the file does not exist.
+            StorageError: the file cannot be read.
         """
         with storage_errors("read", self):
             return self.backend.read(self.path)
@@ -132,8 +132,8 @@ class Location:
         """Open the file for reading, at any offset.
 
         Raises:
-            DataError: it does not exist.
-            StorageError: it cannot be read.
+            DataError: the file does not exist.
+            StorageError: the file cannot be opened.
         """
         with storage_errors("read", self):
             return self.backend.open(self.path)
@@ -247,15 +247,15 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
 
 
 def _resolve_uri(scheme: str, uri: str) -> Location:
-    bucket_and_path = uri.partition("://")[2]
+    path_without_scheme = uri.partition("://")[2]
     if (filesystem := filesystem_of(scheme)) is not None:
-        return replace(_resolve_in_filesystem(filesystem, bucket_and_path), uri=uri)
+        return replace(_resolve_in_filesystem(filesystem, path_without_scheme), uri=uri)
     if _CREDENTIALS.match(uri):
         raise StorageError(
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} contains credentials: leave them out and "
             "set environment variables"
         )
-    if bucket := open_bucket(scheme, bucket_and_path):
+    if bucket := open_bucket(scheme, path_without_scheme):
         return Location(*bucket, uri)
     return _resolve_by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _resolve_by_fsspec(scheme, uri)
 
@@ -285,7 +285,7 @@ def _resolve_by_fsspec(scheme: str, uri: str) -> Location:
         ) from error
     except ImportError as error:
         raise StorageError(f"the driver for {scheme}:// is not installed: {error}") from error
-    except Exception as error:  # a driver may connect already here, and raise its own exceptions
+    except Exception as error:  # drivers may already connect here, and raise exceptions of any type
         raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}") from error
     return Location(_wrap_fsspec(filesystem), path, uri)
 

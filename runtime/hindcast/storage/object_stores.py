@@ -116,10 +116,10 @@ def _open_s3(
         config["region"] = region or "us-east-1"
     if is_anonymous:
         config["skip_signature"] = True
-    requests = _request_options(timeout_seconds, config.get("endpoint"))
+    request_options = _request_options(timeout_seconds, config.get("endpoint"))
     if certificates := environment.get("AWS_CA_BUNDLE"):
-        requests["client_options"]["root_certificate"] = _read_certificates(certificates)
-    return S3Store(bucket, config=config, **requests), f"s3://{bucket}"
+        request_options["client_options"]["root_certificate"] = _read_certificates(certificates)
+    return S3Store(bucket, config=config, **request_options), f"s3://{bucket}"
 
 
 def _open_gcs(
@@ -253,8 +253,8 @@ def _azure_endpoint(endpoint: str | None, account: str) -> str | None:
     """Add the account to an endpoint: to the path of an emulator, or to the host name of the cloud."""
     if not endpoint:
         return None
-    scheme, _, rest = endpoint.rpartition("://")
-    host = rest.strip("/").removesuffix(f"/{account}").removeprefix(f"{account}.")
+    scheme, _, host_and_path = endpoint.rpartition("://")
+    host = host_and_path.strip("/").removesuffix(f"/{account}").removeprefix(f"{account}.")
     is_emulator = host[0].isdigit() or ":" in host
     return f"{scheme or 'https'}://" + (f"{host}/{account}" if is_emulator else f"{account}.{host}")
 

@@ -78,12 +78,14 @@ class MappedFiles(Format):
             DataError: an option is unknown or invalid.
             SpecError: the options do not name a class that converts the files to episodes.
         """
-        format_options = self._format_options(options)
+        format_options = self._parse_format_options(options)
         check_mapper(options, self.name)
         if not location.is_folder():
             return [Piece(location, location.info().size or 0)]
-        members = (entry for entry in location.files() if _is_data_file(entry.relative_path, self.suffixes))
-        files = sorted(members, key=lambda entry: natural_sort_key(entry.relative_path))
+        data_files = (
+            entry for entry in location.files() if _is_data_file(entry.relative_path, self.suffixes)
+        )
+        files = sorted(data_files, key=lambda entry: natural_sort_key(entry.relative_path))
         batch_size = format_options.get("batch_size", max(1, len(files)))
         return [
             Piece(location, sum(file.size for file in batch), tuple(file.relative_path for file in batch))
@@ -99,11 +101,11 @@ class MappedFiles(Format):
         """
         location = piece.location
         files = [location] if piece.extent is None else [location.child(name) for name in piece.extent]
-        rows = self.read_rows(files, self._format_options(options))
+        rows = self.read_rows(files, self._parse_format_options(options))
         if len(next(iter(rows.values()))):
             yield from map_to_episodes(rows, options, str(location))
 
-    def _format_options(self, options: ReadOptions) -> FormatOptions:
+    def _parse_format_options(self, options: ReadOptions) -> FormatOptions:
         format_options = check_options(self.name, options.options, self.allowed_options)
         batch_size = format_options.get("batch_size", 1)
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:

@@ -48,10 +48,10 @@ class Csv(TextTables):
 
     def quote_character(self, options: ReadOptions) -> bytes | None:
         """See `TextTables.quote_character`."""
-        char = _read_options(options).get("quote_char", '"')
-        if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
-            raise DataError(f"readOptions.quote_char is {char!r}: expected one character, or false")
-        return None if char is False else char.encode()
+        quote = _read_options(options).get("quote_char", '"')
+        if quote is not False and not (isinstance(quote, str) and len(quote.encode()) == 1):
+            raise DataError(f"readOptions.quote_char is {quote!r}: expected one character, or false")
+        return None if quote is False else quote.encode()
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
         """See `TextTables.inspect`: reads the columns' names from the header."""
@@ -79,14 +79,14 @@ class Csv(TextTables):
         """See `TextTables.parse`."""
         table = self._parse(data, extent, extent.types, options)
         # Arrow infers dates, times and binary from text: such columns are read again as text
-        misread = [
+        misread_columns = [
             field.name
             for field in table.schema
             if pa.types.is_temporal(field.type) or pa.types.is_binary(field.type)
         ]
-        if misread:
+        if misread_columns:
             table = self._parse(
-                data, extent, {**extent.types, **dict.fromkeys(misread, pa.string())}, options
+                data, extent, {**extent.types, **dict.fromkeys(misread_columns, pa.string())}, options
             )
         declared_types = declared_column_types(options)
         large_columns = [
@@ -107,7 +107,7 @@ class Csv(TextTables):
         quote, names = self.quote_character(options), list(extent.names or ())
         read_options = pacsv.ReadOptions(
             use_threads=False,  # pieces are parsed in parallel
-            block_size=len(data) + 1,  # one block, because Arrow infers types from the first one
+            block_size=len(data) + 1,  # one block, because Arrow infers types from the first block
             column_names=names,
             skip_rows_after_names=extent.num_header_records,
         )
@@ -203,11 +203,13 @@ def _may_exceed_int64(column: pa.ChunkedArray) -> bool:
 def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: int) -> CellError:
     """Convert an error of Arrow, which counts the header as a row and numbers the columns."""
     text = str(error)
-    match = _ROW_NUMBER.search(text)
-    row = int(match[1]) - 1 - num_header_records if match is not None else 0
-    column = re.match(r"In CSV column #(\d+): ", text)
+    row_match = _ROW_NUMBER.search(text)
+    row = int(row_match[1]) - 1 - num_header_records if row_match is not None else 0
+    column_match = re.match(r"In CSV column #(\d+): ", text)
     column_prefix = (
-        f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
+        f"{names[int(column_match[1])]!r}: "
+        if column_match is not None and int(column_match[1]) < len(names)
+        else ""
     )
     reason = _ROW_NUMBER.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be converted to")

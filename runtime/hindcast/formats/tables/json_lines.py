@@ -28,7 +28,7 @@ _MAX_DEPTH: Final = 64
 INT64_LIMIT: Final = 1 << 63
 _TYPE_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
 _LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")  # an integer that may have more than 64 bits
-_LINE_ADVICE: Final = "; write one object per line, or all of them as one array"
+_LINE_ADVICE: Final = "; write one object per line, or all objects as one array"
 _NON_FINITE_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Types = Mapping[str, pa.DataType]
@@ -102,8 +102,8 @@ def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | No
     Raises:
         CellError: a cell is not JSON, or the cells have several types.
     """
-    text = pc.utf8_ltrim_whitespace(column)
-    is_json = pc.or_(pc.starts_with(text, "["), pc.starts_with(text, "{"))
+    trimmed_cells = pc.utf8_ltrim_whitespace(column)
+    is_json = pc.or_(pc.starts_with(trimmed_cells, "["), pc.starts_with(trimmed_cells, "{"))
     if not len(column) or not pc.all(is_json).as_py():
         return None
     cells = [cell.encode() for cell in column.to_pylist()]
@@ -171,11 +171,11 @@ def _build_array(values: Sequence[Any], array_type: pa.DataType | None) -> pa.Ar
     if array_type is None:
         return pa.array(values)
     if pa.types.is_struct(array_type):
-        unknown = {key for value in values for key in value or ()} - {
+        unknown_keys = {key for value in values for key in value or ()} - {
             field.name for field in array_type.fields
         }
-        if unknown:
-            raise ValueError(f"the key {sorted(unknown)[0]!r} is unknown")
+        if unknown_keys:
+            raise ValueError(f"the key {sorted(unknown_keys)[0]!r} is unknown")
         child_arrays = [
             _build_array([None if value is None else value.get(field.name) for value in values], field.type)
             for field in array_type.fields

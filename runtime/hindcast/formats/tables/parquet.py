@@ -67,11 +67,11 @@ class Parquet(Format):
             _plan_file(location, file.schema_arrow, options)
             metadata = file.metadata
             sizes = [metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-            rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            group_rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             matching_groups = _find_matching_groups(location, file, options)
-        if not sum(rows):
+        if not sum(group_rows):
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
-        first_rows = np.cumsum([0, *rows]).tolist()
+        first_rows = np.cumsum([0, *group_rows]).tolist()
         return [
             Piece(location, sum(sizes[i] for i in groups), _RowGroupRange(groups, first_rows[groups[0]]))
             for groups in _group_into_pieces(matching_groups, sizes)
@@ -91,24 +91,26 @@ class Parquet(Format):
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`. A piece that is much larger than 16 MiB is read in several parts."""
-        groups, row = piece.extent
+        groups, first_row = piece.extent
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
             plan = _plan_file(piece.location, schema, options)
-            reader = TableContext(str(piece.location), plan, _read_spec(piece.location, schema), options)
+            context = TableContext(str(piece.location), plan, _read_spec(piece.location, schema), options)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
             file_columns = [name for name in names if name in schema.names]
             continuations = (
-                _continuation_rows(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
+                _read_continuation_rows(file)
+                if Columns.INFOS in plan.sources
+                else np.zeros(0, dtype=np.int64)
             )
             for table in _read_tables(file, groups, file_columns, piece.nbytes):
-                rows = decode_rows(add_keys(table, options, schema), row, reader)
-                row += len(table)
+                rows = decode_rows(add_keys(table, options, schema), first_row, context)
+                first_row += len(table)
                 if rows is not None:
                     yield _clear_continuation_infos(rows, continuations)
 
 
-def _continuation_rows(file: pq.ParquetFile) -> I64:
+def _read_continuation_rows(file: pq.ParquetFile) -> I64:
     """Return the indices of the rows at which a fragment continues an episode, from the file's footer."""
     index = read_index(file.metadata.metadata)
     if index is None:
@@ -132,8 +134,8 @@ def _read_tables(
         # read_row_groups() returns columns in the file's order: select() restores the requested one
         yield file.read_row_groups(list(groups), columns=names, use_threads=False).select(names)
         return
-    rows = sum(file.metadata.row_group(i).num_rows for i in groups)
-    batch_rows = max(1, rows * PIECE_BYTES // nbytes)
+    num_rows = sum(file.metadata.row_group(i).num_rows for i in groups)
+    batch_rows = max(1, num_rows * PIECE_BYTES // nbytes)
     for batch in file.iter_batches(batch_rows, row_groups=list(groups), columns=names, use_threads=False):
         yield pa.Table.from_batches([batch]).select(names)
 
@@ -147,10 +149,12 @@ def _check_file(location: Location, file: pq.ParquetFile) -> None:
             "separate input"
         )
     metadata = file.metadata
-    rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    if rows != metadata.num_rows:
+    num_rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if num_rows != metadata.num_rows:
         raise DataError(
-            damage_message(str(location), f"{plural(rows, 'row')}, but its footer says {metadata.num_rows}")
+            damage_message(
+                str(location), f"{plural(num_rows, 'row')}, but its footer says {metadata.num_rows}"
+            )
         )
 
 
