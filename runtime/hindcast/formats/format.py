@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -83,9 +83,16 @@ class Format(ABC):
 
     Attributes:
         name: name of the format, as in `InputSource.format`.
+        title: name of the format in lists of readable formats; empty for formats that such lists leave out.
+        has_timesteps: whether rows are timesteps; a class of the user converts other rows to episodes.
+        ray_methods: read methods of Ray Data for the same files; the first one reads the files for pre-learners that
+            convert rows of any format.
     """
 
     name: str
+    title: ClassVar[str] = ""
+    has_timesteps: ClassVar[bool] = True
+    ray_methods: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def recognises(self, location: Location) -> bool:

@@ -55,6 +55,7 @@ class D4RL(Format):
     """Files of D4RL, and all other HDF5 files that are not Minari's."""
 
     name = "D4RL"
+    title = "D4RL"
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the name; `list_pieces` reports invalid files."""

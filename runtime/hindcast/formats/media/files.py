@@ -38,6 +38,7 @@ class MappedFiles(Format):
         is_grouped_by_folder: whether the files of a folder are converted together.
     """
 
+    has_timesteps = False
     suffixes: tuple[str, ...]
     allowed_options: tuple[str, ...] = ("batch_size",)
     is_grouped_by_folder = True
@@ -120,6 +121,7 @@ class Binary(MappedFiles):
     """Files of any kind; the files of a folder are converted together."""
 
     name = "Binary"
+    ray_methods = ("read_binary_files",)
     suffixes = ("",)  # matches every name
 
     def recognises(self, location: Location) -> bool:
@@ -138,6 +140,7 @@ class Images(MappedFiles):
     """Image files; the files of a folder are converted together, since they may be the frames of an episode."""
 
     name = "Images"
+    ray_methods = ("read_images",)
     suffixes = _IMAGE_SUFFIXES
     allowed_options = ("size", "mode", "batch_size")
 
@@ -163,6 +166,7 @@ class Text(MappedFiles):
     """Text files; each file is converted separately."""
 
     name = "Text"
+    ray_methods = ("read_text",)
     suffixes = (".txt", ".text", ".log", ".md")
     allowed_options = ("encoding", "drop_empty_lines")
     is_grouped_by_folder = False

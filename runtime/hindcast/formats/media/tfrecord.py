@@ -54,6 +54,8 @@ class TFRecord(Format):
     """TFRecord files, read as tables with the features as columns."""
 
     name = "TFRecord"
+    title = "TFRecord"
+    ray_methods = ("read_tfrecords",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the name."""

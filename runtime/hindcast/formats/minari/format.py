@@ -29,6 +29,7 @@ class Minari(Format):
     """Datasets of Minari, located by their main file, or by `metadata.json` if they are in Arrow or Parquet."""
 
     name = "Minari"
+    title = "Minari"
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: a main file of Minari, or the metadata of a dataset in Arrow or Parquet."""

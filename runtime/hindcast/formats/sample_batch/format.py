@@ -51,6 +51,8 @@ class SampleBatchFormat(Format):
     """Files of RLlib's JSON writer. A file is one piece, because only parsing its lines counts the timesteps."""
 
     name = "SampleBatch"
+    title = "RLlib's SampleBatch"
+    ray_methods = ("read_json",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the `type` in the first line."""

@@ -50,6 +50,8 @@ class Parquet(Format):
     """Parquet files with timesteps as rows, from any tool."""
 
     name = "Parquet"
+    title = "Parquet"
+    ray_methods = ("read_parquet",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""
