@@ -25,7 +25,7 @@ from rich.table import Table
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.dataset_folder.commits import file_stem
+from hindcast.formats.dataset_folder.commits import make_file_stem
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
@@ -97,7 +97,7 @@ def measure(rivals: dict[str, Callable[[], int]], rounds: int) -> dict[str, floa
 def run_one(folder: Path, steps: int, smooth: bool, rounds: int) -> dict[str, float]:
     """Write the data, then read it all three ways."""
     block = make_block(steps, smooth)
-    with BlockWriter(resolve(folder), DataSpec.from_block(block), file_stem(0, "bench")) as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block), make_file_stem(0, "bench")) as writer:
         writer.write(block)
     nested_file = folder / "_nested.parquet"
     write_nested(block, nested_file)

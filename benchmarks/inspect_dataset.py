@@ -24,7 +24,7 @@ from rich.table import Table
 
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.dataset_folder.commits import file_stem
+from hindcast.formats.dataset_folder.commits import make_file_stem
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, write_manifest
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.spec import DataSpec
@@ -68,7 +68,7 @@ def write(folder: Path, episodes: int) -> None:
     for number, first in enumerate(range(0, episodes, PER_FILE)):
         block = make_block(first, min(PER_FILE, episodes - first))
         spec = DataSpec.from_block(block)
-        with BlockWriter(resolve(folder), spec, file_stem(number, "bench")) as writer:
+        with BlockWriter(resolve(folder), spec, make_file_stem(number, "bench")) as writer:
             writer.write(block)
             files += writer.close()
     write_manifest(resolve(folder), Manifest(spec=spec.to_json(), files=tuple(files)))

@@ -29,7 +29,7 @@ from measuring import report, take_turns
 
 from hindcast.episodes.block import Block
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.media.record_file import masked_crc
+from hindcast.formats.media.record_file import compute_masked_crcs
 from hindcast.formats.registry import FORMATS
 from hindcast.storage.location import resolve
 
@@ -123,7 +123,7 @@ def _example(row: int, rng: np.random.Generator) -> bytes:
 def _checksums(parts: list[bytes]) -> list[bytes]:
     lengths = np.array([len(part) for part in parts])
     data = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    return [sum_.tobytes() for sum_ in masked_crc(data, np.cumsum(lengths) - lengths, lengths)]
+    return [sum_.tobytes() for sum_ in compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)]
 
 
 def _entry(name: str, kind: int, values: bytes) -> bytes:
@@ -152,7 +152,7 @@ def read_ours(name: str, path: Path) -> int:
     form, options = FORMATS[name], ReadOptions()
     return sum(
         part.num_steps if isinstance(part, Block) else len(part)
-        for piece in form.pieces(resolve(path), options)
+        for piece in form.list_pieces(resolve(path), options)
         for part in form.read(piece, options)
     )
 

@@ -83,7 +83,7 @@ def read_with_hindcast(path: Path, form: str) -> float:
     """Timesteps per second, finding the pieces included."""
     start_time = time.process_time()
     options, table_format = ReadOptions(), FORMATS[form]
-    pieces = table_format.pieces(resolve(path), options)
+    pieces = table_format.list_pieces(resolve(path), options)
     steps = sum(len(rows) for piece in pieces for rows in table_format.read(piece, options))
     return steps / (time.process_time() - start_time)
 

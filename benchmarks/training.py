@@ -27,7 +27,7 @@ from hindcast.api import OfflineTraining
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.dataset_folder.commits import file_stem
+from hindcast.formats.dataset_folder.commits import make_file_stem
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
 from hindcast.run.offline_trainer import make_offline_trainer
@@ -58,7 +58,7 @@ def write_data(folder: Path, episodes: int) -> None:
         gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
         gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
     )
-    with BlockWriter(resolve(folder), spec, file_stem(0, "bench")) as writer:
+    with BlockWriter(resolve(folder), spec, make_file_stem(0, "bench")) as writer:
         writer.write(block)
 
 

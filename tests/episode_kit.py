@@ -13,7 +13,7 @@ import pytest
 
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.commits import Commit, make_file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.spec import DataSpec
@@ -50,7 +50,7 @@ def write_blocks(
 ) -> tuple[FileEntry, ...]:
     """Write Parquet files without commits or a manifest."""
     spec = spec_of(blocks[0])
-    writer = BlockWriter(resolve(folder), spec, stem or file_stem(0, "a1"), **options)  # type: ignore[arg-type]
+    writer = BlockWriter(resolve(folder), spec, stem or make_file_stem(0, "a1"), **options)  # type: ignore[arg-type]
     for block in blocks:
         writer.write(block)
     return writer.close()
@@ -60,7 +60,7 @@ def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True)
     """Write a committed recording with one range per block, with or without a manifest."""
     location, files, first = resolve(folder), [], 0
     for number, block in enumerate(blocks):
-        entries = write_blocks(location, block, stem=file_stem(number, "a1"))
+        entries = write_blocks(location, block, stem=make_file_stem(number, "a1"))
         commit = Commit(
             range=number, files=entries, episodes=block.num_episodes, timesteps=block.num_steps, first=first
         )

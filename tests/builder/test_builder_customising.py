@@ -366,7 +366,7 @@ def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
 
 def test_sample_batches_without_their_option_raise(tmp_path: Path) -> None:
     sentence = (
-        r"batches holds \.json files, but without a named format only Parquet is read: for SampleBatch JSON give "
+        r"batches holds \.json files, but without a named format only Parquet is read: for SampleBatch JSON set "
         r"input_read_sample_batches=True \(format: SampleBatch\)"
     )
     with pytest.raises(SpecError, match=sentence):

@@ -19,7 +19,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
-from hindcast.formats.dataset_folder.commits import Commit, file_stem, remove_orphans
+from hindcast.formats.dataset_folder.commits import Commit, make_file_stem, remove_orphans
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.parquet.fragments import find_continued, join_fragments, split_long_episodes
 from hindcast.storage.location import resolve
@@ -268,4 +268,4 @@ def test_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
 
 
 def test_file_stem_of_a_range():
-    assert file_stem(12, "ab12") == "000012-ab12"
+    assert make_file_stem(12, "ab12") == "000012-ab12"

@@ -31,7 +31,7 @@ class Wholes(Format):
     def recognises(self, location: Location) -> bool:
         return True
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         return [Piece(location, 1000)]
 
     def describe(self, location: Location) -> DataSpec:

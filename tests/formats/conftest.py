@@ -1,3 +1,5 @@
+"""A fixture that isolates tests of formats from Ray."""
+
 from __future__ import annotations
 
 import contextlib
@@ -6,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-_RAYS_TYPES = (
+_RAY_EXTENSION_NAMES = (
     "ray.data.arrow_tensor",
     "ray.data.arrow_tensor_v2",
     "ray.data.arrow_variable_shaped_tensor",
@@ -15,10 +17,10 @@ _RAYS_TYPES = (
 
 
 @pytest.fixture(autouse=True)
-def without_rays_types() -> Iterator[None]:
+def unregister_ray_types() -> Iterator[None]:
     """Unregister Ray's Arrow types, which other tests of the process may have registered by importing Ray Data."""
     extension_names = []
-    for name in _RAYS_TYPES:
+    for name in _RAY_EXTENSION_NAMES:
         with contextlib.suppress(pa.ArrowKeyError):
             pa.unregister_extension_type(name)
             extension_names.append(name)

@@ -9,7 +9,7 @@ from hindcast import SCHEMA, OfflinePreLearner, SingleAgentEpisode
 
 
 class Words(OfflinePreLearner):
-    """The example of RLlib's documentation: a line is an episode with the next words as actions."""
+    """RLlib's documented example: each line becomes an episode, in which the next word is the action."""
 
     @staticmethod
     def _map_to_episodes(  # noqa: PLR0917
@@ -51,17 +51,17 @@ class Words(OfflinePreLearner):
 
 
 class Frames(OfflinePreLearner):
-    """The images of a folder are an episode."""
+    """Converts the images of a folder to an episode."""
 
     @classmethod
     def map_rows(cls, rows, name="episode"):
         frames = rows["image"]
-        steps = len(frames) - 1
+        num_steps = len(frames) - 1
         return [
             SingleAgentEpisode(
                 f"{name} {rows['path'][0]}",
                 observations=list(frames),
-                actions=[0] * steps,
+                actions=[0] * num_steps,
                 rewards=[float(frame.mean()) for frame in frames[1:]],
                 truncated=True,
                 len_lookback_buffer=0,
@@ -70,7 +70,7 @@ class Frames(OfflinePreLearner):
 
 
 class Bytes(OfflinePreLearner):
-    """A file is an episode of its bytes."""
+    """Converts each file to an episode with its bytes as observations."""
 
     @classmethod
     def map_rows(cls, rows):
@@ -88,14 +88,16 @@ class Bytes(OfflinePreLearner):
 
 
 class NoRowMapper(OfflinePreLearner):
-    """Maps blocks only."""
+    """Does not override `map_rows`."""
 
 
 class ArrayMapper(OfflinePreLearner):
+    """Returns an array instead of episodes."""
+
     @classmethod
     def map_rows(cls, rows):
         return rows["text"]
 
 
 class NoPreLearner:
-    pass
+    """Does not derive from `OfflinePreLearner`."""

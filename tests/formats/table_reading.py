@@ -1,4 +1,4 @@
-"""Reading complete tables of users for tests."""
+"""Helpers that read a whole table, and make cells as RLlib packs them."""
 
 from __future__ import annotations
 
@@ -18,49 +18,57 @@ from hindcast.storage.location import resolve
 
 
 def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
-    """Read all rows of a file through pickled pieces, as workers do."""
+    """Read all rows of a file, piece by piece; pieces are pickled, as for workers.
+
+    Args:
+        path: the file.
+        format: name of the format; by default it is detected.
+        **options: fields of `ReadOptions`; `filter` has (column, operator, value) tuples.
+    """
     location = resolve(path)
     file_format = detect_format(location) if format is None else FORMATS[format]
     assert file_format is not None, f"no format recognises {path}"
-    options["filter"] = [FilterTerm(column=c, op=op, value=v) for c, op, v in options.get("filter", ())]
+    options["filter"] = [
+        FilterTerm(column=column, op=op, value=value) for column, op, value in options.get("filter", ())
+    ]
     read_options = ReadOptions(**options)
-    pieces = pickle.loads(pickle.dumps(file_format.pieces(location, read_options)))
+    pieces = pickle.loads(pickle.dumps(file_format.list_pieces(location, read_options)))
     parts = [rows for piece in pieces for rows in file_format.read(piece, read_options)]
     return concat_rows(parts)
 
 
 def concat_rows(parts: list[Any]) -> Rows:
-    """Concatenate `Rows`."""
+    """Concatenate `Rows`; a column that a part lacks is filled with empty text."""
     assert parts, "there are no rows"
     names = dict.fromkeys(name for part in parts for name in part.columns)
 
-    def column(name: str) -> np.ndarray:
+    def concat_column(name: str) -> np.ndarray:
         columns = [part.columns.get(name, np.full(len(part), "", dtype=object)) for part in parts]
         assert len({(array.dtype, array.shape[1:]) for array in columns}) == 1, f"{name} changes"
         return np.concatenate(columns)
 
-    def every(name: str) -> Any:
+    def concat_attribute(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
         return None if values[0] is None else np.concatenate(values)
 
     return Rows(
-        columns={name: column(name) for name in names},
-        terminated=every("terminated"),
-        truncated=every("truncated"),
-        next_missing=every("next_missing"),
+        columns={name: concat_column(name) for name in names},
+        terminated=concat_attribute("terminated"),
+        truncated=concat_attribute("truncated"),
+        next_missing=concat_attribute("next_missing"),
         path=parts[0].path,
-        row=every("row"),
-        eps_id=every("eps_id"),
-        t=every("t"),
+        row=concat_attribute("row"),
+        eps_id=concat_attribute("eps_id"),
+        t=concat_attribute("t"),
     )
 
 
-def lz4_cell(value: Any) -> str:
-    """Pack a cell as RLlib does."""
+def pack_lz4_cell(value: Any) -> str:
+    """Pack a value into a cell as RLlib does."""
     return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(value), asbytes=True)).decode()
 
 
-class Evil:
+class PickleBomb:
     """An object that creates the file `executed` when it is unpickled."""
 
     def __reduce__(self) -> Any:

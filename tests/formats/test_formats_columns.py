@@ -13,7 +13,7 @@ from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import RESET, prepend_entry, split_entry
+from hindcast.formats.columns.infos import RESET_HEAD, prepend_entry, split_entry
 from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -33,7 +33,7 @@ def write(folder, spec, *blocks, **options):
 
 
 def test_columns_file_has_schema_and_rows_of_the_layout(kit, tmp_path):
-    """RLlib's names and `t`; lists that any tool reads; flags on the last row only; no nulls in data."""
+    """Columns have RLlib's names (and `t`); vectors are lists; flags are set only in the last row of an episode."""
     block = kit.block([2, 3])
     block = block.with_columns({**block.columns, "action_logp": np.zeros(5, np.float32)})
     (entry,) = write(tmp_path, kit.spec(block), block)
@@ -96,8 +96,8 @@ class TestInfos:
     )
     @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
     def test_reset_info_is_stored_in_first_step(self, cell_text, reset):
-        cell = prepend_entry(RESET, reset, cell_text)
-        assert split_entry(RESET, cell) == (reset, cell_text)
+        cell = prepend_entry(RESET_HEAD, reset, cell_text)
+        assert split_entry(RESET_HEAD, cell) == (reset, cell_text)
         if reset and "reset_info" not in cell_text:
             assert json.loads(cell)["reset_info"] == json.loads(reset)
 
@@ -120,7 +120,7 @@ def test_max_rows_per_file_counts_timesteps_of_whole_episodes(kit, tmp_path):
     kit.assert_same(read_all(tmp_path), Block.concat(blocks))
 
 
-def test_max_file_size_limits_files(kit, tmp_path):
+def test_files_are_limited_by_size(kit, tmp_path):
     blocks = [kit.block([50] * 10, first=10 * i) for i in range(10)]
     limits = {"row_group_bytes": 20_000, "max_file_bytes": 150_000, "compression": "none"}
     entries = write(tmp_path, kit.spec(blocks[0]), *blocks, **limits)
@@ -142,7 +142,7 @@ def test_model_output_named_like_a_layout_column_raises(kit, tmp_path):
         write(tmp_path, DataSpec.from_block(block), block)
 
 
-def test_encode_unknown_column_raises(kit):
+def test_encode_column_that_does_not_fit_raises(kit):
     block = kit.block()
     encoder = ColumnsEncoder(kit.spec(block))
     with pytest.raises(DataError, match="'actions' is float32"):

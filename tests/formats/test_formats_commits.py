@@ -1,3 +1,5 @@
+"""Commits and manifests of datasets, and cleaning up after interrupted writers."""
+
 from __future__ import annotations
 
 import json
@@ -11,12 +13,12 @@ from hindcast.formats.entries import FileEntry, RowGroup
 from hindcast.storage.location import resolve
 
 
-def file_entry(path: str = "000000-a1-000.parquet", checksum: str = "c0") -> FileEntry:
+def make_file_entry(path: str = "000000-a1-000.parquet", checksum: str = "c0") -> FileEntry:
     groups = (RowGroup(rows=2, timesteps=7, bytes=100, lengths=(3, 4), continued=(1,)),)
     return FileEntry(path=path, rows=2, timesteps=7, bytes=90, checksum=checksum, row_groups=groups)
 
 
-def commit(number: int, *files: FileEntry) -> Commit:
+def make_commit(number: int, *files: FileEntry) -> Commit:
     return Commit(range=number, files=files, episodes=1, timesteps=7, first=5 * number)
 
 
@@ -27,25 +29,25 @@ def folder(request, tmp_path, memory):
 
 def test_read_commits_returns_commits_by_range(folder):
     assert read_commits(folder) == {}
-    commits = [commit(number, file_entry(f"{number:06d}-a1-000.parquet")) for number in (11, 2, 0)]
-    for one in commits:
-        write_commit(folder, one)
+    commits = [make_commit(i, make_file_entry(f"{i:06d}-a1-000.parquet")) for i in (11, 2, 0)]
+    for commit in commits:
+        write_commit(folder, commit)
     commits_read = read_commits(folder)
     assert list(commits_read) == [0, 2, 11]
     assert commits_read[11] == commits[0]
     assert commits_read[11].files[0].episodes == 1
-    text = json.loads(folder.child("_hindcast/commits/000011.json").read_bytes())
-    assert text["files"][0]["rowGroups"][0]["lengths"] == [3, 4]
+    document = json.loads(folder.child("_hindcast/commits/000011.json").read_bytes())
+    assert document["files"][0]["rowGroups"][0]["lengths"] == [3, 4]
 
 
-def test_write_commit_twice_keeps_the_last(folder):
-    write_commit(folder, commit(3, file_entry("000003-a1-000.parquet")))
-    write_commit(folder, commit(3, file_entry("000003-b2-000.parquet")))
+def test_write_commit_twice_keeps_last_commit(folder):
+    write_commit(folder, make_commit(3, make_file_entry("000003-a1-000.parquet")))
+    write_commit(folder, make_commit(3, make_file_entry("000003-b2-000.parquet")))
     assert read_commits(folder)[3].files[0].path == "000003-b2-000.parquet"
 
 
 def test_read_commits_names_damaged_commit(folder):
-    write_commit(folder, commit(0))
+    write_commit(folder, make_commit(0))
     folder.child("_hindcast/commits/000001.json").write_bytes(b'{"range": 1, "fi')
     with pytest.raises(DataError, match=r"000001\.json cannot be read .* delete it and record again"):
         read_commits(folder)
@@ -53,10 +55,10 @@ def test_read_commits_names_damaged_commit(folder):
 
 def test_write_commit_on_full_disk_leaves_range_uncommitted(small_disk):
     folder = resolve(small_disk("size=64k"))
-    write_commit(folder, commit(0))
+    write_commit(folder, make_commit(0))
     small_disk("remount,ro")
     with pytest.raises(StorageError, match=r"cannot write .*000001.json: the file system is read-only"):
-        write_commit(folder, commit(1))
+        write_commit(folder, make_commit(1))
     assert list(read_commits(folder)) == [0]
 
 
@@ -71,8 +73,8 @@ def test_remove_orphans_deletes_only_orphans(folder):
     ]
     for name in [*kept_names, *orphans, "deep/000000-zz-000.parquet"]:
         folder.child(name).write_bytes(b"x")
-    write_commit(folder, commit(0))
-    remove_orphans(folder, [commit(0, file_entry(kept_names[0]))])
+    write_commit(folder, make_commit(0))
+    remove_orphans(folder, [make_commit(0, make_file_entry(kept_names[0]))])
     remaining_names = {entry.relative_path for entry in folder.files(recursive=True)}
     assert remaining_names == {*kept_names, "deep/000000-zz-000.parquet", "_hindcast/commits/000000.json"}
 
@@ -92,21 +94,23 @@ def test_manifest_round_trip(kit, folder):
         recorder="0.1.0",
         connectors={"filter": {"count": 3}},
         spec=kit.spec(kit.block()).to_json(),
-        files=(file_entry(),),
+        files=(make_file_entry(),),
     )
     write_manifest(folder, manifest)
-    copy = read_manifest(folder)
-    assert copy == manifest
-    assert copy is not None
-    assert copy.data_spec == kit.spec(kit.block())
+    manifest_read = read_manifest(folder)
+    assert manifest_read == manifest
+    assert manifest_read is not None
+    assert manifest_read.data_spec == kit.spec(kit.block())
     assert json.loads(folder.child("_hindcast/manifest.json").read_bytes())["formatVersion"] == 1
 
 
 def test_digest_depends_on_contents_and_order_but_not_on_names(kit):
-    def digest(*files: FileEntry) -> str:
+    def compute_digest(*files: FileEntry) -> str:
         return Manifest(spec=kit.spec(kit.block()).to_json(), files=files).digest
 
-    one, two = file_entry("a", "c1"), file_entry("b", "c2")
-    assert digest(one, two) == digest(file_entry("x", "c1"), file_entry("y", "c2"))
-    assert digest(one, two) != digest(two, one)
-    assert digest(one, two) != digest(one)
+    first_entry, second_entry = make_file_entry("a", "c1"), make_file_entry("b", "c2")
+    assert compute_digest(first_entry, second_entry) == compute_digest(
+        make_file_entry("x", "c1"), make_file_entry("y", "c2")
+    )
+    assert compute_digest(first_entry, second_entry) != compute_digest(second_entry, first_entry)
+    assert compute_digest(first_entry, second_entry) != compute_digest(first_entry)

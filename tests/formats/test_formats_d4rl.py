@@ -1,5 +1,8 @@
-"""D4RL's files, in the layout of the published ones: hopper-medium-v2 (next observations, timeouts, the policy's
-weights), maze2d (no next observations, no terminals), kitchen (no timeouts)."""
+"""Files like those that D4RL published.
+
+hopper-medium-v2 has next observations, timeouts and the policy's weights; maze2d has no next observations and no
+terminals; kitchen has no timeouts.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,31 @@ from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
 
 LENGTHS = (5, 3, 7, 4)
-TERMINAL = (True, False, True, False)
-D4RL = d4rl.D4RL()
+IS_TERMINAL = (True, False, True, False)
+D4RL_FORMAT = d4rl.D4RL()
 
 
-def arrays() -> dict[str, np.ndarray]:
-    """Return the steps of four episodes, end to end."""
+def make_arrays() -> dict[str, np.ndarray]:
+    """Return dataset name -> array, with the steps of four episodes end to end."""
     rng = np.random.default_rng(0)
-    rows = sum(LENGTHS)
-    last = np.cumsum(LENGTHS) - 1
+    num_rows = sum(LENGTHS)
+    last_rows = np.cumsum(LENGTHS) - 1
     obs = [rng.normal(size=(length + 1, 3)).astype(np.float32) for length in LENGTHS]
-    terminals, timeouts = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool)
-    terminals[last], timeouts[last] = TERMINAL, np.logical_not(TERMINAL)
+    terminals, timeouts = np.zeros(num_rows, dtype=bool), np.zeros(num_rows, dtype=bool)
+    terminals[last_rows], timeouts[last_rows] = IS_TERMINAL, np.logical_not(IS_TERMINAL)
     return {
-        "observations": np.concatenate([one[:-1] for one in obs]),
-        "next_observations": np.concatenate([one[1:] for one in obs]),
-        "actions": rng.uniform(-1, 1, size=(rows, 2)).astype(np.float32),
-        "rewards": rng.normal(size=rows).astype(np.float32),
+        "observations": np.concatenate([episode_obs[:-1] for episode_obs in obs]),
+        "next_observations": np.concatenate([episode_obs[1:] for episode_obs in obs]),
+        "actions": rng.uniform(-1, 1, size=(num_rows, 2)).astype(np.float32),
+        "rewards": rng.normal(size=num_rows).astype(np.float32),
         "terminals": terminals,
         "timeouts": timeouts,
-        "infos/qpos": rng.normal(size=(rows, 2)),
-        "infos/action_log_probs": rng.normal(size=rows).astype(np.float32),
+        "infos/qpos": rng.normal(size=(num_rows, 2)),
+        "infos/action_log_probs": rng.normal(size=num_rows).astype(np.float32),
     }
 
 
-def write(path: Path, data: dict[str, Any]) -> Path:
+def write_file(path: Path, data: dict[str, Any]) -> Path:
     with h5py.File(path, "w") as file:
         for name, value in data.items():
             file.create_dataset(name, data=value)
@@ -52,25 +55,25 @@ def write(path: Path, data: dict[str, Any]) -> Path:
     return path
 
 
-def pieces(path: Path, options: ReadOptions) -> list[Piece]:
-    return D4RL.pieces(resolve(path), options)
+def list_pieces(path: Path, options: ReadOptions) -> list[Piece]:
+    return D4RL_FORMAT.list_pieces(resolve(path), options)
 
 
-def read(path: Path, options: ReadOptions | None = None) -> list[Rows]:
+def read_parts(path: Path, options: ReadOptions | None = None) -> list[Rows]:
     options = options or ReadOptions()
-    return [rows for piece in pieces(path, options) for rows in D4RL.read(piece, options)]
+    return [rows for piece in list_pieces(path, options) for rows in D4RL_FORMAT.read(piece, options)]
 
 
-def one(path: Path, options: ReadOptions | None = None) -> Rows:
-    (rows,) = read(path, options)
+def read_single_part(path: Path, options: ReadOptions | None = None) -> Rows:
+    (rows,) = read_parts(path, options)
     return rows
 
 
 def test_hopper_file_is_recognised_and_read(tmp_path: Path) -> None:
-    data = arrays()
-    path = write(tmp_path / "hopper_medium-v2.hdf5", data)
+    data = make_arrays()
+    path = write_file(tmp_path / "hopper_medium-v2.hdf5", data)
     assert detect_format(resolve(path)) is FORMATS["D4RL"]
-    rows = one(path)
+    rows = read_single_part(path)
     for name, column in {
         "obs": "observations",
         "new_obs": "next_observations",
@@ -90,10 +93,10 @@ def test_hopper_file_is_recognised_and_read(tmp_path: Path) -> None:
 
 
 def test_pieces_contain_whole_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.hdf5", arrays())
-    all_rows = one(path)
+    path = write_file(tmp_path / "a.hdf5", make_arrays())
+    all_rows = read_single_part(path)
     monkeypatch.setattr(d4rl, "PIECE_BYTES", 400)
-    parts = read(path)
+    parts = read_parts(path)
     assert len(parts) > 1
     for name in ("eps_id", "t", "row", "terminated"):
         assert (
@@ -104,47 +107,51 @@ def test_pieces_contain_whole_episodes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_columns_of_one_number_are_read_flat(tmp_path: Path) -> None:
-    data = arrays()
+    data = make_arrays()
     columns = {name: data[name][:, None] for name in ("rewards", "terminals", "timeouts")}
-    rows = one(
-        write(tmp_path / "a.hdf5", {**data, **columns, "terminals": data["terminals"].astype(np.float32)})
+    rows = read_single_part(
+        write_file(
+            tmp_path / "a.hdf5", {**data, **columns, "terminals": data["terminals"].astype(np.float32)}
+        )
     )
     assert rows.squeeze_scalars().columns["rewards"].shape == (sum(LENGTHS),)
     np.testing.assert_array_equal(rows.terminated, data["terminals"])
 
 
 def test_file_without_next_observations_gives_rows_without_new_obs(tmp_path: Path) -> None:
-    data = arrays()
+    data = make_arrays()
     del data["next_observations"]
-    rows = one(write(tmp_path / "a.hdf5", data))
+    rows = read_single_part(write_file(tmp_path / "a.hdf5", data))
     assert "new_obs" not in rows.columns
     assert len(rows) == sum(LENGTHS)
 
 
 def test_file_without_timeouts_requires_step_limit(tmp_path: Path) -> None:
-    data = arrays()
+    data = make_arrays()
     del data["timeouts"]
-    path = write(tmp_path / "kitchen.hdf5", data)
+    path = write_file(tmp_path / "kitchen.hdf5", data)
     with pytest.raises(DataError, match=r"no 'timeouts'.*max_episode_steps"):
-        read(path)
-    limited_rows = one(path, ReadOptions(options={"max_episode_steps": 4}))
+        read_parts(path)
+    limited_rows = read_single_part(path, ReadOptions(options={"max_episode_steps": 4}))
     ends = (np.flatnonzero(limited_rows.terminated).tolist(), np.flatnonzero(limited_rows.truncated).tolist())
     assert ends == ([4, 14], [3, 8, 12, 18])
-    unlimited_rows = one(path, ReadOptions(options={"max_episode_steps": 0}))
+    unlimited_rows = read_single_part(path, ReadOptions(options={"max_episode_steps": 0}))
     assert not unlimited_rows.truncated.any()
     with pytest.raises(DataError, match="its own 'timeouts'"):
-        read(write(tmp_path / "b.hdf5", arrays()), ReadOptions(options={"max_episode_steps": 4}))
+        read_parts(
+            write_file(tmp_path / "b.hdf5", make_arrays()), ReadOptions(options={"max_episode_steps": 4})
+        )
 
 
 def test_schema_columns_and_filter_select_datasets(tmp_path: Path) -> None:
-    data = arrays()
-    path = write(tmp_path / "a.hdf5", data)
+    data = make_arrays()
+    path = write_file(tmp_path / "a.hdf5", data)
     options = ReadOptions(
         schema={"action_logp": "infos/action_log_probs", "vf_preds": "infos/qpos"},
         columns=["obs", "actions", "rewards", "vf_preds"],
         filter=[FilterTerm(column="rewards", op=">", value=0.0)],
     )
-    rows = one(path, options)
+    rows = read_single_part(path, options)
     passing_rows = np.flatnonzero(data["rewards"] > 0)
     np.testing.assert_array_equal(rows.row, passing_rows)
     np.testing.assert_array_equal(rows.columns["vf_preds"], data["infos/qpos"][passing_rows])
@@ -152,7 +159,7 @@ def test_schema_columns_and_filter_select_datasets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"rewards": np.zeros(3)}, "3 rows at /rewards, but 19 in other datasets"),
         ({"terminals": np.full(19, 2)}, "row 0: /terminals is 2"),
@@ -165,17 +172,17 @@ def test_schema_columns_and_filter_select_datasets(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_invalid_file_raises(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
-    data = {name: value for name, value in {**arrays(), **change}.items() if value is not None}
+def test_invalid_file_raises(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    data = {name: value for name, value in {**make_arrays(), **change}.items() if value is not None}
     if "observations" not in data:
         del data["next_observations"]
-    with pytest.raises(DataError, match=rf"a\.hdf5.*({sentence})"):
-        read(write(tmp_path / "a.hdf5", data))
+    with pytest.raises(DataError, match=rf"a\.hdf5.*({message})"):
+        read_parts(write_file(tmp_path / "a.hdf5", data))
 
 
 def test_unknown_option_raises(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.hdf5", arrays())
+    path = write_file(tmp_path / "a.hdf5", make_arrays())
     with pytest.raises(DataError, match="D4RL has no read option 'limit'"):
-        read(path, ReadOptions(options={"limit": 3}))
+        read_parts(path, ReadOptions(options={"limit": 3}))
     with pytest.raises(DataError, match="max_episode_steps is -1: expected a number of steps"):
-        read(path, ReadOptions(options={"max_episode_steps": -1}))
+        read_parts(path, ReadOptions(options={"max_episode_steps": -1}))

@@ -1,4 +1,4 @@
-"""Details of episodes in every layout."""
+"""Details of episodes survive all layouts, conversions and fragments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hindcast.formats.messagepack.values import pack
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.storage.location import resolve
 
-NAMES = tuple(LAYOUTS)
+LAYOUT_NAMES = tuple(LAYOUTS)
 DETAILS_TEXTS = (
     "",
     to_text(
@@ -40,7 +40,7 @@ DETAILS_TEXTS = (
 )
 
 
-def with_details(block: Block, texts=DETAILS_TEXTS) -> Block:
+def add_details(block: Block, texts=DETAILS_TEXTS) -> Block:
     return replace(block, details=np.array(texts, dtype=object))
 
 
@@ -48,39 +48,39 @@ def read_all(dataset) -> Block:
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
-def with_infos(block: Block) -> Block:
+def add_infos(block: Block) -> Block:
     texts = np.array([f'{{"i":{i}}}' if i % 2 else "" for i in range(13)], dtype=object)
     return block.with_columns({**block.columns, "infos": texts})
 
 
 @pytest.mark.parametrize("has_infos", [False, True])
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_details_round_trip_in_every_layout(kit, tmp_path, layout, has_infos):
-    block = with_details(with_infos(kit.block()) if has_infos else kit.block())
-    second = kit.block(first=3)
-    second = with_infos(second) if has_infos else second
-    kit.write(tmp_path, block, second, layout=layout)
+    block = add_details(add_infos(kit.block()) if has_infos else kit.block())
+    second_block = kit.block(first=3)
+    second_block = add_infos(second_block) if has_infos else second_block
+    kit.write(tmp_path, block, second_block, layout=layout)
     block_read = read_all(open_dataset(tmp_path))
-    kit.assert_same(block_read, Block.concat([block, second]))
+    kit.assert_same(block_read, Block.concat([block, second_block]))
     assert block_read.details.tolist() == [*DETAILS_TEXTS, "", "", ""]
-    for path in tmp_path.glob("*.parquet"):  # metadata lost, or rewritten by another tool
+    for path in tmp_path.glob("*.parquet"):  # without the metadata, as after rewriting by another tool
         pq.write_table(pq.read_table(path), path)
     assert read_all(open_dataset(tmp_path)).details.tolist() == [*DETAILS_TEXTS, "", "", ""]
 
 
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_files_without_details_have_no_details_column(kit, tmp_path, layout):
     kit.write(tmp_path / "none", kit.block(), layout=layout)
-    kit.write(tmp_path / "empty", with_details(kit.block(), ("", "", "")), layout=layout)
+    kit.write(tmp_path / "empty", add_details(kit.block(), ("", "", "")), layout=layout)
     assert (tmp_path / "none" / "000000-a1-000.parquet").read_bytes() == (
         tmp_path / "empty" / "000000-a1-000.parquet"
     ).read_bytes()
     assert read_all(open_dataset(tmp_path / "none")).details is None
 
 
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_details_of_long_episodes_survive_fragments(kit, tmp_path, layout):
-    block = with_details(kit.block())
+    block = add_details(kit.block())
     with mock.patch.object(type(make_encoder(layout, kit.spec(block))), "max_episode_bytes", 100):
         kit.write(tmp_path, block, layout=layout)
     kit.assert_same(read_all(open_dataset(tmp_path)), block)
@@ -89,15 +89,15 @@ def test_details_of_long_episodes_survive_fragments(kit, tmp_path, layout):
 def test_late_infos_of_long_episodes_survive_fragments_in_rows(kit, tmp_path):
     block = kit.block([6])
     infos = np.array([*[""] * 6, '{"late":1}'], dtype=object)
-    block = with_details(block.with_columns({**block.columns, "infos": infos}), [DETAILS_TEXTS[1]])
+    block = add_details(block.with_columns({**block.columns, "infos": infos}), [DETAILS_TEXTS[1]])
     with mock.patch.object(ColumnsEncoder, "max_episode_bytes", 100):
         kit.write(tmp_path / "data", block, layout="columns")
     kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
 
 
 def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
-    """Their first rows repeated the info of their first observation, and the footer had the lengths."""
-    block = with_details(with_infos(kit.block([13 - 1])), [DETAILS_TEXTS[1]])
+    """A fragment's first row repeated the info of its first observation, and the footer stored the lengths."""
+    block = add_details(add_infos(kit.block([13 - 1])), [DETAILS_TEXTS[1]])
     with (
         mock.patch.object(ColumnsEncoder, "max_episode_bytes", 100),
         mock.patch.object(ColumnsEncoder, "has_index", True),
@@ -113,8 +113,8 @@ def test_actors_in_foreign_rows_become_details(kit, tmp_path):
     (path,) = (tmp_path / "data").glob("*.parquet")
     table = pq.read_table(path)
     for name, values in (("agent_id", ["a"] * 8 + ["b"] * 2), ("module_id", ["m"] * 10)):
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, name, pa.array(values, pa.string()))
+        column_index = table.schema.get_field_index(name)
+        table = table.set_column(column_index, name, pa.array(values, pa.string()))
     pq.write_table(table.replace_schema_metadata(None), path)
     block_read = read_all(open_data(tmp_path / "data", cache=tmp_path / "cache"))
     assert block_read.eps_id.tolist() == ["e0/a", "e1/a", "e2/b"]
@@ -122,20 +122,20 @@ def test_actors_in_foreign_rows_become_details(kit, tmp_path):
 
 
 def test_join_foreign_fragments_keeps_newest_details(kit, tmp_path):
-    block, parts = kit.block([5]), []
-    for first, last, texts in ((0, 3, DETAILS_TEXTS[1]), (3, 5, DETAILS_TEXTS[2])):
-        part = Block(
-            columns={name: column[first : last + (name == "obs")] for name, column in block.columns.items()},
-            length=np.array([last - first]),
+    block, fragments = kit.block([5]), []
+    for start, stop, details_text in ((0, 3, DETAILS_TEXTS[1]), (3, 5, DETAILS_TEXTS[2])):
+        fragment = Block(
+            columns={name: column[start : stop + (name == "obs")] for name, column in block.columns.items()},
+            length=np.array([stop - start]),
             eps_id=block.eps_id,
-            t_started=np.array([first]),
-            terminated=np.array([last == 5]),
+            t_started=np.array([start]),
+            terminated=np.array([stop == 5]),
             truncated=np.array([False]),
-            details=np.array([texts], dtype=object),
+            details=np.array([details_text], dtype=object),
         )
-        parts.append(part)
-    for number, part in enumerate(parts):
-        kit.write(tmp_path, part, stem=f"{number}", layout="episodes/messagepack")
+        fragments.append(fragment)
+    for number, fragment in enumerate(fragments):
+        kit.write(tmp_path, fragment, stem=f"{number}", layout="episodes/messagepack")
     for path in tmp_path.glob("*.parquet"):
         pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
     block_read = read_all(open_dataset(tmp_path))
@@ -145,7 +145,7 @@ def test_join_foreign_fragments_keeps_newest_details(kit, tmp_path):
 
 def test_episodes_that_differ_only_in_details_are_not_duplicates(kit, tmp_path):
     for number, text in enumerate((DETAILS_TEXTS[1], DETAILS_TEXTS[2], DETAILS_TEXTS[2])):
-        block = with_details(kit.block([3]), [text])
+        block = add_details(kit.block([3]), [text])
         kit.write(tmp_path, block, stem=f"{number}", layout="episodes/messagepack")
         (path,) = tmp_path.glob(f"{number}-*.parquet")
         pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
@@ -153,12 +153,12 @@ def test_episodes_that_differ_only_in_details_are_not_duplicates(kit, tmp_path):
 
 
 def test_episode_content_is_independent_of_other_episodes(kit):
-    block = with_details(with_infos(kit.block()))
+    block = add_details(add_infos(kit.block()))
     block.columns["infos"][block.rows_of("infos", 0)] = ""
-    alone = [Content.from_block(block.take([i])) for i in range(3)]
-    assert Content.per_episode(block) == alone
+    episode_contents = [Content.from_block(block.take([i])) for i in range(3)]
+    assert Content.per_episode(block) == episode_contents
     assert Content.from_block(block.take([0])) == Content.from_block(block.take([0]).without_details())
-    assert sum(alone, Content()) == Content.from_block(block)
+    assert sum(episode_contents, Content()) == Content.from_block(block)
 
 
 def convert(source, folder, layout_name, notes=None):
@@ -167,7 +167,7 @@ def convert(source, folder, layout_name, notes=None):
 
 
 def test_convert_keeps_details_and_checksum_covers_them(kit, tmp_path):
-    block = with_details(with_infos(kit.block()))
+    block = add_details(add_infos(kit.block()))
     kit.write(tmp_path / "source", block)
     source, checksums, notes = tmp_path / "source", set(), []
     for form in ("MessagePack", "Columns", "JSON", "Episodes"):
@@ -181,7 +181,7 @@ def test_convert_keeps_details_and_checksum_covers_them(kit, tmp_path):
 
 @pytest.mark.parametrize("form", ["CSV", "SampleBatch"])
 def test_convert_notes_details_that_format_cannot_store(kit, tmp_path, form):
-    kit.write(tmp_path / "source", with_details(with_infos(kit.block())))
+    kit.write(tmp_path / "source", add_details(add_infos(kit.block())))
     notes = []
     converted = convert(tmp_path / "source", tmp_path / "out", form, notes)
     assert [note for note in notes if note.startswith(f"{form} cannot store episode details")]
@@ -190,7 +190,7 @@ def test_convert_notes_details_that_format_cannot_store(kit, tmp_path, form):
 
 
 def test_details_survive_rows_out_of_order(kit, tmp_path):
-    block = with_details(kit.block())
+    block = add_details(kit.block())
     kit.write(tmp_path / "source", block, layout="columns")
     table = pq.read_table(tmp_path / "source").replace_schema_metadata(None)
     (tmp_path / "scrambled").mkdir()
@@ -204,21 +204,21 @@ def test_details_survive_rows_out_of_order(kit, tmp_path):
 
 
 def test_encode_details_that_messagepack_cannot_represent_raises(kit, tmp_path):
-    block = with_details(kit.block([3]), [to_text(custom_data={"x": (1, 2)})])
+    block = add_details(kit.block([3]), [to_text(custom_data={"x": (1, 2)})])
     with pytest.raises(DataError, match=r"episode e0 has .* cannot represent \(a tuple"):
         kit.write(tmp_path, block, layout="episodes/messagepack")
     assert not list(tmp_path.glob("*"))
 
 
 @pytest.mark.parametrize(
-    ("custom_data", "sentence"),
+    ("custom_data", "message"),
     [
         ({"x": {b"nd": True, b"type": "O", b"kind": b"O", b"shape": [1], b"data": b"."}}, "an object array"),
         (["no dict"], "custom data that are a list"),
         (msgpack.ExtType(5, b""), "extension of type 5"),
     ],
 )
-def test_read_invalid_custom_data_raises(kit, tmp_path, custom_data, sentence):
+def test_read_invalid_custom_data_raises(kit, tmp_path, custom_data, message):
     kit.write(tmp_path, kit.block([3]), layout="episodes/messagepack")
     (path,) = tmp_path.glob("*.parquet")
     table = pq.read_table(path)
@@ -227,7 +227,7 @@ def test_read_invalid_custom_data_raises(kit, tmp_path, custom_data, sentence):
     assert cell.endswith(empty)
     damaged_cell = cell[: -len(empty)] + pack("custom_data") + msgpack.packb(custom_data)
     pq.write_table(pa.table({"item": pa.array([damaged_cell], pa.binary())}), path)
-    with pytest.raises(DataError, match=rf"000000-a1-000\.parquet.*row 0: it holds .*{sentence}"):
+    with pytest.raises(DataError, match=rf"000000-a1-000\.parquet.*row 0: it holds .*{message}"):
         open_dataset(tmp_path)
 
 

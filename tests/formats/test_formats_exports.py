@@ -1,4 +1,4 @@
-"""Exported layouts, written for other tools, are prepared bit for bit."""
+"""Data in the exported layouts, which are written for other tools, are read back bit for bit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.columns.infos import info_cells
-from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
+from hindcast.formats.columns.infos import make_info_cells
+from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, make_file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.layouts import EXPORTED_LAYOUTS
 from hindcast.formats.spec import DataSpec
@@ -21,10 +21,10 @@ from random_data import recordings
 
 
 def drop_empty_infos(block: Block) -> Block:
-    """Return the block without infos if all are empty; single empty ones become ""."""
+    """Return the block without `infos` if all infos are empty; otherwise replace empty dicts by ""."""
     columns = dict(block.columns)
     infos = columns.pop("infos", None)
-    if infos is not None and info_cells(block) is not None:
+    if infos is not None and make_info_cells(block) is not None:
         columns["infos"] = np.where(infos == "{}", "", infos)
     return block.with_columns(columns)
 
@@ -40,21 +40,21 @@ def test_exported_layout_round_trip(kit, tmp_path_factory, layout, recording):
     manifest = Manifest(layout=layout, spec=spec.to_json(), files=writer.close())
     write_manifest(resolve(folder / "data"), manifest)
     dataset = open_data(folder / "data", cache=folder / "cache")
-    read = Block.concat([dataset.read(unit) for unit in dataset.units])
-    order = np.argsort(read.eps_id.astype(str), kind="stable")
-    expected = np.argsort(block.eps_id.astype(str), kind="stable")
-    kit.assert_same(drop_empty_infos(read.take(order)), drop_empty_infos(block.take(expected)))
+    block_read = Block.concat([dataset.read(unit) for unit in dataset.units])
+    read_order = np.argsort(block_read.eps_id.astype(str), kind="stable")
+    block_order = np.argsort(block.eps_id.astype(str), kind="stable")
+    kit.assert_same(drop_empty_infos(block_read.take(read_order)), drop_empty_infos(block.take(block_order)))
     assert dataset.spec.observation_space == spec.observation_space
     assert dataset.spec.action_space == spec.action_space
 
 
 @pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
 def test_exported_file_is_read_back_by_its_commit(kit, tmp_path, layout):
-    """A shortened range is read so: its commit describes the files."""
+    """Text files of an unfinished recording are described by the commit."""
     block = kit.block([30, 50, 20, 40])
     block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
     spec = DataSpec.from_block(block)
-    with BlockWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
+    with BlockWriter(resolve(tmp_path), spec, make_file_stem(0, "a1"), layout=layout) as writer:
         writer.write(block)
     (file,) = files = writer.close()
     exported_files = ExportedFiles(layout=layout, spec=spec.to_json())

@@ -1,4 +1,4 @@
-"""Foreign columns: all forms of RLlib, tables of other tools, and damaged files."""
+"""Parquet tables that Hindcast did not write: all forms of RLlib's columns, untrusted pickles and damaged files."""
 
 from __future__ import annotations
 
@@ -23,17 +23,23 @@ from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 
-OBS = np.arange(14, dtype=np.float32).reshape(7, 2)  # episodes a, of 3 steps, and b, of 2
-NOW, NEXT = OBS[[0, 1, 2, 4, 5]], OBS[[1, 2, 3, 5, 6]]
+OBS = np.arange(14, dtype=np.float32).reshape(7, 2)  # of episode a, with 3 steps, and episode b, with 2 steps
+CURRENT_OBS, NEXT_OBS = OBS[[0, 1, 2, 4, 5]], OBS[[1, 2, 3, 5, 6]]
 
 
-def lz4_cell(value, protocol=pickle.DEFAULT_PROTOCOL, with_size=True) -> str:
-    """Pack a cell as `ray.rllib.utils.compression.pack` does."""
+def pack_lz4_cell(value, protocol=pickle.DEFAULT_PROTOCOL, has_size=True) -> str:
+    """Pack a value into a cell as `ray.rllib.utils.compression.pack` does.
+
+    Args:
+        value: the value.
+        protocol: protocol of the pickle.
+        has_size: whether the LZ4 frame states the size of its content.
+    """
     data = pickle.dumps(value, protocol=protocol)
-    if with_size:
+    if has_size:
         block = pa.Codec("lz4_raw").compress(data, asbytes=True)
         head = b"\x68\x40" + len(data).to_bytes(8, "little")
-        check = _xxh32(head) >> 8 & 0xFF
+        check = _compute_xxh32(head) >> 8 & 0xFF
         frame = (
             b"\x04\x22\x4d\x18" + head + bytes([check]) + len(block).to_bytes(4, "little") + block + bytes(4)
         )
@@ -42,8 +48,8 @@ def lz4_cell(value, protocol=pickle.DEFAULT_PROTOCOL, with_size=True) -> str:
     return base64.b64encode(frame).decode()
 
 
-def _xxh32(data: bytes) -> int:
-    """Return xxHash32 with seed 0 of less than 16 bytes (the checksum in an LZ4 frame's header)."""
+def _compute_xxh32(data: bytes) -> int:
+    """Return the xxHash32 (seed 0) of less than 16 bytes, the checksum in the header of an LZ4 frame."""
     mask, h = 0xFFFFFFFF, (374761393 + len(data)) & 0xFFFFFFFF
     while len(data) >= 4:
         h = (h + int.from_bytes(data[:4], "little") * 3266489917) & mask
@@ -57,8 +63,8 @@ def _xxh32(data: bytes) -> int:
     return h ^ h >> 16
 
 
-def tensors(values, version="v2", metadata=None):
-    """Return a field and an array of Ray's extension type."""
+def make_tensor_column(values, version="v2", metadata=None):
+    """Return an array, and the field metadata of Ray's extension type for it."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     width = int(np.prod(values.shape[1:]))
     offsets = np.arange(len(values) + 1) * width
@@ -73,19 +79,23 @@ def tensors(values, version="v2", metadata=None):
     return array, {b"ARROW:extension:name": name, b"ARROW:extension:metadata": shape}
 
 
-def table(**changes) -> pa.Table:
-    """Make RLlib's table of two episodes; a value may be (array, field metadata), or None for no column."""
+def make_table(**changes) -> pa.Table:
+    """Make a table of two episodes as RLlib writes it.
+
+    Args:
+        **changes: column -> values, or (array, field metadata); None leaves the column out.
+    """
     columns = {
         "eps_id": ["a"] * 3 + ["b"] * 2,
         "agent_id": pa.nulls(5),
         "module_id": pa.nulls(5),
-        "obs": tensors(NOW),
+        "obs": make_tensor_column(CURRENT_OBS),
         "actions": pa.array([0, 1, 2, 1, 0], pa.int32()),
         "rewards": [0.5, 1.0, 1.5, 2.0, 2.5],
-        "new_obs": tensors(NEXT),
+        "new_obs": make_tensor_column(NEXT_OBS),
         "terminateds": [False, False, True, False, False],
         "truncateds": [False, False, False, False, True],
-        "action_dist_inputs": tensors(NOW),
+        "action_dist_inputs": make_tensor_column(CURRENT_OBS),
         "action_logp": pa.array([-1, -2, -3, -4, -5], pa.float32()),
         "weights_seq_no": [0] * 5,
         **changes,
@@ -101,12 +111,12 @@ def table(**changes) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def write(folder: Path, *tables: pa.Table, **options) -> Path:
-    """Write one file per table, in a folder as RLlib makes it."""
+def write_tables(folder: Path, *tables: pa.Table, **options) -> Path:
+    """Write one file per table, into a folder named as RLlib names it; return `folder`."""
     run_folder = folder / "cartpoleenv" / "run-000001-00001"
     run_folder.mkdir(parents=True, exist_ok=True)
-    for number, table_of_file in enumerate(tables):
-        pq.write_table(table_of_file, run_folder / f"uid_{number:06d}-0.parquet", **options)
+    for i, table_of_file in enumerate(tables):
+        pq.write_table(table_of_file, run_folder / f"uid_{i:06d}-0.parquet", **options)
     return folder
 
 
@@ -119,7 +129,8 @@ def read_all(folder) -> Block:
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
-def check(block: Block) -> None:
+def check_block(block: Block) -> None:
+    """Assert that a block has the episodes of `make_table()`."""
     assert block.eps_id.tolist() == ["a", "b"]
     assert block.length.tolist() == [3, 2]
     assert block.columns["obs"].tolist() == OBS.tolist()
@@ -131,20 +142,26 @@ def check(block: Block) -> None:
 
 FORMS = {
     "tensors v2": {},
-    "tensors v1": {"obs": tensors(NOW, "v1"), "new_obs": tensors(NEXT, "v1")},
-    "tensors with a pickled shape": {"obs": tensors(NOW, metadata=pickle.dumps((2,)))},
-    "Arrow's own tensors": {"obs": pa.FixedShapeTensorArray.from_numpy_ndarray(NOW)},
-    "LZ4 cells": {"obs": [lz4_cell(row) for row in NOW], "new_obs": [lz4_cell(row) for row in NEXT]},
+    "tensors v1": {
+        "obs": make_tensor_column(CURRENT_OBS, "v1"),
+        "new_obs": make_tensor_column(NEXT_OBS, "v1"),
+    },
+    "tensors with a pickled shape": {"obs": make_tensor_column(CURRENT_OBS, metadata=pickle.dumps((2,)))},
+    "Arrow's own tensors": {"obs": pa.FixedShapeTensorArray.from_numpy_ndarray(CURRENT_OBS)},
+    "LZ4 cells": {
+        "obs": [pack_lz4_cell(row) for row in CURRENT_OBS],
+        "new_obs": [pack_lz4_cell(row) for row in NEXT_OBS],
+    },
     "LZ4 cells, protocol 2": {
-        "obs": [lz4_cell(row, 2) for row in NOW],
-        "new_obs": [lz4_cell(row, 2) for row in NEXT],
+        "obs": [pack_lz4_cell(row, 2) for row in CURRENT_OBS],
+        "new_obs": [pack_lz4_cell(row, 2) for row in NEXT_OBS],
     },
-    "LZ4 cells without their size": {"obs": [lz4_cell(row, with_size=False) for row in NOW]},
+    "LZ4 cells without their size": {"obs": [pack_lz4_cell(row, has_size=False) for row in CURRENT_OBS]},
     "lists": {
-        "obs": pa.array(NOW.tolist(), pa.list_(pa.float32())),
-        "new_obs": pa.array(NEXT.tolist(), pa.list_(pa.float32())),
+        "obs": pa.array(CURRENT_OBS.tolist(), pa.list_(pa.float32())),
+        "new_obs": pa.array(NEXT_OBS.tolist(), pa.list_(pa.float32())),
     },
-    "fixed-size lists": {"obs": pa.array(NOW.tolist(), pa.list_(pa.float32(), 2))},
+    "fixed-size lists": {"obs": pa.array(CURRENT_OBS.tolist(), pa.list_(pa.float32(), 2))},
     "dictionary ids": {"eps_id": pa.array(["a"] * 3 + ["b"] * 2).dictionary_encode()},
     "t": {"t": [0, 1, 2, 0, 1]},
     "integer flags": {"terminateds": [0, 0, 1, 0, 0], "truncateds": [0.0, 0.0, 0.0, 0.0, 1.0]},
@@ -152,18 +169,22 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rows", [5, 2, 1])
-def test_column_form_is_read(tmp_path, form, rows):
-    full_table = table(**FORMS[form])
-    check(read_all(write(tmp_path, *(full_table.slice(i, rows) for i in range(0, 5, rows)))))
+@pytest.mark.parametrize("rows_per_file", [5, 2, 1])
+def test_column_form_is_read(tmp_path, form, rows_per_file):
+    full_table = make_table(**FORMS[form])
+    check_block(
+        read_all(
+            write_tables(tmp_path, *(full_table.slice(i, rows_per_file) for i in range(0, 5, rows_per_file)))
+        )
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["tensors v2", "tensors v1", "LZ4 cells"])
 def test_column_form_is_read_with_ray_imported(tmp_path, form):
-    """Ray registers its Arrow extension types; a column is then no longer a list with metadata."""
-    folder = write(tmp_path, table(**FORMS[form]))
-    script = "import sys, ray.data, test_formats_foreign_columns as t; t.check(t.read_all(sys.argv[1]))"
+    """Ray registers its Arrow extension types, so that Arrow reads a column as such a type, not as a list."""
+    folder = write_tables(tmp_path, make_table(**FORMS[form]))
+    script = "import sys, ray.data, test_formats_foreign_columns as t; t.check_block(t.read_all(sys.argv[1]))"
     helpers = os.pathsep.join(map(str, Path(__file__).parents[:2]))
     environment = {**os.environ, "PYTHONPATH": helpers}
     process = subprocess.run(
@@ -177,13 +198,13 @@ def test_column_form_is_read_with_ray_imported(tmp_path, form):
 
 
 def test_row_groups_and_files_of_any_size_are_read(tmp_path):
-    folder = write(tmp_path, table(), row_group_size=1)
-    check(read_all(folder))
+    folder = write_tables(tmp_path, make_table(), row_group_size=1)
+    check_block(read_all(folder))
 
 
 def test_extra_columns_become_model_outputs_except_rllibs_own(tmp_path):
     extra = {"agent_index": [0] * 5, "unroll_id": [1] * 5, "type": ["SampleBatch"] * 5, "vf_preds": [0.5] * 5}
-    spec = prepare_folder(write(tmp_path, table(**extra))).spec
+    spec = prepare_folder(write_tables(tmp_path, make_table(**extra))).spec
     expected_columns = {"action_dist_inputs", "action_logp", "actions", "obs", "rewards", "weights_seq_no"}
     assert spec.leaves.keys() == expected_columns | {"vf_preds"}
 
@@ -191,27 +212,32 @@ def test_extra_columns_become_model_outputs_except_rllibs_own(tmp_path):
 def test_single_flag_ends_an_episode(tmp_path):
     for name in ("dones", "done"):
         changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
-        block = read_all(write(tmp_path / name, table(**changes)))
+        block = read_all(write_tables(tmp_path / name, make_table(**changes)))
         assert (block.terminated.tolist(), block.truncated.tolist()) == ([True, True], [False, False])
 
 
-@pytest.mark.parametrize("as_text", [True, False])
-def test_single_flag_with_time_limit_in_infos_is_truncated(tmp_path, as_text):
-    limit = [None, None, {"TimeLimit.truncated": True}, None, {"TimeLimit.truncated": False}]
-    infos = [json.dumps(info or {}) for info in limit] if as_text else limit
+@pytest.mark.parametrize("is_text", [True, False])
+def test_single_flag_with_time_limit_in_infos_is_truncated(tmp_path, is_text):
+    info_dicts = [None, None, {"TimeLimit.truncated": True}, None, {"TimeLimit.truncated": False}]
+    infos = [json.dumps(info or {}) for info in info_dicts] if is_text else info_dicts
     for name in ("dones", "done"):
         changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
-        path = write(tmp_path / name, table(**changes, infos=infos))
+        path = write_tables(tmp_path / name, make_table(**changes, infos=infos))
         block = read_all(path)
         assert (block.terminated.tolist(), block.truncated.tolist()) == ([False, True], [True, False])
 
 
 def test_composite_observations_are_read_as_leaves(tmp_path):
-    struct = [{"a": row.tolist(), "b": int(row[0])} for row in NOW]
-    next_obs = [{"a": row.tolist(), "b": int(row[0])} for row in NEXT]
-    kind = pa.struct([("a", pa.list_(pa.float32())), ("b", pa.int64())])
+    obs_structs = [{"a": row.tolist(), "b": int(row[0])} for row in CURRENT_OBS]
+    next_obs_structs = [{"a": row.tolist(), "b": int(row[0])} for row in NEXT_OBS]
+    struct_type = pa.struct([("a", pa.list_(pa.float32())), ("b", pa.int64())])
     block = read_all(
-        write(tmp_path / "dict", table(obs=pa.array(struct, kind), new_obs=pa.array(next_obs, kind)))
+        write_tables(
+            tmp_path / "dict",
+            make_table(
+                obs=pa.array(obs_structs, struct_type), new_obs=pa.array(next_obs_structs, struct_type)
+            ),
+        )
     )
     assert block.columns["obs/a"].tolist() == OBS.tolist()
     assert block.columns["obs/b"].tolist() == OBS[:, 0].tolist()
@@ -220,7 +246,11 @@ def test_composite_observations_are_read_as_leaves(tmp_path):
         cells = [pickle.dumps((row, np.int64(row[0]))) for row in rows]
         return pa.array(cells, pa.large_binary()), {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
 
-    block = read_all(write(tmp_path / "tuple", table(obs=pickle_rows(NOW), new_obs=pickle_rows(NEXT))))
+    block = read_all(
+        write_tables(
+            tmp_path / "tuple", make_table(obs=pickle_rows(CURRENT_OBS), new_obs=pickle_rows(NEXT_OBS))
+        )
+    )
     assert block.columns["obs/0"].tolist() == OBS.tolist()
     assert block.columns["obs/1"].dtype == np.int64
 
@@ -235,19 +265,21 @@ def test_infos_as_text_or_structs_are_read_as_json(tmp_path):
             ),
         ),
     ):
-        block = read_all(write(tmp_path / name, table(infos=infos)))
+        block = read_all(write_tables(tmp_path / name, make_table(infos=infos)))
         assert block.columns["infos"].tolist() == ["", '{"x":1}', "", "", "", "", '{"y":2}']
     assert (
         "infos"
-        not in prepare_folder(write(tmp_path / "none", table(infos=pa.nulls(5, pa.string())))).spec.leaves
+        not in prepare_folder(
+            write_tables(tmp_path / "none", make_table(infos=pa.nulls(5, pa.string())))
+        ).spec.leaves
     )
 
 
 class TestDuplicates:
-    """RLlib writes its buffer again and again, cut at any step."""
+    """RLlib's recorder writes episodes repeatedly, cut at any step."""
 
     def test_duplicates_count_once(self, tmp_path):
-        full_table = table()
+        full_table = make_table()
         pieces = [
             full_table.slice(0, 2),
             full_table.slice(2, 1),
@@ -256,17 +288,20 @@ class TestDuplicates:
             full_table.slice(0, 4),
             full_table.slice(4),
         ]
-        dataset = prepare_folder(write(tmp_path, *pieces))
-        check(Block.concat([dataset.read(unit) for unit in dataset.units]))
+        dataset = prepare_folder(write_tables(tmp_path, *pieces))
+        check_block(Block.concat([dataset.read(unit) for unit in dataset.units]))
         assert dataset.num_steps == 5
         assert any(note.startswith("3 stored episodes repeat others") for note in dataset.notes)
 
     def test_another_episode_with_the_same_id_is_kept(self, tmp_path):
-        assert prepare_folder(write(tmp_path, table(), table(rewards=[9.0] * 5))).num_episodes == 4
+        assert (
+            prepare_folder(write_tables(tmp_path, make_table(), make_table(rewards=[9.0] * 5))).num_episodes
+            == 4
+        )
 
 
 def test_unfinished_episode_is_read_unfinished(tmp_path):
-    block = read_all(write(tmp_path, table(t=[0, 1, 2, 0, 1]).slice(0, 2)))
+    block = read_all(write_tables(tmp_path, make_table(t=[0, 1, 2, 0, 1]).slice(0, 2)))
     assert (block.length.tolist(), block.terminated.tolist(), block.truncated.tolist()) == (
         [2],
         [False],
@@ -275,11 +310,13 @@ def test_unfinished_episode_is_read_unfinished(tmp_path):
 
 
 def test_partial_episode_keeps_its_timesteps(tmp_path):
-    block = read_all(write(tmp_path, table(t=[0, 1, 2, 0, 1]).slice(1)))
+    block = read_all(write_tables(tmp_path, make_table(t=[0, 1, 2, 0, 1]).slice(1)))
     assert block.t_started.tolist() == [1, 0]
 
 
-class _Bomb:
+class _PickleBomb:
+    """An object that creates a file when it is unpickled."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -289,34 +326,38 @@ class _Bomb:
 
 class TestUntrustedPickles:
     @pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])
-    @pytest.mark.parametrize("hidden", ["alone", "in an array", "after good ones"])
-    def test_pickle_with_function_call_raises_with_function_name(self, tmp_path, protocol, hidden):
-        bomb = tmp_path / "exploded"
-        evil = np.empty(1, dtype=object)
-        evil[0] = _Bomb(bomb)
-        value = evil if hidden == "in an array" else _Bomb(bomb)
-        cells = [lz4_cell(row) for row in NOW]
-        cells[0 if hidden == "alone" else 3] = lz4_cell(value, protocol)
-        row = 0 if hidden == "alone" else 3
+    @pytest.mark.parametrize("position", ["first cell", "in an array", "after valid cells"])
+    def test_pickle_with_function_call_raises_with_function_name(self, tmp_path, protocol, position):
+        created_file = tmp_path / "exploded"
+        bomb_array = np.empty(1, dtype=object)
+        bomb_array[0] = _PickleBomb(created_file)
+        value = bomb_array if position == "in an array" else _PickleBomb(created_file)
+        cells = [pack_lz4_cell(row) for row in CURRENT_OBS]
+        cells[0 if position == "first cell" else 3] = pack_lz4_cell(value, protocol)
+        row = 0 if position == "first cell" else 3
         with pytest.raises(
             DataError,
             match=rf"uid_000000-0\.parquet, row {row}: it holds (a pickle|an object array)",
         ) as caught:
-            prepare_folder(write(tmp_path / "d", table(obs=cells)))
-        if hidden != "in an array" and protocol >= 2:
+            prepare_folder(write_tables(tmp_path / "d", make_table(obs=cells)))
+        if position != "in an array" and protocol >= 2:
             assert re.search(r"a pickle that calls (pathlib|__builtin__|builtins)", str(caught.value))
-        assert not bomb.exists()
+        assert not created_file.exists()
 
     def test_rays_pickled_object_with_function_call_raises(self, tmp_path):
-        bomb = tmp_path / "exploded"
-        cells = pa.array([pickle.dumps(_Bomb(bomb))] * 5, pa.large_binary())
+        created_file = tmp_path / "exploded"
+        cells = pa.array([pickle.dumps(_PickleBomb(created_file))] * 5, pa.large_binary())
         metadata = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
         with pytest.raises(DataError, match="row 0: it holds a pickle that calls pathlib"):
-            prepare_folder(write(tmp_path / "d", table(obs=(cells, metadata))))
-        evil = pickle.dumps(_Bomb(bomb))
+            prepare_folder(write_tables(tmp_path / "d", make_table(obs=(cells, metadata))))
+        pickled_bomb = pickle.dumps(_PickleBomb(created_file))
         with pytest.raises(DataError, match="the shape of the tensor cannot be read"):
-            prepare_folder(write(tmp_path / "e", table(obs=tensors(NOW, metadata=evil))))
-        assert not bomb.exists()
+            prepare_folder(
+                write_tables(
+                    tmp_path / "e", make_table(obs=make_tensor_column(CURRENT_OBS, metadata=pickled_bomb))
+                )
+            )
+        assert not created_file.exists()
 
     @pytest.mark.parametrize(
         "data",
@@ -337,18 +378,18 @@ class TestUntrustedPickles:
         block = pa.Codec("lz4").compress(data, asbytes=True)
         cell = base64.b64encode(block).decode()
         with pytest.raises(DataError, match=r"row 0: it holds (a pickle|text that|an object|an array)"):
-            prepare_folder(write(tmp_path, table(obs=[cell] * 5)))
+            prepare_folder(write_tables(tmp_path, make_table(obs=[cell] * 5)))
 
     def test_lz4_frame_with_excessive_size_raises(self, tmp_path):
-        frame = bytearray(base64.b64decode(lz4_cell(NOW[0])))
+        frame = bytearray(base64.b64decode(pack_lz4_cell(CURRENT_OBS[0])))
         frame[6:14] = (1 << 40).to_bytes(8, "little")
         cell = base64.b64encode(bytes(frame)).decode()
         with pytest.raises(DataError, match="claims to hold 1099511627776"):
-            prepare_folder(write(tmp_path, table(obs=[cell] * 5)))
+            prepare_folder(write_tables(tmp_path, make_table(obs=[cell] * 5)))
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         (
             {"new_obs": None},
@@ -363,39 +404,42 @@ class TestUntrustedPickles:
         ({"t": [0.0, 1.5, 2.0, 0.0, 1.0]}, "row 1: 't' is 1.5: expected a whole number"),
         ({"when": pa.array([0] * 5, pa.timestamp("us"))}, "'when' is a column of timestamp[us]"),
         ({"blob": [b"x"] * 5}, "'blob' is a column of binary"),
-        ({"obs": tensors(NOW, metadata=b"[3]")}, "expected tensors of [3]"),
-        ({"obs": (tensors(NOW)[0], {b"ARROW:extension:name": b"ray.data.ragged"})}, "extension type ray.data.ragged"),
+        ({"obs": make_tensor_column(CURRENT_OBS, metadata=b"[3]")}, "expected tensors of [3]"),
+        (
+            {"obs": (make_tensor_column(CURRENT_OBS)[0], {b"ARROW:extension:name": b"ray.data.ragged"})},
+            "extension type ray.data.ragged",
+        ),
         ({"obs": ["BCJNGGhA!!"] * 5}, "row 0: it holds text that is not base64 of an LZ4 frame"),
         ({"infos": ["{}", "{'a': 1}", "{}", "{}", "{}"]}, "row 1: 'infos' is not the JSON of a dict"),
     ],
 )  # fmt: skip
-def test_invalid_table_raises_with_file(tmp_path, changes, sentence):
+def test_invalid_table_raises_with_file(tmp_path, changes, message):
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet") as caught:
-        read_all(write(tmp_path, table(**changes)))
-    assert sentence in str(caught.value)
+        read_all(write_tables(tmp_path, make_table(**changes)))
+    assert message in str(caught.value)
 
 
 def test_numbers_of_several_widths_are_widened(tmp_path):
-    second_table = table(
+    second_table = make_table(
         eps_id=["c"] * 3 + ["d"] * 2,
-        obs=tensors(NOW.astype(np.float64)),
-        new_obs=tensors(NEXT.astype(np.float64)),
+        obs=make_tensor_column(CURRENT_OBS.astype(np.float64)),
+        new_obs=make_tensor_column(NEXT_OBS.astype(np.float64)),
     )
-    block = read_all(write(tmp_path, table(), second_table))
+    block = read_all(write_tables(tmp_path, make_table(), second_table))
     assert block.columns["obs"].dtype == np.float64
     assert block.columns["obs"].tolist() == [*OBS.tolist(), *OBS.tolist()]
 
 
 def test_table_without_rows_raises(tmp_path):
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet holds no rows"):
-        prepare_folder(write(tmp_path, table().slice(0, 0)))
+        prepare_folder(write_tables(tmp_path, make_table().slice(0, 0)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["tensors v2", "LZ4 cells", "t"])
 def test_flipped_byte_is_reported_or_harmless(tmp_path, form):
-    """Without checksums a changed number may go unnoticed, but no row is lost and nothing crashes."""
-    folder = write(tmp_path, table(**FORMS[form]), compression="none", use_dictionary=False)
+    """Without checksums, a changed number may go unnoticed, but no row is lost and nothing crashes."""
+    folder = write_tables(tmp_path, make_table(**FORMS[form]), compression="none", use_dictionary=False)
     path = next(folder.rglob("*.parquet"))
 
     def check_rows(block: Block) -> None:
@@ -406,7 +450,7 @@ def test_flipped_byte_is_reported_or_harmless(tmp_path, form):
 
 
 def test_pickled_tensor_shape_of_old_ray_raises(tmp_path: Path) -> None:
-    """If Ray Data is loaded, Arrow asks it for the shapes, and Ray Data refuses to unpickle them."""
+    """If Ray Data is imported, Arrow gets the shapes from it, and Ray Data refuses to unpickle them."""
     from ray.data._internal.tensor_extensions.arrow import ArrowTensorType
 
     shape = pickle.dumps((2,))

@@ -1,4 +1,4 @@
-"""Episode files in all forms that RLlib writes, and damaged ones."""
+"""Files of episodes in all forms that RLlib writes, and damaged files."""
 
 from __future__ import annotations
 
@@ -33,13 +33,22 @@ from random_data import any_space, columns_of
 OBS = spaces.Box(-10, 10, (2,), np.float32)
 
 
-def pack(state) -> bytes:
+def pack_state(state) -> bytes:
     return msgpack.packb(state, default=msgpack_numpy.encode)
 
 
-def state(eps_id="e", steps=3, lookback=0, first=0, space=OBS, **changes) -> dict:
-    """Return an episode's state as RLlib's recorder makes it; observation t is [t, t + 0.5]."""
-    values = range(first - lookback, first + steps + 1)
+def make_state(eps_id="e", num_steps=3, lookback=0, t_started=0, space=OBS, **changes) -> dict:
+    """Return an episode's state as RLlib's recorder makes it; observation t is [t, t + 0.5].
+
+    Args:
+        eps_id: id of the episode.
+        num_steps: number of timesteps after the lookback.
+        lookback: number of timesteps in the lookback buffer.
+        t_started: first timestep after the lookback.
+        space: observation space.
+        **changes: fields of the state to replace.
+    """
+    values = range(t_started - lookback, t_started + num_steps + 1)
     episode = SingleAgentEpisode(
         eps_id,
         observations=[np.array([t, t + 0.5], dtype=np.float32) for t in values],
@@ -49,14 +58,14 @@ def state(eps_id="e", steps=3, lookback=0, first=0, space=OBS, **changes) -> dic
         rewards=[float(t) for t in values[:-1]],
         extra_model_outputs={"action_logp": [np.float32(-t) for t in values[:-1]]},
         terminated=True,
-        t_started=first,
+        t_started=t_started,
         len_lookback_buffer=lookback,
     )
     return {**state_of(episode), **changes}
 
 
-def with_infos(reward: np.float32, keys: list[str]) -> dict:
-    """Return an episode of one step with an info that has the keys in this order."""
+def make_state_with_info(reward: np.float32, keys: list[str]) -> dict:
+    """Return the state of an episode with one step and an info that has the keys in this order."""
     episode = SingleAgentEpisode(
         "e",
         observations=[np.zeros(2, np.float32), np.ones(2, np.float32)],
@@ -71,18 +80,18 @@ def with_infos(reward: np.float32, keys: list[str]) -> dict:
     return state_of(episode)
 
 
-def write(path: Path, *states, rows_per_file: int | None = None) -> Path:
-    """Write files with the names of RLlib's recorder."""
+def write_states(path: Path, *states, rows_per_file: int | None = None) -> Path:
+    """Write states, or packed cells, into files named as RLlib's recorder names them; return `path`."""
     rows = [
-        episode_state if isinstance(episode_state, bytes | None) else pack(episode_state)
+        episode_state if isinstance(episode_state, bytes | None) else pack_state(episode_state)
         for episode_state in states
     ]
     size = rows_per_file or len(rows) or 1
     folder = path / "cartpoleenv" / "run-000001-00004"
     folder.mkdir(parents=True, exist_ok=True)
-    for number, start in enumerate(range(0, max(1, len(rows)), size)):
+    for i, start in enumerate(range(0, max(1, len(rows)), size)):
         table = pa.table({"item": pa.array(rows[start : start + size], pa.binary())})
-        pq.write_table(table, folder / f"uid_{number:06d}-0.parquet")
+        pq.write_table(table, folder / f"uid_{i:06d}-0.parquet")
     return path
 
 
@@ -92,11 +101,14 @@ def read_all(folder) -> Block:
 
 
 def first_values(block: Block) -> list[float]:
+    """Return the first number of each observation."""
     return block.columns["obs"][:, 0].tolist()
 
 
 def test_recorded_episodes_are_read(tmp_path):
-    folder = write(tmp_path, state("a", 3), state("b", 5), state("c", 2), rows_per_file=2)
+    folder = write_states(
+        tmp_path, make_state("a", 3), make_state("b", 5), make_state("c", 2), rows_per_file=2
+    )
     dataset = open_dataset(folder)
     block = dataset.read(dataset.units[0])
     assert (dataset.num_episodes, dataset.num_steps, len(dataset.units), dataset.notes) == (3, 10, 1, ())
@@ -114,28 +126,30 @@ def test_recorded_episodes_are_read(tmp_path):
     )
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_index_in_small_tables_gives_same_episodes(tmp_path, monkeypatch, rows):
-    monkeypatch.setattr(parquet, "_READ_ROWS", rows)
-    episodes = [state("a", 3), state("b", 5), state("c", 2)]
-    block = read_all(write(tmp_path / "good", *episodes))
+@pytest.mark.parametrize("max_rows", [1, 2])
+def test_index_in_small_tables_gives_same_episodes(tmp_path, monkeypatch, max_rows):
+    monkeypatch.setattr(parquet, "_MAX_TABLE_ROWS", max_rows)
+    episodes = [make_state("a", 3), make_state("b", 5), make_state("c", 2)]
+    block = read_all(write_states(tmp_path / "good", *episodes))
     assert (block.eps_id.tolist(), block.length.tolist()) == (["a", "b", "c"], [3, 5, 2])
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet is damaged \(row 3: "):
-        open_dataset(write(tmp_path / "bad", *episodes, b"no state"))
+        open_dataset(write_states(tmp_path / "bad", *episodes, b"no state"))
 
 
 def test_lookback_is_dropped(tmp_path):
-    block = read_all(write(tmp_path, state("a", 3, lookback=2, first=5), state("b", 4)))
+    block = read_all(write_states(tmp_path, make_state("a", 3, lookback=2, t_started=5), make_state("b", 4)))
     assert first_values(block) == [5, 6, 7, 8, 0, 1, 2, 3, 4]
     assert block.t_started.tolist() == [5, 0]
     assert block.length.tolist() == [3, 4]
 
 
 def test_file_with_arrays_and_lists_is_read(tmp_path):
-    plain = SingleAgentEpisode.from_state(state("a", 3, lookback=1, first=1))
-    array_state = state_of(SingleAgentEpisode.from_state(state("b", 3, lookback=1, first=1)).to_numpy())
+    list_episode = SingleAgentEpisode.from_state(make_state("a", 3, lookback=1, t_started=1))
+    array_state = state_of(
+        SingleAgentEpisode.from_state(make_state("b", 3, lookback=1, t_started=1)).to_numpy()
+    )
     assert array_state["observations"]["finalized"]
-    block = read_all(write(tmp_path, state_of(plain), array_state))
+    block = read_all(write_states(tmp_path, state_of(list_episode), array_state))
     assert first_values(block) == [1, 2, 3, 4, 1, 2, 3, 4]
     assert block.columns["obs"].dtype == np.float32
     np.testing.assert_array_equal(block.columns["action_logp"][:3], block.columns["action_logp"][3:])
@@ -144,22 +158,24 @@ def test_file_with_arrays_and_lists_is_read(tmp_path):
 @pytest.mark.parametrize("flag", [np.True_, True])
 def test_numpy_and_plain_flags_are_read(tmp_path, flag):
     block = read_all(
-        write(tmp_path, state(is_terminated=~flag if flag is np.True_ else False, is_truncated=flag))
+        write_states(
+            tmp_path, make_state(is_terminated=~flag if flag is np.True_ else False, is_truncated=flag)
+        )
     )
     assert (block.terminated.tolist(), block.truncated.tolist()) == ([False], [True])
 
 
 def test_plain_lists_and_numbers_are_read(tmp_path):
     """Observations are lists of Python floats; actions and rewards are Python integers."""
-    episode_state = state("a", 3)
+    episode_state = make_state("a", 3)
     episode_state["observations"]["data"] = [[float(t), 0.5] for t in range(4)]
     episode_state["actions"]["data"] = [0, 1, 300]
     episode_state["rewards"]["data"] = [1, 2, 3]
-    second = state("b", 2)
-    second["observations"]["data"] = [[0.0, 1.0]] * 3
-    second["actions"]["data"] = [-5, 2]
-    second["rewards"]["data"] = [1.5, 2]
-    block = read_all(write(tmp_path, episode_state, second))
+    second_state = make_state("b", 2)
+    second_state["observations"]["data"] = [[0.0, 1.0]] * 3
+    second_state["actions"]["data"] = [-5, 2]
+    second_state["rewards"]["data"] = [1.5, 2]
+    block = read_all(write_states(tmp_path, episode_state, second_state))
     assert block.columns["obs"].tolist() == [[0, 0.5], [1, 0.5], [2, 0.5], [3, 0.5], [0, 1], [0, 1], [0, 1]]
     assert block.columns["actions"].tolist() == [0, 1, 300, -5, 2]
     assert block.columns["rewards"].tolist() == [1, 2, 3, 1.5, 2]
@@ -168,33 +184,33 @@ def test_plain_lists_and_numbers_are_read(tmp_path):
 
 def test_list_is_read_as_tuple_when_space_is_tuple(tmp_path):
     space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(4)))
-    episode_state = state("a", 2)
+    episode_state = make_state("a", 2)
     episode_state["observations"]["data"] = [[0, 1], [1, 2], [2, 3]]
     episode_state["_observation_space"] = {
         "space": "tuple",
         "spaces": [{"space": "discrete", "n": n, "start": 0} for n in (3, 4)],
     }
-    dataset = open_dataset(write(tmp_path, episode_state))
+    dataset = open_dataset(write_states(tmp_path, episode_state))
     assert dataset.spec.observation_space == space
     assert dataset.read(dataset.units[0]).columns["obs/1"].tolist() == [1, 2, 3]
 
 
 def test_infos_are_read_as_json(tmp_path):
-    episode_state = state("a", 2)
+    episode_state = make_state("a", 2)
     episode_state["infos"]["data"] = [{}, {"x": np.float32(1.5), "v": np.arange(2)}, {"n": None}]
-    block = read_all(write(tmp_path, episode_state, state("b", 1)))
+    block = read_all(write_states(tmp_path, episode_state, make_state("b", 1)))
     assert block.columns["infos"].tolist() == ["", '{"x":1.5,"v":[0,1]}', '{"n":null}', "", ""]
 
 
-def test_space_that_only_rllib_has_is_unknown(tmp_path):
-    episode_state = state(
+def test_unsupported_space_is_unknown(tmp_path):
+    episode_state = make_state(
         "a", 2, _action_space={"space": "simplex", "shape": [2], "concentration": None, "dtype": "<f4"}
     )
-    assert open_dataset(write(tmp_path, episode_state)).spec.action_space is None
+    assert open_dataset(write_states(tmp_path, episode_state)).spec.action_space is None
 
 
 @st.composite
-def episodes(draw):
+def any_episodes(draw):
     space, steps, lookback = draw(any_space()), draw(st.integers(1, 6)), draw(st.integers(0, 3))
     leaves = columns_of(space, "obs", steps + lookback + 1, draw(st.integers(0, 5)))
     observations = [
@@ -215,10 +231,10 @@ def episodes(draw):
 
 
 @examples(80)
-@given(episodes())
+@given(any_episodes())
 def test_episode_of_any_space_and_mode_is_read(tmp_path_factory, episode):
     folder = tmp_path_factory.mktemp("f")
-    block = read_all(write(folder, state_of(episode)))
+    block = read_all(write_states(folder, state_of(episode)))
     (episode_read,) = block_to_episodes(block, episode.observation_space)
     leaves = flatten(episode_read.get_observations(), "obs")
     for name, leaf in flatten(episode.to_numpy().get_observations(), "obs").items():
@@ -232,11 +248,13 @@ def test_episode_of_any_space_and_mode_is_read(tmp_path_factory, episode):
 
 
 class TestDuplicates:
-    """Without a number of rows per file the recorder writes its buffer again with every write."""
+    """Unless its number of rows per file is set, RLlib's recorder writes its whole buffer in every write."""
 
     def test_duplicates_count_once(self, tmp_path):
-        first = [state("a", 3), state("b", 2)]
-        folder = write(tmp_path, *first, *first, state("c", 1), *first, rows_per_file=2)
+        first_states = [make_state("a", 3), make_state("b", 2)]
+        folder = write_states(
+            tmp_path, *first_states, *first_states, make_state("c", 1), *first_states, rows_per_file=2
+        )
         dataset = open_dataset(folder)
         assert (dataset.num_episodes, dataset.num_steps) == (3, 6)
         assert Block.concat([dataset.read(unit) for unit in dataset.units]).eps_id.tolist() == ["a", "b", "c"]
@@ -245,26 +263,32 @@ class TestDuplicates:
         assert [p.message for p in summarise(dataset).problems if p.message == note]
 
     def test_another_episode_with_the_same_id_is_kept(self, tmp_path):
-        dataset = open_dataset(write(tmp_path, state("a", 3), state("a", 4), state("a", 3)))
+        dataset = open_dataset(
+            write_states(tmp_path, make_state("a", 3), make_state("a", 4), make_state("a", 3))
+        )
         assert [unit.lengths.tolist() for unit in dataset.units] == [[3, 4]]
         assert dataset.locate(dataset.units[0], 1)[1] == 1
 
     def test_infos_in_other_order_and_other_nan_are_duplicates(self, tmp_path):
-        """As in `merge`, a difference only in bytes does not count."""
+        """Episodes that differ only in the bytes of equal values are duplicates, as in `merge`."""
         nan = np.array([0x7FC00000, 0xFFC00000], dtype=np.uint32).view(np.float32)
-        folder = write(tmp_path, *(with_infos(nan[i], ["x", "y"][:: 1 - 2 * i]) for i in range(2)))
+        folder = write_states(
+            tmp_path, *(make_state_with_info(nan[i], ["x", "y"][:: 1 - 2 * i]) for i in range(2))
+        )
         dataset = open_dataset(folder)
         assert (dataset.num_episodes, dataset.num_repeated) == (1, 1)
 
     def test_duplicate_row_before_others_counts_once(self, tmp_path):
-        dataset = open_dataset(write(tmp_path, state("a", 3), state("a", 3), state("b", 1)))
+        dataset = open_dataset(
+            write_states(tmp_path, make_state("a", 3), make_state("a", 3), make_state("b", 1))
+        )
         assert dataset.read(dataset.units[0]).eps_id.tolist() == ["a", "b"]
         assert dataset.locate(dataset.units[0], 1)[1] == 2
 
 
 def test_parts_in_adjacent_files_are_joined(tmp_path):
-    parts = [state("a", 3, is_terminated=False), state("a", 2, first=3, lookback=1)]
-    block = read_all(write(tmp_path, *parts, state("b", 1), rows_per_file=1))
+    parts = [make_state("a", 3, is_terminated=False), make_state("a", 2, t_started=3, lookback=1)]
+    block = read_all(write_states(tmp_path, *parts, make_state("b", 1), rows_per_file=1))
     assert first_values(block) == [0, 1, 2, 3, 4, 5, 0, 1]
     assert block.length.tolist() == [5, 1]
     assert block.terminated.tolist() == [True, True]
@@ -272,24 +296,24 @@ def test_parts_in_adjacent_files_are_joined(tmp_path):
 
 class TestCache:
     def test_second_open_uses_cache(self, tmp_path, monkeypatch):
-        folder = write(tmp_path, state("a", 3), state("b", 2), rows_per_file=1)
+        folder = write_states(tmp_path, make_state("a", 3), make_state("b", 2), rows_per_file=1)
         digest = open_dataset(folder).digest
         monkeypatch.setattr(
-            "hindcast.datasets.file_index.index_file", lambda *_: pytest.fail("decoded again")
+            "hindcast.datasets.file_index.index_file", lambda *_: pytest.fail("the file is decoded again")
         )
         dataset = open_dataset(folder)
         assert (dataset.digest, dataset.num_steps, dataset.spec.observation_space) == (digest, 5, OBS)
 
     def test_changed_file_is_decoded_again(self, tmp_path):
-        folder = write(tmp_path, state("a", 3))
+        folder = write_states(tmp_path, make_state("a", 3))
         open_dataset(folder)
-        write(tmp_path, state("a", 4))
+        write_states(tmp_path, make_state("a", 4))
         assert open_dataset(folder).num_steps == 4
 
     def test_damaged_or_unwritable_cache_is_ignored(self, tmp_path, monkeypatch):
         (tmp_path / "cache").write_text("a file, not a folder")
         monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-        folder = write(tmp_path / "d", state("a", 3))
+        folder = write_states(tmp_path / "d", make_state("a", 3))
         assert open_dataset(folder).num_steps == 3
         monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "other"))
         open_dataset(folder)
@@ -298,7 +322,7 @@ class TestCache:
         assert open_dataset(folder).num_steps == 3
 
 
-class _Bomb:
+class _PickleBomb:
     """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
@@ -310,50 +334,50 @@ class _Bomb:
 
 class TestUntrustedValues:
     def test_object_array_raises(self, tmp_path):
-        bomb = tmp_path / "exploded"
-        evil = np.empty(2, dtype=object)
-        evil[:] = [_Bomb(bomb), _Bomb(bomb)]
+        created_file = tmp_path / "exploded"
+        bomb_array = np.empty(2, dtype=object)
+        bomb_array[:] = [_PickleBomb(created_file), _PickleBomb(created_file)]
         assert pickle.loads(pickle.dumps(1)) == 1
         for field in ("observations", "actions", "infos"):
-            episode_state = state("a", 1)
-            episode_state[field]["data"] = evil
+            episode_state = make_state("a", 1)
+            episode_state[field]["data"] = bomb_array
             with pytest.raises(
                 DataError,
                 match=r"uid_000000-0\.parquet is damaged \(row 0: .*object array, which is a pickle",
             ):
-                read_all(write(tmp_path / field, episode_state))
-        for where in ("one", "among others"):
-            episode_state = state("a", 3)
-            item = {b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [2], b"data": evil.dumps()}
+                read_all(write_states(tmp_path / field, episode_state))
+        for case in ("all items", "last item"):
+            episode_state = make_state("a", 3)
+            item = {b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [2], b"data": bomb_array.dumps()}
             episode_state["observations"]["data"] = (
-                [item] * 4 if where == "one" else [episode_state["observations"]["data"][0]] * 3 + [item]
+                [item] * 4 if case == "all items" else [episode_state["observations"]["data"][0]] * 3 + [item]
             )
             with pytest.raises(DataError, match="object array, which is a pickle"):
-                read_all(write(tmp_path / where, episode_state))
-        assert not bomb.exists()
+                read_all(write_states(tmp_path / case, episode_state))
+        assert not created_file.exists()
 
     def test_extension_type_raises(self, tmp_path):
-        episode_state = state("a", 1)
+        episode_state = make_state("a", 1)
         episode_state["infos"]["data"] = [{"x": msgpack.ExtType(42, b"abc")}, {}]
         with pytest.raises(DataError, match="a MessagePack extension of type 42 with 3 bytes"):
-            read_all(write(tmp_path / "x", episode_state))
-        episode_state = state("a", 1)
+            read_all(write_states(tmp_path / "x", episode_state))
+        episode_state = make_state("a", 1)
         episode_state["actions"]["data"] = [msgpack.ExtType(7, b"")]
         with pytest.raises(DataError, match="a MessagePack extension of type 7"):
-            read_all(write(tmp_path / "y", episode_state))
+            read_all(write_states(tmp_path / "y", episode_state))
 
     @pytest.mark.parametrize("dtype", ["<M8[ns]", "|V8", "|S4", "f4, i8", "|O", [["a", "<f4"]], "garbage", 5])
     def test_dtype_without_binary_form_raises(self, tmp_path, dtype):
-        episode_state = state("a", 1)
+        episode_state = make_state("a", 1)
         episode_state["actions"]["data"] = [
             {b"nd": True, b"type": dtype, b"kind": b"", b"shape": [1], b"data": bytes(8)}
         ]
         with pytest.raises(DataError, match=r"row 0: .*(an array of the dtype|object array)"):
-            read_all(write(tmp_path, episode_state))
+            read_all(write_states(tmp_path, episode_state))
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"t": 9}, "'obs' with 4 items: expected 10"),
         ({"t": -1}, "an episode from timestep 0 to -1"),
@@ -364,56 +388,54 @@ class TestUntrustedValues:
         ({"extra_model_outputs": {"obs": None}}, "an extra model output named 'obs'"),
     ],
 )
-def test_invalid_state_raises(tmp_path, change, sentence):
-    folder = write(tmp_path, state("a", 3), state("b", 3, **change))
-    with pytest.raises(
-        DataError, match=rf"uid_000000-0\.parquet is damaged \(row 1: .*{re.escape(sentence)}"
-    ):
+def test_invalid_state_raises(tmp_path, change, message):
+    folder = write_states(tmp_path, make_state("a", 3), make_state("b", 3, **change))
+    with pytest.raises(DataError, match=rf"uid_000000-0\.parquet is damaged \(row 1: .*{re.escape(message)}"):
         open_dataset(folder)
 
 
 @pytest.mark.parametrize(
-    ("cell", "sentence"),
+    ("cell", "message"),
     [
         (None, "'item' is null: expected an episode"),
         (b"", "0 bytes, which end before the episode does"),
         (b"\x80", "a map without id_"),
         (b"\xc1garbage", "it is not the state of an episode"),
         (pickle.dumps({"a": 1}), "row 1: it"),
-        (pack([1, 2]), "it is not the state of an episode"),
-        (pack(state("b", 3))[:-40], "which end before the episode does"),
-        (pack(state("b", 3)) + b"\x00", "1 bytes after the end of the episode"),
+        (pack_state([1, 2]), "it is not the state of an episode"),
+        (pack_state(make_state("b", 3))[:-40], "which end before the episode does"),
+        (pack_state(make_state("b", 3)) + b"\x00", "1 bytes after the end of the episode"),
         (b"\x81\xacobservations\x81\xa4data\xdd\xff\xff\xff\xff", "row 1: it"),
     ],
 )
-def test_cell_without_state_raises(tmp_path, cell, sentence):
-    folder = write(tmp_path, state("a", 3), cell)
+def test_cell_without_state_raises(tmp_path, cell, message):
+    folder = write_states(tmp_path, make_state("a", 3), cell)
     with pytest.raises(
         DataError,
-        match=rf"uid_000000-0\.parquet is damaged \(row 1: .*{re.escape(sentence.removeprefix('row 1: '))}",
+        match=rf"uid_000000-0\.parquet is damaged \(row 1: .*{re.escape(message.removeprefix('row 1: '))}",
     ):
         open_dataset(folder)
 
 
 def test_episodes_that_differ_raise_with_row(tmp_path):
-    different = state("b", 3)
-    different["observations"]["data"] = [np.zeros(3, dtype=np.float32)] * 4
+    other_shape = make_state("b", 3)
+    other_shape["observations"]["data"] = [np.zeros(3, dtype=np.float32)] * 4
     with pytest.raises(DataError, match=r"row 2: 'obs' is float32 \[3\] here and float32 \[2\] in others"):
-        open_dataset(write(tmp_path / "shape", state("a"), state("c"), different))
-    without = state("b", extra_model_outputs=None)
+        open_dataset(write_states(tmp_path / "shape", make_state("a"), make_state("c"), other_shape))
+    no_outputs = make_state("b", extra_model_outputs=None)
     with pytest.raises(DataError, match=r"row 1: episode b has no 'action_logp', which others have"):
-        open_dataset(write(tmp_path / "outputs", state("a"), without))
-    another = state("b", space=spaces.Box(-1, 1, (2,), np.float32))
+        open_dataset(write_states(tmp_path / "outputs", make_state("a"), no_outputs))
+    other_space = make_state("b", space=spaces.Box(-1, 1, (2,), np.float32))
     with pytest.raises(DataError, match=r"row 1: the observation space of episode b is Box\(-1"):
-        open_dataset(write(tmp_path / "space", state("a"), another))
+        open_dataset(write_states(tmp_path / "space", make_state("a"), other_space))
     with pytest.raises(DataError, match=r"uid_000001.* cannot be one dataset: .*observation space"):
-        open_dataset(write(tmp_path / "files", state("a"), another, rows_per_file=1))
+        open_dataset(write_states(tmp_path / "files", make_state("a"), other_space, rows_per_file=1))
 
 
 def test_file_without_rows_or_mixed_layouts_raises(kit, tmp_path):
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet: it holds no episode with a timestep"):
-        open_dataset(write(tmp_path / "none"))
-    folder = write(tmp_path / "mixed", state("a"))
+        open_dataset(write_states(tmp_path / "none"))
+    folder = write_states(tmp_path / "mixed", make_state("a"))
     kit.write(folder, kit.block())
     with pytest.raises(DataError, match=r"mixes layouts: .*000000-a1-000\.parquet is episodes/arrow"):
         open_dataset(folder)
@@ -421,9 +443,9 @@ def test_file_without_rows_or_mixed_layouts_raises(kit, tmp_path):
 
 @pytest.mark.slow
 def test_flipped_byte_is_reported_or_harmless(tmp_path):
-    """Without checksums a changed number may go unnoticed, but no row is lost and nothing crashes."""
-    states = [state(f"e{i}", 3 + i) for i in range(4)]
-    folder = write(tmp_path, *states)
+    """Without checksums, a changed number may go unnoticed, but no row is lost and nothing crashes."""
+    states = [make_state(f"e{i}", 3 + i) for i in range(4)]
+    folder = write_states(tmp_path, *states)
     path = next(folder.rglob("*.parquet"))
     pq.write_table(pq.read_table(path), path, compression="none", use_dictionary=False)
 

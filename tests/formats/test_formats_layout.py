@@ -1,3 +1,5 @@
+"""The layout "Episodes / Arrow": encoding and decoding of blocks."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -39,28 +41,36 @@ def decode(table: pa.Table, spec: DataSpec, leaves: list[str] | None = None) -> 
     return ArrowEpisodes().decode(table, spec, list(spec.leaves) if leaves is None else leaves)
 
 
-def block_of(lengths: list[int], leaves: dict[str, tuple[str, tuple[int, ...]]], seed: int) -> Block:
-    """Make a block of random bytes in each dtype, which include NaNs and infinities."""
+def make_random_block(lengths: list[int], leaves: dict[str, tuple[str, tuple[int, ...]]], seed: int) -> Block:
+    """Make a block of random bytes in each dtype, so that floats include NaNs and infinities.
+
+    Args:
+        lengths: length of each episode.
+        leaves: leaf name -> dtype and shape; the dtype "str" makes text.
+        seed: seed of the random numbers.
+    """
     rng = np.random.default_rng(seed)
-    n, steps = len(lengths), sum(lengths)
+    num_episodes, num_steps = len(lengths), sum(lengths)
     columns = {}
     for name, (dtype, shape) in leaves.items():
-        rows = steps + n if name.startswith(("obs", "infos")) else steps
+        num_rows = num_steps + num_episodes if name.startswith(("obs", "infos")) else num_steps
         if dtype == "str":
-            words = ["", "a", "ä✓", '{"x": [1, 2]}', "long " * 20]
-            columns[name] = np.array([words[i] for i in rng.integers(0, 5, rows)], dtype=object).reshape(rows)
+            texts = ["", "a", "ä✓", '{"x": [1, 2]}', "long " * 20]
+            columns[name] = np.array([texts[i] for i in rng.integers(0, 5, num_rows)], dtype=object).reshape(
+                num_rows
+            )
         elif dtype == "bool":
-            columns[name] = rng.random((rows, *shape)) < 0.5
+            columns[name] = rng.random((num_rows, *shape)) < 0.5
         else:
-            size = rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
-            columns[name] = np.frombuffer(rng.bytes(size), dtype).reshape(rows, *shape)
+            num_bytes = num_rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
+            columns[name] = np.frombuffer(rng.bytes(num_bytes), dtype).reshape(num_rows, *shape)
     return Block(
         columns=columns,
         length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([f"é{i}" for i in range(n)], dtype=object),
-        t_started=rng.integers(0, 5, n),
-        terminated=rng.random(n) < 0.5,
-        truncated=rng.random(n) < 0.5,
+        eps_id=np.array([f"é{i}" for i in range(num_episodes)], dtype=object),
+        t_started=rng.integers(0, 5, num_episodes),
+        terminated=rng.random(num_episodes) < 0.5,
+        truncated=rng.random(num_episodes) < 0.5,
     )
 
 
@@ -75,7 +85,7 @@ cases = st.tuples(
 @examples(200)
 @given(cases)
 def test_block_round_trip_is_bit_exact(kit, case):
-    block = block_of(*case)
+    block = make_random_block(*case)
     spec = DataSpec.from_block(block)
     kit.assert_same(decode(encode(block, spec), spec), block)
 
@@ -83,7 +93,7 @@ def test_block_round_trip_is_bit_exact(kit, case):
 @examples(100)
 @given(cases, st.data())
 def test_decode_slices_and_chunks(kit, case, data):
-    block = block_of(*case)
+    block = make_random_block(*case)
     spec = DataSpec.from_block(block)
     table = encode(block, spec)
     split = data.draw(st.integers(0, block.num_episodes))
@@ -115,11 +125,11 @@ def test_schema_contains_spec(kit, tmp_path):
     block = kit.block()
     table = encode(block, kit.spec(block))
     assert read_description(table.schema).spec == kit.spec(block)
-    newer = table.schema.with_metadata({b"hindcast": b'{"formatVersion": 9}'})
+    newer_schema = table.schema.with_metadata({b"hindcast": b'{"formatVersion": 9}'})
     with pytest.raises(DataError, match="format version is 9, but this Hindcast reads 1"):
-        read_description(newer)
+        read_description(newer_schema)
     with pytest.raises(DataError, match="cannot be read"):
-        read_description(newer.with_metadata({b"hindcast": b"{"}))
+        read_description(newer_schema.with_metadata({b"hindcast": b"{"}))
     pq.write_table(table.drop_columns(["obs"]), tmp_path / "x.parquet")
     with (
         pq.ParquetFile(tmp_path / "x.parquet") as file,
@@ -134,7 +144,7 @@ def test_decode_returns_only_requested_leaves(kit):
     assert decode(encode(block, spec), spec, ["rewards"]).columns.keys() == {"rewards"}
 
 
-def test_missing_or_empty_json_needs_no_bytes(kit):
+def test_missing_or_empty_json_takes_no_bytes(kit):
     block = kit.block([2, 1])
     spec = DataSpec({**DataSpec.from_block(block).leaves, "infos": Leaf(None, (), "json")})
     for infos in ({}, {"infos": np.full(5, "", dtype=object)}):
@@ -150,7 +160,7 @@ def test_missing_or_empty_json_needs_no_bytes(kit):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"obs": np.zeros((13, 4), np.float64)}, r"'obs' is float64 \[4\], but float32 \[4\]"),
         ({"obs": np.zeros((13, 5), np.float32)}, r"'obs' is float32 \[5\], but float32 \[4\]"),
@@ -158,10 +168,10 @@ def test_missing_or_empty_json_needs_no_bytes(kit):
         ({"rewards": None}, "'rewards' is missing"),
     ],
 )
-def test_encode_column_that_does_not_fit_raises(kit, change, sentence):
+def test_encode_column_that_does_not_fit_raises(kit, change, message):
     block = kit.block()
     columns = {name: column for name, column in {**block.columns, **change}.items() if column is not None}
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError, match=message):
         encode(block.with_columns(columns), DataSpec.from_block(block))
 
 
@@ -195,12 +205,12 @@ def test_decode_invalid_cell_raises_with_row(kit, cell, message):
     ],
 )
 def test_decode_invalid_text_cell_raises_with_row(cell, message):
-    block = block_of([3, 3], {"prompt": ("str", ())}, 0)
+    block = make_random_block([3, 3], {"prompt": ("str", ())}, 0)
     spec = DataSpec.from_block(block)
     table = encode(block, spec)
-    good = table.column("prompt")[0].as_py()
+    valid_cell = table.column("prompt")[0].as_py()
     with pytest.raises(CellError, match=message) as caught:
-        decode(replace_column(table, "prompt", [good, cell]), spec)
+        decode(replace_column(table, "prompt", [valid_cell, cell]), spec)
     assert caught.value.row == 1
 
 

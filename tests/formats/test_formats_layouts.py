@@ -1,4 +1,4 @@
-"""Properties of every layout: fragments, commits, damage; and several layouts in one dataset."""
+"""Properties of all layouts (fragments, commits, damage), and datasets with several layouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings
 
-NAMES = list(LAYOUTS)
+LAYOUT_NAMES = list(LAYOUTS)
 
 
 def write(folder, block, spec, layout, **options):
@@ -36,7 +36,7 @@ def read_all(folder) -> Block:
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 @examples(30)
 @given(recording=recordings())
 def test_fragments_of_any_episode_are_joined(kit, tmp_path_factory, layout, recording):
@@ -52,24 +52,24 @@ def test_fragments_of_any_episode_are_joined(kit, tmp_path_factory, layout, reco
     kit.assert_same(read_all(folder), block)
 
 
-@pytest.mark.parametrize("layout", NAMES)
-@pytest.mark.parametrize("manifest", [True, False])
-def test_recording_in_each_layout_is_opened(kit, tmp_path, layout, manifest):
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_recording_in_each_layout_is_opened(kit, tmp_path, layout, has_manifest):
     block = kit.block([30, 50, 20])
     folder = resolve(tmp_path / "d")
     files = write(folder, block, kit.spec(block), layout, row_group_bytes=1_000)
     write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=100, first=0))
-    if manifest:
+    if has_manifest:
         write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
     dataset = open_dataset(folder, verify=True)
     kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
 
 
 def test_folders_of_each_layout_are_one_dataset(kit, tmp_path):
-    blocks = [kit.block([3, 4], first=2 * i) for i in range(len(NAMES))]
-    for block, layout in zip(blocks, NAMES, strict=True):
+    blocks = [kit.block([3, 4], first=2 * i) for i in range(len(LAYOUT_NAMES))]
+    for block, layout in zip(blocks, LAYOUT_NAMES, strict=True):
         write(tmp_path / layout.replace("/", "-"), block, kit.spec(block), layout)
-    dataset = open_dataset([tmp_path / layout.replace("/", "-") for layout in NAMES])
+    dataset = open_dataset([tmp_path / layout.replace("/", "-") for layout in LAYOUT_NAMES])
     kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), Block.concat(blocks))
 
 
@@ -83,14 +83,14 @@ def test_open_unknown_layout_raises_with_its_name(kit, tmp_path):
 
 
 @pytest.mark.parametrize("compression", ["lz4", "none"])
-@pytest.mark.parametrize("layout", NAMES[1:])  # Episodes / Arrow: test_datasets_corrupt
+@pytest.mark.parametrize("layout", LAYOUT_NAMES[1:])  # test_datasets_corrupt tests Episodes / Arrow
 def test_flipped_byte_is_reported_or_harmless(kit, tmp_path, layout, compression):
-    """Pages have checksums, so data are read correctly or refused."""
+    """Pages have checksums, so data are either read correctly or refused."""
     block = kit.block([30, 50, 20])
     infos = np.array([f'{{"i":{i}}}' for i in range(103)], dtype=object)
     block = block.with_columns({**block.columns, "infos": infos})
     (entry,) = write(tmp_path, block, kit.spec(block), layout, compression=compression, row_group_bytes=3_000)
     path = tmp_path / entry.path
-    same = partial(kit.assert_same, expected=block)
-    assert count_refusals(path, lambda: read_all(tmp_path), same, times=200, seed=1) > 120
+    check_block = partial(kit.assert_same, expected=block)
+    assert count_refusals(path, lambda: read_all(tmp_path), check_block, times=200, seed=1) > 120
     check_truncations(path, lambda: read_all(tmp_path), every=211)

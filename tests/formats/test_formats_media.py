@@ -1,4 +1,4 @@
-"""Text, images and binary files, mapped to episodes by a user's class."""
+"""Text, images and binary files, which a class of the user converts to episodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hindcast.storage.location import resolve
 from support import MemoryReporter, training
 
 LINES = ["the cat sat", "a dog ran far", "the dog sat"]
-VOCABULARY = {token: number for number, token in enumerate(sorted({*" ".join(LINES).split(" ")}), start=1)}
+VOCABULARY = {token: id_ for id_, token in enumerate(sorted({*" ".join(LINES).split(" ")}), start=1)}
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +47,16 @@ def save_frames(folder: Path, count: int, size: tuple[int, int] = (6, 4)) -> Non
         Image.fromarray(np.full((*size, 3), 7 * number, dtype=np.uint8)).save(folder / f"frame{number}.png")
 
 
-def read(folder: Path, form: str, mapper: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Block:
+def read_files(
+    folder: Path, form: str, mapper: str, kwargs: dict[str, Any] | None = None, **options: Any
+) -> Block:
     read_options = ReadOptions(mapper=f"media_mappers:{mapper}", mapper_kwargs=kwargs or {}, options=options)
     dataset = open_data(Reading((str(folder),), form, read_options))
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
 def test_rllib_text_pre_learner_makes_episodes(sentences: Path) -> None:
-    block = read(sentences, "Text", "Words", {"vocabulary": VOCABULARY})
+    block = read_files(sentences, "Text", "Words", {"vocabulary": VOCABULARY})
     assert sorted(block.length.tolist()) == [2, 2, 3]
     assert block.terminated.all()
     actions = {tuple(block.columns["actions"][block.rows_of("actions", number)]) for number in range(3)}
@@ -70,14 +72,14 @@ def test_pre_learner_is_callable_as_in_rllib_docs() -> None:
 
 
 def test_training_reads_text(tmp_path: Path, sentences: Path) -> None:
-    size = len(VOCABULARY)
+    num_words = len(VOCABULARY)
     resource = training(
         tmp_path / "run",
         sentences,
         input=[{"path": str(sentences), "format": "Text"}],
         pipeline={"preLearner": "media_mappers:Words", "preLearnerKwargs": {"vocabulary": VOCABULARY}},
-        observationSpace={"type": "Box", "low": 0, "high": 1, "shape": [size], "dtype": "float32"},
-        actionSpace={"type": "Discrete", "n": size, "start": 1},
+        observationSpace={"type": "Box", "low": 0, "high": 1, "shape": [num_words], "dtype": "float32"},
+        actionSpace={"type": "Discrete", "n": num_words, "start": 1},
     )
     reporter = MemoryReporter()
     inputs = open_inputs(resource, inputs_of(resource, FileReferences({})), reporter)
@@ -88,7 +90,7 @@ def test_training_reads_text(tmp_path: Path, sentences: Path) -> None:
 def test_folder_of_images_is_mapped_together(tmp_path: Path) -> None:
     save_frames(tmp_path / "images" / "a", 12)
     save_frames(tmp_path / "images" / "b", 3)
-    block = read(tmp_path / "images", "Images", "Frames", {"name": "walk"})
+    block = read_files(tmp_path / "images", "Images", "Frames", {"name": "walk"})
     assert sorted(block.length.tolist()) == [2, 11]
     longest = int(np.argmax(block.length))
     frames = block.columns["obs"][block.rows_of("obs", longest)]
@@ -99,7 +101,7 @@ def test_folder_of_images_is_mapped_together(tmp_path: Path) -> None:
 
 def test_images_are_resized_and_batched(tmp_path: Path) -> None:
     save_frames(tmp_path / "images", 4)
-    block = read(tmp_path / "images", "Images", "Frames", size=[3, 5], mode="L", batch_size=2)
+    block = read_files(tmp_path / "images", "Images", "Frames", size=[3, 5], mode="L", batch_size=2)
     assert block.columns["obs"].shape == (4, 3, 5)
     assert block.num_episodes == 2
 
@@ -108,14 +110,14 @@ def test_images_of_several_sizes_are_objects(tmp_path: Path) -> None:
     save_frames(tmp_path / "images", 2)
     Image.fromarray(np.zeros((3, 3), dtype=np.uint8)).save(tmp_path / "images" / "small.png")
     with pytest.raises(UserCodeError, match=r"Frames.map_rows, given .*images, raised ValueError.*shape"):
-        read(tmp_path / "images", "Images", "Frames")
+        read_files(tmp_path / "images", "Images", "Frames")
 
 
 def test_binary_files_are_read_as_bytes(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / "data" / str(number)).mkdir(parents=True)
         (tmp_path / "data" / str(number) / "log.bin").write_bytes(bytes(range(number + 2)))
-    block = read(tmp_path / "data", "Binary", "Bytes")
+    block = read_files(tmp_path / "data", "Binary", "Bytes")
     assert sorted(block.length.tolist()) == [1, 2, 3]
     assert block.columns["obs"].dtype == np.uint8
 
@@ -124,13 +126,15 @@ def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("été là\n\nlà été\n".encode("latin-1"))
     vocabulary = {"vocabulary": {"été": 1, "là": 2}}
     with pytest.raises(DataError, match=r"a\.txt is not utf-8 text \(at byte 0\).*readOptions\.encoding"):
-        read(tmp_path / "a.txt", "Text", "Words", vocabulary)
-    block = read(tmp_path / "a.txt", "Text", "Words", vocabulary, encoding="latin-1", drop_empty_lines=True)
+        read_files(tmp_path / "a.txt", "Text", "Words", vocabulary)
+    block = read_files(
+        tmp_path / "a.txt", "Text", "Words", vocabulary, encoding="latin-1", drop_empty_lines=True
+    )
     assert block.length.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
-    ("mapper", "error", "sentence"),
+    ("mapper", "error", "message"),
     [
         ("NoRowMapper", SpecError, "NoRowMapper does not override map_rows"),
         ("ArrayMapper", UserCodeError, "returned a ndarray; it must return a list"),
@@ -143,9 +147,9 @@ def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
         ("Missing", SpecError, "has no 'Missing'"),
     ],
 )
-def test_invalid_mapper_raises(sentences: Path, mapper: str, error: type[Exception], sentence: str) -> None:
-    with pytest.raises(error, match=sentence):
-        read(sentences, "Text", mapper)
+def test_invalid_mapper_raises(sentences: Path, mapper: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        read_files(sentences, "Text", mapper)
 
 
 def test_text_without_mapper_raises(sentences: Path) -> None:
@@ -158,11 +162,11 @@ def test_damaged_image_raises_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "images" / "frame1.png"
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DataError, match=r"frame1\.png cannot be read as an image"):
-        read(tmp_path / "images", "Images", "Frames")
+        read_files(tmp_path / "images", "Images", "Frames")
 
 
 @pytest.mark.parametrize(
-    ("form", "options", "sentence"),
+    ("form", "options", "message"),
     [
         ("Text", {"encoding": "klingon"}, "not a known encoding"),
         ("Text", {"drop_empty_lines": 1}, "expected true or false"),
@@ -172,8 +176,8 @@ def test_damaged_image_raises_with_its_name(tmp_path: Path) -> None:
         ("Binary", {"size": 1}, "no read option 'size'"),
     ],
 )
-def test_invalid_option_raises(tmp_path: Path, form: str, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_option_raises(tmp_path: Path, form: str, options: dict[str, Any], message: str) -> None:
     save_frames(tmp_path / "images", 2)
     read_options = ReadOptions(mapper="media_mappers:Frames", options=options)
-    with pytest.raises(DataError, match=sentence):
-        FORMATS[form].pieces(resolve(tmp_path / "images"), read_options)
+    with pytest.raises(DataError, match=message):
+        FORMATS[form].list_pieces(resolve(tmp_path / "images"), read_options)

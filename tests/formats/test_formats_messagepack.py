@@ -1,4 +1,4 @@
-"""The layout "Episodes / MessagePack": RLlib's bytes, encoded and decoded."""
+"""The layout "Episodes / MessagePack": encoding to the same bytes as RLlib, and decoding."""
 
 from __future__ import annotations
 
@@ -43,15 +43,19 @@ def write(folder, block, spec, **options):
 
 
 def make_recorded_episode(block: Block, spec: DataSpec, i: int) -> SingleAgentEpisode:
-    """Make an episode item by item, as in RLlib's recorder before packing."""
+    """Make episode `i` of a block from single items, as RLlib's recorder has it before packing."""
 
-    def items(root, rows, space=None):
+    def make_items(root, rows, space=None):
         return (
             [
                 unflatten({name: column[row] for name, column in leaves.items()}, root, space_struct(space))
                 for row in rows
             ]
-            if (leaves := {n: c for n, c in block.columns.items() if n.split("/")[0] == root})
+            if (
+                leaves := {
+                    name: column for name, column in block.columns.items() if name.split("/")[0] == root
+                }
+            )
             else None
         )
 
@@ -59,8 +63,8 @@ def make_recorded_episode(block: Block, spec: DataSpec, i: int) -> SingleAgentEp
         rows = block.rows_of(name, i)
         return range(rows.start, rows.stop)
 
-    outputs = {name.split("/")[0] for name in block.columns} - {"obs", "actions", "rewards", "infos"}
-    order = [name.split("/")[0] for name in spec.leaves if name.split("/")[0] in outputs]
+    output_columns = {name.split("/")[0] for name in block.columns} - {"obs", "actions", "rewards", "infos"}
+    output_names = [name.split("/")[0] for name in spec.leaves if name.split("/")[0] in output_columns]
     infos = (
         [info_from_json(block.columns["infos"][row]) for row in rows_of("obs")]
         if "infos" in block.columns
@@ -68,13 +72,13 @@ def make_recorded_episode(block: Block, spec: DataSpec, i: int) -> SingleAgentEp
     )
     return SingleAgentEpisode(
         str(block.eps_id[i]),
-        observations=items("obs", rows_of("obs"), spec.observation_space),
+        observations=make_items("obs", rows_of("obs"), spec.observation_space),
         observation_space=spec.observation_space,
-        actions=items("actions", rows_of("actions"), spec.action_space),
+        actions=make_items("actions", rows_of("actions"), spec.action_space),
         action_space=spec.action_space,
-        rewards=items("rewards", rows_of("rewards")),
+        rewards=make_items("rewards", rows_of("rewards")),
         infos=infos,
-        extra_model_outputs={name: items(name, rows_of(name)) for name in dict.fromkeys(order)},
+        extra_model_outputs={name: make_items(name, rows_of(name)) for name in dict.fromkeys(output_names)},
         terminated=bool(block.terminated[i]),
         truncated=bool(block.truncated[i]),
         len_lookback_buffer=0,
@@ -183,7 +187,7 @@ def test_encode_unknown_column_raises(kit):
 
 
 def test_numbers_keep_their_type(kit):
-    """Scalars stay NumPy's, except float64, which becomes a Python float; parts are found by key and index."""
+    """Scalars in a composite observation stay NumPy scalars, except float64, which becomes a Python float."""
     space = spaces.Dict(a=spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (), np.float64))))
     columns = {
         "obs/a/0": np.array([1, 2]),

@@ -1,4 +1,4 @@
-"""SampleBatch JSON, as RLlib's old API wrote it over the years."""
+"""SampleBatch JSON in the forms that versions of RLlib's old API wrote."""
 
 from __future__ import annotations
 
@@ -12,38 +12,43 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from table_reading import Evil, lz4_cell, read_table
+from table_reading import PickleBomb, pack_lz4_cell, read_table
 
 from hindcast.errors import DataError
 from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 
 
-def batch(steps: int = 3, **changes: Any) -> dict[str, Any]:
-    """Return one line; a change to None leaves a column out."""
+def make_batch(num_steps: int = 3, **changes: Any) -> dict[str, Any]:
+    """Return the batch of a line.
+
+    Args:
+        num_steps: number of timesteps.
+        **changes: column -> value; None leaves the column out.
+    """
     columns = {
         "type": "SampleBatch",
-        "obs": [[float(i), 0.5] for i in range(steps)],
-        "new_obs": [[float(i + 1), 0.5] for i in range(steps)],
-        "actions": list(range(steps)),
-        "rewards": [1] * steps,
-        "dones": [i == steps - 1 for i in range(steps)],
-        "eps_id": [7] * steps,
-        "t": list(range(steps)),
-        "agent_index": [0] * steps,
-        "unroll_id": [3] * steps,
+        "obs": [[float(i), 0.5] for i in range(num_steps)],
+        "new_obs": [[float(i + 1), 0.5] for i in range(num_steps)],
+        "actions": list(range(num_steps)),
+        "rewards": [1] * num_steps,
+        "dones": [i == num_steps - 1 for i in range(num_steps)],
+        "eps_id": [7] * num_steps,
+        "t": list(range(num_steps)),
+        "agent_index": [0] * num_steps,
+        "unroll_id": [3] * num_steps,
         **changes,
     }
     return {name: value for name, value in columns.items() if value is not None}
 
 
-def write(path: Path, *batches: Any) -> Path:
+def write_batches(path: Path, *batches: Any) -> Path:
     path.write_text("".join(json.dumps(sample_batch) + "\n" for sample_batch in batches))
     return path
 
 
 def pack_value(value: Any) -> str:
-    return lz4_cell(np.array(value, dtype=np.float32))
+    return pack_lz4_cell(np.array(value, dtype=np.float32))
 
 
 @pytest.fixture
@@ -55,22 +60,22 @@ def path(tmp_path: Path) -> Path:
     "changes",
     [
         {},
-        {"obs": pack_value(batch()["obs"]), "new_obs": pack_value(batch()["new_obs"])},
+        {"obs": pack_value(make_batch()["obs"]), "new_obs": pack_value(make_batch()["new_obs"])},
         {
-            "obs": [pack_value(row) for row in batch()["obs"]],
-            "new_obs": [pack_value(row) for row in batch()["new_obs"]],
+            "obs": [pack_value(row) for row in make_batch()["obs"]],
+            "new_obs": [pack_value(row) for row in make_batch()["new_obs"]],
         },
     ],
     ids=["plain", "packed columns", "packed rows"],
 )
 def test_batch_form_is_read(path: Path, changes: dict[str, Any]) -> None:
-    file_format = detect_format(resolve(write(path, batch(**changes))))
+    file_format = detect_format(resolve(write_batches(path, make_batch(**changes))))
     assert file_format is not None
     assert file_format.name == "SampleBatch"
     rows = read_table(path)
     assert sorted(rows.columns) == ["actions", "new_obs", "obs", "rewards"]
-    assert rows.columns["obs"].tolist() == batch()["obs"]
-    assert rows.columns["new_obs"].tolist() == batch()["new_obs"]
+    assert rows.columns["obs"].tolist() == make_batch()["obs"]
+    assert rows.columns["new_obs"].tolist() == make_batch()["new_obs"]
     assert rows.columns["obs"].dtype == (np.float32 if changes else np.float64)
     assert rows.columns["rewards"].dtype == np.float64
     assert rows.terminated.tolist() == [False, False, True]
@@ -80,30 +85,34 @@ def test_batch_form_is_read(path: Path, changes: dict[str, Any]) -> None:
 
 
 def test_parts_in_several_lines_share_episode_id(path: Path) -> None:
-    first = batch(2, dones=[False, False], t=[0, 1])
-    rows = read_table(write(path, first, batch(2, t=[2, 3])))
+    first_batch = make_batch(2, dones=[False, False], t=[0, 1])
+    rows = read_table(write_batches(path, first_batch, make_batch(2, t=[2, 3])))
     assert rows.eps_id.tolist() == ["7"] * 4
     assert rows.t.tolist() == rows.row.tolist() == [0, 1, 2, 3]
     assert rows.terminated.tolist() == [False, False, False, True]
 
 
 def test_line_without_id_is_split_at_flags(path: Path) -> None:
-    rows = read_table(write(path, batch(2, eps_id=None), batch(3, eps_id=None, dones=[True, False, False])))
+    rows = read_table(
+        write_batches(
+            path, make_batch(2, eps_id=None), make_batch(3, eps_id=None, dones=[True, False, False])
+        )
+    )
     ids = rows.eps_id.tolist()
     assert ids == [f"{path}:0"] * 2 + [f"{path}:1"] + [f"{path}:1.1"] * 2
 
 
 def test_batch_without_flags_is_unfinished(path: Path) -> None:
-    rows = read_table(write(path, batch(dones=None)))
+    rows = read_table(write_batches(path, make_batch(dones=None)))
     assert not rows.terminated.any()
     assert not rows.truncated.any()
 
 
 def test_agents_and_policies_have_separate_episodes(path: Path) -> None:
-    columns = {name: value for name, value in batch().items() if name != "type"}
+    columns = {name: value for name, value in make_batch().items() if name != "type"}
     with_agents = {**columns, "agent_index": [0, 1, 0]}
     rows = read_table(
-        write(
+        write_batches(
             path,
             {
                 "type": "MultiAgentBatch",
@@ -113,15 +122,15 @@ def test_agents_and_policies_have_separate_episodes(path: Path) -> None:
         )
     )
     assert rows.eps_id.tolist() == ["7/left/0"] * 3 + ["7/right/0", "7/right/1", "7/right/0"]
-    rows = read_table(write(path, batch(agent_index=[0, 2, 0])))
+    rows = read_table(write_batches(path, make_batch(agent_index=[0, 2, 0])))
     assert rows.eps_id.tolist() == ["7", "7/2", "7"]
 
 
 def test_infos_outputs_and_composites_are_read(path: Path) -> None:
     infos = [{}, {"x": 1}, {"TimeLimit.truncated": True}]
     obs = {"camera": [[1, 2]] * 3, "pose": {"0": [0.5, 1.5, 2.5]}}
-    sample_batch = batch(obs=obs, new_obs=None, infos=infos, action_logp=[-0.5] * 3, seq_lens=[3])
-    rows = read_table(write(path, sample_batch))
+    sample_batch = make_batch(obs=obs, new_obs=None, infos=infos, action_logp=[-0.5] * 3, seq_lens=[3])
+    rows = read_table(write_batches(path, sample_batch))
     assert rows.columns["obs/camera"].tolist() == [[1, 2]] * 3
     assert rows.columns["obs/pose/0"].tolist() == [0.5, 1.5, 2.5]
     assert rows.columns["action_logp"].tolist() == [-0.5] * 3
@@ -131,9 +140,11 @@ def test_infos_outputs_and_composites_are_read(path: Path) -> None:
 
 
 def test_schema_columns_and_filter_select_values(path: Path) -> None:
-    sample_batch = batch(obs=None, observation=batch()["obs"], new_obs=None, reward=[1, 2, 3], rewards=None)
+    sample_batch = make_batch(
+        obs=None, observation=make_batch()["obs"], new_obs=None, reward=[1, 2, 3], rewards=None
+    )
     rows = read_table(
-        write(path, sample_batch, sample_batch),
+        write_batches(path, sample_batch, sample_batch),
         columns=["obs", "actions"],
         filter=[("reward", ">=", 2)],
         schema={"obs": "observation"},
@@ -145,7 +156,7 @@ def test_schema_columns_and_filter_select_values(path: Path) -> None:
 def test_nan_and_gzip_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(
-        gzip.compress((json.dumps(batch(rewards=[float("nan"), 1, float("inf")])) + "\n").encode())
+        gzip.compress((json.dumps(make_batch(rewards=[float("nan"), 1, float("inf")])) + "\n").encode())
     )
     np.testing.assert_array_equal(read_table(path).columns["rewards"], [np.nan, 1, np.inf])
 
@@ -156,11 +167,11 @@ def test_pickle_that_runs_code_raises_with_function_name(
 ) -> None:
     monkeypatch.chdir(path.parent)
     cells = (
-        lz4_cell(Evil())
+        pack_lz4_cell(PickleBomb())
         if is_whole_column
-        else [pack_value([0.0, 1.0]), lz4_cell(Evil()), pack_value([0.0, 1.0])]
+        else [pack_value([0.0, 1.0]), pack_lz4_cell(PickleBomb()), pack_value([0.0, 1.0])]
     )
-    write(path, batch(), batch(obs=cells))
+    write_batches(path, make_batch(), make_batch(obs=cells))
     with pytest.raises(DataError, match=r"line 2: 'obs': it holds a pickle that calls builtins.exec"):
         read_table(path)
     assert not Path("executed").exists()
@@ -168,24 +179,24 @@ def test_pickle_that_runs_code_raises_with_function_name(
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_different_pickles_of_equal_length_are_read(path: Path, protocol: int) -> None:
-    """The wrapper of the first pickle of a length is reused only for pickles that match it."""
+    """The cached wrapper of a pickle is reused only for pickles that match it."""
     rng = np.random.default_rng(protocol)
-    kinds = ("<f4", "<i4", ">i4", "<u4", "<f4")
-    arrays = [rng.integers(0, 99, (3, 2)).astype(kind) for kind in kinds for _ in range(3)]
+    dtypes = ("<f4", "<i4", ">i4", "<u4", "<f4")
+    arrays = [rng.integers(0, 99, (3, 2)).astype(kind) for kind in dtypes for _ in range(3)]
     arrays += [np.asfortranarray(arrays[0]), np.zeros((3, 1), "<f8"), np.ones((3, 1), "<f8"), arrays[1]]
-    write(path, *(batch(x=cell_of(array, protocol)) for array in arrays))
-    columns = [rows.columns["x"] for rows in rows_of_lines(path)]
+    write_batches(path, *(make_batch(x=pack_array(array, protocol)) for array in arrays))
+    columns = [rows.columns["x"] for rows in read_lines_separately(path)]
     for column, array in zip(columns, arrays, strict=True):
-        native = array.astype(array.dtype.newbyteorder("="))
-        assert (column.astype(native.dtype, casting="equiv").tobytes()) == native.tobytes()
+        native_array = array.astype(array.dtype.newbyteorder("="))
+        assert (column.astype(native_array.dtype, casting="equiv").tobytes()) == native_array.tobytes()
 
 
-def cell_of(array: np.ndarray, protocol: int) -> str:
+def pack_array(array: np.ndarray, protocol: int) -> str:
     return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(array, protocol), asbytes=True)).decode()
 
 
-def rows_of_lines(path: Path) -> list[Any]:
-    """Read each line's rows from a separate file."""
+def read_lines_separately(path: Path) -> list[Any]:
+    """Read each line of a file as a file of its own; return the rows of each line."""
     rows = []
     for line in path.read_text().splitlines():
         path.write_text(f"{line}\n")
@@ -196,7 +207,7 @@ def rows_of_lines(path: Path) -> list[Any]:
 def test_object_array_raises(path: Path) -> None:
     objects = np.array([{"x": 1}, {}, {}], dtype=object)
     cell = base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(objects), asbytes=True)).decode()
-    write(path, batch(infos=cell))
+    write_batches(path, make_batch(infos=cell))
     with pytest.raises(DataError, match=r"line 1: 'infos': it holds an object array"):
         read_table(path)
     schema = {"terminateds": "dones"}  # so that infos are not searched for a time limit
@@ -204,20 +215,20 @@ def test_object_array_raises(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "sentence"),
+    ("lines", "message"),
     [
-        ([batch(), {"type": "Other"}], "line 2: its type is 'Other': expected one of SampleBatch"),
-        ([batch(), {"type": "MultiAgentBatch"}], "line 2: its type is 'MultiAgentBatch'"),
-        ([batch(), [1]], "line 2: its type is None"),
-        ([batch(actions=[0])], "line 1: 'actions' has 1 value for 3 timesteps"),
-        ([batch(dones=[True])], "line 1: its columns differ in length"),
-        ([batch(obs=[[1.0], [1.0, 2.0], [1.0]])], "line 1: 'obs'"),
-        ([batch(obs="text")], "line 1: 'obs': it holds text that is not base64"),
-        ([batch(obs=None)], "line 1: it has no column 'obs'"),
-        ([batch(action_logp=[None] * 3)], "line 1: 'action_logp' holds values that are neither"),
+        ([make_batch(), {"type": "Other"}], "line 2: its type is 'Other': expected one of SampleBatch"),
+        ([make_batch(), {"type": "MultiAgentBatch"}], "line 2: its type is 'MultiAgentBatch'"),
+        ([make_batch(), [1]], "line 2: its type is None"),
+        ([make_batch(actions=[0])], "line 1: 'actions' has 1 value for 3 timesteps"),
+        ([make_batch(dones=[True])], "line 1: its columns differ in length"),
+        ([make_batch(obs=[[1.0], [1.0, 2.0], [1.0]])], "line 1: 'obs'"),
+        ([make_batch(obs="text")], "line 1: 'obs': it holds text that is not base64"),
+        ([make_batch(obs=None)], "line 1: it has no column 'obs'"),
+        ([make_batch(action_logp=[None] * 3)], "line 1: 'action_logp' holds values that are neither"),
     ],
 )
-def test_invalid_line_raises(path: Path, lines: list[Any], sentence: str) -> None:
-    with pytest.raises(DataError, match=sentence) as caught:
-        read_table(write(path, *lines), format="SampleBatch")
+def test_invalid_line_raises(path: Path, lines: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_table(write_batches(path, *lines), format="SampleBatch")
     assert path.name in str(caught.value)

@@ -1,3 +1,5 @@
+"""`DataSpec` and `Leaf`."""
+
 from __future__ import annotations
 
 import json
@@ -54,22 +56,22 @@ def test_from_block_describes_columns(kit):
 
 def test_difference_describes_first_difference():
     leaves = {"obs": Leaf(np.dtype("float32"), (3,)), "actions": Leaf(np.dtype("int64"))}
-    base = DataSpec(leaves, None, spaces.Discrete(2))
-    assert base.difference(base) is None
-    assert base.difference(DataSpec({**leaves, "infos": Leaf(None, (), "json")})) is None
-    wider = DataSpec({**leaves, "obs": Leaf(np.dtype("float32"), (4,))})
-    assert base.difference(wider) == "'obs' is float32 [3] in one and float32 [4] in the other"
-    assert "columns" in str(base.difference(DataSpec({"obs": leaves["obs"]})))
-    assert "action space is Discrete(2)" in str(base.difference(DataSpec(leaves, None, spaces.Discrete(3))))
+    spec = DataSpec(leaves, None, spaces.Discrete(2))
+    assert spec.difference(spec) is None
+    assert spec.difference(DataSpec({**leaves, "infos": Leaf(None, (), "json")})) is None
+    wider_spec = DataSpec({**leaves, "obs": Leaf(np.dtype("float32"), (4,))})
+    assert spec.difference(wider_spec) == "'obs' is float32 [3] in one and float32 [4] in the other"
+    assert "columns" in str(spec.difference(DataSpec({"obs": leaves["obs"]})))
+    assert "action space is Discrete(2)" in str(spec.difference(DataSpec(leaves, None, spaces.Discrete(3))))
 
 
 def test_merge_keeps_spaces_of_either_spec():
     leaves = {"obs": Leaf(np.dtype("float32"), (3,))}
     infos = {"infos": Leaf(None, (), "json")}
-    union = DataSpec(leaves, None, spaces.Tuple([]), "A").merge(
+    merged_spec = DataSpec(leaves, None, spaces.Tuple([]), "A").merge(
         DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), "B")
     )
-    assert union == DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), None)
+    assert merged_spec == DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), None)
 
 
 @pytest.mark.parametrize(

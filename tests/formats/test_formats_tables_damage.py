@@ -1,4 +1,4 @@
-"""Damage to tables raises an error that names the file, or is harmless: no crash, and no missing rows."""
+"""Damaged tables: reading raises an error that names the file, or loses no rows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.storage.location import resolve
 
-ROWS = 60
+NUM_ROWS = 60
 COLUMNS = {
-    "eps_id": [f"e{i // 20}" for i in range(ROWS)],
-    "t": [i % 20 for i in range(ROWS)],
-    "obs": np.random.default_rng(0).random((ROWS, 3)).tolist(),
-    "actions": [i % 3 for i in range(ROWS)],
-    "rewards": [i / 2 for i in range(ROWS)],
-    "terminateds": [i % 20 == 19 for i in range(ROWS)],
+    "eps_id": [f"e{i // 20}" for i in range(NUM_ROWS)],
+    "t": [i % 20 for i in range(NUM_ROWS)],
+    "obs": np.random.default_rng(0).random((NUM_ROWS, 3)).tolist(),
+    "actions": [i % 3 for i in range(NUM_ROWS)],
+    "rewards": [i / 2 for i in range(NUM_ROWS)],
+    "terminateds": [i % 20 == 19 for i in range(NUM_ROWS)],
 }
 
 
-def _csv() -> bytes:
+def _make_csv() -> bytes:
     head = "eps_id,t,obs[0],obs[1],obs[2],actions,rewards,terminateds\n"
     flat = ["eps_id", "t", "obs", "actions", "rewards", "terminateds"]
     rows = zip(*(COLUMNS[name] for name in flat), strict=True)
@@ -36,36 +36,40 @@ def _csv() -> bytes:
     return (head + "\n".join(text) + "\n").encode()
 
 
-def _json() -> bytes:
+def _make_json() -> bytes:
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def _batches() -> bytes:
-    parts = [{name: column[i : i + 20] for name, column in COLUMNS.items()} for i in range(0, ROWS, 20)]
+def _make_batches() -> bytes:
+    parts = [{name: column[i : i + 20] for name, column in COLUMNS.items()} for i in range(0, NUM_ROWS, 20)]
     return "".join(json.dumps({"type": "SampleBatch", **part}) + "\n" for part in parts).encode()
 
 
-def _parquet() -> bytes:
+def _make_parquet() -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(COLUMNS), sink, row_group_size=25, write_page_checksum=True)
     return sink.getvalue().to_pybytes()
 
 
 FILES = {
-    "a.parquet": _parquet(),
-    "a.csv": _csv(),
-    "a.json": _json(),
-    "array.json": json.dumps([json.loads(line) for line in _json().splitlines()]).encode(),
-    "batches.json": _batches(),
-    "a.csv.gz": gzip.compress(_csv()),
-    "a.json.gz": gzip.compress(_json()),
+    "a.parquet": _make_parquet(),
+    "a.csv": _make_csv(),
+    "a.json": _make_json(),
+    "array.json": json.dumps([json.loads(line) for line in _make_json().splitlines()]).encode(),
+    "batches.json": _make_batches(),
+    "a.csv.gz": gzip.compress(_make_csv()),
+    "a.json.gz": gzip.compress(_make_json()),
 }
-FORMAT = {"parquet": "Parquet", "csv": "CSV", "json": "JSON"}
+FORMAT_BY_SUFFIX = {"parquet": "Parquet", "csv": "CSV", "json": "JSON"}
 
 
-def format_for(name: str) -> str:
-    return "SampleBatch" if name.startswith("batches") else FORMAT[name.removesuffix(".gz").rsplit(".", 1)[1]]
+def get_format_name(name: str) -> str:
+    return (
+        "SampleBatch"
+        if name.startswith("batches")
+        else FORMAT_BY_SUFFIX[name.removesuffix(".gz").rsplit(".", 1)[1]]
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -73,10 +77,10 @@ def test_intact_file_is_recognised_and_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(FILES[name])
     file_format = detect_format(resolve(tmp_path / name))
     assert file_format is not None
-    assert file_format.name == format_for(name)
+    assert file_format.name == get_format_name(name)
     rows = read_table(tmp_path / name)
     assert rows.columns["obs"].tolist() == COLUMNS["obs"]
-    assert rows.row.tolist() == list(range(ROWS))
+    assert rows.row.tolist() == list(range(NUM_ROWS))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -86,7 +90,7 @@ def test_truncated_file_raises_or_ends_with_complete_row(tmp_path: Path, name: s
     for size in [0, 1, 2, 5, len(data) - 1, len(data) - 2, *(rng.randrange(len(data)) for _ in range(40))]:
         path.write_bytes(data[:size])
         try:
-            rows = read_table(path, format=format_for(name))
+            rows = read_table(path, format=get_format_name(name))
         except UserError as error:
             assert name in str(error)
             continue
@@ -94,7 +98,7 @@ def test_truncated_file_raises_or_ends_with_complete_row(tmp_path: Path, name: s
         assert not name.endswith((".parquet", ".gz"))
         if name == "batches.json":
             assert len(rows) == 20 * len(text.splitlines())
-        else:  # only a cut in the last number cannot be detected
+        else:  # the end of the last number may be missing, which cannot be detected
             assert len(rows) == len(text.splitlines()) - (name == "a.csv")
 
 
@@ -108,7 +112,7 @@ def test_flipped_bit_raises_or_changes_only_values(tmp_path: Path, name: str) ->
             damaged_data[rng.randrange(len(damaged_data))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged_data)
         try:
-            rows = read_table(path, format=format_for(name))
+            rows = read_table(path, format=get_format_name(name))
         except UserError as error:
             assert name in str(error)
             continue

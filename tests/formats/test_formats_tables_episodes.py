@@ -78,12 +78,12 @@ def test_rows_with_same_id_are_joined(path: Path) -> None:
 def test_filter_compares_episode_and_timestep_columns(path: Path) -> None:
     write(path, EPISODES)
     assert read_table(path, filter=[("source", "==", "c")]).columns["rewards"].tolist() == [3, 4, 5]
-    if path.suffix == ".jsonl":  # Parquet compares statistics, which lists do not have
+    if path.suffix == ".jsonl":  # Parquet compares the filter with statistics, which lists do not have
         assert read_table(path, filter=[("rewards", ">", 3)]).row.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(
-    ("columns", "sentence"),
+    ("columns", "message"),
     [
         (
             {"rewards": [[1, 2], [], [3, 4]]},
@@ -93,7 +93,7 @@ def test_filter_compares_episode_and_timestep_columns(path: Path) -> None:
         ({"rewards": [[1, 2], None, [3, 4, 5]]}, "row 1: 'rewards' is null: expected a list"),
     ],
 )
-def test_lists_of_different_lengths_raise(path: Path, columns: dict[str, Any], sentence: str) -> None:
+def test_lists_of_different_lengths_raise(path: Path, columns: dict[str, Any], message: str) -> None:
     write(path, {**EPISODES, **columns})
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError, match=message):
         read_table(path)

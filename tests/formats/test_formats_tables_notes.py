@@ -19,11 +19,11 @@ from hindcast.storage.location import resolve
 STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": "e", "t": 0}
 
 
-def notes_of(path: Path, **options: object) -> str:
+def join_notes(path: Path, **options: object) -> str:
     location = resolve(path)
     file_format = detect_format(location)
     assert file_format is not None
-    return "; ".join(file_format.notes(location, ReadOptions(**options)))
+    return "; ".join(file_format.list_notes(location, ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.json", "array.json", "a.csv"])
@@ -35,9 +35,9 @@ def test_single_done_column_is_noted(tmp_path: Path, name: str) -> None:
         path.write_text("obs[0],new_obs[0],actions,rewards,eps_id,t,done,info\n1.5,2.5,0,1,e,0,1,{}\n")
     else:
         path.write_text(json.dumps([step] if name == "array.json" else step))
-    assert "'done' does not say why an episode ends" in notes_of(path)
-    assert "unless its 'info' reports a time limit" in notes_of(path)
-    assert "'done' does not say" not in notes_of(path, schema={"terminateds": "done"})
+    assert "'done' does not say why an episode ends" in join_notes(path)
+    assert "unless its 'info' reports a time limit" in join_notes(path)
+    assert "'done' does not say" not in join_notes(path, schema={"terminateds": "done"})
     assert any("'done' does not say" in note for note in open_data(path).notes)
 
 
@@ -46,21 +46,21 @@ def test_replaced_columns_are_noted(tmp_path: Path) -> None:
     pq.write_table(
         pa.Table.from_pylist([{**STEP, "features": [0.5], "terminateds": True, "done": True}]), path
     )
-    assert "the columns ['obs', 'done'] are not read" in notes_of(path, schema={"obs": "features"})
+    assert "the columns ['obs', 'done'] are not read" in join_notes(path, schema={"obs": "features"})
 
 
 def test_text_without_types_is_noted(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**STEP, "terminateds": True}))
-    assert "JSON has no types" in notes_of(tmp_path / "a.json")
+    assert "JSON has no types" in join_notes(tmp_path / "a.json")
 
 
 def test_batch_without_flags_is_noted(tmp_path: Path) -> None:
     batch = {name: [value, value] for name, value in STEP.items()}
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"type": "SampleBatch", **batch}) + "\n")
-    assert "no column marks the ends of episodes" in notes_of(path)
+    assert "no column marks the ends of episodes" in join_notes(path)
     path.write_text(json.dumps({"type": "SampleBatch", **batch, "dones": [False, True]}) + "\n")
-    assert "'dones' does not say why an episode ends" in notes_of(path)
+    assert "'dones' does not say why an episode ends" in join_notes(path)
 
 
 @pytest.mark.parametrize("name", ["__index_level_0__", "", "Unnamed: 0"])
@@ -69,9 +69,9 @@ def test_unnamed_pandas_index_is_not_read(tmp_path: Path, name: str, suffix: str
     folder, steps = tmp_path / "rows", {"obs": [0.0, 1.0], "new_obs": [1.0, 2.0], "actions": [0, 1]}
     folder.mkdir()
     for number in range(2):
-        more = {"rewards": [1.0, 1.0], "eps_id": [f"e{number}"] * 2, "terminateds": [False, True]}
-        flags = {"truncateds": [False, False], "t": [1, 2] if number else [0, 1]}
-        table = pa.table({**({name: [7, 3]} if number else {}), **steps, **more, **flags})
+        other_columns = {"rewards": [1.0, 1.0], "eps_id": [f"e{number}"] * 2, "terminateds": [False, True]}
+        flag_columns = {"truncateds": [False, False], "t": [1, 2] if number else [0, 1]}
+        table = pa.table({**({name: [7, 3]} if number else {}), **steps, **other_columns, **flag_columns})
         if suffix == "csv":
             pacsv.write_csv(table, folder / f"{number}.csv")
         else:

@@ -1,4 +1,4 @@
-"""Parquet tables of timesteps: names, vectors, cells, filters, and refused data."""
+"""Parquet tables of timesteps: names of columns, vectors, cells, filters, and invalid tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from table_reading import Evil, lz4_cell, read_table
+from table_reading import PickleBomb, pack_lz4_cell, read_table
 
 from hindcast.api.input import FilterTerm
 from hindcast.errors import DataError
@@ -24,7 +24,7 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def table(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+def write_table(path: Path, columns: dict[str, Any], **options: Any) -> Path:
     pq.write_table(pa.table(columns), path, **options)
     return path
 
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_alias_names_are_recognised(path: Path) -> None:
-    table(
+    write_table(
         path,
         {
             "episode": [7, 7, 8],
@@ -61,7 +61,7 @@ def test_alias_names_are_recognised(path: Path) -> None:
 
 
 def test_schema_maps_columns(path: Path) -> None:
-    table(
+    write_table(
         path,
         {
             "x": COLUMNS["obs"],
@@ -82,25 +82,29 @@ def test_schema_maps_columns(path: Path) -> None:
 
 @pytest.mark.parametrize("names", [["obs_0", "obs_1"], ["obs[0]", "obs[1]"], ["state_1", "state_2"]])
 def test_numbered_columns_become_a_vector(path: Path, names: list[str]) -> None:
-    table(path, {names[1]: [1, 2, 3], names[0]: [0.0, 1.0, 2.0], "actions": [0, 1, 0], "rewards": [1.0] * 3})
+    write_table(
+        path, {names[1]: [1, 2, 3], names[0]: [0.0, 1.0, 2.0], "actions": [0, 1, 0], "rewards": [1.0] * 3}
+    )
     assert read_table(path).columns["obs"].tolist() == [[0, 1], [1, 2], [2, 3]]
 
 
 def test_pattern_selects_columns_in_natural_order(path: Path) -> None:
     features = {f"f_{i}": [float(i)] for i in reversed(range(12))}
-    table(path, {**features, "actions": [0], "rewards": [1.0]})
+    write_table(path, {**features, "actions": [0], "rewards": [1.0]})
     rows = read_table(path, schema={"obs": "f_*"})
     assert rows.columns["obs"].tolist() == [[float(i) for i in range(12)]]
 
 
 def test_list_selects_columns_in_its_order(path: Path) -> None:
-    table(path, {"age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "actions": [0, 1, 0], "pay": [1.0] * 3})
+    write_table(
+        path, {"age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "actions": [0, 1, 0], "pay": [1.0] * 3}
+    )
     rows = read_table(path, schema={"obs": ["weight", "age"], "rewards": ["pay"]})
     assert rows.columns["obs"].tolist() == [[1.5, 40], [2.5, 41], [3.5, 42]]
 
 
 @pytest.mark.parametrize(
-    ("schema", "sentence"),
+    ("schema", "message"),
     [
         (
             {"obs": ["obs", "wight"]},
@@ -110,9 +114,9 @@ def test_list_selects_columns_in_its_order(path: Path) -> None:
         ({"rewards": "*e*t"}, "'rewards' must be one column"),
     ],
 )
-def test_invalid_schema_list_raises(path: Path, schema: dict[str, Any], sentence: str) -> None:
-    table(path, {**COLUMNS, "age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "wet": [0, 0, 0]})
-    with pytest.raises(DataError, match=sentence):
+def test_invalid_schema_list_raises(path: Path, schema: dict[str, Any], message: str) -> None:
+    write_table(path, {**COLUMNS, "age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "wet": [0, 0, 0]})
+    with pytest.raises(DataError, match=message):
         read_table(path, schema=schema)
 
 
@@ -120,35 +124,35 @@ def test_structs_and_tensors_are_read_as_leaves(path: Path) -> None:
     frames = np.arange(3 * 6, dtype=np.uint8).reshape(3, 2, 3)
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(frames)
     obs = pa.StructArray.from_arrays([tensors, pa.array([[0.5], [1.5], [2.5]])], ["camera", "pose"])
-    table(path, {"obs": obs, "actions": COLUMNS["actions"], "rewards": COLUMNS["rewards"]})
+    write_table(path, {"obs": obs, "actions": COLUMNS["actions"], "rewards": COLUMNS["rewards"]})
     rows = read_table(path)
     assert rows.columns["obs/camera"].tolist() == frames.tolist()
     assert rows.columns["obs/pose"].tolist() == [[0.5], [1.5], [2.5]]
 
 
 def test_packed_cells_are_unpacked_only_in_compress_columns(path: Path) -> None:
-    cells = [lz4_cell(np.array(row, dtype=np.float32)) for row in COLUMNS["obs"]]
-    table(path, {**COLUMNS, "obs": cells, "extra": cells})
+    cells = [pack_lz4_cell(np.array(row, dtype=np.float32)) for row in COLUMNS["obs"]]
+    write_table(path, {**COLUMNS, "obs": cells, "extra": cells})
     rows = read_table(path, compress_columns=["obs"])
     assert rows.columns["obs"].dtype == np.float32
     assert rows.columns["extra"].tolist() == cells
 
 
 def test_json_cells_are_read_as_vectors(path: Path) -> None:
-    table(path, {**COLUMNS, "obs": ["[0, 1]", " [1,\n2.5]", "[2, 3]"]})
+    write_table(path, {**COLUMNS, "obs": ["[0, 1]", " [1,\n2.5]", "[2, 3]"]})
     assert read_table(path).columns["obs"].tolist() == [[0, 1], [1, 2.5], [2, 3]]
 
 
 def test_done_with_time_limit_is_truncated(path: Path) -> None:
     infos = [{"TimeLimit.truncated": None}, {"TimeLimit.truncated": True}, {"TimeLimit.truncated": False}]
-    table(path, {**COLUMNS, "done": [False, True, True], "info": infos})
+    write_table(path, {**COLUMNS, "done": [False, True, True], "info": infos})
     rows = read_table(path, columns=["obs"])
     assert rows.truncated.tolist() == [False, True, False]
     assert rows.terminated.tolist() == [False, False, True]
 
 
 def test_agents_have_separate_episodes(path: Path) -> None:
-    table(path, {**COLUMNS, "eps_id": ["e", "e", "e"], "agent_id": ["left", "right", "left"]})
+    write_table(path, {**COLUMNS, "eps_id": ["e", "e", "e"], "agent_id": ["left", "right", "left"]})
     assert read_table(path).eps_id.tolist() == ["e/left", "e/right", "e/left"]
 
 
@@ -170,7 +174,7 @@ def test_filtered_rows_keep_their_numbers(path: Path, term: tuple[str, str, Any]
         "kind": ["a", "b"] * 25,
         "ok": [i % 5 == 0 for i in range(50)],
     }
-    rows = read_table(table(path, columns, row_group_size=7), filter=[term])
+    rows = read_table(write_table(path, columns, row_group_size=7), filter=[term])
     assert rows.row.tolist() == list(expected)
     assert rows.columns["obs"][:, 0].tolist() == list(expected)
 
@@ -178,9 +182,9 @@ def test_filtered_rows_keep_their_numbers(path: Path, term: tuple[str, str, Any]
 def test_row_groups_excluded_by_statistics_are_not_read(path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = {"obs": rng.random(40_000), "action": np.zeros(40_000), "reward": np.arange(40_000)}
-    table(path, columns, row_group_size=10_000)
+    write_table(path, columns, row_group_size=10_000)
     options = ReadOptions(filter=[FilterTerm(column="reward", op=">", value=35_000)])
-    pieces = FORMATS["Parquet"].pieces(resolve(path), options)
+    pieces = FORMATS["Parquet"].list_pieces(resolve(path), options)
     assert [piece.extent.groups for piece in pieces] == [(3,)]
 
 
@@ -190,16 +194,16 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
         "action": np.arange(1000),
         "reward": np.ones(1000),
     }
-    table(path, columns, row_group_size=100)
+    write_table(path, columns, row_group_size=100)
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 5000)
     monkeypatch.setattr("hindcast.formats.tables.parquet._MAX_TABLE_BYTES", 100)
-    assert len(FORMATS["Parquet"].pieces(resolve(path), ReadOptions())) > 3
+    assert len(FORMATS["Parquet"].list_pieces(resolve(path), ReadOptions())) > 3
     rows = read_table(path)
     assert rows.row.tolist() == rows.columns["actions"].tolist() == list(range(1000))
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "sentence"),
+    ("columns", "options", "message"),
     [
         ({"a": [1]}, {}, r"no column 'obs'.*the columns are \['a'\]"),
         ({**COLUMNS, "obs": [[1.0], None, [2.0]]}, {}, "row 1: 'obs' is null"),
@@ -248,21 +252,29 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
         ),
     ],
 )
-def test_invalid_table_raises(path: Path, columns: dict[str, Any], options: Any, sentence: str) -> None:
-    table(path, columns)
-    with pytest.raises(DataError, match=sentence):
+def test_invalid_table_raises(path: Path, columns: dict[str, Any], options: Any, message: str) -> None:
+    write_table(path, columns)
+    with pytest.raises(DataError, match=message):
         read_table(path, **options)
 
 
 def test_excluded_columns_are_not_checked(path: Path) -> None:
-    table(path, {**COLUMNS, "when": pa.array([1, 2, 3], pa.timestamp("s")), "broken": [[1], [1, 2], None]})
+    write_table(
+        path, {**COLUMNS, "when": pa.array([1, 2, 3], pa.timestamp("s")), "broken": [[1], [1, 2], None]}
+    )
     rows = read_table(path, columns=["obs", "actions", "rewards"])
     assert sorted(rows.columns) == ["actions", "obs", "rewards"]
 
 
 def test_pickle_that_runs_code_raises_with_function_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
-    table(path, {**COLUMNS, "obs": [lz4_cell(np.zeros(2)), lz4_cell(Evil()), lz4_cell(np.zeros(2))]})
+    write_table(
+        path,
+        {
+            **COLUMNS,
+            "obs": [pack_lz4_cell(np.zeros(2)), pack_lz4_cell(PickleBomb()), pack_lz4_cell(np.zeros(2))],
+        },
+    )
     with pytest.raises(DataError, match=r"row 1: it holds a pickle that calls builtins.exec"):
         read_table(path)
     assert not Path("executed").exists()

@@ -1,4 +1,4 @@
-"""Text that Hindcast wrote is read back exactly: dtypes, shapes, NaN and infinities, over random spaces."""
+"""Text that Hindcast wrote is read back exactly, with dtypes, shapes, NaN and infinities, for random spaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from random_data import recordings
 
 
 def write_files(folder: Path, block: Block, spec: DataSpec, layout: str) -> list[Path]:
-    """Write a recording in the layout, with its manifest, and return its files."""
+    """Write a recording in a layout, with a manifest; return the paths of its files."""
     with BlockWriter(resolve(folder), spec, "r", max_rows_per_file=10, layout=layout) as writer:
         writer.write(block)
     files = writer.close()
@@ -31,7 +31,7 @@ def write_files(folder: Path, block: Block, spec: DataSpec, layout: str) -> list
     return [folder / file.path for file in files]
 
 
-def check(rows: Rows, block: Block) -> None:
+def check_rows(rows: Rows, block: Block) -> None:
     """Assert that the rows are the block's timesteps."""
     assert rows.eps_id is not None
     assert rows.eps_id.tolist() == block.eps_id[block.episode_of_step].tolist()
@@ -56,11 +56,11 @@ def check(rows: Rows, block: Block) -> None:
         assert [{k: v for k, v in info.items() if k != "reset_info"} for info in infos] == expected_infos
 
 
-def episode(steps: int, columns: dict[str, np.ndarray]) -> Block:
-    """Make a block of one episode, terminated by its last step."""
+def make_episode(num_steps: int, columns: dict[str, np.ndarray]) -> Block:
+    """Make a block of one episode, which terminates with its last step."""
     return Block(
         columns=columns,
-        length=np.array([steps]),
+        length=np.array([num_steps]),
         eps_id=np.array(["e"], dtype=object),
         t_started=np.zeros(1, dtype=np.int64),
         terminated=np.array([True]),
@@ -75,52 +75,52 @@ def test_layout_round_trip_is_exact(layout: str, data: tuple[Block, DataSpec]) -
     block, spec = data
     with tempfile.TemporaryDirectory() as folder:
         rows = concat_rows([read_table(path) for path in write_files(Path(folder), block, spec, layout)])
-    check(rows, block)
+    check_rows(rows, block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_nan_and_infinities_round_trip(tmp_path: Path, layout: str, dtype: str) -> None:
-    steps = 6
+    num_steps = 6
     special_values = np.array([np.nan, np.inf, -np.inf, 1e-45, -0.0, 3.4e38, 0.1], dtype=np.float32)
-    block = episode(
-        steps,
+    block = make_episode(
+        num_steps,
         {
             "obs": np.stack([special_values, special_values[::-1]], axis=1).astype(dtype),
-            "actions": np.arange(steps) % 2,
-            "rewards": special_values[:steps],
+            "actions": np.arange(num_steps) % 2,
+            "rewards": special_values[:num_steps],
         },
     )
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
-    check(read_table(path), block)
+    check_rows(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV"])
 def test_uint64_round_trip(tmp_path: Path, layout: str) -> None:
     large = np.array([2**64 - 1, 2**63, 0, 1], dtype=np.uint64)
-    block = episode(
+    block = make_episode(
         3,
         {"obs": np.stack([large, large[::-1]], axis=1), "actions": large[:3], "rewards": np.ones(3)},
     )
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
-    check(read_table(path), block)
+    check_rows(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV"])
 @pytest.mark.parametrize("name", ["obs/nothing", "obs", "actions", "logits"])
 def test_empty_arrays_round_trip(tmp_path: Path, layout: str, name: str) -> None:
-    """CSV has no column for them; only the manifest names them."""
-    now = "obs/something" if name == "obs/nothing" else "obs"
-    steps, columns = 3, {now: np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}
-    columns[name] = np.zeros((steps + name.startswith("obs"), 0, 2), dtype=np.float32)
-    block = episode(steps, columns)
+    """CSV has no columns for empty arrays; only the manifest names them."""
+    obs_name = "obs/something" if name == "obs/nothing" else "obs"
+    num_steps, columns = 3, {obs_name: np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}
+    columns[name] = np.zeros((num_steps + name.startswith("obs"), 0, 2), dtype=np.float32)
+    block = make_episode(num_steps, columns)
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
-    check(read_table(path), block)
+    check_rows(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 def test_file_of_other_size_than_recorded_raises(tmp_path: Path, layout: str) -> None:
-    block = episode(3, {"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)})
+    block = make_episode(3, {"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)})
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     path.write_bytes(path.read_bytes() + b"\n")
     with pytest.raises(Exception, match="but was recorded with"):

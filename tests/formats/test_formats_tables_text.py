@@ -1,4 +1,4 @@
-"""Users' tables in JSON and CSV."""
+"""Tables of users in JSON and CSV."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hindcast.storage.location import resolve
 ROW = {"obs": [0.5, 1.5], "action": 1, "reward": 1, "done": False}
 
 
-def lines(rows: list[Any]) -> str:
+def to_json_lines(rows: list[Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -34,28 +34,28 @@ def write(path: Path, text: str) -> Path:
 )
 def test_json_lines_and_array_are_read(tmp_path: Path, name: str) -> None:
     rows = [{**ROW, "reward": i, "eps_id": 3} for i in range(5)]
-    text = json.dumps(rows, indent=1) if name.startswith("array") else lines(rows)
-    read = read_table(write(tmp_path / name, "\ufeff" + text))
-    assert read.columns["obs"].tolist() == [[0.5, 1.5]] * 5
-    assert read.columns["rewards"].dtype == np.float64
-    assert read.columns["actions"].dtype == np.int64
-    assert read.eps_id.tolist() == ["3"] * 5
-    assert read.row.tolist() == list(range(5))
+    text = json.dumps(rows, indent=1) if name.startswith("array") else to_json_lines(rows)
+    rows_read = read_table(write(tmp_path / name, "\ufeff" + text))
+    assert rows_read.columns["obs"].tolist() == [[0.5, 1.5]] * 5
+    assert rows_read.columns["rewards"].dtype == np.float64
+    assert rows_read.columns["actions"].dtype == np.int64
+    assert rows_read.eps_id.tolist() == ["3"] * 5
+    assert rows_read.row.tolist() == list(range(5))
 
 
-BEYOND = [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25]
+INTEGERS_BEYOND_INT64 = [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25]
 
 
-@pytest.mark.parametrize("number", BEYOND)
+@pytest.mark.parametrize("number", INTEGERS_BEYOND_INT64)
 @pytest.mark.parametrize("name", ["a.json", "array.json", "a.csv"])
 def test_integer_beyond_int64_raises(tmp_path: Path, name: str, number: int) -> None:
-    """Floats would round them and so merge ids, for instance."""
+    """A float would round such an integer; different ids could then become equal."""
     rows = [{"obs": 0.5, "action": number if i == 3 else i, "reward": 1, "done": False} for i in range(5)]
     if name == "a.csv":
         text = "\n".join(",".join(str(row[column]) for column in rows[0]) for row in rows)
         text = f"{','.join(rows[0])}\n{text}\n"
     else:
-        text = lines(rows) if name == "a.json" else json.dumps(rows)
+        text = to_json_lines(rows) if name == "a.json" else json.dumps(rows)
     path = write(tmp_path / name, text)
     with pytest.raises(
         DataError, match=rf"{name}, row 3: 'action' is {number}, a whole number that does not fit into int64"
@@ -90,10 +90,10 @@ def test_text_of_other_encoding_raises_with_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cell", [{"x": [1, 2**63]}, [[0.5], [2**64]]])
 def test_integer_beyond_int64_in_nested_value_raises(tmp_path: Path, cell: Any) -> None:
-    kind = {"x": [1, 2]} if isinstance(cell, dict) else [[0.5], [1]]
-    rows = [{**ROW, "obs": kind}, {**ROW, "obs": cell}]
+    valid_cell = {"x": [1, 2]} if isinstance(cell, dict) else [[0.5], [1]]
+    rows = [{**ROW, "obs": valid_cell}, {**ROW, "obs": cell}]
     with pytest.raises(DataError, match=r"a.json, row 1: 'obs' is \d{19,}, a whole number"):
-        read_table(write(tmp_path / "a.json", lines(rows)))
+        read_table(write(tmp_path / "a.json", to_json_lines(rows)))
 
 
 def test_integer_beyond_int64_in_csv_json_cell_raises(tmp_path: Path) -> None:
@@ -107,35 +107,35 @@ def test_integer_beyond_int64_in_csv_json_cell_raises(tmp_path: Path) -> None:
 @pytest.mark.parametrize("numbers", [[2**63 - 1, -(2**63)], [1e19, -1e300]])
 def test_large_exact_numbers_are_kept(tmp_path: Path, numbers: list[Any]) -> None:
     rows = [{**ROW, "action": number} for number in numbers]
-    assert read_table(write(tmp_path / "a.json", lines(rows))).columns["actions"].tolist() == numbers
+    assert read_table(write(tmp_path / "a.json", to_json_lines(rows))).columns["actions"].tolist() == numbers
     assert read_table(write(tmp_path / "b.json", json.dumps(rows))).columns["actions"].tolist() == numbers
 
 
 def test_old_gym_log_is_read(tmp_path: Path) -> None:
     infos: list[Any] = [{}, {"TimeLimit.truncated": True, "x": 1}, {"x": "one"}, None]
     rows = [{**ROW, "done": i in (1, 2), "info": info} for i, info in enumerate(infos)]
-    read = read_table(write(tmp_path / "log.jsonl", lines(rows)))
-    assert read.terminated.tolist() == [False, False, True, False]
-    assert read.truncated.tolist() == [False, True, False, False]
-    assert [json.loads(text or "{}") for text in read.columns["infos"]] == [info or {} for info in infos]
+    rows_read = read_table(write(tmp_path / "log.jsonl", to_json_lines(rows)))
+    assert rows_read.terminated.tolist() == [False, False, True, False]
+    assert rows_read.truncated.tolist() == [False, True, False, False]
+    assert [json.loads(text or "{}") for text in rows_read.columns["infos"]] == [info or {} for info in infos]
 
 
 def test_nan_and_infinities_are_read(tmp_path: Path) -> None:
     text = '{"obs":[NaN,1],"action":0,"reward":-Infinity}\n{"obs":["NaN","-Infinity"],"action":0,"reward":"Infinity"}\n'
-    read = read_table(write(tmp_path / "a.json", text))
-    np.testing.assert_array_equal(read.columns["obs"], [[np.nan, 1], [np.nan, -np.inf]])
-    np.testing.assert_array_equal(read.columns["rewards"], [-np.inf, np.inf])
+    rows_read = read_table(write(tmp_path / "a.json", text))
+    np.testing.assert_array_equal(rows_read.columns["obs"], [[np.nan, 1], [np.nan, -np.inf]])
+    np.testing.assert_array_equal(rows_read.columns["rewards"], [-np.inf, np.inf])
 
 
 def test_objects_are_composite_and_dates_stay_text(tmp_path: Path) -> None:
     rows = [{**ROW, "obs": {"a": [1, 2], "0": {"b": 0.5}}, "day": "2020-01-01"}]
-    read = read_table(write(tmp_path / "a.json", lines(rows)))
-    assert read.columns["obs/a"].tolist() == [[1, 2]]
-    assert read.columns["obs/0/b"].tolist() == [0.5]
-    assert read.columns["day"].tolist() == ["2020-01-01"]
+    rows_read = read_table(write(tmp_path / "a.json", to_json_lines(rows)))
+    assert rows_read.columns["obs/a"].tolist() == [[1, 2]]
+    assert rows_read.columns["obs/0/b"].tolist() == [0.5]
+    assert rows_read.columns["day"].tolist() == ["2020-01-01"]
 
 
-CSV = '''episode,step,obs_0,obs_1,action,reward,done,note
+CSV_TEXT = '''episode,step,obs_0,obs_1,action,reward,done,note
 007,0,0.5,1,0,1,0,"a, ""b"""
 007,1,nan,-inf,1,2,1,"two
 lines"
@@ -144,20 +144,20 @@ lines"
 '''
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
-def test_csv_with_quotes_and_line_ends_in_text_is_read(tmp_path: Path, name: str, end: str) -> None:
-    text = CSV.replace("true", "1").replace("\n", end)
+def test_csv_with_quotes_and_line_ends_in_text_is_read(tmp_path: Path, name: str, line_end: str) -> None:
+    text = CSV_TEXT.replace("true", "1").replace("\n", line_end)
     if ".tsv" in name:
         text = text.replace(",", "\t")
-    read = read_table(write(tmp_path / name, text))
-    np.testing.assert_array_equal(read.columns["obs"], [[0.5, 1], [np.nan, -np.inf], [1000, 3]])
-    assert read.eps_id.tolist() == ["007", "007", "008"]
-    assert read.t.tolist() == [0, 1, 0]
-    assert read.row.tolist() == [0, 1, 2]
-    assert read.terminated.tolist() == [False, True, True]
-    between = "\t" if ".tsv" in name else ","
-    assert read.columns["note"].tolist() == [f'a{between} "b"', f"two{end}lines", ""]
+    rows_read = read_table(write(tmp_path / name, text))
+    np.testing.assert_array_equal(rows_read.columns["obs"], [[0.5, 1], [np.nan, -np.inf], [1000, 3]])
+    assert rows_read.eps_id.tolist() == ["007", "007", "008"]
+    assert rows_read.t.tolist() == [0, 1, 0]
+    assert rows_read.row.tolist() == [0, 1, 2]
+    assert rows_read.terminated.tolist() == [False, True, True]
+    delimiter = "\t" if ".tsv" in name else ","
+    assert rows_read.columns["note"].tolist() == [f'a{delimiter} "b"', f"two{line_end}lines", ""]
 
 
 def test_csv_options_are_applied(tmp_path: Path) -> None:
@@ -172,19 +172,19 @@ def test_csv_options_are_applied(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 1: 'actions' is null"):
         read_table(path, options=options)
     write(path, "0.5;1;1\n1.5;0;2\n")
-    read = read_table(path, options=options)
-    assert read.columns["obs"].dtype == np.float32
-    assert read.columns["actions"].tolist() == [1, 0]
+    rows_read = read_table(path, options=options)
+    assert rows_read.columns["obs"].dtype == np.float32
+    assert rows_read.columns["actions"].tolist() == [1, 0]
 
 
 def test_csv_with_json_cells_and_filter_is_read(tmp_path: Path) -> None:
     text = "obs,action,reward,info\n" + "".join(
         f'"[{i}, {i}.5]",0,{i},"{{""TimeLimit.truncated"": true}}"\n' for i in range(9)
     )
-    read = read_table(write(tmp_path / "a.csv", text), filter=[("reward", "in", [2, 7])])
-    assert read.columns["obs"].tolist() == [[2, 2.5], [7, 7.5]]
-    assert read.row.tolist() == [2, 7]
-    assert json.loads(read.columns["infos"][0]) == {"TimeLimit.truncated": True}
+    rows_read = read_table(write(tmp_path / "a.csv", text), filter=[("reward", "in", [2, 7])])
+    assert rows_read.columns["obs"].tolist() == [[2, 2.5], [7, 7.5]]
+    assert rows_read.row.tolist() == [2, 7]
+    assert json.loads(rows_read.columns["infos"][0]) == {"TimeLimit.truncated": True}
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.csv", "a.json.gz", "a.csv.gz"])
@@ -210,32 +210,32 @@ def test_large_file_is_split_where_rows_end(
     location = resolve(path)
     file_format = detect_format(location)
     assert file_format is not None
-    pieces = file_format.pieces(location, ReadOptions())
+    pieces = file_format.list_pieces(location, ReadOptions())
     assert (len(pieces) > 5) == (not name.endswith(".gz"))
-    read = read_table(path)
-    assert read.row.tolist() == read.columns["actions"].tolist() == list(range(200))
-    assert read.columns["obs"].tolist() == [row["obs"] for row in rows]
-    assert read.columns["note"].tolist() == [row["note"] for row in rows]
+    rows_read = read_table(path)
+    assert rows_read.row.tolist() == rows_read.columns["actions"].tolist() == list(range(200))
+    assert rows_read.columns["obs"].tolist() == [row["obs"] for row in rows]
+    assert rows_read.columns["note"].tolist() == [row["note"] for row in rows]
 
 
 def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 1000)
-    csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
-    path = write(tmp_path / "a.csv", csv)
+    csv_text = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
+    path = write(tmp_path / "a.csv", csv_text)
     with pytest.raises(
         DataError, match=r"a\.csv, row 300: 'obs': it cannot be converted to int64.*column_types"
     ):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == 1.5
-    text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'
-    path = write(tmp_path / "a.json", text)
+    json_text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'
+    path = write(tmp_path / "a.json", json_text)
     with pytest.raises(DataError, match=r"a\.json, row 100: 'obs' is \[1\.5\].*column_types"):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == [1.5]
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "sentence"),
+    ("name", "text", "message"),
     [
         ("a.csv", "", "is empty"),
         ("a.csv", "obs,action,reward\n", "holds no rows"),
@@ -251,26 +251,30 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
         ("a.json", "[]", "holds no rows"),
         ("a.json", "[1, 2]", "row 0: it is '1': expected an object"),
         ("a.json", '[{"obs": 1}', "is not JSON"),
-        ("a.json", lines([ROW]) + '{"obs": [1', "row 1: it is not JSON"),
-        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 number, but the row before"),
-        ("a.json", lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
-        ("a.json", lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
+        ("a.json", to_json_lines([ROW]) + '{"obs": [1', "row 1: it is not JSON"),
+        (
+            "a.json",
+            to_json_lines([ROW, {**ROW, "obs": [1.0]}]),
+            "row 1: 'obs' has 1 number, but the row before",
+        ),
+        ("a.json", to_json_lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
+        ("a.json", to_json_lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
         ("a.json", json.dumps(ROW) * 2, "row 0: it is not JSON"),
         ("a.json", json.dumps(ROW, indent=1), "row 0: it is not JSON: .*; write one object per line, or all"),
         ("a.json", '{"obs": ' + "[" * 100_000, "row 0: it is not JSON"),
         ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
     ],
 )
-def test_invalid_text_raises(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+def test_invalid_text_raises(tmp_path: Path, name: str, text: str, message: str) -> None:
     path = write(tmp_path / name, text)
-    with pytest.raises(DataError, match=sentence) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read_table(path)
     assert name in str(caught.value)
 
 
 def test_unknown_option_raises(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", CSV)
+    path = write(tmp_path / "a.csv", CSV_TEXT)
     with pytest.raises(DataError, match="CSV has no read option 'delimter': did you mean 'delimiter'"):
         read_table(path, options={"delimter": ";"})
     with pytest.raises(DataError, match="JSON has no read option 'delimiter'"):
-        read_table(write(tmp_path / "a.json", lines([ROW])), options={"delimiter": ";"})
+        read_table(write(tmp_path / "a.json", to_json_lines([ROW])), options={"delimiter": ";"})

@@ -1,4 +1,4 @@
-"""Text layouts (JSON lines, CSV, SampleBatch JSON), read with common tools."""
+"""The text layouts (JSON lines, CSV, SampleBatch JSON): common tools read the same data from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
-from hindcast.formats.columns.infos import info_cells
+from hindcast.formats.columns.infos import make_info_cells
 from hindcast.formats.columns.pickles import pickle_arrays
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
@@ -32,8 +32,8 @@ from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings
 
-NAMES = ("JSON", "CSV", "SampleBatch")
-SUFFIX = {"JSON": ".json", "CSV": ".csv", "SampleBatch": ".json"}
+LAYOUT_NAMES = ("JSON", "CSV", "SampleBatch")
+SUFFIX_BY_LAYOUT = {"JSON": ".json", "CSV": ".csv", "SampleBatch": ".json"}
 SPECIAL_VALUES = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
@@ -43,36 +43,36 @@ def write(folder, block, spec, layout, **options):
     return writer.close()
 
 
-def text_of(folder, entries) -> str:
+def read_text(folder, entries) -> str:
     return "".join((folder / entry.path).read_text() for entry in entries)
 
 
-def part(value, leaf: str):
-    """Return a leaf of a row, such as `obs/camera`."""
+def get_leaf(value, leaf: str):
+    """Return the leaf of a row with this path, such as `obs/camera`."""
     for key in leaf.split("/"):
         value = value[key]
     return value
 
 
-def numbers(values) -> object:
-    """Replace the words for NaN and infinities in nested lists."""
+def parse_non_finite(values) -> object:
+    """Replace the texts for NaN and infinities in nested lists by floats."""
     if isinstance(values, list):
-        return [numbers(value) for value in values]
+        return [parse_non_finite(value) for value in values]
     return SPECIAL_VALUES.get(values, values) if isinstance(values, str) else values
 
 
-def as_leaf(values: list, spec: DataSpec, leaf: str) -> np.ndarray:
-    kind = spec.leaves[leaf]
-    if kind.dtype is None:
+def to_column(values: list, spec: DataSpec, leaf: str) -> np.ndarray:
+    leaf_spec = spec.leaves[leaf]
+    if leaf_spec.dtype is None:
         return np.array(values, dtype=object)
-    if kind.dtype.kind == "c":
-        pairs = np.array(numbers(values), dtype=np.float64)
-        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(kind.dtype)
-    return np.array(numbers(values), dtype=kind.dtype).reshape(len(values), *kind.shape)
+    if leaf_spec.dtype.kind == "c":
+        pairs = np.array(parse_non_finite(values), dtype=np.float64)
+        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(leaf_spec.dtype)
+    return np.array(parse_non_finite(values), dtype=leaf_spec.dtype).reshape(len(values), *leaf_spec.shape)
 
 
-def steps_of(block: Block) -> dict[str, np.ndarray]:
-    """Return the columns of every timestep, taken directly from the block."""
+def make_step_columns(block: Block) -> dict[str, np.ndarray]:
+    """Return column -> values at each timestep, taken directly from the block; without infos."""
     steps = {}
     for name, column in block.columns.items():
         if name == "infos":
@@ -84,24 +84,24 @@ def steps_of(block: Block) -> dict[str, np.ndarray]:
     return steps
 
 
-def check(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
-    """Assert that each leaf has its values in the order of the timesteps, bit for bit."""
-    for name, column in steps_of(block).items():
-        values = as_leaf(rows[name], spec, name.removeprefix("new_"))
+def check_rows(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
+    """Assert that rows have the block's values, in the order of the timesteps, bit for bit."""
+    for name, column in make_step_columns(block).items():
+        values = to_column(rows[name], spec, name.removeprefix("new_"))
         assert values.dtype == column.dtype.newbyteorder("<"), name
         assert values.tolist() == column.tolist(), name
     assert rows["eps_id"] == [str(block.eps_id[i]) for i in block.episode_of_step]
     assert rows["t"] == [t for length in block.length.tolist() for t in range(length)]
     assert rows["terminateds"] == block.step_flags(block.terminated).tolist()
     assert rows["truncateds"] == block.step_flags(block.truncated).tolist()
-    texts = info_cells(block)
+    texts = make_info_cells(block)
     expected = [
         json.loads(text) if text else {} for text in ([""] * block.num_steps if texts is None else texts)
     ]
     assert rows["infos"] == expected
 
 
-FLAGS = ["eps_id", "t", "terminateds", "truncateds"]
+STEP_COLUMNS = ["eps_id", "t", "terminateds", "truncateds"]
 
 
 @examples(60)
@@ -109,10 +109,12 @@ FLAGS = ["eps_id", "t", "terminateds", "truncateds"]
 def test_json_lines_contain_all_data(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    lines = text_of(folder, write(folder, block, spec, "JSON")).splitlines()
+    lines = read_text(folder, write(folder, block, spec, "JSON")).splitlines()
     steps = [json.loads(line) for line in lines]
-    rows = {name: [part(row, name) for row in steps] for name in [*FLAGS, *steps_of(block)]}
-    check({**rows, "infos": [row.get("infos", {}) for row in steps]}, block, spec)
+    rows = {
+        name: [get_leaf(row, name) for row in steps] for name in [*STEP_COLUMNS, *make_step_columns(block)]
+    }
+    check_rows({**rows, "infos": [row.get("infos", {}) for row in steps]}, block, spec)
 
 
 @examples(60)
@@ -121,16 +123,16 @@ def test_sample_batches_contain_all_data(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
     batches = [
-        json.loads(line) for line in text_of(folder, write(folder, block, spec, "SampleBatch")).splitlines()
+        json.loads(line) for line in read_text(folder, write(folder, block, spec, "SampleBatch")).splitlines()
     ]
     assert {batch["type"] for batch in batches} == {"SampleBatch"}
     assert [len(batch["t"]) for batch in batches] == block.length.tolist()
     rows = {
-        name: [value for batch in batches for value in part(batch, name)]
-        for name in [*FLAGS, *steps_of(block)]
+        name: [value for batch in batches for value in get_leaf(batch, name)]
+        for name in [*STEP_COLUMNS, *make_step_columns(block)]
     }
     infos = [info for batch in batches for info in batch.get("infos", [{}] * len(batch["t"]))]
-    check({**rows, "infos": infos}, block, spec)
+    check_rows({**rows, "infos": infos}, block, spec)
 
 
 @examples(60)
@@ -138,26 +140,28 @@ def test_sample_batches_contain_all_data(tmp_path_factory, recording):
 def test_csv_contains_all_data(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    steps = list(csv.DictReader(io.StringIO(text_of(folder, write(folder, block, spec, "CSV")))))
+    steps = list(csv.DictReader(io.StringIO(read_text(folder, write(folder, block, spec, "CSV")))))
     assert None not in {key for row in steps for key in row}
     rows = {name: [row[name] for row in steps] for name in ("eps_id",)}
     rows["t"] = [int(row["t"]) for row in steps]
     for flag in ("terminateds", "truncateds"):
         rows[flag] = [{"true": True, "false": False}[row[flag]] for row in steps]
     rows["infos"] = [json.loads(row.get("infos") or "{}") for row in steps]
-    for name in steps_of(block):
+    for name in make_step_columns(block):
         leaf = spec.leaves[name.removeprefix("new_")]
-        names = (
+        cell_names = (
             [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*leaf.shape)]
             if leaf.shape
             else [name]
         )
-        cells = [[row[cell] for cell in names] for row in steps]
-        read = {"b": lambda cell: cell == "true", "i": int, "u": int, "f": float}.get(
+        cells = [[row[cell] for cell in cell_names] for row in steps]
+        parse_cell = {"b": lambda cell: cell == "true", "i": int, "u": int, "f": float}.get(
             "" if leaf.dtype is None else leaf.dtype.kind, str
         )
-        rows[name] = [[read(cell) for cell in row] if leaf.shape else read(row[0]) for row in cells]
-    check(rows, block, spec)
+        rows[name] = [
+            [parse_cell(cell) for cell in row] if leaf.shape else parse_cell(row[0]) for row in cells
+        ]
+    check_rows(rows, block, spec)
 
 
 def test_pandas_reads_json_and_csv(kit, tmp_path):
@@ -170,7 +174,7 @@ def test_pandas_reads_json_and_csv(kit, tmp_path):
         assert frame["terminateds"].dtype == bool
 
 
-def special_block(kit) -> Block:
+def make_special_block(kit) -> Block:
     block = kit.block([2, 1])
     block.columns["obs"][:, 1] = [np.nan, np.inf, -np.inf, 0.1, -0.0]
     block.columns["z"] = np.array([1 + 2j, complex(np.nan, -np.inf), 3], dtype=np.complex64)
@@ -179,10 +183,10 @@ def special_block(kit) -> Block:
 
 
 def test_json_writes_nan_and_infinities_as_text(kit, tmp_path):
-    block = special_block(kit)
+    block = make_special_block(kit)
     entries = write(tmp_path, block, DataSpec.from_block(block), "JSON")
     rows = [
-        json.loads(line, parse_constant=pytest.fail) for line in text_of(tmp_path, entries).split("\n")[:-1]
+        json.loads(line, parse_constant=pytest.fail) for line in read_text(tmp_path, entries).split("\n")[:-1]
     ]
     assert [row["obs"][1] for row in rows] == ["NaN", "Infinity", 0.1]
     assert [row["new_obs"][1] for row in rows] == ["Infinity", "-Infinity", -0.0]
@@ -190,8 +194,8 @@ def test_json_writes_nan_and_infinities_as_text(kit, tmp_path):
     assert [row["said"] for row in rows] == block.columns["said"].tolist()
 
 
-def test_csv_writes_nan_and_infinities_as_words(kit, tmp_path):
-    block = special_block(kit)
+def test_csv_writes_nan_and_infinities_as_text(kit, tmp_path):
+    block = make_special_block(kit)
     (entry,) = write(tmp_path, block, DataSpec.from_block(block), "CSV")
     frame = pd.read_csv(tmp_path / entry.path, keep_default_na=False, na_values={"obs[1]": ["NaN"]})
     assert frame["new_obs[1]"].tolist() == [np.inf, -np.inf, -0.0]
@@ -199,23 +203,23 @@ def test_csv_writes_nan_and_infinities_as_words(kit, tmp_path):
     assert frame["z[1]"].tolist() == [2, -np.inf, 0]
 
 
-def test_sample_batches_write_nan_and_infinities_as_python(kit, tmp_path):
-    block = special_block(kit)
+def test_sample_batches_write_nan_and_infinities_as_rllib_does(kit, tmp_path):
+    block = make_special_block(kit)
     (entry, *_) = write(tmp_path, block, DataSpec.from_block(block), "SampleBatch")
-    first = json.loads((tmp_path / entry.path).read_text().splitlines()[0])
-    np.testing.assert_array_equal(first["obs"], block.columns["obs"][:2].astype(np.float64))
+    first_batch = json.loads((tmp_path / entry.path).read_text().splitlines()[0])
+    np.testing.assert_array_equal(first_batch["obs"], block.columns["obs"][:2].astype(np.float64))
 
 
 def test_infos_with_line_ends_stay_on_one_line(kit, tmp_path):
     block = kit.block([1])
     infos = np.array(['{"seed":\n 3}', '{"text": "a\\nb"}'], dtype=object)
     block = block.with_columns({**block.columns, "infos": infos})
-    for layout in NAMES:
+    for layout in LAYOUT_NAMES:
         entries = write(tmp_path / layout, block, kit.spec(block), layout)
-        text = text_of(tmp_path / layout, entries)
+        text = read_text(tmp_path / layout, entries)
         assert text.count("\n") == (2 if layout == "CSV" else 1)
     (row,) = csv.DictReader(
-        io.StringIO(text_of(tmp_path / "CSV", write(tmp_path / "CSV", block, kit.spec(block), "CSV")))
+        io.StringIO(read_text(tmp_path / "CSV", write(tmp_path / "CSV", block, kit.spec(block), "CSV")))
     )
     assert json.loads(row["infos"]) == {"reset_info": {"seed": 3}, "text": "a\nb"}
     broken = block.with_columns({**block.columns, "infos": np.array(["", "{seed}"], dtype=object)})
@@ -237,7 +241,7 @@ def test_csv_files_have_the_same_columns(kit, tmp_path):
     assert pd.read_csv(tmp_path / "s-000.csv")["infos"].isna().all()
 
 
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_files_are_limited_by_rows_and_size(kit, tmp_path, layout):
     block = kit.block([30, 50, 20, 40, 10, 60])
     spec = kit.spec(block)
@@ -255,15 +259,15 @@ def test_files_are_limited_by_rows_and_size(kit, tmp_path, layout):
         assert entry.bytes == len(data)
         assert len(data) <= 9_000 or entry.episodes == 1
         assert entry.checksum == hashlib.sha256(data).hexdigest()
-        assert entry.path.endswith(SUFFIX[layout])
-    text = text_of(tmp_path / "one", write(tmp_path / "one", block, spec, layout))
-    lines_by_size = text_of(tmp_path / "size", entries).splitlines()
+        assert entry.path.endswith(SUFFIX_BY_LAYOUT[layout])
+    text = read_text(tmp_path / "one", write(tmp_path / "one", block, spec, layout))
+    lines_by_size = read_text(tmp_path / "size", entries).splitlines()
     assert [line for line in lines_by_size if not line.startswith("eps_id,")] == [
         line for line in text.splitlines() if not line.startswith("eps_id,")
     ]
 
 
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_aborted_writer_leaves_no_files(kit, tmp_path, layout):
     block = kit.block([30, 50])
     writer = BlockWriter(
@@ -282,14 +286,14 @@ def test_write_on_full_disk_leaves_no_files(kit, small_disk):
     assert kit.file_names(folder) == []
 
 
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_encode_what_text_cannot_represent_raises(kit, tmp_path, layout):
     block = kit.block([2])
     with pytest.raises(SpecError, match=r"compression is 'zstd': allowed are none in the layout"):
         BlockWriter(resolve(tmp_path), kit.spec(block), "s", layout=layout, compression="zstd")
-    empty = kit.block([2, 0])
+    block_with_empty_episode = kit.block([2, 0])
     with pytest.raises(DataError, match=f"episode e1 has no timesteps, so it has no row in {layout}"):
-        write(tmp_path, empty, kit.spec(empty), layout)
+        write(tmp_path, block_with_empty_episode, kit.spec(block_with_empty_episode), layout)
     assert kit.file_names(tmp_path) == []
 
 
@@ -320,7 +324,7 @@ def test_csv_with_duplicate_columns_raises():
         make_encoder("CSV", spec)
 
 
-@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_open_text_recording_requires_preparation(kit, tmp_path, layout):
     block, folder = kit.block(), resolve(tmp_path)
     files = write(tmp_path, block, kit.spec(block), layout)
@@ -336,20 +340,20 @@ def test_open_text_recording_requires_preparation(kit, tmp_path, layout):
 
 
 def test_resource_formats_match_layouts():
-    assert [WRITTEN_FORMATS[name] for name in NAMES] == list(NAMES)
+    assert [WRITTEN_FORMATS[name] for name in LAYOUT_NAMES] == list(LAYOUT_NAMES)
 
 
 def test_packed_columns_keep_dtype_of_arrays(kit, tmp_path):
-    """Packed as for RLlib's `unpack`: base64, LZ4, pickle."""
+    """Columns are packed for RLlib's `unpack`: as base64 of an LZ4 frame of a pickle."""
     block = kit.block([3, 2])
     packed_columns = ("obs", "new_obs", "rewards")
     (entry,) = write(tmp_path, block, kit.spec(block), "SampleBatch", compress_columns=packed_columns)
     lines = [json.loads(line) for line in (tmp_path / entry.path).read_text().splitlines()]
     for line, start, count in zip(lines, block.start, block.length, strict=True):
-        first = start + lines.index(line)
-        for name, rows in (("obs", first), ("new_obs", first + 1)):
+        first_row = start + lines.index(line)
+        for name, array_start in (("obs", first_row), ("new_obs", first_row + 1)):
             array = unpack_array(line[name])
-            np.testing.assert_array_equal(array, block.columns["obs"][rows : rows + count])
+            np.testing.assert_array_equal(array, block.columns["obs"][array_start : array_start + count])
             assert array.dtype == np.float32
         assert (
             unpack_array(line["rewards"]).tolist() == block.columns["rewards"][start : start + count].tolist()
@@ -366,14 +370,14 @@ def unpack_array(cell: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 1), (70_000,)])
 def test_pickled_arrays_are_readable_by_pickle(dtype, shape):
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    first, *containers = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
-    for copy in (first, containers[0]["a"], *containers[0]["ä"]):
+    array_read, *containers = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
+    for copy in (array_read, containers[0]["a"], *containers[0]["ä"]):
         assert (copy.dtype, copy.shape, copy.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 @pytest.mark.parametrize("name", ["said", "infos", "eps_id", "nothing"])
 def test_pack_text_or_unknown_column_raises(kit, tmp_path, name):
-    block = special_block(kit)
+    block = make_special_block(kit)
     with pytest.raises(
         DataError, match=f"'{name}' is not a column of numbers that can be packed: allowed are t, obs, "
     ):

@@ -1,4 +1,4 @@
-"""TFRecord files, with messages serialised by protobuf."""
+"""TFRecord files with messages that protobuf has serialised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.media import tfrecord
-from hindcast.formats.media.record_file import masked_crc
+from hindcast.formats.media.record_file import compute_masked_crcs
 from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
@@ -25,8 +25,8 @@ LENGTHS = (3, 200, 150)
 Proto = descriptor_pb2.FieldDescriptorProto
 
 
-def _example_class() -> Any:
-    """Make the class `tf.train.Example` by its published schema."""
+def _make_example_class() -> Any:
+    """Make the class of `tf.train.Example` from its published schema."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="toy", syntax="proto3")
     for name, kind in (
         ("BytesList", Proto.TYPE_BYTES),
@@ -64,11 +64,11 @@ def _example_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("toy.Example"))
 
 
-Example = _example_class()
+Example = _make_example_class()
 
 
-def crc(data: bytes) -> int:
-    """Compute CRC-32C bit by bit, masked as TFRecord stores it."""
+def compute_masked_crc(data: bytes) -> int:
+    """Compute the CRC-32C bit by bit, and mask it as TFRecord does."""
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -78,12 +78,17 @@ def crc(data: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def record(data: bytes) -> bytes:
+def make_record(data: bytes) -> bytes:
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", crc(length)) + data + struct.pack("<I", crc(data))
+    return (
+        length
+        + struct.pack("<I", compute_masked_crc(length))
+        + data
+        + struct.pack("<I", compute_masked_crc(data))
+    )
 
 
-def example(values: dict[str, Any]) -> bytes:
+def encode_example(values: dict[str, Any]) -> bytes:
     message = Example()
     for name, value in values.items():
         feature = message.features.feature[name]
@@ -93,14 +98,14 @@ def example(values: dict[str, Any]) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def steps() -> list[dict[str, Any]]:
+def make_steps() -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     rows = []
-    for number, length in enumerate(LENGTHS):
+    for i, length in enumerate(LENGTHS):
         obs = rng.normal(size=(length + 1, 4)).astype(np.float32)
         rows += [
             {
-                "eps_id": f"episode {number}".encode(),
+                "eps_id": f"episode {i}".encode(),
                 "t": t,
                 "obs": obs[t],
                 "new_obs": obs[t + 1],
@@ -114,8 +119,8 @@ def steps() -> list[dict[str, Any]]:
     return rows
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_bytes(b"".join(record(example(row)) for row in rows))
+def write_examples(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_bytes(b"".join(make_record(encode_example(row)) for row in rows))
     return path
 
 
@@ -126,7 +131,7 @@ def read(path: Path, **options: Any) -> list[Rows]:
     )
     return [
         rows
-        for piece in file_format.pieces(resolve(path), read_options)
+        for piece in file_format.list_pieces(resolve(path), read_options)
         for rows in file_format.read(piece, read_options)
     ]
 
@@ -135,14 +140,17 @@ def test_checksum_is_crc_32c() -> None:
     parts = [b"123456789", b"", b"a", b"Hindcast" * 9]
     data = np.frombuffer(b"".join(parts), np.uint8)
     lengths = np.array([len(part) for part in parts])
-    checksums = masked_crc(data, np.cumsum(lengths) - lengths, lengths)
-    assert checksums.tolist() == [crc(part) for part in parts]
-    assert crc(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    checksums = compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)
+    assert checksums.tolist() == [compute_masked_crc(part) for part in parts]
+    assert (
+        compute_masked_crc(b"123456789")
+        == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    )
 
 
 def test_features_are_read_as_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = steps()
-    path = write(tmp_path / "a.tfrecord", expected)
+    expected = make_steps()
+    path = write_examples(tmp_path / "a.tfrecord", expected)
     assert detect_format(resolve(path)) is FORMATS["TFRecord"]
     (rows,) = read(path, options={"dtypes": {"frame": "uint8"}, "shapes": {"frame": [3, 4]}})
     for name in ("obs", "new_obs", "actions", "rewards"):
@@ -166,16 +174,16 @@ def test_features_are_read_as_columns(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_file_is_opened_as_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-    expected = [{name: value for name, value in row.items() if name != "frame"} for row in steps()]
+    expected = [{name: value for name, value in row.items() if name != "frame"} for row in make_steps()]
     np.random.default_rng(1).shuffle(expected)  # type: ignore[arg-type]
-    dataset = open_data(write(tmp_path / "a.tfrecord", expected))
+    dataset = open_data(write_examples(tmp_path / "a.tfrecord", expected))
     block = Block.concat([dataset.read(unit) for unit in dataset.units])
     assert sorted(block.length.tolist()) == sorted(LENGTHS)
     assert block.terminated.all()
 
 
 def test_schema_and_filter_select_features(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tfrecord", steps())
+    path = write_examples(tmp_path / "a.tfrecord", make_steps())
     (rows,) = read(
         path, schema={"vf_preds": "frame"}, filter=[FilterTerm(column="rewards", op="==", value=1.0)]
     )
@@ -183,53 +191,53 @@ def test_schema_and_filter_select_features(tmp_path: Path) -> None:
     assert rows.columns["vf_preds"].shape[1:] == (12,)
 
 
-def _drop(row: dict[str, Any]) -> None:
+def _drop_obs(row: dict[str, Any]) -> None:
     del row["obs"]
 
 
-def _shorten(row: dict[str, Any]) -> None:
+def _shorten_obs(row: dict[str, Any]) -> None:
     row["obs"] = row["obs"][:3]
 
 
-def _retype(row: dict[str, Any]) -> None:
+def _change_rewards_to_int(row: dict[str, Any]) -> None:
     row["rewards"] = 1
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
-        (_drop, "its features differ from those of other records: obs"),
-        (_shorten, "'obs' holds"),
-        (_retype, "'rewards' holds"),
+        (_drop_obs, "its features differ from those of other records: obs"),
+        (_shorten_obs, "'obs' holds"),
+        (_change_rewards_to_int, "'rewards' holds"),
     ],
 )
-def test_records_that_differ_raise_with_number(tmp_path: Path, change: Any, sentence: str) -> None:
-    rows = steps()
+def test_records_that_differ_raise_with_index(tmp_path: Path, change: Any, message: str) -> None:
+    rows = make_steps()
     change(rows[100])
-    with pytest.raises(DataError, match=rf"a\.tfrecord, record \d+: .*{sentence}"):
-        read(write(tmp_path / "a.tfrecord", rows))
+    with pytest.raises(DataError, match=rf"a\.tfrecord, record \d+: .*{message}"):
+        read(write_examples(tmp_path / "a.tfrecord", rows))
 
 
 def test_bytes_without_dtype_raise(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'frame' holds bytes that are not text.*readOptions\.dtypes"):
-        read(write(tmp_path / "a.tfrecord", steps()), options={})
+        read(write_examples(tmp_path / "a.tfrecord", make_steps()), options={})
 
 
 @pytest.mark.parametrize("cut", [1, 5, 100, 10_000])
 def test_truncated_file_raises(tmp_path: Path, cut: int) -> None:
-    path = write(tmp_path / "a.tfrecord", steps())
+    path = write_examples(tmp_path / "a.tfrecord", make_steps())
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(DataError, match=r"a\.tfrecord"):
         read(path)
 
 
 def test_flipped_bit_raises(tmp_path: Path) -> None:
-    data = write(tmp_path / "a.tfrecord", steps()[:3]).read_bytes()
+    data = write_examples(tmp_path / "a.tfrecord", make_steps()[:3]).read_bytes()
     rng = np.random.default_rng(0)
-    for number in range(100):
+    for i in range(100):
         damaged_data = bytearray(data)
         damaged_data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
-        path = tmp_path / f"damaged{number}.tfrecord"
+        path = tmp_path / f"damaged{i}.tfrecord"
         path.write_bytes(damaged_data)
         with pytest.raises(DataError, match=path.name):
             read(path)
@@ -239,7 +247,7 @@ def test_other_protobuf_message_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     rng = np.random.default_rng(0)
     for _ in range(200):
-        path.write_bytes(record(rng.integers(0, 256, 30, dtype=np.uint8).tobytes()))
+        path.write_bytes(make_record(rng.integers(0, 256, 30, dtype=np.uint8).tobytes()))
         with pytest.raises(DataError, match=r"a\.tfrecord"):
             read(path)
     path.write_bytes(b"")

@@ -35,7 +35,9 @@ def read_file(path: Path) -> list[Rows]:
     assert file_format.name == "SampleBatch"
     options = ReadOptions()
     return [
-        rows for piece in file_format.pieces(location, options) for rows in file_format.read(piece, options)
+        rows
+        for piece in file_format.list_pieces(location, options)
+        for rows in file_format.read(piece, options)
     ]
 
 

@@ -15,7 +15,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserError
-from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.commits import Commit, make_file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
 from hindcast.run.execute import execute
@@ -65,7 +65,7 @@ def write_changed(walks: Path, folder: Path, change: Callable[[dict[str, np.ndar
     location = resolve(folder)
     block = block.with_columns(columns)
     spec = DataSpec.from_block(block, None, dataset.spec.action_space, None)
-    with BlockWriter(location, spec, file_stem(0, "a"), max_rows_per_file=8) as writer:
+    with BlockWriter(location, spec, make_file_stem(0, "a"), max_rows_per_file=8) as writer:
         writer.write(block)
         files = writer.close()
     write_commit(location, Commit(range=0, files=files, episodes=40, timesteps=block.num_steps, first=0))

@@ -19,7 +19,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
-from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.commits import Commit, make_file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
@@ -58,7 +58,7 @@ def numbered_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert ends[-1] == STEPS
     spec = DataSpec.from_block(block, Box(-np.inf, np.inf, (2,)), Discrete(2))
-    writer = BlockWriter(folder, spec, file_stem(0, "a"), max_rows_per_file=7)
+    writer = BlockWriter(folder, spec, make_file_stem(0, "a"), max_rows_per_file=7)
     writer.write(block)
     files = writer.close()
     write_commit(folder, Commit(range=0, files=files, episodes=60, timesteps=STEPS, first=0))

@@ -16,7 +16,7 @@ from hindcast import EpisodeWriter, UnknownEpisode
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, OutputConflict, StorageError
-from hindcast.formats.dataset_folder.commits import COMMITS, read_commits
+from hindcast.formats.dataset_folder.commits import COMMITS_FOLDER, read_commits
 from hindcast.serve.journal import Journal
 from hindcast.storage.location import resolve
 from support import record, recording
@@ -109,7 +109,7 @@ def test_threads_of_several_writers_log_into_one_dataset(tmp_path: Path) -> None
 def test_ended_episodes_are_committed_by_timer(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "log", commit_every_s=0.05) as writer:
         log_episode(writer, "a", 2)
-        commit_file = tmp_path / "log" / COMMITS / "000000.json"
+        commit_file = tmp_path / "log" / COMMITS_FOLDER / "000000.json"
         pause_event = threading.Event()
         while not commit_file.exists():
             assert not pause_event.wait(0.01)

@@ -1,3 +1,5 @@
+"""`Location` on local disks and in file systems of fsspec and pyarrow."""
+
 from __future__ import annotations
 
 import os
@@ -21,7 +23,7 @@ from hindcast.storage.user_files import UserFiles
 
 @pytest.fixture(params=["path", "file", "memory"])
 def folder(request, tmp_path, memory):
-    """A folder on each kind of storage, as the user writes it."""
+    """Path or URI of a folder, on each kind of storage."""
     return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[
         request.param
     ]
@@ -34,37 +36,37 @@ def test_written_file_is_read_listed_and_deleted(folder):
     location.child("a", "one.bin").write_bytes(b"1")
     location.child("a/two.bin").write_bytes(b"22")
     assert resolve(f"{folder}/a/two.bin").read_bytes() == b"22"
-    assert [(e.relative_path, e.size, e.is_file) for e in location.list(recursive=True)] == [
+    assert [(entry.relative_path, entry.size, entry.is_file) for entry in location.list(recursive=True)] == [
         ("a", 0, False),
         ("a/one.bin", 1, True),
         ("a/two.bin", 2, True),
     ]
-    assert [e.relative_path for e in location.list()] == ["a"]
-    assert [e.relative_path for e in location.files()] == []
+    assert [entry.relative_path for entry in location.list()] == ["a"]
+    assert [entry.relative_path for entry in location.files()] == []
     assert location.child("a").is_folder()
     location.child("a/one.bin").delete()
-    assert [e.relative_path for e in location.child("a").list()] == ["two.bin"]
+    assert [entry.relative_path for entry in location.child("a").list()] == ["two.bin"]
     location.delete()
     location.delete()
     assert not location.exists()
 
 
 def test_folder_deleted_while_listed_is_tolerated(tmp_path):
-    folder, has_listed = tmp_path / "data", threading.Event()
+    folder, stop_event = tmp_path / "data", threading.Event()
 
-    def come_and_go() -> None:
-        while not has_listed.is_set():
+    def create_and_delete_folder() -> None:
+        while not stop_event.is_set():
             (folder / "below").mkdir(parents=True)
             shutil.rmtree(folder)
 
-    churning = threading.Thread(target=come_and_go)
-    churning.start()
+    thread = threading.Thread(target=create_and_delete_folder)
+    thread.start()
     try:
         for _ in range(10_000):
             assert {entry.relative_path for entry in resolve(str(folder)).list()} <= {"below"}
     finally:
-        has_listed.set()
-        churning.join()
+        stop_event.set()
+        thread.join()
 
 
 def test_write_replaces_and_create_does_not(folder):
@@ -152,7 +154,7 @@ def test_invalid_uri_is_reported_in_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("uri", "right"),
+    ("uri", "suggestion"),
     [
         ("hdfs:/archive/cartpole", "hdfs://host:port/archive/cartpole"),
         (Path("s3://bucket/data"), "s3://bucket/data"),
@@ -160,11 +162,12 @@ def test_invalid_uri_is_reported_in_one_sentence():
         ("foo:/data", "foo://data"),
     ],
 )
-def test_single_slash_after_the_scheme_is_refused(uri, right):
+def test_single_slash_after_the_scheme_is_refused(uri, suggestion):
     with pytest.raises(StorageError) as caught:
         resolve(uri)
-    sentence = f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder with that name"
-    assert str(caught.value) == sentence
+    assert str(caught.value) == (
+        f"{uri} is neither a URI nor a plain path: write {suggestion}, or ./{uri} for a local folder with that name"
+    )
     assert resolve(f"./{uri}").is_local
 
 
@@ -217,14 +220,14 @@ def test_read_only_file_system_is_reported(small_disk):
     folder = small_disk("size=64k")
     resolve(folder / "old").write_bytes(b"kept")
     small_disk("remount,ro")
-    for act in (
+    for change in (
         lambda: resolve(folder / "new").write_bytes(b"x"),
         lambda: resolve(folder / "new").create_exclusive(b"x"),
         lambda: resolve(folder / "old").delete(),
         lambda: resolve(folder / "sub").mkdirs(),
     ):
         with pytest.raises(StorageError, match="read-only"):
-            act()
+            change()
     assert resolve(folder / "old").read_bytes() == b"kept"
 
 
@@ -232,10 +235,10 @@ def test_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, mo
     location = resolve(tmp_path / "x")
     location.write_bytes(b"old")
 
-    def full(descriptor: int) -> None:
+    def raise_disk_full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(StorageError, match="the disk is full"):
         location.write_bytes(b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -252,36 +255,38 @@ def test_one_of_many_creators_wins(kit, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("raised", "kind", "sentence"),
+    ("error_text", "error_class", "message"),
     [
         ("403 the account may not write\nmore lines", StorageError, "403 the account may not write"),
         ("status 503: SlowDown", StorageUnavailable, "the store is busy or failing: try again later"),
     ],
 )
-def test_exception_of_a_foreign_driver_becomes_one_sentence(memory, monkeypatch, raised, kind, sentence):
+def test_exception_of_a_foreign_driver_becomes_one_sentence(
+    memory, monkeypatch, error_text, error_class, message
+):
     class CloudError(Exception):
         pass
 
     def refuse(*args, **kwargs):
-        raise CloudError(raised)
+        raise CloudError(error_text)
 
     monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "_open", refuse)
     with pytest.raises(StorageError) as caught:
         resolve(memory).write_bytes(b"x")
     assert (type(caught.value), str(caught.value)) == (
-        kind,
-        f"cannot write memory://store-tests/data: {sentence}",
+        error_class,
+        f"cannot write memory://store-tests/data: {message}",
     )
 
 
 def test_workers_check_the_lease_before_writing(memory):
-    state = resolve(memory)
-    with sole_writer(state) as guard:
-        elsewhere = pickle.loads(pickle.dumps(state.with_guard(guard)))
-        elsewhere.child("file").write_bytes(b"1")
-        state.child("lock").delete()
+    folder = resolve(memory)
+    with sole_writer(folder) as guard:
+        unpickled_folder = pickle.loads(pickle.dumps(folder.with_guard(guard)))
+        unpickled_folder.child("file").write_bytes(b"1")
+        folder.child("lock").delete()
         with pytest.raises(OutputConflict, match="another process has begun to write"):
-            elsewhere.child("file").write_bytes(b"2")
+            unpickled_folder.child("file").write_bytes(b"2")
 
 
 def test_obstore_buckets_have_different_roots():
@@ -291,16 +296,18 @@ def test_obstore_buckets_have_different_roots():
 
 
 def test_folders_of_pyarrows_google_store_follow_from_file_names():
-    """Its client lists only folders that an object represents."""
-    names = {"bucket/data/a/b/1": 1, "bucket/data/2": 2}
+    """pyarrow's client lists a folder only if an object represents it."""
+    sizes_by_path = {"bucket/data/a/b/1": 1, "bucket/data/2": 2}
 
-    class Google:
+    class FakeGoogleFileSystem:
         type_name = "gcs"
 
         def get_file_info(self, selector):
             assert selector.recursive
-            return [pafs.FileInfo(path, pafs.FileType.File, size=size) for path, size in names.items()]
+            return [
+                pafs.FileInfo(path, pafs.FileType.File, size=size) for path, size in sizes_by_path.items()
+            ]
 
-    folder = Location(UserFiles(Google(), "gs://"), "bucket/data", "gs://bucket/data")
+    folder = Location(UserFiles(FakeGoogleFileSystem(), "gs://"), "bucket/data", "gs://bucket/data")
     assert [(entry.relative_path, entry.is_file) for entry in folder.list()] == [("2", True), ("a", False)]
     assert [entry.relative_path for entry in folder.list(recursive=True)] == ["2", "a", "a/b", "a/b/1"]

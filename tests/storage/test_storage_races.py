@@ -1,4 +1,4 @@
-"""Two writers race for a folder on storage without a server; tests/stores covers the others."""
+"""Two writers race for a folder on storage without a server; tests/stores tests storage with a server."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class EpisodeDataset(Dataset):
         layout = LAYOUTS[indexed_file.layout]
         try:
             with open_parquet(indexed_file.location, self._footers) as file:
-                columns = layout.columns(file.schema_arrow, self.spec, leaves)
+                columns = layout.required_columns(file.schema_arrow, self.spec, leaves)
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
                 return layout.decode(table, self.spec, leaves)
         except CellError as error:

@@ -19,7 +19,7 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.entries import EpisodePart, FileEntry, JsonModel, RowGroup
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT_LAYOUT, LAYOUTS, detect_layout
-from hindcast.formats.parquet.opening import damage_message, fingerprint, open_parquet
+from hindcast.formats.parquet.opening import compute_fingerprint, damage_message, open_parquet
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import plural
 from hindcast.storage.location import Entry, Location, resolve
@@ -63,7 +63,7 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
     """
     # The checksum covers the size, both ends and the episodes' lengths: not the whole file, which would have to be
     # read for it.
-    checksum, size = fingerprint(location)
+    checksum, size = compute_fingerprint(location)
     with open_parquet(location) as file:
         layout, contents = _read_layout(location, file)
         num_rows = sum(len(lengths) for lengths in contents.lengths)

@@ -15,7 +15,7 @@ from hindcast.datasets.file_index import IndexedFile
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
-from hindcast.formats.dataset_folder.commits import Commit, describe_exported_files, file_stem
+from hindcast.formats.dataset_folder.commits import Commit, describe_exported_files, make_file_stem
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, WRITTEN_FORMATS
 from hindcast.formats.spec import DataSpec
@@ -136,7 +136,7 @@ class Target:
         writer = BlockWriter(
             self.folder,
             spec,
-            file_stem(number, uuid.uuid4().hex[:8]),
+            make_file_stem(number, uuid.uuid4().hex[:8]),
             max_rows_per_file=self.rows_per_file,
             max_file_bytes=self.file_bytes,
             compression=self.compression,

@@ -151,7 +151,7 @@ class BlockWriter:
 
     def _num_episodes_of_group(self, pending: EncodedEpisodes) -> int:
         """Return how many of the pending episodes the next row group takes."""
-        room = self._max_bytes - self._encoder.overhead_bytes(pending.table.schema, groups=1)
+        room = self._max_bytes - self._encoder.estimate_overhead_bytes(pending.table.schema, num_row_groups=1)
         count = _count_fitting(pending.nbytes, min(self._group_bytes, max(1, room)))
         if self._max_rows is None:
             return count
@@ -172,7 +172,7 @@ class BlockWriter:
         assert self._file is not None
         if self._max_rows is not None and self._file.num_rows + group.num_rows[0] > self._max_rows:
             return True
-        overhead = self._encoder.overhead_bytes(group.table.schema, self._file.num_row_groups + 1)
+        overhead = self._encoder.estimate_overhead_bytes(group.table.schema, self._file.num_row_groups + 1)
         too_large = self._file.size + group.table.nbytes + overhead > self._max_bytes
         return too_large or not self._file.accepts(group.table.schema)
 

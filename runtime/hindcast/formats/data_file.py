@@ -1,4 +1,4 @@
-"""Writing episodes: the rows that an encoder makes of blocks, and the file that they go into."""
+"""Bases for writing episodes: `RowEncoder`, which encodes blocks as rows, and `DataFile`, which stores the rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hindcast.storage.location import Location
 
 
 class EncodedEpisodes(NamedTuple):
-    """Encoded episodes.
+    """Episodes encoded as rows.
 
     Attributes:
-        table: their rows.
+        table: the rows of all episodes.
         length: `[N]` steps of each episode.
         num_rows: `[N]` rows of each episode.
-        nbytes: `[N]` bytes of each episode before compression, about.
+        nbytes: `[N]` approximate bytes of each episode before compression.
     """
 
     table: pa.Table
@@ -32,11 +32,12 @@ class EncodedEpisodes(NamedTuple):
 
     @classmethod
     def concat(cls, groups: Sequence[EncodedEpisodes]) -> EncodedEpisodes:
+        """Concatenate groups of episodes, whose tables have the same schema."""
         tables, *arrays = zip(*groups, strict=True)
         return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in arrays))
 
     def slice(self, start: int, stop: int) -> EncodedEpisodes:
-        """Return the episodes `start` to `stop`."""
+        """Return the episodes with the indices `start` to `stop` (exclusive)."""
         first_row, num_rows = int(self.num_rows[:start].sum()), int(self.num_rows[start:stop].sum())
         arrays = (array[start:stop] for array in (self.length, self.num_rows, self.nbytes))
         return EncodedEpisodes(self.table.slice(first_row, num_rows), *arrays)
@@ -69,15 +70,15 @@ class DataFile(ABC):
         """Return whether rows of this schema can be added; columns that they lack are empty."""
         return set(schema.names) <= set(self._schema.names)
 
-    def write(self, group: EncodedEpisodes, continued: bool) -> None:
+    def write(self, group: EncodedEpisodes, is_continuation: bool) -> None:
         """Add a row group.
 
         Args:
-            group: its rows.
-            continued: whether its first row continues the last episode of the row group before.
+            group: rows of the group.
+            is_continuation: whether the first row continues the last episode of the row group before.
 
         Raises:
-            StorageError: with path and reason.
+            StorageError: the file cannot be written.
         """
         self._write_rows(group)
         self.num_rows += int(group.num_rows.sum())
@@ -87,15 +88,15 @@ class DataFile(ABC):
                 timesteps=int(group.length.sum()),
                 bytes=int(group.nbytes.sum()),
                 lengths=tuple(group.length.tolist()),
-                continued=(0,) if continued else (),
+                continued=(0,) if is_continuation else (),
             )
         )
 
     def finish(self) -> FileEntry:
-        """Make the file durable and visible.
+        """Make the file durable and visible under its name; return its entry for a commit.
 
         Raises:
-            StorageError: with path and reason; the file does not exist then.
+            StorageError: the file cannot be written; it does not exist then.
         """
         self._file.commit()
         return FileEntry.from_row_groups(
@@ -116,7 +117,7 @@ class RowEncoder(ABC):
 
     Attributes:
         suffix: end of the files' names.
-        compressions: the supported ones, by their names in a resource; the first is the default.
+        compressions: names of the supported compressions in a resource; the first one is the default.
     """
 
     suffix: str
@@ -128,7 +129,7 @@ class RowEncoder(ABC):
         An episode that is too long comes in fragments, one in each part. By default nothing is split.
 
         Yields:
-            A part, and whether it continues the last episode of the part before.
+            A part, and whether its first row continues the last episode of the part before.
         """
         yield block, False
 
@@ -137,17 +138,22 @@ class RowEncoder(ABC):
         """Encode the episodes of a part as rows.
 
         Raises:
-            DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
+            DataError: the block has other columns than the spec, or a column with another dtype or shape.
         """
 
     @abstractmethod
     def open(self, location: Location, schema: pa.Schema, compression: str) -> DataFile:
         """Open a new file for rows of this schema.
 
+        Args:
+            location: location of the file.
+            schema: schema of the rows.
+            compression: one of `compressions`.
+
         Raises:
-            StorageError: with path and reason.
+            StorageError: the file cannot be created.
         """
 
     @abstractmethod
-    def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
-        """Return the bytes of a file with `groups` row groups, without its rows: an upper estimate."""
+    def estimate_overhead_bytes(self, schema: pa.Schema, num_row_groups: int) -> int:
+        """Return an upper estimate of the bytes that a file with `num_row_groups` has in addition to its rows."""

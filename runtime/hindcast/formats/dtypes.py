@@ -12,26 +12,26 @@ _OBJECT_DTYPE = re.compile(r"[<>|=]?O")
 
 
 class RefusedValueError(Exception):
-    """A value that is refused because reading it could run code, or because it is malformed."""
+    """A value that Hindcast refuses to read, because that could run code or because the value is malformed."""
 
 
-def parse_dtype(dtype: Any, kind: Any = b"") -> np.dtype:
+def parse_dtype(type_string: Any, kind: Any = b"") -> np.dtype:
     """Return the dtype that a type string names.
 
     Args:
-        dtype: such as "<f4".
-        kind: field of msgpack-numpy; not empty for dtypes that NumPy does not define.
+        type_string: such as "<f4".
+        kind: field `kind` of msgpack-numpy: b"O" for objects, b"V" for structures, empty for other dtypes.
 
     Raises:
-        RefusedValueError: objects, structures, dates and other dtypes without a fixed binary form.
+        RefusedValueError: the dtype is not boolean, integer, float, complex or fixed-width text.
     """
-    if kind == b"O" or (isinstance(dtype, str) and _OBJECT_DTYPE.match(dtype)):
+    if kind == b"O" or (isinstance(type_string, str) and _OBJECT_DTYPE.match(type_string)):
         raise RefusedValueError("an object array, which is a pickle: Hindcast never unpickles data")
-    if kind != b"" or not isinstance(dtype, str) or not _SAFE_DTYPE.match(dtype):
+    if kind != b"" or not isinstance(type_string, str) or not _SAFE_DTYPE.match(type_string):
         raise RefusedValueError(
-            f"an array of the dtype {dtype!r}: allowed are booleans, integers, floats and text"
+            f"an array of the dtype {type_string!r}: allowed are booleans, integers, floats and text"
         )
     try:
-        return np.dtype(dtype)
+        return np.dtype(type_string)
     except TypeError as error:
-        raise RefusedValueError(f"an array of the dtype {dtype!r}, which does not exist") from error
+        raise RefusedValueError(f"an array of the dtype {type_string!r}, which does not exist") from error

@@ -1,4 +1,4 @@
-"""Descriptions of dataset files, stored in commits and manifests so that no file has to be opened."""
+"""Descriptions of data files in commits and manifests, which make it unnecessary to open the files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic.alias_generators import to_camel
 
 
 class JsonModel(BaseModel):
-    """Base of models that are stored as JSON, with camelCase names there and snake_case names here."""
+    """Base of models that are stored as JSON; the names are camelCase in JSON and snake_case in Python."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the model as plain JSON."""
+        """Return the model as a JSON object."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -23,12 +23,12 @@ class RowGroup(JsonModel):
     """One row group, the smallest part of a file that is read at once.
 
     Attributes:
-        rows: number of episodes and fragments.
-        timesteps: number of their steps.
+        rows: number of rows, each an episode or a fragment.
+        timesteps: number of timesteps of all rows.
         bytes: size of the encoded columns before compression.
-        lengths: `[rows]` steps of each.
-        continued: rows that continue the episode of the row before (row 0: of the row group before).
-        dropped: rows that are ignored because they repeat others.
+        lengths: number of timesteps of each row.
+        continued: indices of the rows that continue the episode of the row before (row 0: of the row group before).
+        dropped: indices of the rows that are ignored because they repeat other rows.
     """
 
     rows: int
@@ -40,12 +40,12 @@ class RowGroup(JsonModel):
 
 
 class EpisodePart(JsonModel):
-    """A stored episode, or part of one, in a file that Hindcast did not write.
+    """An episode, or a part of an episode, in a file that Hindcast did not write.
 
     Attributes:
-        eps_id: id of its episode.
-        t_started: timestep at which it starts.
-        ended: whether the episode is terminated or truncated at its end.
+        eps_id: id of the episode.
+        t_started: timestep at which the part starts.
+        ended: whether the episode is terminated or truncated at the end of the part.
     """
 
     eps_id: str
@@ -54,15 +54,15 @@ class EpisodePart(JsonModel):
 
 
 class FileEntry(JsonModel):
-    """One Parquet file.
+    """A data file.
 
     Attributes:
-        path: relative to the dataset's folder.
+        path: path relative to the dataset's folder.
         rows: number of episodes and fragments.
-        timesteps: number of their steps.
+        timesteps: number of timesteps of all rows.
         bytes: size of the file.
-        checksum: sha256 (hex) of its content.
-        row_groups: in the file's order.
+        checksum: sha256 (hex) of the content.
+        row_groups: row groups, in the file's order.
     """
 
     path: str
@@ -74,7 +74,7 @@ class FileEntry(JsonModel):
 
     @classmethod
     def from_row_groups(cls, path: str, nbytes: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:
-        """Return the entry of a file with these row groups."""
+        """Return the entry of a file of `nbytes` with these row groups."""
         return cls(
             path=path,
             rows=sum(group.rows for group in groups),
@@ -86,7 +86,7 @@ class FileEntry(JsonModel):
 
     @field_validator("path")
     @classmethod
-    def _stays_inside(cls, path: str) -> str:
+    def _check_path(cls, path: str) -> str:
         """Reject paths outside the dataset's folder: listed files are read, and deleted with their dataset."""
         if path.startswith("/") or ".." in path.split("/"):
             raise ValueError(f"{path!r} points outside the dataset's folder")
@@ -99,7 +99,7 @@ class FileEntry(JsonModel):
 
     @property
     def episode_lengths(self) -> tuple[int, ...]:
-        """Steps of each episode, fragments joined."""
+        """Number of timesteps of each episode; its fragments are added up."""
         lengths: list[int] = []
         for group in self.row_groups:
             for row, length in enumerate(group.lengths):

@@ -1,4 +1,4 @@
-"""`Format`: recognising the files of one kind, splitting them into pieces, and reading these."""
+"""`Format`, the base of all formats that data are read from: it recognises files, splits them and reads the pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Entry, Location
 
 PIECE_BYTES: Final = 16 << 20
-"""About how large a piece is."""
+"""Approximate size of a piece."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,18 @@ class ReadOptions:
     """Options for reading a source. See the fields of `InputSource` with these names.
 
     Attributes:
-        schema: Hindcast's column name -> the source's name, a pattern, or the names of several columns, which
-            become one vector.
-        columns: columns to read, by Hindcast's names; all if None.
-        filter: comparisons that a row must pass, all of them.
-        compress_columns: columns that may hold compressed cells; any if None.
-        ignore_final_observation: whether to read data without next observations.
-        options: options of the format's reader.
-        keys: columns stored in the names of a file's folders (`day=3`) -> their values.
-        mapper: import path of the class with a `map_rows` that makes episodes of text, images and binary files.
-        mapper_kwargs: keyword arguments of its `map_rows` (`spec.pipeline.preLearnerKwargs`).
-        mapper_training: the training that it maps rows for, as JSON (see `TrainingConfig`).
+        schema: Hindcast's column name -> the source's column name, a pattern of names, or several names; several
+            columns become one vector.
+        columns: Hindcast's names of the columns to read; None reads all.
+        filter: comparisons; a row is read only if it passes all of them.
+        compress_columns: Hindcast's names of the columns that may hold compressed cells; with None any column may.
+        ignore_final_observation: whether to read data without next observations; each episode's last observation is
+            then zeros.
+        options: the format's own options, `readOptions` in a resource.
+        keys: name -> value of the columns that are stored in the names of a file's folders (`day=3`).
+        mapper: import path of the class that converts text, images and binary files to episodes by its `map_rows`.
+        mapper_kwargs: keyword arguments for its `map_rows` (`spec.pipeline.preLearnerKwargs`).
+        mapper_training: the training that the class converts rows for, as JSON (see `TrainingConfig`).
     """
 
     schema: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
@@ -52,12 +53,12 @@ class ReadOptions:
 
 
 class Piece(NamedTuple):
-    """A part of a file that is read at once, about 16 MiB. It is pickled for worker processes.
+    """A part of a file that is read at once, about 16 MiB. Pieces are pickled for worker processes.
 
     Attributes:
         location: the file.
-        nbytes: size in memory, about.
-        extent: position in the file, in the format's own form; picklable.
+        nbytes: approximate size in memory.
+        extent: position in the file; each format has its own type, which can be pickled.
     """
 
     location: Location
@@ -69,8 +70,8 @@ class FileGroup(NamedTuple):
     """Files that are read together, as one location.
 
     Attributes:
-        location: argument of `Format.pieces`: a file that represents all of them, or a folder.
-        files: relative paths of all files of the group, data or not; none of them is read on its own.
+        location: argument of `Format.list_pieces`: one file that represents the group, or a folder.
+        files: relative paths of all files of the group, with or without data; none of them is read separately.
     """
 
     location: Location
@@ -78,14 +79,14 @@ class FileGroup(NamedTuple):
 
 
 class Format(ABC):
-    """One kind of file. Stateless; worker processes look it up by its name.
+    """A file format. Instances have no state; worker processes look them up by name.
 
     Attributes:
-        name: as `InputSource.format` names it.
-        title: the format in lists of what can be read; empty leaves it out.
-        has_timesteps: whether its rows are timesteps; others are mapped to episodes by a class of the user's.
-        ray_methods: read methods of Ray Data for the same files; the first one reads them for pre-learners that map
-            rows of any format.
+        name: name of the format, as in `InputSource.format`.
+        title: name of the format in lists of readable formats; empty for formats that such lists leave out.
+        has_timesteps: whether rows are timesteps; a class of the user converts other rows to episodes.
+        ray_methods: read methods of Ray Data for the same files; the first one reads the files for pre-learners that
+            convert rows of any format.
     """
 
     name: str
@@ -95,15 +96,15 @@ class Format(ABC):
 
     @abstractmethod
     def recognises(self, location: Location) -> bool:
-        """Return whether a file is of this kind, by its name, first bytes or footer; it is never read whole.
+        """Return whether a file has this format, judged by its name, first bytes or footer; never reads all of it.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the file cannot be read.
         """
 
     @abstractmethod
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """Split the file into pieces, in stored order. Cheap: reads only what finding their bounds requires.
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """List the pieces of the file, in stored order. Cheap: reads only what is required to find their bounds.
 
         Raises:
             DataError: the file is damaged, or lacks something that the format requires.
@@ -120,8 +121,11 @@ class Format(ABC):
             DataError: damage, or a cell that cannot be read, with file and row.
         """
 
-    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:  # noqa: ARG002
-        """Group the files of a recursive listing that are read together; empty if files are read one by one.
+    def group_files(self, entries: Sequence[Entry]) -> list[FileGroup]:  # noqa: ARG002
+        """Group the files that are read together; empty if each file is read separately.
+
+        Args:
+            entries: result of `Location.list(recursive=True)`.
 
         Raises:
             StorageError: a file cannot be read.
@@ -129,20 +133,20 @@ class Format(ABC):
         return []
 
     def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
-        """Return the spaces and the environment that the file states, without leaves. Cheap.
+        """Return the spaces and the environment that the file states; `leaves` stays empty. Cheap.
 
         Raises:
-            DataError: as `pieces`.
+            DataError: see `list_pieces`.
         """
         return DataSpec()
 
-    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:  # noqa: ARG002
-        """Return notes on how the file is interpreted. Cheap.
+    def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:  # noqa: ARG002
+        """List notes on how the file is interpreted. Cheap.
 
         They do not name the file, because most files of a folder have the same notes.
 
         Raises:
-            DataError: as `pieces`.
+            DataError: see `list_pieces`.
         """
         return ()
 
@@ -150,8 +154,13 @@ class Format(ABC):
 def require_package(location: Location, package: str, extra: str) -> Any:
     """Import a package that reading a file requires.
 
+    Args:
+        location: the file, for the message.
+        package: name of the package.
+        extra: extra of `hindcast-rl` that contains the package.
+
     Raises:
-        DataError: the package is not installed; names the extra that contains it.
+        DataError: the package is not installed.
     """
     try:
         return import_module(package)
@@ -161,17 +170,19 @@ def require_package(location: Location, package: str, extra: str) -> Any:
         ) from error
 
 
-def check_no_schema(options: ReadOptions, form: str) -> None:
-    """Refuse a schema map, which would have no effect.
+def check_no_schema(options: ReadOptions, format_name: str) -> None:
+    """Refuse `schema` for a format in which it would have no effect.
 
     Raises:
-        DataError: a schema map is given.
+        DataError: `schema` is set.
     """
     if options.schema:
         names = ", ".join(sorted(options.schema))
-        raise DataError(f"`schema` names {names}, but {form} defines its own columns: leave it out")
+        raise DataError(
+            f"`schema` names {names}, but {format_name} defines its own columns: leave `schema` out"
+        )
 
 
-def is_hidden(relative: str) -> bool:
-    """Return whether a path below a folder is hidden, and so not read."""
-    return any(part.startswith((".", "_")) for part in relative.split("/"))
+def is_hidden(relative_path: str) -> bool:
+    """Return whether a file or one of its folders is hidden (named `.…` or `_…`); hidden files are not read."""
+    return any(part.startswith((".", "_")) for part in relative_path.split("/"))

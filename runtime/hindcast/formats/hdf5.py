@@ -1,7 +1,7 @@
-"""Opening and reading HDF5 files without following links out of them, with readable errors.
+"""Opening and reading HDF5 files, without following links to other files.
 
-HDF5 can name other files in four ways: external links, external storage, virtual datasets, and soft links that
-lead over one of these. None is followed.
+HDF5 can refer to other files in four ways: by external links, external storage, virtual datasets, and soft links that
+lead to one of these. Hindcast follows none of them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
 SUFFIXES: Final = (".hdf5", ".h5", ".hdf")
-_READ_AHEAD: Final = 1 << 20
-# limits for invalid files: hard links can form cycles of groups
+_READ_AHEAD_BYTES: Final = 1 << 20
+# In an invalid file, hard links can form cycles of groups.
 _MAX_LEAVES: Final = 4096
 _MAX_DEPTH: Final = 16
 
@@ -49,7 +49,13 @@ def open_file(location: Location) -> Iterator[Group]:
 
 @contextmanager
 def translate_errors(location: Location, node: Any = None, name: str = "") -> Iterator[None]:
-    """Raise h5py's errors as `DataError` with the file and the path of a node, or of a name in it."""
+    """Convert h5py's errors to `DataError`.
+
+    Args:
+        location: the file, for the message.
+        node: group or dataset that is read, for the message; the root by default.
+        name: name in the group.
+    """
     try:
         yield
     except UserError:
@@ -61,7 +67,7 @@ def translate_errors(location: Location, node: Any = None, name: str = "") -> It
         ) from error
 
 
-def child_names(location: Location, group: Group) -> list[str]:
+def list_child_names(location: Location, group: Group) -> list[str]:
     """List the names in a group, sorted."""
     with translate_errors(location, group):
         return sorted(group)
@@ -99,17 +105,17 @@ def collect_datasets(
 
     Args:
         skip: names in the group to leave out.
-        depth: levels between the group and the one that the caller asked for.
+        depth: number of recursive calls above this one.
 
     Raises:
-        DataError: see `open_child`; too many nested groups or datasets.
+        DataError: see `open_child`; groups are nested too deeply, or there are too many datasets.
     """
     if not hasattr(node, "keys"):
         return {"": node}
     if depth > _MAX_DEPTH:
         raise DataError(f"{location} nests groups more than {_MAX_DEPTH} deep (at {node.name})")
     datasets_by_path: dict[str, Dataset] = {}
-    for name in child_names(location, node):
+    for name in list_child_names(location, node):
         if name in skip:
             continue
         children = collect_datasets(location, open_child(location, node, name), depth=depth + 1)
@@ -121,11 +127,11 @@ def collect_datasets(
     return datasets_by_path
 
 
-def num_rows(location: Location, dataset: Dataset) -> int:
+def count_rows(location: Location, dataset: Dataset) -> int:
     """Return the length of a dataset's first dimension.
 
     Raises:
-        DataError: the dataset is a single value.
+        DataError: the dataset holds a single value.
     """
     if not dataset.shape:
         raise DataError(f"{location} has one value at {dataset.name}: expected one for each step")
@@ -140,7 +146,9 @@ def is_text(dataset: Dataset) -> bool:
 
 
 def read_values(location: Location, dataset: Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Read `[stop - start, *shape]`: numbers in native byte order, text as an object array of `str`.
+    """Read the rows `start` to `stop` (exclusive), `[stop - start, *shape]`.
+
+    Numbers have native byte order; text is an object array of `str`.
 
     Raises:
         DataError: damage; text that is not UTF-8.
@@ -153,7 +161,7 @@ def read_values(location: Location, dataset: Dataset, start: int, stop: int) -> 
 
 
 def _check_dataset(location: Location, dataset_id: Any, path: str) -> None:
-    """Check that a dataset is in the file, and holds numbers, text, or images compressed to bytes."""
+    """Check that a dataset's values are in this file, and are numbers, text, or bytes (compressed images)."""
     import h5py
 
     if dataset_id.get_offset() is None:  # not contiguous in this file
@@ -163,8 +171,8 @@ def _check_dataset(location: Location, dataset_id: Any, path: str) -> None:
                 f"{location} keeps the data of {path} in other files, which are not read: copy them into the file"
             )
     dtype = dataset_id.dtype
-    is_known = dtype.kind in "biufc" or h5py.check_string_dtype(dtype) is not None
-    if dataset_id.shape is None or not (is_known or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)):
+    is_supported = dtype.kind in "biufc" or h5py.check_string_dtype(dtype) is not None
+    if dataset_id.shape is None or not (is_supported or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)):
         raise DataError(f"{location} holds neither numbers nor text at {path} (its type is {dtype})")
 
 
@@ -182,7 +190,7 @@ def _open_source(location: Location) -> Iterator[Any]:
     if location.is_local:
         yield location.path
         return
-    # h5py reads metadata in small parts, each of which would be a request to the store
+    # h5py reads metadata in small parts; without a buffer each of them would be a request to the store
     stream = location.open()
-    with stream, io.BufferedReader(stream, _READ_AHEAD) as source:
+    with stream, io.BufferedReader(stream, _READ_AHEAD_BYTES) as source:
         yield source

@@ -1,7 +1,7 @@
-"""`Layout`: decoding the rows of a file into episodes, and the errors for rows that cannot be decoded.
+"""`Layout`, which decodes the rows of a file into episodes, and the errors for rows that cannot be decoded.
 
-Layouts know nothing of files, commits or manifests. `layouts` finds a layout by its name or by a file's schema, and
-the encoder that writes it (a `RowEncoder` of `data_file`).
+Layouts know nothing of files, commits or manifests. The module `layouts` finds a layout by its name or by a file's
+schema, and makes the encoder that writes it (a `RowEncoder` of the module `data_file`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LEAVE_OUT_ADVICE: Final = "fix it, or leave out the column with `columns`"
 
 
 class CellError(Exception):
-    """A cell does not hold what it should.
+    """A cell that cannot be decoded.
 
     Attributes:
-        row: number of the row in the decoded table.
+        row: index of the cell's row in the decoded table.
     """
 
     def __init__(self, row: int, message: str) -> None:
@@ -37,11 +37,11 @@ class CellError(Exception):
         self.row = row
 
     def with_row(self, row: int) -> CellError:
-        """Return the same error with another row number."""
+        """Return the same error for another row."""
         return CellError(row, str(self))
 
     def to_row_error(self, path: str, row: int) -> RowError:
-        """Return the error for the user, which names the file and the row in it."""
+        """Return the error for the user, which names the file and `row`, the index of the row in it."""
         return RowError(damage_message(path, f"row {row}: {self}"), row)
 
 
@@ -55,10 +55,12 @@ def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:
     """Check that a column has no nulls.
 
     Args:
+        column: the column.
+        name: its name, for the message.
         expected: end of the message, such as ": expected a number".
 
     Raises:
-        CellError: names the first row with a null.
+        CellError: a cell is null; its `row` is the first such row.
     """
     if column.null_count and (row := first_true(column.is_null().to_numpy())) is not None:
         raise CellError(row, f"{name!r} is null{expected}")
@@ -68,7 +70,7 @@ def require_numbers_or_text(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Return the array; fixed-width text becomes an object array of `str`.
 
     Raises:
-        CellError: the array holds other objects; `row` is 0.
+        CellError: the array holds other objects; its `row` is 0.
     """
     if array.dtype.kind not in "biufc" and not all(isinstance(value, str) for value in array.flat):
         raise CellError(0, f"{name!r} holds values that are neither numbers nor text")
@@ -79,8 +81,8 @@ class RowError(DataError):
     """An invalid row of a file.
 
     Attributes:
-        row: number in the file; None if the file has no rows.
-        kind: "goes-on" if an episode has steps after its end.
+        row: index in the file; None if the file has no rows.
+        kind: "goes-on" if an episode has steps after its end, else "unreadable".
     """
 
     def __init__(self, message: str, row: int | None = None, kind: RowErrorKind = "unreadable") -> None:
@@ -92,9 +94,10 @@ class Contents(NamedTuple):
     """Contents of a file, found by decoding no more than the layout requires.
 
     Attributes:
+        spec: leaves, spaces and environment of the file.
         lengths: for each row group, `[rows]` steps of each stored episode or fragment.
-        continued: for each row group, `[rows]` whether the row continues the one before.
-        episode_parts: the stored episodes, in order, of files that Hindcast did not write; else empty.
+        continued: for each row group, `[rows]` whether a row continues the episode of the row before.
+        episode_parts: the stored episodes, in order, if Hindcast did not write the file; else empty.
     """
 
     spec: DataSpec
@@ -114,7 +117,7 @@ def binary_buffers(array: pa.Array) -> tuple[I64, NDArray[np.uint8]]:
 
 
 class Layout(Protocol):
-    """One way to store episodes in Parquet files that are opened directly: one row per episode or fragment."""
+    """A way to store episodes in Parquet files that are opened directly, with one row per episode or fragment."""
 
     def read_contents(self, file: pq.ParquetFile) -> Contents:
         """Read the lengths of a file's episodes, and its spec.
@@ -125,7 +128,7 @@ class Layout(Protocol):
         """
         ...
 
-    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
+    def required_columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
         """Return the Parquet columns of a file that decoding these leaves requires.
 
         Raises:
@@ -137,7 +140,9 @@ class Layout(Protocol):
         """Decode rows into stored episodes and fragments, one for each row.
 
         Args:
-            table: complete row groups, with the file's `columns`.
+            table: complete row groups, with the `required_columns`.
+            spec: spec of the file.
+            leaves: names of the leaves to decode.
 
         Raises:
             CellError: a row does not fit the spec.

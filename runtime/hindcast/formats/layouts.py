@@ -28,9 +28,9 @@ LAYOUTS: Final[dict[str, Layout]] = {
     ARROW_EPISODES: ArrowEpisodes(),
     MESSAGEPACK_EPISODES: MessagePackEpisodes(),
 }
-"""Layouts that are opened directly."""
+"""Name -> layout, for layouts that are opened directly."""
 EXPORTED_LAYOUTS: Final = (COLUMNS_LAYOUT, JSON_LAYOUT, CSV_LAYOUT, SAMPLE_BATCH_LAYOUT)
-"""Layouts that are written for other tools; for training they are prepared, like other tables."""
+"""Names of the layouts for other tools. Files in them are prepared before training, like other tables."""
 _ENCODERS: Final[dict[str, Callable[[DataSpec], RowEncoder]]] = {
     ARROW_EPISODES: ArrowEncoder,
     MESSAGEPACK_EPISODES: MessagePackEncoder,
@@ -47,7 +47,7 @@ WRITTEN_FORMATS: Final = {
     "CSV": CSV_LAYOUT,
     "SampleBatch": SAMPLE_BATCH_LAYOUT,
 }
-"""Name -> layout: the formats of a recording's output, and Episodes under the name of their other encoding."""
+"""Format of a recording's output -> layout. "MessagePack" is the format Episodes with its other encoding."""
 DEFAULT_LAYOUT: Final = ARROW_EPISODES
 
 
@@ -56,7 +56,8 @@ def make_encoder(layout: str, spec: DataSpec, packed_columns: Sequence[str] = ()
 
     Args:
         layout: one of `LAYOUTS` or `EXPORTED_LAYOUTS`.
-        packed_columns: columns to pack; only SampleBatch can pack them.
+        spec: spec of the data.
+        packed_columns: columns to compress; ignored unless the layout is SampleBatch.
 
     Raises:
         DataError: the layout cannot hold such data.
@@ -70,8 +71,8 @@ def detect_layout(schema: pa.Schema) -> str:
     """Return the name of the layout of a file with this schema.
 
     Raises:
-        UnknownLayoutError: the file does not hold episodes that can be opened directly.
-        DataError: Hindcast's metadata cannot be read.
+        UnknownLayoutError: the file has none of the layouts that are opened directly.
+        DataError: Hindcast's metadata cannot be read, or name an unknown layout.
     """
     description = read_description(schema)
     if description is not None:

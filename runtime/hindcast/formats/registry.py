@@ -18,7 +18,7 @@ from hindcast.formats.tables.parquet import Parquet
 from hindcast.storage.location import Entry, Location
 
 # Order matters: a format that looks into a file comes before one that accepts its suffix (SampleBatch before JSON).
-_ALL: Final[tuple[Format, ...]] = (
+_DETECTED_FORMATS: Final[tuple[Format, ...]] = (
     Minari(),
     D4RL(),
     Parquet(),
@@ -30,35 +30,37 @@ _ALL: Final[tuple[Format, ...]] = (
     Images(),
     Binary(),
 )
-FORMATS: Final[dict[str, Format]] = {file_format.name: file_format for file_format in (*_ALL, RayData())}
-"""Name -> format. A format's file needs only its line above and `make crds`: resources, CLI, builder and the reference
-page are derived from it."""
+FORMATS: Final[dict[str, Format]] = {
+    file_format.name: file_format for file_format in (*_DETECTED_FORMATS, RayData())
+}
+"""Name -> format. To add a format, add it to the list above and run `make crds`: resources, CLI, builder and the
+reference page are derived from this registry."""
 
 
 def detect_format(location: Location) -> Format | None:
     """Return the first format that recognises a file; None if no format does.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
-    return next((candidate for candidate in _ALL if candidate.recognises(location)), None)
+    return next((candidate for candidate in _DETECTED_FORMATS if candidate.recognises(location)), None)
 
 
 def find_locations(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
-    """Return the locations that are read of a folder's recursive listing, sorted by path.
+    """Return the locations to read from a folder's recursive listing, sorted by path.
 
-    Hidden files are left out. Files that are data only together (Minari's, a folder of images) are one
-    location. With "Auto" the format of each location is detected later, and it may have none.
+    Hidden files are left out. Files that are read together (the files of a Minari dataset, the images of a folder) are
+    one location. With "Auto", the format of each location is detected later; some locations may then have no format.
 
     Args:
         entries: result of `Location.list(recursive=True)`.
-        format: as `InputSource.format` names it.
+        format: name of the format, as in `InputSource.format`.
 
     Raises:
         StorageError: a file cannot be read.
     """
     grouping_format = FORMATS.get(format, FORMATS[Minari.name])  # with "Auto" only Minari's files are grouped
-    groups = grouping_format.groups(entries)
+    groups = grouping_format.group_files(entries)
     grouped_files = {file for group in groups for file in group.files}
     files = [
         entry.location

@@ -1,4 +1,4 @@
-"""`Rows`: timesteps as a foreign file holds them, in stored order. Shape suffix: R = rows."""
+"""`Rows`: the timesteps of a file that is not opened directly, in stored order. Shape suffix: R = rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import SCALAR_COLUMNS, Columns
 
 Timesteps = NDArray[Any]
-"""int64 counts timesteps from 0; datetime64 only orders them."""
+"""int64 timesteps, counted from 0, or datetime64 times, which only order the rows."""
 ACTOR_COLUMNS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
-"""Columns that name who acted; they become part of an episode's details."""
+"""Columns with the agent and the module that acted; they become part of an episode's details."""
 _ROW_ARRAYS: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t")
 
 
@@ -24,14 +24,15 @@ class Rows:
     """Timesteps of one file, one array per leaf, in stored order.
 
     Attributes:
-        columns: leaf name -> `[R, *shape]`: the leaves of `obs`, `actions`, `rewards`, every other column as an
-            output of the model, and, where the data have them, `new_obs` (the same leaves as `obs`), `infos`
-            (JSON text), `agent_id` and `module_id`. Text and JSON leaves are object arrays of `str`.
+        columns: leaf name -> `[R, *shape]`: the leaves of `obs`, `actions` and `rewards`; if the data have them, also
+            `new_obs` (with the same leaves as `obs`), `infos` (JSON text), `agent_id` and `module_id`; and all other
+            columns, as outputs of the model. Text and JSON leaves are object arrays of `str`.
         terminated: `[R]` whether the environment ended the episode with this step.
         truncated: `[R]` whether the episode was cut off after this step.
-        next_missing: `[R]` whether the data have next observations but not in this row, where zeros replace it.
-        path: the file, as a user writes it.
-        row: `[R]` number of each row in its file, counted from 0.
+        next_missing: `[R]` whether a row has no next observation although the data have next observations; `new_obs`
+            is zero there.
+        path: the file, as the user wrote it.
+        row: `[R]` index of each row in the file.
         eps_id: `[R]` episode ids, object array of `str`; None if the data have no ids.
         t: `[R]` timestep in the episode; None if the data have no timesteps.
     """
@@ -49,7 +50,7 @@ class Rows:
         return len(self.row)
 
     def take(self, index: I64 | Bool) -> Rows:
-        """Return the rows at an index or under a mask."""
+        """Return the rows that an index array or a mask selects."""
         per_row = {name: getattr(self, name) for name in _ROW_ARRAYS}
         row_arrays: dict[str, Any] = {
             name: None if array is None else array[index] for name, array in per_row.items()

@@ -16,13 +16,13 @@ from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
 
 Json = dict[str, Any]
-Kind = Literal["array", "text", "json"]
-_STORABLE = "biufc"
+LeafKind = Literal["array", "text", "json"]
+_STORABLE_KINDS = "biufc"
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """The values of one leaf at each timestep (at each observation for `obs` and `infos`).
+    """The type of a leaf's values: one value for each timestep (for each observation in `obs` and `infos`).
 
     Attributes:
         dtype: element type, little-endian; None for text and JSON.
@@ -30,18 +30,18 @@ class Leaf:
         kind: "array" (fixed shape), "text" (one string) or "json" (one JSON document as a string).
 
     Raises:
-        DataError: the dtype has no fixed binary form (objects, strings, records).
+        DataError: the dtype is not boolean, integer, float or complex.
     """
 
     dtype: np.dtype | None
     shape: tuple[int, ...] = ()
-    kind: Kind = "array"
+    kind: LeafKind = "array"
 
     def __post_init__(self) -> None:
         if self.kind != "array":
             return
         dtype = np.dtype(self.dtype)
-        if dtype.kind not in _STORABLE:
+        if dtype.kind not in _STORABLE_KINDS:
             raise DataError(f"the dtype {dtype} cannot be stored: allowed are booleans, integers and floats")
         object.__setattr__(self, "dtype", dtype.newbyteorder("<"))
 
@@ -52,13 +52,13 @@ class Leaf:
         return (column.dtype.newbyteorder("<"), column.shape[1:]) == (self.dtype, self.shape)
 
     def is_same_up_to_dtype(self, other: Leaf) -> bool:
-        """Return whether the leaves are equal, or both hold numbers of the same shape."""
+        """Return whether the leaves are equal, or both hold integers or floats of the same shape."""
         are_numbers = all(leaf.dtype is not None and leaf.dtype.kind in "iuf" for leaf in (self, other))
         return self == other or (are_numbers and self.shape == other.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element; 0 for text and JSON, whose size varies."""
+        """Size of one element in bytes; 0 for text and JSON, whose size varies."""
         if self.dtype is None:
             return 0
         return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
@@ -67,14 +67,14 @@ class Leaf:
         return self.kind if self.dtype is None else f"{self.dtype.name} {list(self.shape)}"
 
     def to_json(self) -> Json:
-        """`{"dtype": "float32", "shape": [17]}` or `{"kind": "text"}`."""
+        """Return the leaf as JSON: `{"dtype": "float32", "shape": [17]}` or `{"kind": "text"}`."""
         if self.dtype is None:
             return {"kind": self.kind}
         return {"dtype": self.dtype.name, "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, data: Json) -> Leaf:
-        """The inverse of `to_json`."""
+        """Make a leaf from JSON: the inverse of `to_json`."""
         kind = data.get("kind", "array")
         if kind != "array":
             return cls(None, (), kind)
@@ -87,11 +87,11 @@ class DataSpec:
 
     Attributes:
         leaves: leaf name -> dtype and shape.
-        observation_space: of the environment; None if unknown.
-        action_space: of the environment; None if unknown.
-        environment: Gymnasium id; None if unknown.
-        normalized_actions: whether Box actions are in the module's units, [-1, 1] before clipping, and not in those of
-            the environment.
+        observation_space: observation space of the environment; None if unknown.
+        action_space: action space of the environment; None if unknown.
+        environment: Gymnasium id of the environment; None if unknown.
+        normalized_actions: whether Box actions are normalised ([-1, 1] before clipping) instead of in the units of the
+            environment.
     """
 
     leaves: dict[str, Leaf] = field(default_factory=dict)
@@ -102,11 +102,11 @@ class DataSpec:
 
     @property
     def required_leaves(self) -> set[str]:
-        """Leaves that every file of the dataset has; JSON columns are written only if they are not empty."""
+        """Leaves that every file of the dataset has; JSON leaves are written only if they are not empty."""
         return {name for name, leaf in self.leaves.items() if leaf.kind != "json"}
 
     def to_json(self) -> Json:
-        """Return the form that is stored in manifests and Parquet metadata."""
+        """Return the spec as JSON, as manifests and Parquet metadata store it."""
         return {
             "leaves": {name: leaf.to_json() for name, leaf in self.leaves.items()},
             "observationSpace": _space_to_json(self.observation_space),
@@ -117,7 +117,7 @@ class DataSpec:
 
     @classmethod
     def from_json(cls, data: Json) -> DataSpec:
-        """The inverse of `to_json`.
+        """Make a spec from JSON: the inverse of `to_json`.
 
         Raises:
             DataError: a field is missing or invalid.
@@ -143,27 +143,27 @@ class DataSpec:
         action_space: gym.Space | None = None,
         environment: str | None = None,
     ) -> DataSpec:
-        """Return the spec of a block."""
+        """Return the spec of a block's columns, with these spaces and environment."""
         leaves = {name: infer_leaf(name, column) for name, column in block.columns.items()}
         return cls(leaves, observation_space, action_space, environment)
 
     @classmethod
     def merge_all(cls, specs: Iterable[tuple[object, DataSpec]]) -> DataSpec:
-        """Merge the specs of several files or datasets; without any the result is empty.
+        """Merge the specs of several files or datasets; without specs the result is an empty spec.
 
         Args:
-            specs: pairs of a name for messages and a spec.
+            specs: pairs of a name, for messages, and a spec.
 
         Raises:
-            DataError: two of them cannot be one dataset.
+            DataError: two of the files or datasets cannot be one dataset.
         """
         pairs = iter(specs)
-        first, common = next(pairs, (None, cls()))
+        first_source, common = next(pairs, (None, cls()))
         previous = common
         for source, spec in pairs:
             if spec is not previous:  # files of one recording share one object: skip the comparison
                 if difference := common.difference(spec):
-                    raise DataError(f"{first} and {source} cannot be one dataset: {difference}")
+                    raise DataError(f"{first_source} and {source} cannot be one dataset: {difference}")
                 common = common.merge(spec)
             previous = spec
         return common
@@ -172,7 +172,8 @@ class DataSpec:
         """Describe why two specs cannot be one dataset, as a clause; None if they can.
 
         Args:
-            can_widen: whether numbers may have several dtypes, as in data that are prepared.
+            other: the other spec.
+            can_widen: whether the dtypes of numbers may differ, as in data that are prepared.
         """
         if self is other:
             return None
@@ -191,12 +192,12 @@ class DataSpec:
         return None
 
     def array_bytes(self, steps: int, episodes: int) -> int:
-        """Return the bytes of the arrays of so many steps and episodes; text and JSON count as 0."""
+        """Return the size in bytes of the arrays of this many steps and episodes; text and JSON count as 0."""
         rows = {True: steps + episodes, False: steps}
         return sum(leaf.itemsize * rows[is_per_observation(name)] for name, leaf in self.leaves.items())
 
     def check_names(self, block: Block) -> None:
-        """Check that a block has no other columns than these.
+        """Check that a block has only columns of this spec.
 
         Raises:
             DataError: the block has other columns.
@@ -206,10 +207,11 @@ class DataSpec:
             raise DataError(f"the columns {unknown} are not in the dataset, which has {sorted(self.leaves)}")
 
     def require_column(self, block: Block, name: str) -> NDArray[Any]:
-        """Return a leaf's rows in a block.
+        """Return a leaf's column in a block, after checking it.
 
         Raises:
             DataError: the block does not have the leaf, or has it with another dtype or shape.
+            ValueError: the column does not have as many rows as the block has steps or observations.
         """
         leaf, column = self.leaves[name], block.columns.get(name)
         if column is None:
@@ -223,7 +225,7 @@ class DataSpec:
 
     @property
     def has_float_actions(self) -> bool:
-        """Whether an action leaf holds floats, which can be normalised."""
+        """Whether an action leaf holds floats, which may be normalised."""
         dtypes = [self.leaves[name].dtype for name in leaves_of(Columns.ACTIONS, self.leaves)]
         return any(dtype is not None and dtype.kind == "f" for dtype in dtypes)
 
@@ -246,7 +248,7 @@ def infer_leaf(name: str, column: NDArray[Any]) -> Leaf:
 
 
 def describe_array(array: NDArray[Any]) -> str:
-    """Describe an array's values at each timestep for messages: `float32 [17]`, or `text`."""
+    """Describe the values of a column for messages, without its time dimension: `float32 [17]`, or `text`."""
     return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar, TypeVarTuple
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.errors import OutputConflict, UserError, WorkerLost, catch_user_error, unwrap
-from hindcast.formats.dataset_folder.commits import COMMITS, Commit
+from hindcast.formats.dataset_folder.commits import COMMITS_FOLDER, Commit
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.record.environments import make_environment
@@ -246,7 +246,7 @@ def wait_for_runners(folder: Location) -> None:
 def _open_commits_folder(folder: Location) -> int | None:
     if not folder.is_local or folder.guard is not None:
         return None
-    commits = folder.child(COMMITS)
+    commits = folder.child(COMMITS_FOLDER)
     commits.mkdirs()
     return os.open(commits.path, os.O_RDONLY)
 

@@ -17,14 +17,15 @@ _MAX_MEMORY_BYTES: Final = 8 << 20
 
 
 class AtomicFile:
-    """A file being written. It exists under its name only after `commit`.
+    """A file that exists under its name only after `commit`.
 
     A local file is written under a temporary name, fsynced and renamed. For a store the content is buffered, in memory
     and then in a temporary file, and `commit` uploads all of it: an aborted file is never sent.
 
-    As a context manager it commits at the end, and aborts on an exception.
+    The context manager commits at the end of the block, and aborts if there is an exception.
 
     Attributes:
+        location: location of the file.
         size: bytes written so far.
     """
 
@@ -42,10 +43,10 @@ class AtomicFile:
         return self._hash.hexdigest()
 
     def write(self, data: Any) -> int:
-        """Append bytes (any buffer).
+        """Append bytes, from any object with the buffer protocol; return their number.
 
         Raises:
-            StorageError: with path and reason.
+            StorageError: the bytes cannot be written.
         """
         view = memoryview(data).cast("B")
         with storage_errors("write", self.location):
@@ -58,7 +59,8 @@ class AtomicFile:
         """Make the file durable and visible under its name.
 
         Raises:
-            StorageError: with path and reason; the file does not exist then.
+            StorageError: the file cannot be written; it does not exist then.
+            Exception: the location's guard has found that the lease was lost.
         """
         # The lease may have been lost since the file was opened.
         self.location.check_guard()
@@ -68,12 +70,12 @@ class AtomicFile:
                 return
             os.fsync(self._stream.fileno())
             self._stream.close()
-            final = self._temporary.replace(self.location.path)
-            sync_folder(final.parent)
+            path = self._temporary.replace(self.location.path)
+            sync_folder(path.parent)
 
     def abort(self) -> None:
         """Discard the file and everything written to it."""
-        with suppress(Exception):  # a full disk fails here once more
+        with suppress(Exception):  # on a full disk, closing fails as well
             self._stream.close()
         if self._temporary is not None:
             with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Protocols that every kind of storage implements, so that no caller asks which kind it is."""
+"""Protocols of storage, which let callers use all kinds of storage in the same way."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pyarrow.fs as pafs
 
 
 class Backend(Protocol):
-    """One file system or bucket. Paths are below its root; each raises what its client raises.
+    """A file system or a bucket. Paths are relative to its root. Methods raise the exceptions of its client.
 
     Attributes:
         root: prefix of its URIs; two backends with the same root are the same storage.
-        is_foreign: whether the client comes from the user: it raises its own exceptions, and may be unable to create a
-            file conditionally.
+        is_foreign: whether its client is a file system of pyarrow or fsspec, which raises exceptions of any type, and
+            may be unable to create a file only if it does not exist.
     """
 
     @property
@@ -24,7 +24,7 @@ class Backend(Protocol):
     def is_foreign(self) -> bool: ...
 
     def info(self, path: str) -> pafs.FileInfo:
-        """Return type and size; the type is `NotFound` if nothing exists at the path."""
+        """Return the type and size of a file or folder; the type is `NotFound` if nothing exists at the path."""
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         """List files and folders in a folder, in any order; empty if the folder does not exist."""
@@ -38,7 +38,8 @@ class Backend(Protocol):
     def create(self, path: str, data: bytes) -> bool:
         """Create a file unless it exists; return True if this call created it.
 
-        No other caller may pass the same `data`: a lost answer is told from another writer's file by its content.
+        No other caller may pass the same `data`. If the store's answer is lost, the request is repeated; the content
+        tells whether this call or another one created the file.
         """
 
     def delete(self, path: str) -> None:
@@ -52,14 +53,14 @@ class Backend(Protocol):
 
 
 class Store(Backend, Protocol):
-    """Storage that takes complete files; local files are written through `AtomicFile`."""
+    """Storage to which complete files are uploaded. (Local files are written by `AtomicFile`.)"""
 
     def put(self, path: str, content: IO[bytes]) -> None:
-        """Create or replace a file, all or nothing."""
+        """Create or replace a file; if this fails, the file does not change."""
 
 
 class LocationLike(Protocol):
-    """The part of `Location` that writing a file and describing an error need."""
+    """The attributes of `Location` that are required to write a file and to describe an error."""
 
     @property
     def backend(self) -> Backend: ...
@@ -81,7 +82,7 @@ class LocationLike(Protocol):
 
 
 def folders_between(base: str, path: str) -> list[str]:
-    """List the folders between `base` and `path`: object stores do not list folders."""
+    """List the folders between `base` and `path`, because object stores list only objects."""
     parts = path[len(base) :].strip("/").split("/")
     return ["/".join(filter(None, (base, *parts[:depth]))) for depth in range(1, len(parts))]
 

@@ -1,4 +1,4 @@
-"""Errors of storage as one sentence with the path and the reason."""
+"""Converting exceptions of storage to errors of one sentence, with the path and the reason."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SLOW: Final = "the store is too slow: try again later"
 _BUSY: Final = "the store is busy or failing: try again later"
 _BROKEN_CONNECTION: Final = "the connection broke: try again later"
 _TRANSIENT_REASONS: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN_CONNECTION)
-"""Reasons that may disappear by themselves."""
+"""Reasons that may disappear without any change by the user."""
 _ACCESS_DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
-_OF_STORES: Final = tuple(
+_STORE_ERROR_PATTERNS: Final = tuple(
     (re.compile(pattern), reason)
     for pattern, reason in (
         (
@@ -98,13 +98,23 @@ _OF_STORES: Final = tuple(
 
 @contextmanager
 def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
-    """Turn exceptions of storage into a `StorageError`, or a `DataError` if a file to read does not exist."""
+    """Convert exceptions of storage in a `with` block to `StorageError`.
+
+    Args:
+        action: verb for the message, such as "read".
+        location: location that is used.
+
+    Raises:
+        DataError: the action is "read", and the file does not exist.
+        StorageUnavailable: the reason may disappear by itself.
+        StorageError: all other reasons.
+    """
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError as error:
-        if _known_reason(error) == _NO_BUCKET:
+        if _find_known_reason(error) == _NO_BUCKET:
             raise StorageError(f"cannot {action} {location.uri}: {_NO_BUCKET}") from error
         if action == "read":
             raise DataError(f"cannot read {location.uri}: it does not exist") from error
@@ -114,29 +124,29 @@ def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
         if not (is_storage_error or location.backend.is_foreign):
             raise
         reason = reason_of(error)
-        kind = StorageUnavailable if reason in _TRANSIENT_REASONS else StorageError
-        raise kind(f"cannot {action} {location.uri}: {reason}") from error
+        error_class = StorageUnavailable if reason in _TRANSIENT_REASONS else StorageError
+        raise error_class(f"cannot {action} {location.uri}: {reason}") from error
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe why storage failed."""
-    # An OSError with a file name comes from a local file; without one, a store's client may have raised it, and the
-    # text says more than the number.
+    """Describe the reason for an exception of storage, with a remedy if one is known."""
+    # An OSError with a file name comes from a local file. Without a file name, a store's client may have raised it;
+    # its text then says more than its number.
     if isinstance(error, OSError) and error.errno in _REASONS and error.filename is not None:
         return _REASONS[error.errno]
-    if (known_reason := _known_reason(error)) is not None:
+    if (known_reason := _find_known_reason(error)) is not None:
         return known_reason
     if isinstance(error, OSError) and error.errno in _REASONS:
         return _REASONS[error.errno]
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
-def _known_reason(error: BaseException) -> str | None:
-    """Look up the reason for an exception of a store's client; None if it is unknown."""
+def _find_known_reason(error: BaseException) -> str | None:
+    """Find the reason for an exception of a store's client by its text; None if no pattern matches."""
     # obstore's messages repeat its retry settings, whose words (`retry_timeout`) would match the patterns.
     text = f"{type(error).__name__}: {_RETRY_SETTINGS.sub('', str(error))}"
-    for pattern, reason in _OF_STORES:
+    for pattern, reason in _STORE_ERROR_PATTERNS:
         if match := pattern.search(text):
             return reason.format(**match.groupdict())
     if isinstance(error, ConnectionError | TimeoutError):

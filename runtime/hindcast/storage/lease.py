@@ -1,8 +1,8 @@
-"""Leases: one process at a time may write to a folder, on every kind of storage.
+"""Leases, by which only one process at a time writes to a folder, on every kind of storage.
 
-A lease is a folder of numbered marks. A mark is created only if its number does not exist yet, and the highest number
-holds the lease. If several processes acquire it at the same moment, exactly one wins. A process that lost it finds a
-higher number than its own at the next check, and every change is preceded by a check.
+A lease is a folder of numbered files, the marks. A mark is created only if its number does not exist yet, and the
+process with the highest number holds the lease. If several processes try to acquire the lease at the same moment,
+exactly one succeeds. Before every change the holder checks that no mark has a higher number than its own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hindcast.storage.failures import storage_errors
 from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 LOCK: Final = "lock"
+"""Name of the lock in a folder: a file on a local disk, a folder of marks in a store."""
 _RENEWAL_INTERVAL_SECONDS: Final = 20.0
 _LEASE_SECONDS: Final = 180.0
 _MAX_TRIES: Final = 10
@@ -38,14 +39,14 @@ Mark = dict[str, Any]
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease on a folder, valid until another mark has a higher number; it can be pickled.
+    """The lease on a folder, which is valid until a mark with a higher number exists; it can be pickled.
 
     Attributes:
         folder: the folder of marks.
         number: number of this lease's mark.
         token: unique token in the mark.
-        lost_error: makes the error to raise when the lease is lost, from the folder and the new holder's mark (None if
-            it is gone).
+        lost_error: makes the error that `check` raises if the lease is lost. Its arguments are the folder and the new
+            holder's mark (None if the mark does not exist).
     """
 
     folder: Location
@@ -66,11 +67,11 @@ class Lease:
         Args:
             folder: the folder of marks.
             mark: content of the mark, with a unique `token`.
-            check_holder: called with the folder and the current holder's mark; raises if that lease is still valid.
+            check_holder: called with the folder and the current holder's mark; raises if the holder's lease is valid.
             lost_error: see the class.
 
         Raises:
-            OutputConflict: other processes acquired the lease in every attempt.
+            OutputConflict: in each attempt another process acquired the lease.
         """
         for _ in range(_MAX_TRIES):
             number, holder = newest_mark(folder)
@@ -83,10 +84,10 @@ class Lease:
     def check(self) -> None:
         """Check that this lease is still the newest.
 
-        It takes one small request, or two on storage where marks may overwrite each other.
+        This takes one small request, or two on storage where marks may overwrite each other.
 
         Raises:
-            OutputConflict: another process has acquired the lease.
+            Exception: another process has acquired the lease; `lost_error` makes the exception.
         """
         number = max(_mark_numbers(self.folder), default=0)
         if number == self.number and not self.folder.backend.is_foreign:
@@ -96,7 +97,7 @@ class Lease:
             raise self.lost_error(self.folder, mark)
 
     def write(self, mark: Mark) -> None:
-        """Replace the content of the mark."""
+        """Replace the content of this lease's mark."""
         _mark_location(self.folder, self.number).write_bytes(orjson.dumps(mark))
 
     def remove_older(self) -> None:
@@ -106,57 +107,66 @@ class Lease:
                 _mark_location(self.folder, number).delete()
 
     def release(self) -> None:
-        """Release the lease."""
+        """Release the lease by deleting its mark.
+
+        Raises:
+            Exception: the lease is lost; see `check`.
+        """
         self.check()
         _mark_location(self.folder, self.number).delete()
 
 
 def newest_mark(folder: Location) -> tuple[int, Mark | None]:
-    """Return the highest number in a folder of marks and the content of that mark; 0 and None if it is empty."""
+    """Return number and content of the mark with the highest number; 0 and None if the folder has no marks."""
     number = max(_mark_numbers(folder), default=0)
     return number, _read_mark(folder, number) if number else None
 
 
 @contextlib.contextmanager
-def sole_writer(state: Location) -> Iterator[Guard | None]:
-    """Keep other processes out of a folder while the block runs.
+def sole_writer(state_folder: Location) -> Iterator[Guard | None]:
+    """Keep other processes from writing to a folder during a `with` block.
 
-    A local folder is locked by the kernel, which releases the lock however the process ends; temporary files of killed
-    processes are removed. In a store the lock is a lease that is renewed in the background and lapses if the process
-    is killed.
+    A local folder is locked by the kernel, which releases the lock even if the process is killed; temporary files of
+    killed processes are removed. In a store the lock is a lease, which a thread renews; if the process is killed, the
+    lease lapses.
+
+    Args:
+        state_folder: the folder of Hindcast's own files, for which the lock is created.
 
     Yields:
         A guard to call before every change in a store; None for a local folder.
 
     Raises:
-        OutputConflict: another process is writing there.
+        OutputConflict: another process is writing to the folder.
     """
-    if not state.is_local:
-        with _lease_in_store(state) as guard:
+    if not state_folder.is_local:
+        with _lease_in_store(state_folder) as guard:
             yield guard
         return
-    state.mkdirs()
-    path = Path(state.path) / LOCK
-    with storage_errors("write", state):
-        descriptor = _lock(path)
+    state_folder.mkdirs()
+    path = Path(state_folder.path) / LOCK
+    with storage_errors("write", state_folder):
+        descriptor = _lock_file(path)
     if descriptor is None:
-        raise OutputConflict(f"another process is writing to {state}: wait for it, or stop it.")
+        raise OutputConflict(f"another process is writing to {state_folder}: wait for it, or stop it.")
     try:
-        remove_temporary_files(state)
+        remove_temporary_files(state_folder)
         yield None
     finally:
-        with contextlib.suppress(OSError):  # a file system that has become read-only
+        with contextlib.suppress(OSError):  # the file system may have become read-only
             path.unlink()
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _lease_in_store(state: Location) -> Iterator[Guard]:
+def _lease_in_store(state_folder: Location) -> Iterator[Guard]:
     token = uuid.uuid4().hex
     _held_tokens.add(token)
     stop_event = threading.Event()
     try:
-        lease = Lease.acquire(state.child(LOCK), _mark(token), _refuse_while_alive, _lost_error)
+        lease = Lease.acquire(
+            state_folder.child(LOCK), _make_mark(token), _refuse_while_alive, _make_lost_error
+        )
         lease.remove_older()
         renewal_thread = threading.Thread(
             target=_renew, args=(lease, stop_event), name="hindcast-lease", daemon=True
@@ -165,14 +175,14 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
         has_failed = False
         try:
             yield lease.check
-        except StorageError:  # releasing would wait for the failing store once more: let the lease lapse
+        except StorageError:  # releasing the lease would wait for the failing store again, so let it lapse
             has_failed = True
             raise
         finally:
             stop_event.set()
             if not has_failed:
                 renewal_thread.join()  # a renewal in progress would write the deleted mark again
-                with contextlib.suppress(UserError):  # the lease lapses by itself
+                with contextlib.suppress(UserError):  # if this fails, the lease lapses
                     lease.release()
     finally:
         stop_event.set()
@@ -184,16 +194,16 @@ def _renew(lease: Lease, stop_event: threading.Event) -> None:
     while not stop_event.wait(_RENEWAL_INTERVAL_SECONDS):
         try:
             lease.check()
-            lease.write(_mark(lease.token))
+            lease.write(_make_mark(lease.token))
         except OutputConflict:
             return
-        except UserError:  # the store may answer the next time
+        except UserError:  # the next renewal may succeed
             continue
 
 
-def _mark(token: str) -> Mark:
-    """Make the content of a mark: token, machine, process and the time of the renewal."""
-    return {"token": token, "machine": _machine(), "process": os.getpid(), "renewed": time.time()}
+def _make_mark(token: str) -> Mark:
+    """Make the content of a mark: token, machine, process and time of the last renewal."""
+    return {"token": token, "machine": _machine_id(), "process": os.getpid(), "renewed": time.time()}
 
 
 def _refuse_while_alive(folder: Location, holder: Mark) -> None:
@@ -207,16 +217,19 @@ def _refuse_while_alive(folder: Location, holder: Mark) -> None:
     )
 
 
-def _lost_error(folder: Location, _: Mark | None) -> OutputConflict:
+def _make_lost_error(folder: Location, _: Mark | None) -> OutputConflict:
     return OutputConflict(
         f"another process has begun to write to {folder.parent()}, so this process has stopped writing."
     )
 
 
 def _is_alive(holder: Mark) -> bool:
-    """Return True if the holder may still run: known on this machine, elsewhere assumed until its lease lapses."""
+    """Return whether the holder may still be running.
+
+    On this machine the process is looked up; on other machines it counts as running until its lease lapses.
+    """
     has_lapsed = time.time() - holder["renewed"] >= _LEASE_SECONDS
-    if holder["machine"] != _machine():
+    if holder["machine"] != _machine_id():
         return not has_lapsed
     if holder["process"] == os.getpid():
         return holder["token"] in _held_tokens
@@ -226,7 +239,7 @@ def _is_alive(holder: Mark) -> bool:
         return False
     except PermissionError:
         return True
-    # Another process may have got the number of one that was killed.
+    # The number may belong to a new process, after the holder was killed.
     return not has_lapsed
 
 
@@ -241,7 +254,7 @@ def _mark_numbers(folder: Location) -> list[int]:
 
 
 def _read_mark(folder: Location, number: int) -> Mark | None:
-    """Read a mark; None if it is gone or not a mark."""
+    """Read the content of a mark; None if the mark does not exist or is invalid."""
     with contextlib.suppress(DataError, ValueError):
         mark = orjson.loads(_mark_location(folder, number).read_bytes())
         return mark if isinstance(mark, dict) else None
@@ -249,8 +262,8 @@ def _read_mark(folder: Location, number: int) -> Mark | None:
 
 
 @cache
-def _machine() -> str:
-    """Identify the process namespace: containers of one machine do not share process numbers."""
+def _machine_id() -> str:
+    """Return the host name, boot and process namespace: containers on one machine do not share process numbers."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -258,7 +271,7 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-def _lock(path: Path) -> int | None:
+def _lock_file(path: Path) -> int | None:
     """Lock the file and return its descriptor; None if another process holds the lock."""
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
@@ -269,4 +282,6 @@ def _lock(path: Path) -> int | None:
             return None
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
-        os.close(descriptor)  # the previous holder deleted the file between our open and our lock
+        os.close(
+            descriptor
+        )  # the previous holder deleted the file after it was opened here and before it was locked

@@ -1,4 +1,4 @@
-"""Files of this machine. Links are followed, and every real file and folder is listed once."""
+"""Files of this machine. Listings follow links and contain each file and folder once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 TEMPORARY_NAME: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
-"""Names that `temporary_path` makes."""
+"""Pattern of the names that `temporary_path` makes."""
 _ARROW_FILES: Final = pafs.LocalFileSystem()
 
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The machine's own file system; see `storage.backend.Backend`."""
+    """The file system of this machine; see `storage.backend.Backend`."""
 
     is_foreign = False
     root = "file://"
@@ -30,7 +30,7 @@ class LocalFiles:
         return _ARROW_FILES.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """List a folder, following links; recursively, each file and folder once, including broken links."""
+        """List a folder, following links; a recursive listing has each file and folder once, with broken links."""
         return list(_walk(path) if recursive else _children(path))
 
     def open(self, path: str) -> pa.NativeFile:
@@ -46,7 +46,7 @@ class LocalFiles:
             with temporary.open("xb", buffering=0) as stream:
                 stream.write(data)
                 os.fsync(stream.fileno())
-            # Unlike a rename, a hard link fails if the target exists: of several writers one succeeds.
+            # Unlike a rename, a hard link fails if the target exists, so only one of several writers succeeds.
             target.hardlink_to(temporary)
         except FileExistsError:
             return False
@@ -66,7 +66,7 @@ class LocalFiles:
 
 
 def temporary_path(path: Path) -> Path:
-    """Make a unique hidden name in the same folder, creating the folder."""
+    """Return a unique temporary path in the same folder, and create the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Hidden, so that readers of Parquet folders ignore it.
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -87,19 +87,20 @@ def link_target(path: str) -> str | None:
 
 
 def _children(folder: str) -> Iterator[pafs.FileInfo]:
-    """List the direct content of a folder, following links; nothing if it does not exist."""
+    """List the files and folders directly in a folder, following links; nothing if the folder does not exist."""
     for entry in _entries(folder):
-        with suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
+        with suppress(FileNotFoundError):  # the entry was deleted meanwhile, or is a broken link
             yield _file_info(entry.path, entry.stat(), entry.is_file())
 
 
 def _walk(folder: str) -> Iterator[pafs.FileInfo]:
-    """List the content of a folder at any depth; nothing if it does not exist."""
+    """List the files and folders at any depth of a folder; nothing if the folder does not exist."""
     visited: set[str] = set()
     links: list[str] = []
     if Path(folder).is_dir():
         yield from _walk_without_links(folder, os.path.realpath(folder), visited, links)
-    # Links come last, so that files reached without them keep their own paths. The list grows during the loop.
+    # Links come last, so that a file which can be reached without links has its real path. The list grows during the
+    # loop.
     for path in links:
         real_path = os.path.realpath(path)
         if not os.path.lexists(real_path):
@@ -137,5 +138,5 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _file_info(path: str, status: os.stat_result, is_file: bool) -> pafs.FileInfo:
-    kind, size = (pafs.FileType.File, status.st_size) if is_file else (pafs.FileType.Directory, None)
-    return pafs.FileInfo(path, kind, size=size, mtime_ns=status.st_mtime_ns)
+    file_type, size = (pafs.FileType.File, status.st_size) if is_file else (pafs.FileType.Directory, None)
+    return pafs.FileInfo(path, file_type, size=size, mtime_ns=status.st_mtime_ns)

@@ -25,7 +25,7 @@ from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
 from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, link_target
-from hindcast.storage.object_stores import bucket_of, wrap_store
+from hindcast.storage.object_stores import open_bucket, wrap_store
 from hindcast.storage.user_files import UserFiles, filesystem_of
 
 _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -37,17 +37,25 @@ _HDFS_REMEDY: Final = (
 )
 
 Guard = Callable[[], None]
-"""Called before every change of stored data; it raises if the caller has lost its lease."""
+"""A function that is called before every change of stored data; it raises if the caller has lost its lease."""
 
 
 class Entry(NamedTuple):
-    """A file or folder listed by `Location.list`."""
+    """A file or folder in a listing of a folder.
+
+    Attributes:
+        location: location of the file or folder.
+        relative_path: path relative to the listed folder.
+        size: size in bytes; 0 for folders.
+        is_file: whether it is a file, not a folder.
+        modified_ns: time of the last change, in nanoseconds since 1970; None if unknown.
+    """
 
     location: Location
     relative_path: str
     size: int
     is_file: bool
-    modified_ns: int | None = None  # nanoseconds; None if the store does not say
+    modified_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class Location:
     Attributes:
         backend: the storage.
         path: path within the backend.
-        uri: the location as the user wrote it, with children appended; shown in messages.
+        uri: the location as the user wrote it, or with names of children appended; shown in messages.
         guard: called before anything at or below the location is written or deleted; None if there is no lease.
     """
 
@@ -71,7 +79,7 @@ class Location:
 
     @property
     def is_local(self) -> bool:
-        """True for a path of this machine, where fsync and rename exist."""
+        """Whether the location is on a file system of this machine, which supports fsync and rename."""
         return isinstance(self.backend, LocalFiles)
 
     @property
@@ -81,24 +89,24 @@ class Location:
 
     def child(self, *names: str) -> Location:
         """Return a location below this one; a name may contain slashes."""
-        below = "/".join(names)
-        return replace(self, path=_join(self.path, below), uri=_join(self.uri, below))
+        child_path = "/".join(names)
+        return replace(self, path=_join(self.path, child_path), uri=_join(self.uri, child_path))
 
     def parent(self) -> Location:
         """Return the folder that contains this location."""
         return replace(self, path=posixpath.dirname(self.path.rstrip("/")), uri=_uri_parent(self.uri))
 
     def with_guard(self, guard: Guard | None) -> Location:
-        """Return the same location, whose changes are guarded by `guard`."""
+        """Return the same location with another guard."""
         return replace(self, guard=guard)
 
     def check_guard(self) -> None:
-        """Call the guard, if any."""
+        """Call the guard, if there is one; it raises if the lease is lost."""
         if self.guard is not None:
             self.guard()
 
     def info(self) -> pafs.FileInfo:
-        """Return type and size; the type is `NotFound` if nothing exists at the location."""
+        """Return the type and size; the type is `NotFound` if nothing exists at the location."""
         with storage_errors("access", self):
             return self.backend.info(self.path)
 
@@ -114,8 +122,8 @@ class Location:
         """Return the content of the file.
 
         Raises:
-            DataError: it does not exist.
-            StorageError: it cannot be read.
+            DataError: the file does not exist.
+            StorageError: the file cannot be read.
         """
         with storage_errors("read", self):
             return self.backend.read(self.path)
@@ -124,26 +132,26 @@ class Location:
         """Open the file for reading, at any offset.
 
         Raises:
-            DataError: it does not exist.
-            StorageError: it cannot be read.
+            DataError: the file does not exist.
+            StorageError: the file cannot be opened.
         """
         with storage_errors("read", self):
             return self.backend.open(self.path)
 
     @contextmanager
     def open_stream(self) -> Iterator[pa.NativeFile]:
-        """Open the file for a `with` block, in which errors of storage and Arrow become one-sentence errors."""
+        """Open the file for reading in a `with` block; exceptions in the block are converted by `storage_errors`."""
         with storage_errors("read", self), self.backend.open(self.path) as file:
             yield file
 
     def write_bytes(self, data: bytes) -> None:
-        """Write the file, all or nothing, creating its parent folders.
+        """Write the file and create its parent folders; if this fails, an existing file does not change.
 
         A local file is written under a temporary name, fsynced and renamed. An object store shows an object only when
         it is complete.
 
         Raises:
-            StorageError: read-only, full, denied, …, with path and reason.
+            StorageError: the file cannot be written.
         """
         with AtomicFile(self) as file:
             file.write(data)
@@ -151,10 +159,10 @@ class Location:
     def append_bytes(self, data: bytes) -> None:
         """Append `data` to a local file, creating it if it does not exist.
 
-        A process killed meanwhile leaves a part of `data` in the file.
+        If the process is killed meanwhile, the file may contain only a part of `data`.
 
         Raises:
-            StorageError: read-only, full, denied, …, with path and reason.
+            StorageError: the file cannot be written.
         """
         self.check_guard()
         with storage_errors("write", self), Path(self.path).open("ab", buffering=0) as file:
@@ -164,12 +172,12 @@ class Location:
     def create_exclusive(self, data: bytes) -> bool:
         """Create the file unless it exists; return True if this call created it.
 
-        Locally and in obstore's stores, exactly one of any number of simultaneous callers gets True. A pyarrow file
-        system, or an fsspec one that cannot create conditionally, is checked and then written: two callers may get
-        True, and the later content stays.
+        Locally and in buckets, exactly one of several simultaneous callers gets True. File systems of pyarrow, and most
+        of fsspec, cannot create a file only if it does not exist: two callers may then get True, and the later content
+        stays.
 
         Args:
-            data: content that no other caller writes, since a request is repeated if its answer is lost.
+            data: content that no other caller passes; see `Backend.create`.
         """
         self.check_guard()
         with storage_errors("write", self):
@@ -182,27 +190,27 @@ class Location:
         """
         with storage_errors("list", self):
             infos = self.backend.list(self.path, recursive)
-        prefix = len(self.path.strip("/"))
+        prefix_length = len(self.path.strip("/"))
         entries = []
         for info in infos:
-            relative = info.path.strip("/")[prefix:].strip("/")
-            if relative:
+            relative_path = info.path.strip("/")[prefix_length:].strip("/")
+            if relative_path:
                 size, is_file = info.size or 0, info.type == pafs.FileType.File
-                entries.append(Entry(self.child(relative), relative, size, is_file, info.mtime_ns))
+                entries.append(Entry(self.child(relative_path), relative_path, size, is_file, info.mtime_ns))
         return sorted(entries, key=lambda entry: entry.relative_path)
 
     def files(self, recursive: bool = False) -> Iterator[Entry]:
-        """List only the files."""
+        """List the files, as `list` does, without folders."""
         return (entry for entry in self.list(recursive) if entry.is_file)
 
     def delete(self) -> None:
         """Delete the file, or the folder with its content, if it exists."""
         self.check_guard()
         with storage_errors("delete", self), suppress(FileNotFoundError):
-            kind = self.backend.info(self.path).type
-            if kind == pafs.FileType.Directory:
+            file_type = self.backend.info(self.path).type
+            if file_type == pafs.FileType.Directory:
                 self.backend.delete_folder(self.path)
-            elif kind == pafs.FileType.File:
+            elif file_type == pafs.FileType.File:
                 self.backend.delete(self.path)
 
     def mkdirs(self) -> None:
@@ -215,14 +223,14 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
     """Return the location of a path, with the storage that it belongs to.
 
     Args:
-        path: a plain path (relative to the current folder, `~` is the home folder), a URI, or, with `filesystem`, a
-            path inside that file system (a scheme is dropped).
+        path: a plain path (relative to the current folder; `~` is the home folder) or a URI. With `filesystem`, a path
+            in that file system (a scheme is ignored).
         filesystem: a `pyarrow.fs.FileSystem`, an fsspec file system, or an obstore store.
 
     Raises:
-        SpecError: not a path.
-        StorageError: an unknown scheme, a scheme followed by a single slash, a driver that is not installed or fails,
-            or credentials in the URI.
+        SpecError: `path` is not a path.
+        StorageError: the scheme is unknown, or is followed by a single slash; its driver is not installed or fails; or
+            the URI contains credentials.
     """
     if isinstance(path, Location):
         return path
@@ -230,33 +238,33 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
         raise SpecError(f"the path is {path!r}, expected text or a pathlib.Path: a file, a folder or a URI.")
     text = os.fspath(path)
     if filesystem is not None:
-        return _within_filesystem(filesystem, text)
+        return _resolve_in_filesystem(filesystem, text)
     if scheme := _SCHEME.match(text):
-        return _by_uri(scheme["scheme"], text)
+        return _resolve_uri(scheme["scheme"], text)
     if problem := one_slash_problem(text):
         raise StorageError(f"{text} {problem}")
-    return Location(LocalFiles(), _absolute(text), text)
+    return Location(LocalFiles(), _make_absolute(text), text)
 
 
-def _by_uri(scheme: str, uri: str) -> Location:
-    rest = uri.partition("://")[2]
+def _resolve_uri(scheme: str, uri: str) -> Location:
+    path_without_scheme = uri.partition("://")[2]
     if (filesystem := filesystem_of(scheme)) is not None:
-        return replace(_within_filesystem(filesystem, rest), uri=uri)
+        return replace(_resolve_in_filesystem(filesystem, path_without_scheme), uri=uri)
     if _CREDENTIALS.match(uri):
         raise StorageError(
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} contains credentials: leave them out and "
             "set environment variables"
         )
-    if bucket := bucket_of(scheme, rest):
+    if bucket := open_bucket(scheme, path_without_scheme):
         return Location(*bucket, uri)
-    return _by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _by_fsspec(scheme, uri)
+    return _resolve_by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _resolve_by_fsspec(scheme, uri)
 
 
-def _absolute(path: str) -> str:
+def _make_absolute(path: str) -> str:
     return os.path.normpath(Path(path).expanduser().absolute())
 
 
-def _by_pyarrow(uri: str) -> Location:
+def _resolve_by_pyarrow(uri: str) -> Location:
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except Exception as error:
@@ -267,7 +275,7 @@ def _by_pyarrow(uri: str) -> Location:
     return Location(UserFiles(filesystem, uri.partition("://")[0] + "://"), path, uri)
 
 
-def _by_fsspec(scheme: str, uri: str) -> Location:
+def _resolve_by_fsspec(scheme: str, uri: str) -> Location:
     try:
         filesystem, path = fsspec.url_to_fs(uri)
     except ValueError as error:
@@ -277,7 +285,7 @@ def _by_fsspec(scheme: str, uri: str) -> Location:
         ) from error
     except ImportError as error:
         raise StorageError(f"the driver for {scheme}:// is not installed: {error}") from error
-    except Exception as error:  # a driver may already connect here, and raises its own exceptions
+    except Exception as error:  # drivers may already connect here, and raise exceptions of any type
         raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}") from error
     return Location(_wrap_fsspec(filesystem), path, uri)
 
@@ -288,7 +296,7 @@ def _wrap_fsspec(filesystem: fsspec.AbstractFileSystem) -> UserFiles:
     return UserFiles(pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), f"{root}://")
 
 
-def _within_filesystem(filesystem: Any, path: str) -> Location:
+def _resolve_in_filesystem(filesystem: Any, path: str) -> Location:
     if isinstance(filesystem, fsspec.AbstractFileSystem):
         inner_path = filesystem._strip_protocol(path)
         is_local = isinstance(filesystem, FsspecLocal)
@@ -299,10 +307,10 @@ def _within_filesystem(filesystem: Any, path: str) -> Location:
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
             f"filesystem is a {type(filesystem).__name__}: "
-            "give a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
+            "pass a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
         )
     if isinstance(filesystem, pafs.LocalFileSystem):
-        return Location(LocalFiles(), _absolute(inner_path), path)
+        return Location(LocalFiles(), _make_absolute(inner_path), path)
     if isinstance(filesystem, pafs.SubTreeFileSystem) and isinstance(
         filesystem.base_fs, pafs.LocalFileSystem
     ):
@@ -311,11 +319,11 @@ def _within_filesystem(filesystem: Any, path: str) -> Location:
     return Location(UserFiles(filesystem, root), inner_path, path)
 
 
-def _join(base: str, below: str) -> str:
-    below = below.strip("/")
-    if not below:
+def _join(base: str, child_path: str) -> str:
+    child_path = child_path.strip("/")
+    if not child_path:
         return base
-    return f"{base.rstrip('/')}/{below}" if base else below
+    return f"{base.rstrip('/')}/{child_path}" if base else child_path
 
 
 def _uri_parent(uri: str) -> str:
@@ -327,16 +335,16 @@ def _uri_parent(uri: str) -> str:
 
 
 def broken_links(entries: Iterable[Entry]) -> Iterator[Location]:
-    """Select the broken links from a recursive listing."""
+    """Yield the broken links in a recursive listing."""
     for entry in entries:
         if entry.location.is_local and not entry.is_file and link_target(entry.location.path) is not None:
             yield entry.location
 
 
 def remove_temporary_files(folder: Location) -> None:
-    """Delete temporary files of killed writers, at any depth of a folder.
+    """Delete the temporary files that killed writers left in a folder, at any depth.
 
-    No process may be writing to the folder.
+    Call it only while no process writes to the folder.
     """
     for entry in folder.files(recursive=True):
         if TEMPORARY_NAME.match(entry.location.name):

@@ -1,4 +1,4 @@
-"""Files in a bucket, through obstore, which retries transient failures and can create objects exclusively."""
+"""Files in a bucket, through obstore, which retries requests and can create an object only if it does not exist."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ObjectFiles:
     """The objects of a bucket as files and folders; see `storage.backend.Store`.
 
     Attributes:
-        store: any obstore store.
+        store: an obstore store.
         root: prefix of its URIs, without a final slash: `s3://bucket`.
-        reopen: opens the bucket in another process, from that process's environment; by default `store` is pickled,
-            with its credentials.
+        reopen: opens the bucket in another process, with the credentials of that process's environment; by default
+            `store` is pickled, with its own credentials.
     """
 
     store: Any = field(hash=False)
@@ -50,18 +50,18 @@ class ObjectFiles:
                 meta = obstore.head(self.store, path)
         if meta is not None and meta["size"]:
             return _file_info(meta)
-        # An empty object above others stands for a folder, so it does not count as a file.
+        # Web consoles create an empty object to represent a folder; it does not count as a file.
         if self._has_objects_below(path) or not path:
             return pafs.FileInfo(path, pafs.FileType.Directory)
         return pafs.FileInfo(path, pafs.FileType.NotFound) if meta is None else _file_info(meta)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         if recursive:
-            objects: Sequence[Any] = self._below(path)
+            objects: Sequence[Any] = self._objects_below(path)
             folders = {parent for meta in objects for parent in folders_between(path, meta["path"])}
         else:
-            level = self._list_with_retry(lambda: obstore.list_with_delimiter(self.store, path or None))
-            objects, folders = level["objects"], set(level["common_prefixes"])
+            listing = self._list_with_retry(lambda: obstore.list_with_delimiter(self.store, path or None))
+            objects, folders = listing["objects"], set(listing["common_prefixes"])
         markers = {path, *folders}  # web consoles create empty objects to represent folders
         files = [_file_info(meta) for meta in objects if meta["size"] or meta["path"] not in markers]
         return [pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders] + files
@@ -80,7 +80,7 @@ class ObjectFiles:
         try:
             obstore.put(self.store, path, data, mode="create")
         except AlreadyExistsError:
-            # If an answer was lost, obstore repeated the request and meta this call's own object.
+            # If an answer is lost, obstore repeats the request, and then finds the object of the first request.
             return self.read(path) == data
         return True
 
@@ -89,12 +89,12 @@ class ObjectFiles:
             obstore.delete(self.store, path)
 
     def delete_folder(self, path: str) -> None:
-        if below := [meta["path"] for meta in self._below(path)]:
+        if below := [meta["path"] for meta in self._objects_below(path)]:
             with suppress(FileNotFoundError):
                 obstore.delete(self.store, below)
 
     def make_folder(self, path: str) -> None:
-        """Do nothing: a folder exists while there are objects below it."""
+        """Do nothing: a folder exists as soon as there are objects below it."""
 
     def _has_objects_below(self, path: str) -> bool:
         return (
@@ -102,14 +102,14 @@ class ObjectFiles:
             is not None
         )
 
-    def _below(self, path: str) -> Sequence[Any]:
+    def _objects_below(self, path: str) -> Sequence[Any]:
         return self._list_with_retry(
             lambda: [meta for chunk in obstore.list(self.store, path or None) for meta in chunk]
         )
 
     def _list_with_retry(self, listing: Callable[[], Result]) -> Result:
-        """Request a listing, again if its answer breaks off."""
-        # The one failure that obstore does not retry.
+        """Request a listing; repeat the request if the connection breaks during the answer."""
+        # This is the only failure that obstore does not retry.
         deadline, pause = time.monotonic() + retry_timeout_seconds(), INITIAL_BACKOFF_SECONDS
         while True:
             try:
@@ -122,7 +122,7 @@ class ObjectFiles:
 
 
 class _ObjectReader(io.RawIOBase):
-    """An object opened for reading: each read is one request, which obstore retries."""
+    """An object that is open for reading; each read is one request, which obstore retries."""
 
     def __init__(self, store: Any, path: str, size: int) -> None:
         self._store, self._path, self._size = store, path, size
@@ -145,7 +145,7 @@ class _ObjectReader(io.RawIOBase):
         return self._offset
 
     def read(self, nbytes: int | None = None) -> Any:
-        """Read at most `nbytes`; the rest of the object by default."""
+        """Read at most `nbytes`; by default, up to the end of the object."""
         remaining = max(0, self._size - self._offset)
         length = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
         if not length:

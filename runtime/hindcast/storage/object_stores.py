@@ -1,6 +1,6 @@
-"""Buckets by URI; credentials, endpoints and regions come from the clouds' own environment variables.
+"""Opening buckets by URI, with credentials, endpoints and regions from the clouds' own environment variables.
 
-Everything after the bucket's name is taken literally: names of objects may contain `?`, `#`, `%` and spaces.
+The URI is not decoded after the bucket's name: names of objects may contain `?`, `#`, `%` and spaces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # obstore is slow to import, and local runs do not need it
 _MAX_READ_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0
 _MAX_BACKOFF_SECONDS: Final = 5.0
-_MAX_RETRIES: Final = 1000  # high enough that the timeout always ends the retries first
+_MAX_RETRIES: Final = 1000  # so high that the retries always end by the timeout
 _ANONYMOUS: Final = "anonymous@"
 _AZURE_HOST: Final = re.compile(r"^([^@/]+)@([^./]+)(\.[^/]+)?$")  # container, account, suffix
 _CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
@@ -37,32 +37,39 @@ _AWS_IDENTITIES: Final = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 
-_VARIABLES: Final = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+_VARIABLE_PREFIXES: Final = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 
 Opener = Callable[..., tuple[Any, str]]
 
 
-def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
-    """Open the bucket that a URI names, and return it with the path in it; None if the scheme is not a cloud's.
+def open_bucket(scheme: str, bucket_and_path: str) -> tuple[ObjectFiles, str] | None:
+    """Open the bucket of a URI.
+
+    Args:
+        scheme: scheme of the URI.
+        bucket_and_path: the URI after `://`.
+
+    Returns:
+        The bucket, and the path in it; None if the scheme is not that of a cloud.
 
     Raises:
-        StorageError: an invalid URI or environment.
+        StorageError: the URI or an environment variable is invalid.
     """
     if scheme in ("s3", "gs", "gcs"):
-        opener = _s3 if scheme == "s3" else _gcs
-        is_anonymous = rest.startswith(_ANONYMOUS)
-        name, _, path = rest.removeprefix(_ANONYMOUS).partition("/")
+        opener = _open_s3 if scheme == "s3" else _open_gcs
+        is_anonymous = bucket_and_path.startswith(_ANONYMOUS)
+        name, _, path = bucket_and_path.removeprefix(_ANONYMOUS).partition("/")
         return _open_bucket(opener, _require_name(scheme, name), is_anonymous), path.strip("/")
     if scheme in ("abfs", "abfss", "az"):
-        host, _, path = rest.partition("/")
+        host, _, path = bucket_and_path.partition("/")
         match = _AZURE_HOST.match(host)
         parts = (_require_name(scheme, host), None, None) if match is None else match.groups()
-        return _open_bucket(_azure, *parts), path.strip("/")
+        return _open_bucket(_open_azure, *parts), path.strip("/")
     return None
 
 
 def wrap_store(store: object) -> ObjectFiles | None:
-    """Wrap an obstore store of the user; None for anything else."""
+    """Wrap an obstore store of the user; None for other objects."""
     if not is_from_obstore(store):
         return None
     from hindcast.storage.object_files import ObjectFiles
@@ -80,44 +87,48 @@ def _require_name(scheme: str, name: str) -> str:
 
 def _open_bucket(opener: Opener, *arguments: Any) -> ObjectFiles:
     """Open a bucket with an opener, or return it from the cache."""
-    # The clouds' variables are part of the cache key: a bucket is opened again if one of them changes.
-    variables = [(name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)]
+    # The clouds' variables are part of the cache's key, so that a bucket is opened again if one of them changes.
+    variables = [(name, value) for name, value in os.environ.items() if name.startswith(_VARIABLE_PREFIXES)]
     return _open_cached(opener, arguments, retry_timeout_seconds(), tuple(sorted(variables)))
 
 
 @lru_cache(maxsize=64)
 def _open_cached(
-    opener: Opener, arguments: tuple[Any, ...], seconds: float, variables: tuple[tuple[str, str], ...]
+    opener: Opener, arguments: tuple[Any, ...], timeout_seconds: float, variables: tuple[tuple[str, str], ...]
 ) -> ObjectFiles:
     from hindcast.storage.object_files import ObjectFiles
 
-    store, root = opener(*arguments, seconds, dict(variables))
+    store, root = opener(*arguments, timeout_seconds, dict(variables))
     return ObjectFiles(store, root, partial(_open_bucket, opener, *arguments))
 
 
-def _s3(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str, str]) -> tuple[Any, str]:
+def _open_s3(
+    bucket: str, is_anonymous: bool, timeout_seconds: float, environment: dict[str, str]
+) -> tuple[Any, str]:
     """Open a bucket of S3 or a compatible store, such as MinIO, by the usual `AWS_*` variables."""
     from obstore.store import S3Store
 
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    config: Any = {} if is_anonymous else _aws_profile(environment)
+    config: Any = {} if is_anonymous else _read_aws_profile(environment)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or config.get("region")
     if endpoint:
         config["endpoint"] = endpoint if "://" in endpoint else f"https://{endpoint}"
         config["region"] = region or "us-east-1"
     if is_anonymous:
         config["skip_signature"] = True
-    requests = _request_options(seconds, config.get("endpoint"))
+    request_options = _request_options(timeout_seconds, config.get("endpoint"))
     if certificates := environment.get("AWS_CA_BUNDLE"):
-        requests["client_options"]["root_certificate"] = _read_certificates(certificates)
-    return S3Store(bucket, config=config, **requests), f"s3://{bucket}"
+        request_options["client_options"]["root_certificate"] = _read_certificates(certificates)
+    return S3Store(bucket, config=config, **request_options), f"s3://{bucket}"
 
 
-def _gcs(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str, str]) -> tuple[Any, str]:
+def _open_gcs(
+    bucket: str, is_anonymous: bool, timeout_seconds: float, environment: dict[str, str]
+) -> tuple[Any, str]:
     """Open a bucket of Google Cloud Storage.
 
-    Credentials are those of `GOOGLE_APPLICATION_CREDENTIALS` or the machine's account; `STORAGE_EMULATOR_HOST` names an
-    emulator.
+    Credentials come from `GOOGLE_APPLICATION_CREDENTIALS` or the machine's account. If `STORAGE_EMULATOR_HOST` is set,
+    it is the endpoint.
     """
     from obstore.store import GCSStore
 
@@ -129,70 +140,75 @@ def _gcs(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str,
         config["service_account_key"] = orjson.dumps({**account, "private_key_id": ""}).decode()
     elif credentials := environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
         config["application_credentials"] = credentials
-    return GCSStore(bucket, config=config, **_request_options(seconds, endpoint)), f"gs://{bucket}"
+    return GCSStore(bucket, config=config, **_request_options(timeout_seconds, endpoint)), f"gs://{bucket}"
 
 
-def _azure(
-    container: str, account: str | None, suffix: str | None, seconds: float, environment: dict[str, str]
+def _open_azure(
+    container: str,
+    account: str | None,
+    suffix: str | None,
+    timeout_seconds: float,
+    environment: dict[str, str],
 ) -> tuple[Any, str]:
-    """Open a container of Azure Blob Storage, by `AZURE_STORAGE_*` or the machine's identity.
+    """Open a container of Azure Blob Storage, with credentials from `AZURE_STORAGE_*` or the machine's identity.
 
     Args:
-        container: its name.
-        account: the account in the URI; by default the one in the environment.
-        suffix: the rest of the URI's host name.
-        seconds: for how long requests are retried.
-        environment: the environment variables.
+        container: name of the container.
+        account: name of the account in the URI; by default the account in the environment.
+        suffix: end of the host name in the URI, such as `.dfs.core.windows.net`.
+        timeout_seconds: time after which a request is no longer retried.
+        environment: environment variables of the clouds.
 
     Raises:
         StorageError: neither the URI nor the environment names an account.
     """
     from obstore.store import AzureStore
 
-    connection = _connection_parts(environment.get(_CONNECTION_STRING, ""))
+    connection_fields = _parse_connection_string(environment.get(_CONNECTION_STRING, ""))
     variable_account = environment.get("AZURE_STORAGE_ACCOUNT_NAME") or environment.get(
         "AZURE_STORAGE_ACCOUNT"
     )
-    own_account = connection.get("AccountName") or variable_account
-    name = account or own_account
-    if not name:
+    environment_account = connection_fields.get("AccountName") or variable_account
+    account_name = account or environment_account
+    if not account_name:
         raise StorageError(
             "no Azure account is named: write abfss://container@account.dfs.core.windows.net/path, or set "
             "AZURE_STORAGE_ACCOUNT_NAME"
         )
-    config: Any = {"account_name": name}
-    if own_account in (None, name):
+    config: Any = {"account_name": account_name}
+    if environment_account in (None, account_name):
         key = (
-            connection.get("AccountKey")
+            connection_fields.get("AccountKey")
             or environment.get("AZURE_STORAGE_ACCOUNT_KEY")
             or environment.get("AZURE_STORAGE_KEY")
         )
-        token = connection.get("SharedAccessSignature") or environment.get("AZURE_STORAGE_SAS_TOKEN")
+        token = connection_fields.get("SharedAccessSignature") or environment.get("AZURE_STORAGE_SAS_TOKEN")
         config |= {"account_key": key} if key else {"sas_token": token} if token else {}
         config["endpoint"] = _azure_endpoint(
-            connection.get("BlobEndpoint") or environment.get("AZURE_STORAGE_SERVICE_ENDPOINT"), name
+            connection_fields.get("BlobEndpoint") or environment.get("AZURE_STORAGE_SERVICE_ENDPOINT"),
+            account_name,
         )
-    ending = suffix and (suffix.partition(".dfs.")[2] or suffix.partition(".blob.")[2])
-    if ending and not config.get("endpoint"):
-        config["endpoint"] = f"https://{name}.blob.{ending}"
+    cloud_suffix = suffix and (suffix.partition(".dfs.")[2] or suffix.partition(".blob.")[2])
+    if cloud_suffix and not config.get("endpoint"):
+        config["endpoint"] = f"https://{account_name}.blob.{cloud_suffix}"
     config = {key: value for key, value in config.items() if value}
-    store = AzureStore(container, config=config, **_request_options(seconds, config.get("endpoint")))
-    return store, f"abfss://{container}@{name}"
+    store = AzureStore(container, config=config, **_request_options(timeout_seconds, config.get("endpoint")))
+    return store, f"abfss://{container}@{account_name}"
 
 
-def _request_options(seconds: float, endpoint: str | None) -> Any:
-    """Make the keyword arguments of obstore's stores for timeouts and retries."""
+def _request_options(timeout_seconds: float, endpoint: str | None) -> Any:
+    """Return the keyword arguments for obstore's stores that set timeouts and retries."""
     return {
         "client_options": {
-            "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, seconds)),
-            "read_timeout": timedelta(seconds=min(_MAX_READ_SECONDS, seconds)),
-            # A large object may take long; `read_timeout` limits the time between two of its bytes instead.
+            "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, timeout_seconds)),
+            "read_timeout": timedelta(seconds=min(_MAX_READ_SECONDS, timeout_seconds)),
+            # Long enough for large objects; `read_timeout` limits the time in which no byte arrives.
             "timeout": timedelta(hours=1),
             "allow_http": bool(endpoint and endpoint.startswith("http://")),
         },
         "retry_config": {
             "max_retries": _MAX_RETRIES,
-            "retry_timeout": timedelta(seconds=seconds),
+            "retry_timeout": timedelta(seconds=timeout_seconds),
             "backoff": {
                 "init_backoff": timedelta(seconds=INITIAL_BACKOFF_SECONDS),
                 "max_backoff": timedelta(seconds=_MAX_BACKOFF_SECONDS),
@@ -202,14 +218,14 @@ def _request_options(seconds: float, endpoint: str | None) -> Any:
     }
 
 
-def _aws_profile(environment: dict[str, str]) -> dict[str, Any]:
-    """Read the profile in `~/.aws`, unless the environment names an identity."""
+def _read_aws_profile(environment: dict[str, str]) -> dict[str, Any]:
+    """Read the user's profile in `~/.aws`; empty if the environment has credentials."""
     if any(environment.get(name) for name in _AWS_IDENTITIES):
         return {}
     # obstore does not read these files.
-    files = configparser.ConfigParser(interpolation=None)
+    parser = configparser.ConfigParser(interpolation=None)
     home = Path.home() / ".aws"
-    files.read(
+    parser.read(
         [
             environment.get("AWS_CONFIG_FILE", home / "config"),
             environment.get("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"),
@@ -221,9 +237,9 @@ def _aws_profile(environment: dict[str, str]) -> dict[str, Any]:
     credentials = {
         key: value
         for section in (f"profile {profile}", profile)
-        if files.has_section(section)
+        if parser.has_section(section)
         for name, key in keys.items()
-        if (value := files.get(section, name, fallback=None))
+        if (value := parser.get(section, name, fallback=None))
     }
     if environment.get("AWS_PROFILE") and "access_key_id" not in credentials:
         raise StorageError(
@@ -234,16 +250,16 @@ def _aws_profile(environment: dict[str, str]) -> dict[str, Any]:
 
 
 def _azure_endpoint(endpoint: str | None, account: str) -> str | None:
-    """Add the account to an endpoint: an emulator has it in the path, the cloud in the host name."""
+    """Add the account to an endpoint: to the path of an emulator, or to the host name of the cloud."""
     if not endpoint:
         return None
-    scheme, _, rest = endpoint.rpartition("://")
-    host = rest.strip("/").removesuffix(f"/{account}").removeprefix(f"{account}.")
+    scheme, _, host_and_path = endpoint.rpartition("://")
+    host = host_and_path.strip("/").removesuffix(f"/{account}").removeprefix(f"{account}.")
     is_emulator = host[0].isdigit() or ":" in host
     return f"{scheme or 'https'}://" + (f"{host}/{account}" if is_emulator else f"{account}.{host}")
 
 
-def _connection_parts(text: str) -> dict[str, str]:
+def _parse_connection_string(text: str) -> dict[str, str]:
     pairs = (part.partition("=") for part in text.split(";") if part)
     return {name.strip(): value for name, _, value in pairs}
 

@@ -14,7 +14,7 @@ _DEFAULT_SECONDS: Final = 60.0
 
 
 def retry_timeout_seconds() -> float:
-    """Return for how many seconds a request is retried: `HINDCAST_STORAGE_TIMEOUT`, by default 60.
+    """Return the number of seconds for which a request is retried: `HINDCAST_STORAGE_TIMEOUT`, by default 60.
 
     Raises:
         StorageError: the variable is not a positive number.
@@ -27,5 +27,5 @@ def retry_timeout_seconds() -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise StorageError(f"{TIMEOUT_VARIABLE} is {text!r}: give a positive number of seconds")
+        raise StorageError(f"{TIMEOUT_VARIABLE} is {text!r}: set it to a positive number of seconds")
     return seconds

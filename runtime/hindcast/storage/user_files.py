@@ -1,8 +1,7 @@
-"""Files through file system objects of pyarrow and fsspec: those passed by users, and schemes that only these know.
+"""Files in file systems of pyarrow and fsspec, for objects that users pass and for schemes that only these support.
 
-Their clients have their own credentials, timeouts and retries. None of pyarrow's and few of fsspec's can create a file
-only if it does not exist. Of two writers that start at the same moment, both may assume that they are alone until their
-next check.
+These file systems have their own credentials, timeouts and retries. None of pyarrow's and few of fsspec's can create a
+file only if it does not exist. So if two writers start at the same moment, both may write until their next check.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ _filesystems: Final[dict[str, object]] = {}
 
 
 def scheme_of(filesystem: object) -> str:
-    """Return the scheme for a file system object in this process, such as `S3FileSystem-1`; equal objects share it."""
+    """Return a scheme that stands for a file system object in this process, such as `S3FileSystem-1`.
+
+    Equal objects have the same scheme.
+    """
     for scheme, registered_filesystem in _filesystems.items():
         if type(registered_filesystem) is type(filesystem) and registered_filesystem == filesystem:
             return scheme
@@ -32,7 +34,7 @@ def scheme_of(filesystem: object) -> str:
 
 
 def filesystem_of(scheme: str) -> object | None:
-    """Return the file system object with this scheme, or None."""
+    """Return the file system object that `scheme_of` has given this scheme, or None."""
     return _filesystems.get(scheme)
 
 
@@ -55,10 +57,10 @@ class UserFiles:
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         # pyarrow's client for Google Cloud Storage lists a folder only if an object represents it.
-        lists_folders = self.filesystem.type_name != "gcs"
-        selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive or not lists_folders)
+        can_list_folders = self.filesystem.type_name != "gcs"
+        selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive or not can_list_folders)
         infos = list(self.filesystem.get_file_info(selector))
-        return infos if lists_folders else _with_folders(path.strip("/"), infos, recursive)
+        return infos if can_list_folders else _with_folders(path.strip("/"), infos, recursive)
 
     def open(self, path: str) -> pa.NativeFile:
         return self.filesystem.open_input_file(path)
@@ -74,7 +76,7 @@ class UserFiles:
             self.make_folder(path.rpartition("/")[0])
             stream = self._fsspec.open(path, "wb")
         shutil.copyfileobj(content, stream, _CHUNK_BYTES)
-        stream.close()  # not if copying failed: closing would complete a partial file
+        stream.close()  # only after copying succeeded: closing completes the file
 
     def create(self, path: str, data: bytes) -> bool:
         if self.info(path).type != pafs.FileType.NotFound:
@@ -105,7 +107,7 @@ class UserFiles:
 
 
 def _with_folders(base: str, infos: list[pafs.FileInfo], recursive: bool) -> list[pafs.FileInfo]:
-    """Add the folders implied by file names; return everything below `base`, or only its direct content."""
+    """Add the folders that the files' paths imply; return everything below `base`, or only what is directly in it."""
     info_by_path = {info.path.strip("/"): info for info in infos}
     folders = {
         parent for path in info_by_path for parent in folders_between(base, path)

@@ -101,7 +101,7 @@ def read_exported_file(location: Location, layout: str) -> Block:
         StorageError: the file cannot be read.
     """
     file_format, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
-    pieces = file_format.pieces(location, options)
+    pieces = file_format.list_pieces(location, options)
     steps = [
         Steps.from_rows(rows, number)
         for number, piece in enumerate(pieces)
@@ -275,6 +275,6 @@ def _infos(
     cells: NDArray[Any], steps: Steps, index: I64, episode_block: Block, rules: Rules
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
     try:
-        return infos.decode_cells(cells, episode_block)
+        return infos.decode_info_cells(cells, episode_block)
     except CellError as error:
         raise rules.row_error(steps, int(index[error.row]), str(error)) from error

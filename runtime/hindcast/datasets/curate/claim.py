@@ -10,7 +10,7 @@ import orjson
 
 from hindcast.datasets.target import Target
 from hindcast.errors import OutputConflict
-from hindcast.formats.dataset_folder.commits import COMMITS, clear_dataset
+from hindcast.formats.dataset_folder.commits import COMMITS_FOLDER, clear_dataset
 from hindcast.formats.dataset_folder.folder_owner import read_owner, write_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.lease import LOCK
@@ -69,7 +69,7 @@ def _output_spec(target: Target, digest: str) -> dict[str, Any]:
 
 
 def _holds_data(folder: Location) -> bool:
-    return folder.child(MANIFEST).exists() or any(folder.child(COMMITS).files())
+    return folder.child(MANIFEST).exists() or any(folder.child(COMMITS_FOLDER).files())
 
 
 def _describe_owner(owner: Mapping[str, Any] | None) -> str:

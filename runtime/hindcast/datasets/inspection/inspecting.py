@@ -130,7 +130,7 @@ def _describe_source(source: RecognisedFile) -> DescribedFile:
     """Describe a file by its spaces and the kinds of its columns."""
     file_format, location, options = source
     spec, steps = file_format.describe(location), 0
-    for piece in file_format.pieces(location, options):
+    for piece in file_format.list_pieces(location, options):
         for part in file_format.read(piece, options):
             spec = _add_leaves(spec, part, location)
             steps += part.num_steps if isinstance(part, Block) else len(part)

@@ -100,7 +100,7 @@ def _find_non_data(source_files: Sequence[RecognisedFile]) -> list[Location]:
 
     def has_data(file: RecognisedFile) -> bool:
         try:
-            file.format.notes(file.location, file.options)
+            file.format.list_notes(file.location, file.options)
         except DataError:
             return False
         return True

@@ -242,7 +242,9 @@ def _make_foreign_work(source_files: list[SourceFile], reading: Reading, error: 
         file = (named_unknown or unknown_files or [file.location for file in source_files])[0]
         raise error or DataError(f"{file} does not have the format {reading.format}: set `format` to another")
     recognised_files, non_data = split_non_data(recognised_files, named_locations)
-    pieces = map_in_threads(lambda file: file.format.pieces(file.location, file.options), recognised_files)
+    pieces = map_in_threads(
+        lambda file: file.format.list_pieces(file.location, file.options), recognised_files
+    )
     specs = map_in_threads(lambda file: file.format.describe(file.location), recognised_files)
     parts = [
         Part(str(piece.location), piece.nbytes, file.options, partial(file.format.read, piece, file.options))
@@ -250,7 +252,7 @@ def _make_foreign_work(source_files: list[SourceFile], reading: Reading, error: 
         for piece in file_pieces
     ]
     notes = dict.fromkeys(
-        note for file in recognised_files for note in file.format.notes(file.location, file.options)
+        note for file in recognised_files for note in file.format.list_notes(file.location, file.options)
     )
     spec = DataSpec.merge_all(
         (file.location, file_spec) for file, file_spec in zip(recognised_files, specs, strict=True)

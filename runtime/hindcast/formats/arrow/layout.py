@@ -1,10 +1,10 @@
 """Layout "Episodes / Arrow": one Parquet row per episode, one LargeBinary cell per episode and leaf.
 
 A cell of a fixed-shape leaf is the C-order little-endian bytes of `[T, *shape]` (`[T + 1, *shape]` for
-observations), so that the cells of a row group, end to end, are the block's column: decoding is `frombuffer`.
-A cell of a text or JSON leaf is `[n + 1]` int64 offsets and the UTF-8 bytes they point into; an empty cell
-means n empty strings. dtypes, shapes and spaces are in the schema's metadata. There is a column of details only
-if an episode has any.
+observations). The cells of a row group, end to end, are therefore the block's column, and decoding is one `frombuffer`.
+A cell of a text or JSON leaf is `[n + 1]` int64 offsets and the UTF-8 bytes that they point into; an empty cell
+means n empty strings. The schema's metadata hold dtypes, shapes and spaces. There is a column of details only
+if an episode has details.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hindcast.episodes.details import NO_DETAILS
 from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.layout import CellError, Contents, binary_buffers, first_true, refuse_null
-from hindcast.formats.parquet.description import description_metadata, read_description
+from hindcast.formats.parquet.description import make_description_metadata, read_description
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.fragments import find_continued
 from hindcast.formats.rows import ACTOR_COLUMNS
@@ -42,7 +42,7 @@ EPISODE_FIELDS = (
 )
 EPISODE_COLUMNS = tuple(field.name for field in EPISODE_FIELDS)
 DETAILS_FIELD = pa.field(DETAILS, pa.string())
-_READ_ALWAYS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated")
+_ALWAYS_READ_COLUMNS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated")
 
 
 class ArrowEpisodes:
@@ -51,19 +51,19 @@ class ArrowEpisodes:
     def read_contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.read_contents`; reads the metadata and two small columns."""
         description = read_description(file.schema_arrow)
-        assert description is not None  # the layout was detected by it
+        assert description is not None  # without it, the file would not have been detected as this layout
         missing = sorted({*description.spec.leaves, *EPISODE_COLUMNS} - set(file.schema_arrow.names))
         if missing:
             raise DataError(f"the columns {missing} are missing")
-        length, is_continued = _lengths(file)
+        length, is_continued = _read_lengths(file)
         ends = np.cumsum(
             [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], dtype=np.int64
         )
         return Contents(description.spec, np.split(length, ends)[:-1], np.split(is_continued, ends)[:-1])
 
-    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
-        """See `Layout.columns`. JSON columns and details may be missing."""
-        names, available = [*_READ_ALWAYS, *leaves], set(schema.names)
+    def required_columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
+        """See `Layout.required_columns`. JSON columns and details may be missing."""
+        names, available = [*_ALWAYS_READ_COLUMNS, *leaves], set(schema.names)
         optional = {name for name in leaves if spec.leaves[name].kind == "json"}
         missing = [name for name in names if name not in available and name not in optional]
         if missing:
@@ -75,7 +75,9 @@ class ArrowEpisodes:
 
         If a column has one chunk, the block's column is a view of it; otherwise it is copied once.
         """
-        episode_arrays: dict[str, Any] = {name: _numpy(table, name) for name in _READ_ALWAYS}
+        episode_arrays: dict[str, Any] = {
+            name: _column_to_numpy(table, name) for name in _ALWAYS_READ_COLUMNS
+        }
         length = episode_arrays["length"]
         if (row := first_true(length < 0)) is not None:
             raise CellError(row, f"length is {length[row]}: expected 0 or more")
@@ -86,7 +88,7 @@ class ArrowEpisodes:
                 columns[name] = np.full(int(counts.sum()), "", dtype=object)
             else:
                 columns[name] = _decode_leaf(table.column(name), name, leaf, counts)
-        return Block(columns, **episode_arrays, details=_details(table))
+        return Block(columns, **episode_arrays, details=_read_details(table))
 
 
 class ArrowEncoder(ParquetEncoder):
@@ -106,14 +108,14 @@ class ArrowEncoder(ParquetEncoder):
         leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
         self._spec = spec
         self._schema = pa.schema(
-            [*EPISODE_FIELDS, *leaves], metadata=description_metadata(ARROW_EPISODES, spec)
+            [*EPISODE_FIELDS, *leaves], metadata=make_description_metadata(ARROW_EPISODES, spec)
         )
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `RowEncoder.encode`. Fixed-shape columns are not copied; a JSON leaf that the block lacks is empty."""
+        """See `RowEncoder.encode`. Fixed-shape columns are not copied; cells of missing JSON leaves are empty."""
         self._spec.check_names(block)
         columns = dict.fromkeys(ACTOR_COLUMNS, pa.nulls(block.num_episodes, pa.string()))
-        columns |= {name: getattr(block, name) for name in _READ_ALWAYS}
+        columns |= {name: getattr(block, name) for name in _ALWAYS_READ_COLUMNS}
         columns |= {name: _encode_leaf(name, block, self._spec) for name in self._spec.leaves}
         table = pa.Table.from_pydict(columns, self._schema)
         if block.details is not None and block.details.any():
@@ -122,7 +124,7 @@ class ArrowEncoder(ParquetEncoder):
         return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.estimate_bytes(block))
 
     def estimate_bytes(self, block: Block) -> I64:
-        """See `ParquetEncoder.estimate_bytes`. Strings count 64 bytes each."""
+        """See `ParquetEncoder.estimate_bytes`. Assumes 64 bytes per string."""
         total = np.zeros(block.num_episodes, dtype=np.int64)
         for name, leaf in self._spec.leaves.items():
             if name in block.columns:
@@ -130,11 +132,12 @@ class ArrowEncoder(ParquetEncoder):
         return total
 
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
-        # cells differ from each other, so dictionaries and statistics of them are of no use
+        """See `ParquetEncoder.writer_options`."""
+        # cells differ, so that dictionaries and statistics would save nothing
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
 
 
-def _details(table: pa.Table) -> NDArray[np.object_] | None:
+def _read_details(table: pa.Table) -> NDArray[np.object_] | None:
     if DETAILS not in table.column_names:
         return None
     texts = [text or NO_DETAILS for text in table.column(DETAILS).to_pylist()]
@@ -144,28 +147,31 @@ def _details(table: pa.Table) -> NDArray[np.object_] | None:
 def _encode_leaf(name: str, block: Block, spec: DataSpec) -> pa.LargeBinaryArray:
     leaf, counts = spec.leaves[name], block.length + is_per_observation(name)
     if leaf.kind == "json" and (name not in block.columns or not block.columns[name].any()):
-        return _cells(np.zeros(len(counts) + 1, dtype=np.int64), b"")
+        return _make_cells(np.zeros(len(counts) + 1, dtype=np.int64), b"")
     column = spec.require_column(block, name)
     if leaf.dtype is None:
         return _encode_strings(column, counts)
     values = np.ascontiguousarray(column, dtype=leaf.dtype)
-    return _cells(_offsets(counts * leaf.itemsize), values)
+    return _make_cells(_offsets_from_sizes(counts * leaf.itemsize), values)
 
 
-def _cells(offsets: I64, values: Any) -> pa.LargeBinaryArray:
+def _make_cells(offsets: I64, values: Any) -> pa.LargeBinaryArray:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def _offsets(sizes: I64) -> I64:
+def _offsets_from_sizes(sizes: I64) -> I64:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64, copy=False)
 
 
 def _encode_strings(column: NDArray[Any], counts: I64) -> pa.LargeBinaryArray:
-    """Encode each episode's strings as offsets and UTF-8 bytes; converted once for all episodes, then sliced."""
+    """Encode each episode's strings as a cell of offsets and UTF-8 bytes.
+
+    All strings are converted at once, and the result is sliced by episode.
+    """
     offsets, values = binary_buffers(pa.array(column.tolist(), pa.large_string()))
     cells = []
-    for first, count in zip(_offsets(counts)[:-1], counts, strict=True):
+    for first, count in zip(_offsets_from_sizes(counts)[:-1], counts, strict=True):
         cell_offsets = offsets[first : first + count + 1]
         text = values[cell_offsets[0] : cell_offsets[-1]].tobytes()
         cells.append((cell_offsets - cell_offsets[0]).tobytes() + text if text else b"")
@@ -195,8 +201,8 @@ def _cell_bytes(cells: pa.ChunkedArray, name: str) -> tuple[I64, NDArray[np.uint
 
 
 def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I64) -> NDArray[Any]:
-    """Decode all episodes' strings through one Arrow array, with one offset table and one buffer."""
-    cell_starts = _offsets(sizes)
+    """Decode the strings of all episodes at once, by joining their offsets and bytes into one Arrow array."""
+    cell_starts = _offsets_from_sizes(sizes)
     offsets, texts, end = [np.zeros(1, dtype=np.int64)], [], 0
     for row, count in enumerate(counts):
         cell = values[cell_starts[row] : cell_starts[row + 1]]
@@ -213,35 +219,38 @@ def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I6
         offsets.append(cell_offsets[1:] + end)
         texts.append(text)
         end += len(text)
-    buffers = [pa.py_buffer(np.concatenate(part)) for part in (offsets, texts or [values])]
+    buffers = [pa.py_buffer(np.concatenate(arrays)) for arrays in (offsets, texts or [values])]
     strings = pa.LargeStringArray.from_buffers(int(counts.sum()), *buffers)
     return np.asarray(strings.to_numpy(zero_copy_only=False), dtype=object)
 
 
 def _split_cell(cell: NDArray[np.uint8], count: int) -> tuple[I64, NDArray[np.uint8]]:
-    """Split a cell of strings into offsets and text; a cell that is too short gets offsets that the caller rejects."""
+    """Split a cell of strings into offsets and text.
+
+    For a cell that is too short, the offsets are invalid, so that the caller rejects it.
+    """
     if not len(cell):
         return np.zeros(count + 1, dtype=np.int64), cell
-    table_bytes = 8 * (count + 1)
-    if len(cell) < table_bytes:
+    offset_bytes = 8 * (count + 1)
+    if len(cell) < offset_bytes:
         return np.array([-1]), cell
-    return cell[:table_bytes].view("<i8"), cell[table_bytes:]
+    return cell[:offset_bytes].view("<i8"), cell[offset_bytes:]
 
 
-def _numpy(table: pa.Table, name: str) -> NDArray[Any]:
+def _column_to_numpy(table: pa.Table, name: str) -> NDArray[Any]:
     refuse_null(table.column(name), name)
     return table.column(name).to_numpy()
 
 
-def _lengths(file: pq.ParquetFile) -> tuple[I64, Bool]:
-    """Return `[rows]` lengths, and whether each row continues the row before."""
+def _read_lengths(file: pq.ParquetFile) -> tuple[I64, Bool]:
+    """Read `[rows]` lengths, and `[rows]` whether a row continues the episode of the row before."""
     # read() returns columns in the file's order: select() restores this one
     table = file.read(columns=["length", "t_started"]).select(["length", "t_started"])
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count or not pa.types.is_integer(column.type) or (pc.min(column).as_py() or 0) < 0:
             raise CellError(0, f"{name!r} has a value that is not a count")
     length, t_started = (column.to_numpy() for column in table.columns)
-    if not t_started.any():  # no fragments: the ids need not be read
+    if not t_started.any():  # no row continues another one, so the ids need not be read
         return length, np.zeros(len(length), dtype=np.bool_)
     eps_id = file.read(columns=[Columns.EPS_ID]).column(0).to_numpy()
     return length, find_continued(eps_id, t_started, length)

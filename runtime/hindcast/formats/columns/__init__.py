@@ -1,1 +1,1 @@
-"""The layout "Columns", one row per timestep; and cells of tables as arrays."""
+"""The layout "Columns", with one row per timestep; and conversion between table cells and arrays."""

@@ -1,4 +1,4 @@
-"""Decoding Arrow columns of any form into NumPy arrays with a leading time dimension."""
+"""Decoding Arrow columns into NumPy arrays with a leading time dimension."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.layout import CellError, first_true, refuse_null, require_numbers_or_text
 from hindcast.formatting import plural
 
-_TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
-_PICKLED_OBJECT: Final = "ray.data.arrow_pickled_object"
-_NAME, _METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
+_TENSOR_EXTENSIONS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
+_PICKLED_OBJECT_EXTENSION: Final = "ray.data.arrow_pickled_object"
+_NAME_KEY, _METADATA_KEY = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
 Arrays = dict[str, NDArray[Any]]
+"""Leaf name -> `[rows, *shape]`."""
 
 
 def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
-    """Decode a column into leaves: one, or those of a struct's fields (`obs/camera`) and of composite cells.
+    """Decode a column into one leaf, or into several if its cells are structs (`obs/camera`) or hold nested values.
 
-    Supports numbers, booleans and text; lists and tensors of equal shapes; RLlib's compressed and pickled cells.
+    Supports numbers, booleans and text; lists and tensors that have one shape; RLlib's compressed and pickled cells.
 
     Args:
-        column: as read.
-        field: the schema's field; its metadata identify Ray's extension types.
+        column: the column as read.
+        field: the column's field in the schema; its metadata identify Ray's extension types.
         name: name of the leaf.
 
     Raises:
-        DataError: the column has another type.
-        CellError: nulls, lists that differ in length, or cells that cannot be read.
+        DataError: the type is not supported.
+        CellError: a cell is null or cannot be read, or lists differ in length.
     """
     refuse_null(column, name)
     extension, metadata = _extension_of(field)
     if extension is not None:
         storage = unwrap_extension(column)
-        if extension == _PICKLED_OBJECT:
+        if extension == _PICKLED_OBJECT_EXTENSION:
             return _stack_samples(unpickle_cells(storage.to_pylist()), name)
-        if extension not in _TENSORS:
+        if extension not in _TENSOR_EXTENSIONS:
             raise DataError(
                 f"{name!r} has the extension type {extension}: allowed are Ray's tensors of equal shapes"
             )
@@ -64,37 +65,41 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
     return {name: _to_numpy(column, name)}
 
 
-def is_text(kind: pa.DataType) -> bool:
+def is_text(arrow_type: pa.DataType) -> bool:
     """Return whether a type is one of Arrow's two text types."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def _is_list(arrow_type: pa.DataType) -> bool:
     """Return whether a type is one of Arrow's three list types."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(
+        pa.types.is_list(arrow_type)
+        or pa.types.is_large_list(arrow_type)
+        or pa.types.is_fixed_size_list(arrow_type)
+    )
 
 
 def _extension_of(field: pa.Field) -> tuple[str | None, bytes]:
     """Return the name and metadata of a field's extension type, even if the type is not registered in this process."""
     if isinstance(field.type, pa.BaseExtensionType):
-        order = list(getattr(field.type, "permutation", None) or ())
-        # permuted tensors are refused: they get no shape
-        shape = getattr(field.type, "shape", None) if order == sorted(order) else None
+        permutation = list(getattr(field.type, "permutation", None) or ())
+        # without a shape, permuted tensors are refused
+        shape = getattr(field.type, "shape", None) if permutation == sorted(permutation) else None
         return field.type.extension_name, json.dumps(shape).encode()
     metadata = field.metadata or {}
-    name = metadata.get(_NAME)
-    return (None if name is None else name.decode()), metadata.get(_METADATA, b"")
+    name = metadata.get(_NAME_KEY)
+    return (None if name is None else name.decode()), metadata.get(_METADATA_KEY, b"")
 
 
 def unwrap_extension(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the storage of an extension column; other columns unchanged."""
+    """Return the storage of an extension column, or the column itself if it has no extension type."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _parse_shape(metadata: bytes, name: str) -> tuple[int, ...]:
-    """Parse a tensor's shape: JSON, or a pickle, as some versions of Ray write it."""
+    """Parse the shape in a tensor's metadata: JSON, or in some versions of Ray a pickle."""
     shape: Any = None
     with suppress(RefusedValueError):
         try:
@@ -116,20 +121,20 @@ def _tensors_to_numpy(column: pa.ChunkedArray, shape: tuple[int, ...], name: str
 
 
 def _to_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
-    parts, row = [], 0
+    arrays, first_row = [], 0
     for chunk in column.chunks:
         try:
-            parts.append(_chunk_to_numpy(chunk, name))
+            arrays.append(_chunk_to_numpy(chunk, name))
         except CellError as error:
-            raise error.with_row(row + error.row) from error
-        row += len(chunk)
-    non_empty = [part for part in parts if len(part)]
-    shapes = {part.shape[1:] for part in non_empty}
+            raise error.with_row(first_row + error.row) from error
+        first_row += len(chunk)
+    non_empty_arrays = [array for array in arrays if len(array)]
+    shapes = {array.shape[1:] for array in non_empty_arrays}
     if len(shapes) > 1:
         raise CellError(0, f"{name!r} has rows of the shapes {sorted(shapes)}: all must have one shape")
-    if not non_empty:
+    if not non_empty_arrays:
         return _chunk_to_numpy(pa.array([], column.type), name)
-    return non_empty[0] if len(non_empty) == 1 else np.concatenate(non_empty)
+    return non_empty_arrays[0] if len(non_empty_arrays) == 1 else np.concatenate(non_empty_arrays)
 
 
 def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
@@ -139,9 +144,11 @@ def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
         if values.null_count:
             raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a list")
         shape.append(_common_length(values, name, shape))
-        values = values.flatten()  # unlike .values it respects the offset of a slice
-    kind = values.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        values = values.flatten()  # unlike `.values`, this respects the offset of a slice
+    value_type = values.type
+    if not (
+        pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type)
+    ):
         raise DataError(
             f"{name!r} is a column of {chunk.type}: allowed are numbers, booleans, text and lists"
         )
@@ -152,22 +159,22 @@ def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
 
 
 def _row_of_null(values: pa.Array, shape: Sequence[int]) -> int:
-    """Return the row of the first null; each row has `shape` values."""
-    null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-    return null // int(np.prod(shape, dtype=np.int64))
+    """Return the row of the first null in the flattened `values`; each row has `shape` values."""
+    position = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+    return position // int(np.prod(shape, dtype=np.int64))
 
 
-def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
+def _common_length(lists: pa.Array, name: str, outer_shape: Sequence[int]) -> int:
     if pa.types.is_fixed_size_list(lists.type):
         return int(lists.type.list_size)
     lengths = np.diff(lists.offsets.to_numpy())
-    common = int(lengths[0]) if len(lengths) else 0
-    if (mismatch := first_true(lengths != common)) is not None:
-        row = mismatch // int(np.prod(outer, dtype=np.int64))
+    common_length = int(lengths[0]) if len(lengths) else 0
+    if (mismatch := first_true(lengths != common_length)) is not None:
+        row = mismatch // int(np.prod(outer_shape, dtype=np.int64))
         raise CellError(
-            row, f"{name!r} has {plural(lengths[mismatch], 'number')}, but the row before has {common}"
+            row, f"{name!r} has {plural(lengths[mismatch], 'number')}, but the row before has {common_length}"
         )
-    return common
+    return common_length
 
 
 def _decode_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:

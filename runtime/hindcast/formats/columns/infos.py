@@ -1,8 +1,8 @@
 """Infos of an episode in a column with one cell per step.
 
-A step's cell is the info that came with its reward. The first step's cell also holds the info of the episode's first
-observation, as the entry `reset_info` before the step's own entries, and before it the episode's details, as
-`episode_details`.
+A step's cell is the info that came with the step's reward. In the first step's cell two entries come before the
+info's own entries: `episode_details`, the episode's details, and `reset_info`, the info of the episode's first
+observation.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from hindcast.episodes.convert import info_from_json, info_to_json
 from hindcast.episodes.details import NO_DETAILS
 from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError
 
-RESET: Final = '{"reset_info":'
-_DETAILS: Final = f'{{"{DETAILS}":'
+RESET_HEAD: Final = '{"reset_info":'
+_DETAILS_HEAD: Final = f'{{"{DETAILS}":'
 
 
 def prepend_entry(head: str, entry: str, cell: str) -> str:
     """Return a cell with an entry before its own entries.
 
     Args:
-        head: `RESET`, or another beginning of a cell with that entry.
-        entry: JSON of a dict; empty text is an empty dict.
+        head: beginning of a cell that has the entry, such as `RESET_HEAD`.
+        entry: JSON of a dict. An empty text stands for an empty dict, and is added only if `cell` begins with `head`.
         cell: the cell without the entry.
     """
     if not entry and not cell.startswith(head):
@@ -38,26 +38,30 @@ def prepend_entry(head: str, entry: str, cell: str) -> str:
 
 
 def split_entry(head: str, cell: str) -> tuple[str, str]:
-    """Return the entry of a cell, and the cell without it: the inverse of `prepend_entry`."""
+    """Split a cell into the entry at its beginning and the other entries: the inverse of `prepend_entry`.
+
+    Returns:
+        JSON of the entry, "" if the cell does not begin with it or it is an empty dict; and the cell without the entry.
+    """
     if not cell.startswith(head):
         return "", cell
-    # raw_decode stops after the entry, so the rest of the cell stays as it is
+    # raw_decode stops after the entry, so the text of the other entries stays as it is
     value, end = json.JSONDecoder().raw_decode(cell, len(head))
-    rest = f"{{{cell[end + 1 :]}" if cell[end] == "," else ""
-    return ("" if value == {} else cell[len(head) : end]), rest
+    remaining_cell = f"{{{cell[end + 1 :]}" if cell[end] == "," else ""
+    return ("" if value == {} else cell[len(head) : end]), remaining_cell
 
 
 def has_infos_or_details(block: Block) -> bool:
-    """Return whether a block has infos that are not empty, or details."""
+    """Return whether a block has details, or an info that is not empty."""
     texts = block.columns.get(Columns.INFOS)
     has_infos = texts is not None and bool(((texts != "") & (texts != EMPTY_INFO)).any())
     return has_infos or (block.details is not None and bool(block.details.any()))
 
 
-def info_cells(block: Block) -> NDArray[np.object_] | None:
-    """Return `[S]` the info that came with each step's next observation, "" if empty; None if all are empty.
+def make_info_cells(block: Block) -> NDArray[np.object_] | None:
+    """Make `[S]` cells of the infos that came with the steps' next observations, "" if empty; None if all are empty.
 
-    The first step's cell also holds the reset's info and the episode's details.
+    The first step's cell also holds the info of the reset and the episode's details.
     """
     texts = block.columns.get(Columns.INFOS)
     if (texts is None or not texts.any()) and block.details is None:
@@ -67,17 +71,21 @@ def info_cells(block: Block) -> NDArray[np.object_] | None:
     texts = np.where(texts == EMPTY_INFO, "", texts)
     cells, reset_texts = texts[block.obs_row + 1], texts[block.obs_start]
     for i, start in enumerate(block.start.tolist()):
-        cells[start] = prepend_entry(RESET, str(reset_texts[i]), str(cells[start]))
+        cells[start] = prepend_entry(RESET_HEAD, str(reset_texts[i]), str(cells[start]))
         details = NO_DETAILS if block.details is None else block.details[i]
-        cells[start] = prepend_entry(_DETAILS, details, cells[start])
+        cells[start] = prepend_entry(_DETAILS_HEAD, details, cells[start])
     return cells if cells.any() else None
 
 
 def encode_info(info: Any, row: int) -> str:
-    """Return an info, a dict or JSON text, as JSON text; "" if it is empty.
+    """Return an info as JSON text; "" if it is empty.
+
+    Args:
+        info: a dict, JSON text or None.
+        row: row of the info, for the error.
 
     Raises:
-        CellError: the info is of another type.
+        CellError: the info has another type.
     """
     if info is None or info == {}:
         return ""
@@ -89,7 +97,7 @@ def encode_info(info: Any, row: int) -> str:
 
 
 def encode_infos(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Return `[S]` JSON texts of structs; nulls are entries that the info does not have."""
+    """Return `[S]` JSON texts of a column of structs, without the entries that are null."""
     infos = map(_drop_nulls, column.to_pylist())
     return np.array([encode_info(info, row) for row, info in enumerate(infos)], dtype=object)
 
@@ -104,7 +112,7 @@ def check_infos(texts: NDArray[np.object_]) -> None:
     """Check that each text is the JSON of a dict.
 
     Raises:
-        CellError: a text is not.
+        CellError: a text is not the JSON of a dict.
     """
     for row, text in enumerate(texts.tolist()):
         try:
@@ -116,30 +124,36 @@ def check_infos(texts: NDArray[np.object_]) -> None:
 def clear_repeated_infos(
     texts: NDArray[np.object_], is_continuation: NDArray[np.bool_]
 ) -> NDArray[np.object_]:
-    """Remove from rows that begin a fragment the info that repeats that of the row before.
+    """Remove the reset's info and the details from rows at which a fragment continues an episode.
+
+    A fragment's first observation, with its info, is also the last one of the fragment before.
 
     Args:
-        texts: `[S]`.
+        texts: `[S]` info cells.
         is_continuation: `[S]` whether a fragment continues an episode at the row.
     """
     texts = texts.copy()
     for row in np.flatnonzero(is_continuation).tolist():
-        _, cell = split_entry(_DETAILS, texts[row])
-        _, texts[row] = split_entry(RESET, cell)
+        _, cell = split_entry(_DETAILS_HEAD, texts[row])
+        _, texts[row] = split_entry(RESET_HEAD, cell)
     return texts
 
 
-def decode_cells(
+def decode_info_cells(
     cells: NDArray[np.object_], block: Block
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
-    """Return `[O]` infos of the block's observations, and `[N]` details of its episodes (None if all are empty)."""
+    """Decode `[S]` info cells into `[O]` infos of observations and `[N]` details of episodes (None if all are empty).
+
+    Raises:
+        CellError: a cell is not JSON.
+    """
     infos = np.full(block.num_steps + block.num_episodes, "", dtype=object)
     details = np.full(block.num_episodes, NO_DETAILS, dtype=object)
     infos[block.obs_row + 1] = cells
     for i, (start, first_obs) in enumerate(zip(block.start.tolist(), block.obs_start.tolist(), strict=True)):
         try:
-            details[i], cell = split_entry(_DETAILS, str(cells[start]))
-            infos[first_obs], infos[first_obs + 1] = split_entry(RESET, cell)
+            details[i], cell = split_entry(_DETAILS_HEAD, str(cells[start]))
+            infos[first_obs], infos[first_obs + 1] = split_entry(RESET_HEAD, cell)
         except (ValueError, IndexError) as error:
             raise CellError(start, f"'infos' is not JSON: {error}") from error
     return infos, details if details.any() else None

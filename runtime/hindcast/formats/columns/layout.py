@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, root
-from hindcast.formats.columns.infos import has_infos_or_details, info_cells
-from hindcast.formats.columns.steps import StepLayout, actor_ids, as_numbers, nest
+from hindcast.formats.columns.infos import has_infos_or_details, make_info_cells
+from hindcast.formats.columns.steps import StepLayout, nest, read_actor_ids, to_numbers
 from hindcast.formats.data_file import EncodedEpisodes
-from hindcast.formats.parquet.description import description_metadata
+from hindcast.formats.parquet.description import make_description_metadata
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.spec import DataSpec, Leaf
 
 COLUMNS_LAYOUT: Final = "columns"
-_TEXT_BYTES = 64
-_ROW_BYTES = 64  # ids, flags, t
+_TEXT_BYTES = 64  # estimate
+_ROW_BYTES = 64  # estimate for ids, flags and t
 _MIN_FRAME_NUMBERS = 1024
-_TENSOR: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
+_TENSOR_METADATA: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
 
 Fields = list[tuple[pa.Field, pa.Array]]
 
@@ -38,30 +38,38 @@ class ColumnsEncoder(ParquetEncoder):
     def __init__(self, spec: DataSpec) -> None:
         self._spec = spec
         self._steps = StepLayout(spec, "Columns")
-        self._metadata = description_metadata(COLUMNS_LAYOUT, spec)
+        self._metadata = make_description_metadata(COLUMNS_LAYOUT, spec)
 
     def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """See `RowEncoder.split`. All fragments of an episode have a column of infos, or no fragment has.
+        """See `RowEncoder.split`. Either all fragments of an episode have a column of infos, or none of them has it.
 
-        Its details, and the info of its first observation, are in the first fragment only.
+        The episode's details, and the info of its first observation, are in the first fragment only.
         """
-        source = block if has_infos_or_details(block) else _without_infos(block)
-        for fragment, continues in super().split(source):
-            yield (_without_first_info(fragment) if continues else fragment), continues
+        stored_block = block if has_infos_or_details(block) else _without_infos(block)
+        for fragment, is_continuation in super().split(stored_block):
+            yield (_without_first_info(fragment) if is_continuation else fragment), is_continuation
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`. There is a column of infos only if the block has infos that are not empty."""
-        arrays = self._steps.arrays(block)
+        arrays = self._steps.make_arrays(block)
         eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), eps_id),
-            (pa.field(Columns.AGENT_ID, pa.string()), actor_ids(block, Columns.AGENT_ID).cast(pa.string())),
-            (pa.field(Columns.MODULE_ID, pa.string()), actor_ids(block, Columns.MODULE_ID).cast(pa.string())),
+            (
+                pa.field(Columns.AGENT_ID, pa.string()),
+                read_actor_ids(block, Columns.AGENT_ID).cast(pa.string()),
+            ),
+            (
+                pa.field(Columns.MODULE_ID, pa.string()),
+                read_actor_ids(block, Columns.MODULE_ID).cast(pa.string()),
+            ),
         ]
-        leaves = {name: _leaf_array(name, array, self._steps.leaves[name]) for name, array in arrays.items()}
-        fields += [_struct_array(name, part) for name, part in nest(leaves).items()]
+        leaves = {
+            name: _leaf_to_arrow(name, array, self._steps.leaves[name]) for name, array in arrays.items()
+        }
+        fields += [_node_to_arrow(name, node) for name, node in nest(leaves).items()]
         if Columns.INFOS in block.columns or block.details is not None:
-            texts = info_cells(block)
+            texts = make_info_cells(block)
             infos = [None] * block.num_steps if texts is None else [text or None for text in texts]
             fields.append((pa.field(Columns.INFOS, pa.string()), pa.array(infos, pa.string())))
         schema = pa.schema([field for field, _ in fields], metadata=self._metadata)
@@ -82,14 +90,15 @@ class ColumnsEncoder(ParquetEncoder):
         return {
             "use_dictionary": dictionary_columns,
             "write_statistics": [Columns.EPS_ID, Columns.T],
-            "use_byte_stream_split": _small_integer_frames(self._steps.leaves),
+            "use_byte_stream_split": _byte_stream_columns(self._steps.leaves),
         }
 
 
-def _small_integer_frames(leaves: Mapping[str, Leaf]) -> list[str]:
-    """Return the Parquet columns that are written as byte streams: all first bytes, then all second bytes, and so on.
+def _byte_stream_columns(leaves: Mapping[str, Leaf]) -> list[str]:
+    """Return the Parquet columns to write as byte streams: all first bytes, then all second bytes, and so on.
 
-    Parquet stores a small integer in four bytes; the streams of the three zero bytes compress to nothing.
+    These are frames of small integers. Parquet stores a small integer in four bytes, of which three are zero; separate
+    streams of zeros take almost no space after compression.
     """
     return [
         f"{name.replace(SEPARATOR, '.')}.list.element"
@@ -114,11 +123,14 @@ def _without_infos(block: Block) -> Block:
     return block.with_columns(columns).without_details()
 
 
-def _leaf_array(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:
-    """Convert a leaf: numbers stay, vectors become lists, larger arrays flat lists with their shape in Ray's form."""
+def _leaf_to_arrow(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:
+    """Convert a leaf to an Arrow field and array.
+
+    Vectors become lists. Larger arrays become flat lists; the field's metadata hold the shape, as Ray writes it.
+    """
     if leaf.dtype is None:
         return pa.field(name, pa.string(), nullable=False), pa.array(column.tolist(), pa.string())
-    values = as_numbers(column, leaf)
+    values = to_numbers(column, leaf)
     shape = values.shape[1:]
     if not shape:
         array = pa.array(values)
@@ -127,17 +139,19 @@ def _leaf_array(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, 
     width = int(np.prod(shape, dtype=np.int64))
     offsets = pa.array(np.arange(len(values) + 1, dtype=np.int64) * width)
     metadata = (
-        {**_TENSOR, b"ARROW:extension:metadata": json.dumps(shape).encode()} if len(shape) > 1 else None
+        {**_TENSOR_METADATA, b"ARROW:extension:metadata": json.dumps(shape).encode()}
+        if len(shape) > 1
+        else None
     )
     array = pa.LargeListArray.from_arrays(offsets, flat)
     return pa.field(name, array.type, metadata=metadata), array
 
 
-def _struct_array(name: str, node: Any) -> tuple[pa.Field, pa.Array]:
-    """Return a leaf, or nested leaves as a struct, in which tensors are flat lists without a shape."""
+def _node_to_arrow(name: str, node: Any) -> tuple[pa.Field, pa.Array]:
+    """Convert nested leaves to a struct; in a struct, tensors are flat lists without a shape. A leaf stays as it is."""
     if isinstance(node, tuple):
         return node
-    children = {key: _struct_array(key, child) for key, child in node.items()}
+    children = {key: _node_to_arrow(key, child) for key, child in node.items()}
     fields = [pa.field(key, array.type, nullable=field.nullable) for key, (field, array) in children.items()]
     struct = pa.StructArray.from_arrays([array for _, array in children.values()], fields=fields)
     return pa.field(name, struct.type, nullable=False), struct

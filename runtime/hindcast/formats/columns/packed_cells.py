@@ -15,15 +15,15 @@ from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.layout import CellError
 
 PREFIX: Final = "BCJNG"  # base64 of the magic number with which an LZ4 frame begins
-_MAX_EXPANSION: Final = 255  # bytes that LZ4 makes of one at most
-_CONTENT_SIZE_FLAG: Final = 0x08
+_MAX_EXPANSION_FACTOR: Final = 255  # LZ4 decompresses one byte to at most this many
+_CONTENT_SIZE_FLAG: Final = 0x08  # in byte 4 of a frame; bytes 6 to 13 are then the size
 _CODEC: Final = "lz4"
 _MAX_CACHED_LENGTHS: Final = 4_096
 _MAX_WRAPPERS: Final = 4
 
 
 class _Wrapper(NamedTuple):
-    """The bytes around those of an array in its pickle."""
+    """The bytes before and after the array's bytes in a pickle, and the array's dtype and shape."""
 
     before: bytes
     after: bytes
@@ -31,7 +31,7 @@ class _Wrapper(NamedTuple):
     shape: tuple[int, ...]
 
     def read(self, data: bytes) -> Any:
-        """Read the array of a pickle that differs only in the array's bytes; None for other pickles."""
+        """Return the array of a pickle that differs from this one only in the array's bytes; None for other pickles."""
         if not (data.startswith(self.before) and data.endswith(self.after)):
             return None
         start, stop = len(self.before), len(data) - len(self.after)
@@ -39,30 +39,30 @@ class _Wrapper(NamedTuple):
 
 
 _WRAPPERS: Final[dict[int, list[_Wrapper]]] = {}
-"""Wrappers of recent pickles by the pickles' length: the next pickle of that length usually has the same wrapper."""
+"""Length of recent pickles -> their wrappers: the next pickle of the same length usually has the same wrapper."""
 
 
 def is_packed(cells: Sequence[Any]) -> bool:
-    """Return whether all cells are packed."""
+    """Return whether all cells are packed; False without cells."""
     return bool(cells) and all(isinstance(cell, str) and cell.startswith(PREFIX) for cell in cells)
 
 
 def pack_cell(value: Any) -> str:
-    """Pack arrays of numbers, alone or in dicts and tuples, into a cell."""
+    """Pack an array of numbers, or dicts and tuples of arrays, into a cell."""
     return base64.b64encode(pa.Codec(_CODEC).compress(pickle_arrays(value), asbytes=True)).decode()
 
 
 def unpack_cells(cells: Iterable[str]) -> list[Any]:
-    """Unpack cells: arrays, numbers, or tuples, lists and dicts of such.
+    """Unpack cells of arrays, of numbers, or of tuples, lists and dicts of these.
 
     Raises:
-        CellError: names the first cell that holds something else, or calls functions.
+        CellError: a cell holds something else, or a pickle that calls functions; its `row` is the first such cell.
     """
     return unpickle_cells(map(_decompress, cells))
 
 
 def unpickle_cells(cells: Iterable[bytes]) -> list[Any]:
-    """Unpack cells that are pickles without compression."""
+    """Unpack cells that are pickles without compression; raises as `unpack_cells` does."""
     values: list[Any] = []
     try:
         for cell in cells:
@@ -84,7 +84,7 @@ def _unpickle(data: bytes) -> Any:
     new_wrapper = _find_wrapper(value, data, pickle.buffers)
     if new_wrapper is not None:
         if len(_WRAPPERS) >= _MAX_CACHED_LENGTHS:
-            _WRAPPERS.clear()  # bounds memory if data have many lengths
+            _WRAPPERS.clear()  # bounds the cache if the data have pickles of many lengths
         _WRAPPERS[len(data)] = [new_wrapper, *wrappers[: _MAX_WRAPPERS - 1]]
     return value
 
@@ -105,10 +105,10 @@ def _decompress(cell: str) -> bytes:
         if len(frame) >= 15 and frame[4] & _CONTENT_SIZE_FLAG:
             size = int.from_bytes(frame[6:14], "little")
             # refuse decompression bombs before memory is allocated
-            if size > _MAX_EXPANSION * len(frame):
+            if size > _MAX_EXPANSION_FACTOR * len(frame):
                 raise RefusedValueError(f"an LZ4 frame of {len(frame)} bytes that claims to hold {size}")
             return bytes(pa.Codec(_CODEC).decompress(frame, size, asbytes=True))
-        # the frame does not state its size
+        # this frame does not state the size of its content
         with pa.CompressedInputStream(pa.BufferReader(frame), _CODEC) as stream:
             return bytes(stream.read())
     except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:

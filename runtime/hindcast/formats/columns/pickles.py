@@ -1,8 +1,8 @@
-"""Reading and writing pickles of arrays without the pickle module: no function that a pickle names is called.
+"""Reading and writing pickles of arrays without the pickle module, and without calling functions that a pickle names.
 
-RLlib packs observations with pickle. Such a pickle names the bytes, the dtype and the shape of an array. The reader
-executes the few instructions that this requires, with its own counterpart of each function that arrays use. A pickle
-that names any other function is refused before anything is executed. Only the tokenizer of `pickletools` is used.
+RLlib packs observations with pickle. Such a pickle contains the bytes, the dtype and the shape of an array. The reader
+supports only the few instructions that this requires. For each function that pickles of arrays call it has its own
+counterpart; a pickle that names any other function is refused. Only the tokenizer of `pickletools` is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hindcast.formats.dtypes import RefusedValueError, parse_dtype
 _LEAF_TYPES: Final = (np.ndarray, np.generic, str, bytes, bool, int, float)
 _MALFORMED_ERRORS: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _HEADERS: Final = {"SHORT_BINBYTES": 2, "BINBYTES": 5, "BINBYTES8": 9, "BYTEARRAY8": 9}
-"""Bytes of an instruction before the raw bytes that it holds."""
+"""Instruction with raw bytes -> its size before these bytes."""
 _MARK: Final = object()
 
 _PROTOCOL: Final = b"\x80\x04"  # readable since Python 3.4
@@ -30,13 +30,13 @@ _DTYPE_STATE_END: Final = b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
 
 
 class ArrayPickle:
-    """One pickle.
+    """A pickle of arrays.
 
     Args:
-        data: its bytes.
+        data: bytes of the pickle.
 
     Attributes:
-        buffers: (start, stop) in `data` of each run of raw bytes, in order.
+        buffers: positions (start, stop) in `data` of the raw bytes that `load` has found, in order.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -46,7 +46,7 @@ class ArrayPickle:
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """Load an array, a number, or tuples, lists and dicts of such.
+        """Load an array, a number, or tuples, lists and dicts of these.
 
         Raises:
             RefusedValueError: the pickle holds or calls anything else, or ends too early.
@@ -71,30 +71,34 @@ class ArrayPickle:
         self._stack.append(value)
 
     def push_text(self, text: str) -> None:
-        """Put text on the stack, if it is valid UTF-8."""
+        """Put text on the stack.
+
+        Raises:
+            UnicodeEncodeError: the text is not valid UTF-8.
+        """
         text.encode()  # the tokenizer lets surrogates pass, which encode() refuses
         self.push(text)
 
     def pop(self, count: int) -> list[Any]:
-        """Pop the last values from the stack, in the order in which they were pushed."""
+        """Pop the last `count` values from the stack; return them in the order of pushing."""
         return [self._stack.pop() for _ in range(count)][::-1]
 
     def pop_to_mark(self) -> list[Any]:
-        """Pop all values that were pushed after the mark."""
+        """Pop the mark and all values that were pushed after it; return the values in the order of pushing."""
         values = []
         while (value := self._stack.pop()) is not _MARK:  # raises IndexError without a mark
             values.append(value)
         return values[::-1]
 
     def memoize(self, key: int | None) -> None:
-        """Remember the top of the stack."""
+        """Remember the top of the stack under a key; by default the next free number."""
         self._memo[len(self._memo) if key is None else key] = self._stack[-1]
 
     def recall(self, key: int) -> None:
         """Put a remembered value on the stack.
 
         Raises:
-            RefusedValueError: a container, which could then contain itself, or grow exponentially.
+            RefusedValueError: the value is a container.
         """
         value = self._memo[key]
         is_shape = isinstance(value, tuple) and all(isinstance(part, int) for part in value)
@@ -169,7 +173,7 @@ _HANDLERS: Final[dict[str, _Handler]] = {
 
 
 class _UnbuiltArray:
-    """A dtype, or an array that waits for its state."""
+    """A dtype, or an array before `build` sets its content."""
 
     def __init__(self, dtype: np.dtype | None = None) -> None:
         self.dtype = dtype
@@ -179,7 +183,7 @@ class _UnbuiltArray:
         """Set the byte order of a dtype, or the content of an array."""
         if self.dtype is None:
             _, shape, dtype, is_fortran, data = state
-            self.array = _from_buffer(data, dtype, shape, "F" if is_fortran else "C")
+            self.array = _array_from_buffer(data, dtype, shape, "F" if is_fortran else "C")
         elif state[2:5] != (None, None, None):
             raise RefusedValueError("a pickle with a structured dtype")
         elif state[1] in ("<", ">"):
@@ -197,43 +201,47 @@ def _require_dtype(value: Any) -> np.dtype:
 
 
 def _refuse_call(*_: Any) -> NoReturn:
-    """Refuse a call. Also the counterpart of `numpy.ndarray`, which pickles name but do not call."""
+    """Refuse a call. This is also the counterpart of `numpy.ndarray`, which pickles name but do not call."""
     raise RefusedValueError("a pickle with a call that does not make an array")
 
 
-def _reconstruct(kind: Any, *_: Any) -> _UnbuiltArray:
-    if kind is not _refuse_call:
+def _reconstruct(array_type: Any, *_: Any) -> _UnbuiltArray:
+    if array_type is not _refuse_call:
         _refuse_call()
     return _UnbuiltArray()
 
 
-def _from_buffer(data: bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+def _array_from_buffer(data: bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     return np.frombuffer(data, _require_dtype(dtype)).reshape(shape, order=order)
 
 
-def _scalar(dtype: Any, data: bytes) -> Any:
+def _make_scalar(dtype: Any, data: bytes) -> Any:
     return np.frombuffer(data, _require_dtype(dtype), count=1)[0]
 
 
-def _encode(text: str, encoding: str) -> bytes:
+def _encode_latin1(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", "latin-1"):
         _refuse_call()
     return text.encode("latin-1")
 
 
 _FUNCTIONS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
-    **{(f"{core}.numeric", "_frombuffer"): _from_buffer for core in ("numpy._core", "numpy.core")},
+    **{(f"{core}.numeric", "_frombuffer"): _array_from_buffer for core in ("numpy._core", "numpy.core")},
     **{(f"{core}.multiarray", "_reconstruct"): _reconstruct for core in ("numpy._core", "numpy.core")},
-    **{(f"{core}.multiarray", "scalar"): _scalar for core in ("numpy._core", "numpy.core")},
+    **{(f"{core}.multiarray", "scalar"): _make_scalar for core in ("numpy._core", "numpy.core")},
     ("numpy", "ndarray"): _refuse_call,
     ("numpy", "dtype"): _make_dtype,
-    ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): lambda: b"",  # as pickles of Python 2 write empty bytes
+    ("_codecs", "encode"): _encode_latin1,
+    ("__builtin__", "bytes"): lambda: b"",  # pickles for Python 2 write empty bytes as this call
 }
 
 
 def _finish(value: Any) -> Any:
-    """Return the value with complete arrays; it must consist of arrays, numbers and text in tuples, lists and dicts."""
+    """Replace `_UnbuiltArray`s in a value by arrays.
+
+    Raises:
+        RefusedValueError: the value contains something other than arrays, numbers and text in tuples, lists and dicts.
+    """
     if isinstance(value, dict):
         return {key: _finish(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
@@ -246,7 +254,7 @@ def _finish(value: Any) -> Any:
 
 
 def pickle_arrays(value: Any) -> bytes:
-    """Return the pickle of arrays of numbers, alone or in dicts (with text keys) and tuples."""
+    """Pickle an array of numbers, or dicts (with text keys) and tuples of arrays."""
     return _PROTOCOL + _pickle_value(value) + b"."
 
 
@@ -261,14 +269,14 @@ def _pickle_value(value: Any) -> bytes:
 def _pickle_array(array: NDArray[Any]) -> bytes:
     shape = b"(" + b"".join(b"J" + size.to_bytes(4, "little") for size in array.shape) + b"t"
     data = array.tobytes()
-    is_large = len(data) >= 1 << 32
+    is_large = len(data) >= 1 << 32  # the length takes 8 bytes (BINBYTES8) instead of 4 (BINBYTES)
     size = b"\x8e" + len(data).to_bytes(8, "little") if is_large else b"B" + len(data).to_bytes(4, "little")
     return _ARRAY + b"(K\x01" + shape + _pickle_dtype(array.dtype) + b"\x89" + size + data + b"tb"
 
 
 def _pickle_dtype(dtype: np.dtype) -> bytes:
-    order, name = dtype.str[0], dtype.str[1:]
-    return _DTYPE + _pickle_text(name) + b"\x89\x88\x87R(K\x03" + _pickle_text(order) + _DTYPE_STATE_END
+    byte_order, name = dtype.str[0], dtype.str[1:]
+    return _DTYPE + _pickle_text(name) + b"\x89\x88\x87R(K\x03" + _pickle_text(byte_order) + _DTYPE_STATE_END
 
 
 def _pickle_text(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`StepLayout`: the columns, under RLlib's names and `t`, of every layout with one row per timestep."""
+"""`StepLayout`: the columns of all layouts with one row per timestep, which have RLlib's names (and `t`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hindcast.episodes.details import from_text
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
 
-# Columns of older recordings, in which a single flag ends an episode.
+# Names of the flag in older recordings, which have only one flag for the end of an episode.
 DONE_NAMES: Final = ("dones", "done")
-# Names under which pandas writes an unnamed index to Parquet and to CSV, and reads it from CSV.
-_PANDAS_INDICES: Final = (*(f"__index_level_{level}__" for level in range(4)), "", "Unnamed: 0")
+# Names of an unnamed index that pandas writes to Parquet and CSV, and the name that it reads from CSV.
+_PANDAS_INDEX_NAMES: Final = (*(f"__index_level_{level}__" for level in range(4)), "", "Unnamed: 0")
 # Columns of RLlib's files that are not model outputs.
 NON_OUTPUT_COLUMNS: Final = frozenset(
     {
@@ -34,7 +34,7 @@ NON_OUTPUT_COLUMNS: Final = frozenset(
         Columns.TRUNCATEDS,
         Columns.INFOS,
         *DONE_NAMES,
-        *_PANDAS_INDICES,
+        *_PANDAS_INDEX_NAMES,
         "agent_index",
         "unroll_id",
         "type",
@@ -46,11 +46,11 @@ _FLAG_LEAF: Final = Leaf(np.dtype(np.bool_))
 
 
 class StepLayout:
-    """The columns that data of one spec have at each timestep, apart from `eps_id` and `infos`.
+    """The columns of data with one spec that have a value at each timestep, except `eps_id` and `infos`.
 
     Args:
         spec: spec of the blocks.
-        layout: name of the layout, for messages.
+        layout_name: name of the layout, for messages.
 
     Attributes:
         leaves: leaf name -> leaf, in the order of the columns: `t`, `obs`, `actions`, `rewards`,
@@ -60,7 +60,7 @@ class StepLayout:
         DataError: a model output has the name of a column of the layout.
     """
 
-    def __init__(self, spec: DataSpec, layout: str) -> None:
+    def __init__(self, spec: DataSpec, layout_name: str) -> None:
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
         conflicts = [name for name in roots if name in NON_OUTPUT_COLUMNS - _STANDARD_COLUMNS]
         if conflicts:
@@ -68,7 +68,7 @@ class StepLayout:
                 f"a model output is named {conflicts[0]!r}, which this layout uses for another column: "
                 "rename it"
             )
-        self._spec, self._layout = spec, layout
+        self._spec, self._layout = spec, layout_name
         outputs = [name for name in roots if name not in _STANDARD_COLUMNS]
         obs = self._column_leaves(Columns.OBS)
         self.leaves: dict[str, Leaf] = {
@@ -82,12 +82,12 @@ class StepLayout:
             **{name: leaf for output in outputs for name, leaf in self._column_leaves(output).items()},
         }
 
-    def arrays(self, block: Block) -> dict[str, NDArray[Any]]:
-        """Return leaf name -> `[S, *shape]`, for all `leaves`, in the same order.
+    def make_arrays(self, block: Block) -> dict[str, NDArray[Any]]:
+        """Make the columns of a block: leaf name -> `[S, *shape]`, for all `leaves` in their order.
 
         Raises:
-            DataError: a column that the spec does not have, lacks, or has with another dtype or shape; an
-                episode without timesteps, whose observation would be lost.
+            DataError: the block has other columns than the spec, or a column with another dtype or shape; an
+                episode has no timesteps, so that its observation would be lost.
         """
         self._check_block(block)
         step_arrays: dict[str, NDArray[Any]] = {
@@ -118,10 +118,13 @@ class StepLayout:
                 self._spec.require_column(block, name)
 
 
-def actor_ids(block: Block, name: str) -> pa.Array:
-    """Return `[S]` ids of the agents or modules that acted, text or integers, from the details; null if unknown.
+def read_actor_ids(block: Block, name: str) -> pa.Array:
+    """Read the id of the agent or module that acted at each step from the details: `[S]` texts or integers.
+
+    An id is null if it is unknown.
 
     Args:
+        block: episodes.
         name: `agent_id` or `module_id`.
     """
     if block.details is None:
@@ -132,8 +135,8 @@ def actor_ids(block: Block, name: str) -> pa.Array:
     return pa.array(ids).take(pa.array(block.episode_of_step))
 
 
-def as_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
-    """Return the column in its spec's dtype, C-contiguous; complex numbers become pairs of floats."""
+def to_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
+    """Return the column in its leaf's dtype, C-contiguous; complex numbers become pairs of floats, `[..., 2]`."""
     assert leaf.dtype is not None
     values = np.ascontiguousarray(column, dtype=leaf.dtype)
     if leaf.dtype.kind != "c":
@@ -145,9 +148,9 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Nest leaves into dicts: `{"obs/camera": x}` becomes `{"obs": {"camera": x}}`."""
     tree: dict[str, Any] = {}
     for name, value in leaves.items():
-        *parents, last = name.split(SEPARATOR)
+        *parents, leaf_name = name.split(SEPARATOR)
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[last] = value
+        node[leaf_name] = value
     return tree

@@ -19,8 +19,11 @@ from hindcast.formats.tables.naming import format_names, plan_columns
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
-_INFOS: Final = "infos/"
-_UNREAD_GROUPS: Final = ("metadata", "virtual")  # weights of the recorded policy; virtual copies of the data
+_INFOS_PREFIX: Final = "infos/"
+_UNREAD_GROUPS: Final = (
+    "metadata",
+    "virtual",
+)  # the recorded policy's weights, and virtual copies of the data
 _LOG_PROBS: Final = "action_log_probs"
 
 
@@ -28,11 +31,11 @@ class D4RLFile(NamedTuple):
     """An open D4RL file.
 
     Attributes:
-        columns: leaf of `Rows` -> dataset in the file; without the flags.
-        filter_columns: name that the filter compares -> dataset in the file.
+        columns: leaf of `Rows` -> dataset in the file, except the flags.
+        filter_columns: column of the filter -> dataset in the file.
         terminals: `[R]` flags.
         timeouts: `[R]` flags; None if the file has no timeouts.
-        num_rows: R.
+        num_rows: R, the number of rows.
     """
 
     columns: dict[str, Dataset]
@@ -46,23 +49,25 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
     """Find the datasets of the columns, the flags and the filter.
 
     Raises:
-        DataError: a column is missing, or differs in length from the others.
+        DataError: a column is missing, or differs in length from other columns.
     """
     datasets = hdf5.collect_datasets(location, file, skip=_UNREAD_GROUPS)
-    # Datasets without a shape hold metadata of the file, not steps.
+    # A dataset that is a single value is metadata of the file, not a column.
     step_datasets = {path: dataset for path, dataset in datasets.items() if dataset.shape}
-    names = {path: _column_name(path) for path in step_datasets}
-    paths = {name: path for path, name in names.items()}
-    if len(paths) < len(names):
-        raise DataError(f"{location} has two datasets with the same column name, among {sorted(names)}")
+    names_by_path = {path: _column_name(path) for path in step_datasets}
+    paths_by_name = {name: path for path, name in names_by_path.items()}
+    if len(paths_by_name) < len(names_by_path):
+        raise DataError(
+            f"{location} has two datasets with the same column name, among {sorted(names_by_path)}"
+        )
     try:
         schema = {
-            name: names.get(source_name, source_name)
+            name: names_by_path.get(source_name, source_name)
             if isinstance(source_name, str)
-            else [names.get(part, part) for part in source_name]
+            else [names_by_path.get(path, path) for path in source_name]
             for name, source_name in options.schema.items()
         }
-        plan = plan_columns(list(paths), replace(options, schema=schema))
+        plan = plan_columns(list(paths_by_name), replace(options, schema=schema))
     except DataError as error:
         raise DataError(f"{location} is neither a D4RL nor a Minari file: {error}") from error
     vector_columns = next(
@@ -73,23 +78,23 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
             f"{location} splits one column into {format_names(vector_columns)}: store them as one dataset "
             "of vectors"
         )
-    columns = {name: step_datasets[paths[source.columns[0]]] for name, source in plan.sources.items()}
+    columns = {name: step_datasets[paths_by_name[source.columns[0]]] for name, source in plan.sources.items()}
     terminals = columns.pop(Columns.TERMINATEDS, None)
     if terminals is None:
         raise DataError(
             f"{location} has no 'terminals', which mark the ends of episodes: name them under `schema`"
         )
     timeouts = columns.pop(Columns.TRUNCATEDS, None)
-    rows = hdf5.num_rows(location, terminals)
-    _check_lengths(location, {**columns, "terminals": terminals, "timeouts": timeouts}, rows)
+    num_rows = hdf5.count_rows(location, terminals)
+    _check_lengths(location, {**columns, "terminals": terminals, "timeouts": timeouts}, num_rows)
     filter_columns = {
-        term.column: _filter_column(location, step_datasets, term.column) for term in options.filter
+        term.column: _find_filter_column(location, step_datasets, term.column) for term in options.filter
     }
-    return D4RLFile(columns, filter_columns, terminals, timeouts, rows)
+    return D4RLFile(columns, filter_columns, terminals, timeouts, num_rows)
 
 
 def read_flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
-    """Read `[stop - start]` flags, which some files hold as numbers, or as `[R, 1]`.
+    """Read the flags of the rows `start` to `stop` (exclusive). Some files store flags as numbers, or as `[R, 1]`.
 
     Raises:
         DataError: a value is neither true nor false.
@@ -105,25 +110,25 @@ def read_flags(location: Location, dataset: Dataset, start: int, stop: int) -> B
 
 
 def _column_name(path: str) -> str:
-    """Return the column of a dataset: `infos/qpos` is the output `qpos`, unless another column has that name."""
-    name = path.removeprefix(_INFOS)
+    """Return the column of a dataset: `infos/qpos` becomes `qpos`, or `info_qpos` if Hindcast uses the name itself."""
+    name = path.removeprefix(_INFOS_PREFIX)
     if name == _LOG_PROBS:
         return Columns.ACTION_LOGP
     return f"info_{name}" if name != path and root(name) in NON_OUTPUT_COLUMNS else name
 
 
-def _check_lengths(location: Location, datasets: dict[str, Dataset | None], rows: int) -> None:
+def _check_lengths(location: Location, datasets: dict[str, Dataset | None], num_rows: int) -> None:
     for dataset in datasets.values():
-        if dataset is not None and hdf5.num_rows(location, dataset) != rows:
+        if dataset is not None and hdf5.count_rows(location, dataset) != num_rows:
             raise DataError(
-                f"{location} has {plural(dataset.shape[0], 'row')} at {dataset.name}, but {rows} in other "
+                f"{location} has {plural(dataset.shape[0], 'row')} at {dataset.name}, but {num_rows} in other "
                 "datasets: copy it again"
             )
-    if not rows:
+    if not num_rows:
         raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
 
 
-def _filter_column(location: Location, datasets: dict[str, Dataset], name: str) -> Dataset:
+def _find_filter_column(location: Location, datasets: dict[str, Dataset], name: str) -> Dataset:
     if name not in datasets:
         raise DataError(f"{location} has no column {name!r}, which `filter` names: it has {sorted(datasets)}")
     return datasets[name]

@@ -21,16 +21,16 @@ from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
-_MAX_STEPS: Final = "max_episode_steps"
-_D3RLPY_ENDS: Final = "episode_terminals"
+_MAX_STEPS_OPTION: Final = "max_episode_steps"
+_D3RLPY_ENDS_COLUMN: Final = "episode_terminals"
 
 
 class _EpisodeRange(NamedTuple):
-    """Adjacent episodes: the range of their rows, and the number of the first episode."""
+    """Adjacent episodes: their rows `start` to `stop` (exclusive), and the index of the first episode in the file."""
 
     start: int
     stop: int
-    episode: int
+    first_episode: int
 
 
 class EpisodeEnds(NamedTuple):
@@ -44,36 +44,36 @@ class EpisodeEnds(NamedTuple):
     terminated: Bool
     truncated: Bool
 
-    def starts(self) -> I64:
-        """Return `[N]` each episode's first row; the last episode may be unfinished."""
+    def find_starts(self) -> I64:
+        """Return the first row of each episode, `[N]`; the last episode may be unfinished."""
         is_end = self.terminated | self.truncated
         next_rows = np.flatnonzero(is_end) + 1
         return np.concatenate([[0], next_rows[next_rows < len(is_end)]]).astype(np.int64)
 
 
 class D4RL(Format):
-    """D4RL's files, and any other HDF5 file that is not Minari's."""
+    """Files of D4RL, and all other HDF5 files that are not Minari's."""
 
     name = "D4RL"
     title = "D4RL"
 
     def recognises(self, location: Location) -> bool:
-        """See `Format.recognises`: by the name; `pieces` reports invalid files."""
+        """See `Format.recognises`: by the name; `list_pieces` reports invalid files."""
         return location.name.endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`: adjacent episodes of about 16 MiB.
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`: adjacent episodes of about 16 MiB.
 
         Raises:
             DataError: the file is damaged or lacks a required column; an option is unknown.
         """
-        limit = _step_limit(options)
+        limit = _read_step_limit(options)
         with hdf5.open_file(location) as h5_file:
             file = find_columns(location, h5_file, options)
             ends = _read_ends(location, file, limit, 0, file.num_rows)
-            size = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
-        starts = ends.starts()
-        row_bytes = max(1, size // file.num_rows)
+            total_bytes = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
+        starts = ends.find_starts()
+        row_bytes = max(1, total_bytes // file.num_rows)
         piece_numbers = starts * row_bytes // PIECE_BYTES
         first_episodes = np.flatnonzero(np.diff(piece_numbers, prepend=-1))
         bounds = pairwise([*starts[first_episodes].tolist(), file.num_rows])
@@ -87,12 +87,12 @@ class D4RL(Format):
         return DataSpec(normalized_actions=False)
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
-        """Read the piece's rows, with ids and timesteps by the ends of the episodes.
+        """See `Format.read`. Episode ids and timesteps follow from the ends of the episodes.
 
         Raises:
-            DataError: the file is damaged; names the file and the path in it.
+            DataError: the file is damaged.
         """
-        location, extent, limit = piece.location, piece.extent, _step_limit(options)
+        location, extent, limit = piece.location, piece.extent, _read_step_limit(options)
         with hdf5.open_file(location) as h5_file:
             file = find_columns(location, h5_file, options)
             ends = _read_ends(location, file, limit, extent.start, extent.stop)
@@ -105,54 +105,56 @@ class D4RL(Format):
         yield rows if passes.all() else rows.take(passes)
 
 
-def _step_limit(options: ReadOptions) -> int | None:
-    """Return the environment's time limit in steps, for files without timeouts; 0 is no limit, None unknown."""
-    steps = check_options("D4RL", options.options, (_MAX_STEPS,)).get(_MAX_STEPS)
+def _read_step_limit(options: ReadOptions) -> int | None:
+    """Return the option `max_episode_steps`, for files without timeouts: 0 means no limit; None if it is not set."""
+    steps = check_options("D4RL", options.options, (_MAX_STEPS_OPTION,)).get(_MAX_STEPS_OPTION)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
-        raise DataError(f"readOptions.{_MAX_STEPS} is {steps!r}: expected a number of steps, 0 for no limit")
+        raise DataError(
+            f"readOptions.{_MAX_STEPS_OPTION} is {steps!r}: expected a number of steps, 0 for no limit"
+        )
     return steps
 
 
 def _read_ends(location: Location, file: D4RLFile, limit: int | None, start: int, stop: int) -> EpisodeEnds:
     if file.timeouts is None and limit is None:
-        if _D3RLPY_ENDS in file.columns:
+        if _D3RLPY_ENDS_COLUMN in file.columns:
             raise DataError(
-                f"{location} has no 'timeouts', but {_D3RLPY_ENDS!r}, as d3rlpy writes: set "
-                f"`schema: {{truncateds: {_D3RLPY_ENDS}}}` (--schema truncateds={_D3RLPY_ENDS})"
+                f"{location} has no 'timeouts', but {_D3RLPY_ENDS_COLUMN!r}, as d3rlpy writes: set "
+                f"`schema: {{truncateds: {_D3RLPY_ENDS_COLUMN}}}` (--schema truncateds={_D3RLPY_ENDS_COLUMN})"
             )
         raise DataError(
             f"{location} has no 'timeouts', which mark where episodes were cut off: set "
-            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 if all "
-            "episodes end by 'terminals'"
+            f"readOptions.{_MAX_STEPS_OPTION} (--read-option {_MAX_STEPS_OPTION}=N) to the environment's limit, or to "
+            "0 if all episodes end by 'terminals'"
         )
     if file.timeouts is not None and limit is not None:
-        raise DataError(f"{location} has its own 'timeouts': leave readOptions.{_MAX_STEPS} out")
+        raise DataError(f"{location} has its own 'timeouts': leave readOptions.{_MAX_STEPS_OPTION} out")
     terminated = read_flags(location, file.terminals, start, stop)
     if file.timeouts is not None:
         return EpisodeEnds(terminated, read_flags(location, file.timeouts, start, stop))
-    return EpisodeEnds(terminated, _time_limit_flags(terminated, limit or 0))
+    return EpisodeEnds(terminated, _find_time_limits(terminated, limit or 0))
 
 
 def _passes_filter(location: Location, file: D4RLFile, options: ReadOptions, extent: _EpisodeRange) -> Bool:
-    """Return `[R]` whether rows pass the filter."""
-    count = extent.stop - extent.start
+    """Return whether each row passes the filter, `[R]`."""
+    num_rows = extent.stop - extent.start
     if not options.filter:
-        return np.ones(count, dtype=np.bool_)
+        return np.ones(num_rows, dtype=np.bool_)
     table = pa.table(
         {
-            name: pa.array(hdf5.read_values(location, data, extent.start, extent.stop))
-            for name, data in file.filter_columns.items()
+            name: pa.array(hdf5.read_values(location, dataset, extent.start, extent.stop))
+            for name, dataset in file.filter_columns.items()
         }
     )
     _, row = apply_filter(table, options.filter, 0)
-    return np.isin(np.arange(count), row)
+    return np.isin(np.arange(num_rows), row)
 
 
 def _make_rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, extent: _EpisodeRange) -> Rows:
-    starts = ends.starts()
+    starts = ends.find_starts()
     length = np.diff(np.append(starts, extent.stop - extent.start))
     stem = f"{location.parent().name}/{location.name.rpartition('.')[0]}"
-    ids = np.array([f"{stem}/{extent.episode + number}" for number in range(len(starts))], dtype=object)
+    ids = np.array([f"{stem}/{extent.first_episode + i}" for i in range(len(starts))], dtype=object)
     row = np.arange(extent.start, extent.stop)
     return Rows(
         columns=columns,
@@ -166,13 +168,13 @@ def _make_rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, e
     )
 
 
-def _time_limit_flags(terminated: Bool, max_episode_steps: int) -> Bool:
-    """Return `[R]` whether an episode reaches `max_episode_steps` (0 is no limit) with this row."""
+def _find_time_limits(terminated: Bool, max_episode_steps: int) -> Bool:
+    """Return whether an episode reaches `max_episode_steps` with each row, `[R]`; 0 means no limit."""
     if not max_episode_steps:
         return np.zeros_like(terminated)
     row = np.arange(len(terminated))
-    first = np.zeros(len(terminated), dtype=np.int64)
-    first[1:] = np.where(terminated[:-1], row[1:], 0)
-    step = row - np.maximum.accumulate(first) + 1
-    # every multiple of the limit since the last terminal is the end of an episode
+    episode_start = np.zeros(len(terminated), dtype=np.int64)
+    episode_start[1:] = np.where(terminated[:-1], row[1:], 0)
+    step = row - np.maximum.accumulate(episode_start) + 1
+    # episodes that the limit cuts off follow each other, so every multiple of the limit is an end
     return (step % max_episode_steps == 0) & ~terminated

@@ -1,7 +1,7 @@
-"""Commits: one small file for each complete range of a recording; and descriptions of exported files.
+"""Commits, each a small file for one complete range of a recording; and descriptions of exported files.
 
-A range of episodes counts when `_hindcast/commits/<range>.json` lists its files. If two writers wrote the same
-range, the last commit stays; both are complete and hold the same episodes.
+A range of episodes is complete once `_hindcast/commits/<range>.json` lists its files. If two writers write the same
+range, the later commit replaces the earlier one; the files of both hold the same episodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, ValidationError
 
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST, Manifest, first_problem, read_manifest
+from hindcast.formats.dataset_folder.manifest import (
+    FOLDER,
+    MANIFEST,
+    Manifest,
+    describe_first_problem,
+    read_manifest,
+)
 from hindcast.formats.entries import FileEntry, JsonModel
 from hindcast.formats.layouts import EXPORTED_LAYOUTS
 from hindcast.formats.parquet.description import read_description
@@ -22,13 +28,13 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location, remove_temporary_files
 
-COMMITS = f"{FOLDER}/commits"
+COMMITS_FOLDER = f"{FOLDER}/commits"
 _DATA_FILE = re.compile(r"^\d{6,}-[0-9A-Za-z_]+-\d{3,}\.(parquet|json|csv)$")
 _COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
 
 
 class ExportedFiles(JsonModel):
-    """Layout and spec of files in an exported layout; text files do not contain them.
+    """Layout and spec of files in an exported layout; text files cannot store them.
 
     Attributes:
         layout: name of the layout.
@@ -44,12 +50,13 @@ class Commit(JsonModel):
 
     Attributes:
         range: number of the range.
-        files: its files in order; paths relative to the dataset's folder.
+        files: files of the range, in order; their paths are relative to the dataset's folder.
         episodes: number of episodes.
-        timesteps: number of their steps.
-        first: index of the first episode.
+        timesteps: number of timesteps of all episodes.
+        first: index of the first episode in the recording.
         exported: layout and spec of files in an exported layout; else None.
-        content: digest of the episodes (`Content.to_json`), if they are later compared with what was read.
+        content: checksums of the episodes (`Content.to_json`), if they are verified against a source; else None.
+        remedy: advice if a commit cannot be read.
     """
 
     range: int
@@ -74,24 +81,31 @@ class Commit(JsonModel):
             return cls.model_validate_json(location.read_bytes())
         except ValidationError as error:
             remedy = cls.remedy.format(folder=folder)
-            raise DataError(f"{location} cannot be read ({first_problem(error)}): {remedy}") from error
+            raise DataError(
+                f"{location} cannot be read ({describe_first_problem(error)}): {remedy}"
+            ) from error
 
 
-def file_stem(number: int, writer: str) -> str:
-    """Return the beginning of a range's file names; `writer` (letters and digits) is unique to the writer."""
+def make_file_stem(number: int, writer: str) -> str:
+    """Return the beginning of the names of a range's files.
+
+    Args:
+        number: number of the range.
+        writer: letters and digits that no other writer uses.
+    """
     return f"{number:06d}-{writer}"
 
 
 def commit_location(folder: Location, number: int) -> Location:
     """Return the location of a range's commit."""
-    return folder.child(COMMITS, f"{number:06d}.json")
+    return folder.child(COMMITS_FOLDER, f"{number:06d}.json")
 
 
 def write_commit(folder: Location, commit: Commit) -> None:
-    """Write a range's commit, which makes the range count; it replaces an earlier commit of the range.
+    """Write a range's commit, which completes the range; it replaces an earlier commit of the range.
 
     Raises:
-        StorageError: the commit cannot be written; then the range does not count.
+        StorageError: the commit cannot be written; then the range is not complete.
     """
     location = commit_location(folder, commit.range)
     location.write_bytes(commit.model_dump_json(by_alias=True).encode())
@@ -99,12 +113,12 @@ def write_commit(folder: Location, commit: Commit) -> None:
 
 def committed_ranges(folder: Location) -> list[int]:
     """List the numbers of the committed ranges, ascending."""
-    names = (entry.relative_path for entry in folder.child(COMMITS).files())
+    names = (entry.relative_path for entry in folder.child(COMMITS_FOLDER).files())
     return sorted(int(name.removesuffix(".json")) for name in names if _COMMIT_FILE.match(name))
 
 
 def read_commits(folder: Location) -> dict[int, Commit]:
-    """Read the commits of a dataset's folder, by range number in order.
+    """Read the commits of a dataset's folder: number of the range -> commit, in ascending order.
 
     Raises:
         DataError: a commit cannot be read.
@@ -120,7 +134,7 @@ def committed_files(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
 def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
     """Delete leftovers of interrupted writers: data files that no commit lists, and temporary files.
 
-    Call it only while nobody writes to the folder. Files with other names than Hindcast's stay.
+    Call it only while nobody writes to the folder. Files that do not have a name of Hindcast's stay.
     """
     keep = {file.path for file in committed_files(commits)}
     remove_temporary_files(folder.child(FOLDER))
@@ -131,14 +145,15 @@ def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
 
 
 def clear_dataset(folder: Location, keep: Collection[str]) -> None:
-    """Delete the folder's manifest, the files that it and the commits list, and the commits.
+    """Delete a dataset: the manifest, the files that it and the commits list, and the content of `_hindcast`.
 
     Args:
-        keep: names in `_hindcast` that stay; everything else there is deleted.
+        folder: folder of the dataset.
+        keep: names in `_hindcast` that stay.
     """
     manifest = read_manifest(folder)
     files = (*committed_files(read_commits(folder).values()), *(manifest.files if manifest else ()))
-    # first, so that an interrupted call leaves no dataset that looks complete
+    # the manifest first, so that an interrupted call leaves no dataset that looks complete
     folder.child(MANIFEST).delete()
     for path in dict.fromkeys(file.path for file in files):
         folder.child(path).delete()
@@ -147,11 +162,12 @@ def clear_dataset(folder: Location, keep: Collection[str]) -> None:
             entry.location.delete()
 
 
-def read_exported_manifest(folder: Location, file: str | None = None) -> Manifest | None:
-    """Read the manifest of an exported recording; of an unfinished one, make it from the commits.
+def read_exported_manifest(folder: Location, file_name: str | None = None) -> Manifest | None:
+    """Read the manifest of an exported recording; if the recording is unfinished, make a manifest from its commits.
 
     Args:
-        file: name of one of its files; for an unfinished recording only the commit of its range is read.
+        folder: folder of the recording.
+        file_name: a file of the recording. If the recording is unfinished, only the commit with this file is read.
 
     Returns:
         The manifest; None for other folders.
@@ -162,7 +178,9 @@ def read_exported_manifest(folder: Location, file: str | None = None) -> Manifes
     manifest = read_manifest(folder)
     if manifest is not None:
         return manifest if manifest.layout in EXPORTED_LAYOUTS else None
-    commits = list(read_commits(folder).values()) if file is None else _commits_of_file(folder, file)
+    commits = (
+        list(read_commits(folder).values()) if file_name is None else _commits_of_file(folder, file_name)
+    )
     exported_files = _find_exported_files(folder, commits)
     if exported_files is None:
         return None
@@ -170,12 +188,12 @@ def read_exported_manifest(folder: Location, file: str | None = None) -> Manifes
 
 
 def describe_exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
-    """Return a commit's description of files in a layout; None if the files describe themselves."""
+    """Return the description for the commit of files in this layout; None if the files contain it themselves."""
     return ExportedFiles(layout=layout, spec=spec.to_json()) if layout in EXPORTED_LAYOUTS else None
 
 
 def _find_exported_files(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
-    """Return the description in the commits; if they have none for Columns, read it from the first file."""
+    """Return the description in the commits, or else in the first file; None if neither has a description."""
     files = committed_files(commits)
     if not files or commits[0].exported is not None:
         return commits[0].exported if commits else None
@@ -186,7 +204,7 @@ def _find_exported_files(folder: Location, commits: Sequence[Commit]) -> Exporte
 
 
 def _commits_of_file(folder: Location, name: str) -> list[Commit]:
-    """Return the commit of the range that a data file belongs to; empty if it is no data file or has no commit."""
+    """Return the commit of a data file's range; empty if the range has no commit, or `name` is not a data file's."""
     if not _DATA_FILE.match(name):
         return []
     number = int(name.split("-", 1)[0])

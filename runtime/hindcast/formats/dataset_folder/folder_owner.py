@@ -1,4 +1,4 @@
-"""`_hindcast/spec.json`, which names the owner of a folder, and the progress of unfinished recordings."""
+"""The owner of a folder, stored in `_hindcast/spec.json`, and descriptions of unfinished recordings."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.location import Location
 
 OWNER_FILE: Final = "spec.json"
-"""The file in `_hindcast` that names the resource that fills the folder."""
+"""The file in `_hindcast` that names the resource that writes to the folder."""
 LOG_RESOURCE: Final = "EpisodeWriter"
-"""The owner of an application's log, which is never complete."""
+"""The resource that owns an application's log; a log is never complete."""
 
 
 def describe_unfinished(folder: Location) -> str:
-    """Describe the progress of an unfinished recording; "" for other folders."""
-    state = folder.child(FOLDER)
-    if not state.exists() or folder.child(MANIFEST).exists():
+    """Describe an unfinished recording and its progress, as a sentence for a note; "" for other folders."""
+    state_folder = folder.child(FOLDER)
+    if not state_folder.exists() or folder.child(MANIFEST).exists():
         return ""
     commits = read_commits(folder).values()
     return describe_progress(folder, commits) if commits else ""
 
 
 def describe_progress(folder: Location, commits: Collection[Commit]) -> str:
-    """Describe the progress of a recording without a manifest; "" for an application's log."""
+    """Describe a recording without a manifest and its progress, as a sentence; "" for an application's log.
+
+    Args:
+        folder: folder of the recording.
+        commits: commits of the recording.
+    """
     owner = read_owner(folder.child(FOLDER)) or {}
     resource = owner.get("resource")
     if resource == LOG_RESOURCE:
@@ -44,14 +49,19 @@ def describe_progress(folder: Location, commits: Collection[Commit]) -> str:
     return f"{folder} is not complete: {progress} recorded; {remedy} for the rest, or wait while it runs"
 
 
-def write_owner(state: Location, content: Mapping[str, Any]) -> None:
-    """Write the owner of a folder (resource, hash, spec) to `state`, the folder of Hindcast's own files."""
-    state.child(OWNER_FILE).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+def write_owner(state_folder: Location, content: Mapping[str, Any]) -> None:
+    """Write the owner of a folder.
+
+    Args:
+        state_folder: `_hindcast` in the folder.
+        content: `resource`, `specHash` and `spec` of the owner.
+    """
+    state_folder.child(OWNER_FILE).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
-def read_owner(state: Location) -> dict[str, Any] | None:
-    """Read the owner; None if the file does not exist, empty if it is damaged."""
-    location = state.child(OWNER_FILE)
+def read_owner(state_folder: Location) -> dict[str, Any] | None:
+    """Read the owner from `_hindcast`; None if the file does not exist, empty if it is damaged."""
+    location = state_folder.child(OWNER_FILE)
     if not location.exists():
         return None
     try:
@@ -61,23 +71,23 @@ def read_owner(state: Location) -> dict[str, Any] | None:
     return owner if isinstance(owner, dict) else {}
 
 
-def require_owner(state: Location) -> dict[str, Any] | None:
-    """Read the owner with all fields that a run or a log writes; None if the file does not exist.
+def require_owner(state_folder: Location) -> dict[str, Any] | None:
+    """Read the owner, and check that it has all fields that a run or a log writes; None if the file does not exist.
 
     Raises:
         DataError: the file is damaged.
     """
-    owner = read_owner(state)
+    owner = read_owner(state_folder)
     if owner is not None and not {"resource", "specHash", "spec"} <= owner.keys():
         raise DataError(
-            f"{state.child(OWNER_FILE)}, which names the owner of the folder, is damaged: "
+            f"{state_folder.child(OWNER_FILE)}, which names the owner of the folder, is damaged: "
             "restore it from a copy, or write into another folder"
         )
     return owner
 
 
 def _requested_duration(owner: dict[str, Any]) -> tuple[str, int]:
-    """Return the unit of a recording's requested duration, and its number; 0 if unknown."""
+    """Return unit ("episodes" or "timesteps") and amount of the duration that a recording requests; 0 if unknown."""
     try:
         duration = owner["spec"]["spec"]["duration"]
         return next((unit, int(duration[unit])) for unit in ("episodes", "timesteps") if duration.get(unit))

@@ -21,7 +21,7 @@ FORMAT_VERSION = 1
 
 
 class Manifest(JsonModel):
-    """A complete dataset.
+    """Description of a complete dataset.
 
     Attributes:
         format_version: version of this file's format.
@@ -29,12 +29,12 @@ class Manifest(JsonModel):
         spec_hash: hash of the resource that recorded the dataset.
         environment: the resource's environment (id, kwargs, wrappers, …).
         seed: the resource's seed.
-        policy: the policy that acted: `digest` (sha256 of the weights), and its source.
-        recorder: version of Hindcast that recorded.
-        versions: versions of the packages that the data depend on.
+        policy: the recorded policy: its source, and `digest`, the sha256 of its weights.
+        recorder: version of Hindcast that recorded the dataset.
+        versions: package -> version, for the packages that the data depend on.
         connectors: states of connectors and filters during recording.
         spec: `DataSpec.to_json()`.
-        files: in the dataset's order.
+        files: data files, in the dataset's order.
     """
 
     format_version: int = FORMAT_VERSION
@@ -51,17 +51,17 @@ class Manifest(JsonModel):
 
     @property
     def data_spec(self) -> DataSpec:
-        """The spec as an object."""
+        """The field `spec` as a `DataSpec`."""
         return DataSpec.from_json(self.spec)
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) of the files' checksums in order; names do not count."""
+        """sha256 (hex) of the files' checksums, in order; independent of their names."""
         return digest_of([file.checksum for file in self.files])
 
 
 def digest_of(parts: list[str]) -> str:
-    """Return the sha256 (hex) of a list of texts."""
+    """Return the sha256 (hex) of texts, joined by line ends."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -85,7 +85,7 @@ def read_manifest(folder: Location) -> Manifest | None:
         return None
     data = location.read_bytes()
     try:
-        # checked first, because a newer manifest may be invalid here
+        # checked first, because a newer manifest may have other fields
         version = json.loads(data).get("formatVersion")
         if version != FORMAT_VERSION:
             raise DataError(
@@ -94,11 +94,15 @@ def read_manifest(folder: Location) -> Manifest | None:
             )
         return Manifest.model_validate_json(data)
     except (ValueError, AttributeError) as error:
-        raise DataError(f"{location} cannot be read: {first_problem(error)}") from error
+        raise DataError(f"{location} cannot be read: {describe_first_problem(error)}") from error
 
 
-def first_problem(error: Exception) -> str:
-    """Describe the first problem in a stored JSON document."""
+def describe_first_problem(error: Exception) -> str:
+    """Describe the first problem of a stored JSON document, as a clause.
+
+    Args:
+        error: raised when the document was parsed or validated.
+    """
     if isinstance(error, ValidationError):
         field_path = ".".join(map(str, error.errors()[0]["loc"]))
         return f"{field_path}: {value_problem(error)}"

@@ -1,1 +1,1 @@
-"""Text, images and binary files: a class of the user's makes episodes of their rows."""
+"""Text, images, binary files, TFRecord and Ray Data; a class of the user may convert their rows to episodes."""

@@ -1,4 +1,4 @@
-"""The formats "Text", "Images" and "Binary": files that the user's class maps to episodes."""
+"""The formats "Text", "Images" and "Binary": files that a class of the user converts to episodes."""
 
 from __future__ import annotations
 
@@ -20,73 +20,81 @@ from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.formatting import natural_sort_key
 from hindcast.storage.location import Entry, Location
 
-_IMAGES: Final = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
-_IMAGE_KINDS: Final = ("PNG", "JPEG", "TIFF", "BMP", "GIF")
-_MODES: Final = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F")
+_IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
+_PILLOW_FORMATS: Final = ("PNG", "JPEG", "TIFF", "BMP", "GIF")
+_PILLOW_MODES: Final = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F")
 
 FormatOptions = dict[str, Any]
 
 
 class MappedFiles(Format):
-    """Files that the class in `spec.pipeline.preLearner` maps to episodes.
+    """Files that the class in `spec.pipeline.preLearner` converts to episodes.
 
-    Files of a folder are mapped together, in natural order (2 before 10), `readOptions.batch_size` at a time.
+    The files of a folder are converted together, in natural order (2 before 10), `readOptions.batch_size` at a time.
 
     Attributes:
-        suffixes: ends of the files' names, in lower case.
-        allowed_options: names of its `readOptions`.
-        by_folder: whether the files of a folder are mapped together.
+        suffixes: suffixes of the files' names, in lower case.
+        allowed_options: names of the format's `readOptions`.
+        is_grouped_by_folder: whether the files of a folder are converted together.
     """
 
     has_timesteps = False
     suffixes: tuple[str, ...]
     allowed_options: tuple[str, ...] = ("batch_size",)
-    by_folder = True
+    is_grouped_by_folder = True
 
     @abstractmethod
-    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
+    def read_rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
         """Read files as rows: column -> `[R, …]`.
+
+        Args:
+            files: files of one folder, or one file.
+            format_options: checked `readOptions`.
 
         Raises:
             DataError: a file cannot be read.
         """
 
-    def check(self, format_options: FormatOptions) -> None:
-        """Check the format's own read options.
+    def check_format_options(self, format_options: FormatOptions) -> None:
+        """Check the values of the `readOptions`, except `batch_size`.
 
         Raises:
             DataError: a value is invalid.
         """
 
     def recognises(self, location: Location) -> bool:
-        """See `Format.recognises`: by the name, or because it is a folder."""
-        return location.name.lower().endswith(self.suffixes) or (self.by_folder and location.is_folder())
+        """See `Format.recognises`: by the suffix; a folder is recognised if its files are grouped."""
+        return location.name.lower().endswith(self.suffixes) or (
+            self.is_grouped_by_folder and location.is_folder()
+        )
 
-    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
-        """See `Format.groups`: each folder with its files."""
-        return group_by_folder(entries, self.suffixes) if self.by_folder else []
+    def group_files(self, entries: Sequence[Entry]) -> list[FileGroup]:
+        """See `Format.group_files`: the files of each folder."""
+        return group_by_folder(entries, self.suffixes) if self.is_grouped_by_folder else []
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`: a folder's files, `batch_size` at a time; a file by itself.
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`: `batch_size` files of a folder, or one file.
 
         Raises:
-            DataError: the format does not have an option.
-            SpecError: no class is named that maps the files to episodes.
+            DataError: an option is unknown or invalid.
+            SpecError: the options do not name a class that converts the files to episodes.
         """
-        format_options = self._format_options(options)
+        format_options = self._parse_format_options(options)
         check_mapper(options, self.name)
         if not location.is_folder():
             return [Piece(location, location.info().size or 0)]
-        members = (entry for entry in location.files() if _is_member(entry.relative_path, self.suffixes))
-        files = sorted(members, key=lambda entry: natural_sort_key(entry.relative_path))
-        size = format_options.get("batch_size", max(1, len(files)))
+        data_files = (
+            entry for entry in location.files() if _is_data_file(entry.relative_path, self.suffixes)
+        )
+        files = sorted(data_files, key=lambda entry: natural_sort_key(entry.relative_path))
+        batch_size = format_options.get("batch_size", max(1, len(files)))
         return [
             Piece(location, sum(file.size for file in batch), tuple(file.relative_path for file in batch))
-            for batch in (files[start : start + size] for start in range(0, len(files), size))
+            for batch in (files[start : start + batch_size] for start in range(0, len(files), batch_size))
         ]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
-        """See `Format.read`: the episodes that the user's class makes of the rows.
+        """See `Format.read`: the episodes that the user's class returns for the rows.
 
         Raises:
             DataError: a file cannot be read.
@@ -94,31 +102,33 @@ class MappedFiles(Format):
         """
         location = piece.location
         files = [location] if piece.extent is None else [location.child(name) for name in piece.extent]
-        rows = self.rows(files, self._format_options(options))
+        rows = self.read_rows(files, self._parse_format_options(options))
         if len(next(iter(rows.values()))):
             yield from map_to_episodes(rows, options, str(location))
 
-    def _format_options(self, options: ReadOptions) -> FormatOptions:
+    def _parse_format_options(self, options: ReadOptions) -> FormatOptions:
         format_options = check_options(self.name, options.options, self.allowed_options)
-        size = format_options.get("batch_size", 1)
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise DataError(f"readOptions.batch_size is {size!r}: expected a number of files, at least 1")
-        self.check(format_options)
+        batch_size = format_options.get("batch_size", 1)
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise DataError(
+                f"readOptions.batch_size is {batch_size!r}: expected a number of files, at least 1"
+            )
+        self.check_format_options(format_options)
         return format_options
 
 
 class Binary(MappedFiles):
-    """Files of any kind; files of a folder are mapped together."""
+    """Files of any kind; the files of a folder are converted together."""
 
     name = "Binary"
     ray_methods = ("read_binary_files",)
     suffixes = ("",)  # matches every name
 
     def recognises(self, location: Location) -> bool:
-        """See `Format.recognises`: folders; single files are read as Binary only if the user says so."""
+        """See `Format.recognises`: only folders; a single file is read as Binary if the user sets the format."""
         return location.is_folder()
 
-    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:  # noqa: ARG002
+    def read_rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:  # noqa: ARG002
         """Read `{"bytes": [R], "path": [R]}`, one row for each file."""
         return {
             "bytes": object_array([file.read_bytes() for file in files]),
@@ -127,24 +137,24 @@ class Binary(MappedFiles):
 
 
 class Images(MappedFiles):
-    """Image files; files of a folder are mapped together, so that they can be an episode."""
+    """Image files; the files of a folder are converted together, since they may be the frames of an episode."""
 
     name = "Images"
     ray_methods = ("read_images",)
-    suffixes = _IMAGES
+    suffixes = _IMAGE_SUFFIXES
     allowed_options = ("size", "mode", "batch_size")
 
-    def check(self, format_options: FormatOptions) -> None:
-        """Check the size (height, width) and the mode (Pillow's) that images are converted to."""
+    def check_format_options(self, format_options: FormatOptions) -> None:
+        """Check the options `size` (height, width) and `mode` (of Pillow), to which images are converted."""
         size, mode = format_options.get("size"), format_options.get("mode")
         if size is not None and not (is_shape(size) and len(size) == 2):
             raise DataError(f"readOptions.size is {size!r}: expected [height, width]")
-        if mode is not None and mode not in _MODES:
-            raise DataError(f"readOptions.mode is {mode!r}: allowed are {', '.join(_MODES)}")
+        if mode is not None and mode not in _PILLOW_MODES:
+            raise DataError(f"readOptions.mode is {mode!r}: allowed are {', '.join(_PILLOW_MODES)}")
 
-    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
-        """Read `{"image": [R, height, width, …], "path": [R]}`; images that differ in shape are objects."""
-        images = [_image(file, format_options.get("size"), format_options.get("mode")) for file in files]
+    def read_rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
+        """Read `{"image": [R, height, width, …], "path": [R]}`; images of several shapes are an object array."""
+        images = [_read_image(file, format_options.get("size"), format_options.get("mode")) for file in files]
         is_uniform = len({(image.shape, image.dtype) for image in images}) == 1
         return {
             "image": np.stack(images) if is_uniform else object_array(images),
@@ -153,26 +163,26 @@ class Images(MappedFiles):
 
 
 class Text(MappedFiles):
-    """Text files; each is mapped separately."""
+    """Text files; each file is converted separately."""
 
     name = "Text"
     ray_methods = ("read_text",)
     suffixes = (".txt", ".text", ".log", ".md")
     allowed_options = ("encoding", "drop_empty_lines")
-    by_folder = False
+    is_grouped_by_folder = False
 
-    def check(self, format_options: FormatOptions) -> None:
-        """Check the encoding of the text, and the option to leave out empty lines."""
-        drop = format_options.get("drop_empty_lines", False)
+    def check_format_options(self, format_options: FormatOptions) -> None:
+        """Check the options `encoding` and `drop_empty_lines`."""
+        drop_empty_lines = format_options.get("drop_empty_lines", False)
         encoding = format_options.get("encoding", "utf-8")
-        if not isinstance(drop, bool):
-            raise DataError(f"readOptions.drop_empty_lines is {drop!r}: expected true or false")
+        if not isinstance(drop_empty_lines, bool):
+            raise DataError(f"readOptions.drop_empty_lines is {drop_empty_lines!r}: expected true or false")
         try:
             codecs.lookup(encoding)
         except (LookupError, TypeError) as error:
             raise DataError(f"readOptions.encoding is {encoding!r}, which is not a known encoding") from error
 
-    def rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
+    def read_rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
         """Read `{"text": [R], "path": [R]}`, one row for each line."""
         (file,), encoding = files, format_options.get("encoding", "utf-8")
         try:
@@ -187,10 +197,10 @@ class Text(MappedFiles):
 
 
 def group_by_folder(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[FileGroup]:
-    """Group a recursive listing by folder; each group has the files with these suffixes."""
+    """Group the files of a recursive listing that have one of the suffixes by folder."""
     members_by_folder: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.is_file and _is_member(entry.relative_path, suffixes):
+        if entry.is_file and _is_data_file(entry.relative_path, suffixes):
             members_by_folder.setdefault(posixpath.dirname(entry.relative_path), []).append(entry)
     return [
         FileGroup(members[0].location.parent(), frozenset(entry.relative_path for entry in members))
@@ -198,17 +208,17 @@ def group_by_folder(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list
     ]
 
 
-def _is_member(relative: str, suffixes: tuple[str, ...]) -> bool:
-    """Return whether a file is read: by its suffix, and not hidden."""
-    return relative.lower().endswith(suffixes) and not is_hidden(relative)
+def _is_data_file(relative_path: str, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a file is read: it has one of the suffixes and is not hidden."""
+    return relative_path.lower().endswith(suffixes) and not is_hidden(relative_path)
 
 
-def _image(file: Location, size: Sequence[int] | None, mode: str | None) -> NDArray[Any]:
+def _read_image(file: Location, size: Sequence[int] | None, mode: str | None) -> NDArray[Any]:
     """Read an image: `[height, width, …]`."""
     from PIL import Image
 
     try:
-        image: Image.Image = Image.open(io.BytesIO(file.read_bytes()), formats=_IMAGE_KINDS)
+        image: Image.Image = Image.open(io.BytesIO(file.read_bytes()), formats=_PILLOW_FORMATS)
         if size is not None and image.size != (size[1], size[0]):
             image = image.resize((size[1], size[0]), resample=Image.Resampling.BILINEAR)
         if mode is not None and image.mode != mode:

@@ -1,4 +1,4 @@
-"""Mapping rows that are not timesteps to episodes, by the class that `spec.pipeline.preLearner` names."""
+"""Converting rows that are not timesteps to episodes with the class that `spec.pipeline.preLearner` names."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hindcast.user_code import import_object, source_digest
 _FIELD: Final = "spec.pipeline.preLearner"
 
 
-def check_mapper(options: ReadOptions, form: str) -> None:
-    """Check that the options name a class that maps the rows to episodes.
+def check_mapper(options: ReadOptions, format_name: str) -> None:
+    """Check that the options name a class that converts rows to episodes, and that they set no `schema`.
 
     Raises:
-        SpecError: no class is named, or it has no `map_rows`.
+        SpecError: no class is named, or the class has no `map_rows`.
         UserCodeError: importing the class raised.
-        DataError: a schema map is given.
+        DataError: `schema` is set.
     """
-    check_no_schema(options, form)
+    check_no_schema(options, format_name)
     if options.mapper is None:
         raise SpecError(
-            f"{form} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD} with a map_rows "
+            f"{format_name} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD} with a map_rows "
             "that turns it into episodes"
         )
     if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):
@@ -46,27 +46,30 @@ def mapper_digest(options: ReadOptions) -> str | None:
     return None if options.mapper is None else source_digest(import_object(options.mapper, _FIELD))
 
 
-def map_to_episodes(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: str) -> list[Block]:
-    """Map rows to episodes with the user's class: one block, or none without episodes.
+def map_to_episodes(rows: Mapping[str, NDArray[Any]], options: ReadOptions, source: str) -> list[Block]:
+    """Convert rows to episodes with the user's class.
 
     Args:
-        rows: `[R, …]` by column, as `OfflinePreLearner.map_rows` describes them.
-        options: name the class.
-        where: source of the rows, for messages.
+        rows: column -> `[R, …]`, as `OfflinePreLearner.map_rows` describes.
+        options: options that name the class.
+        source: where the rows come from, for messages.
+
+    Returns:
+        One block; an empty list if there are no episodes.
 
     Raises:
         UserCodeError: the class raised, or did not return episodes.
     """
     mapper = import_object(str(options.mapper), _FIELD)
     block: Block | None = mapper.make_episodes(
-        dict(rows), options.mapper_kwargs, options.mapper_training, where
+        dict(rows), options.mapper_kwargs, options.mapper_training, source
     )
     return [] if block is None else [block]
 
 
 def object_array(values: list[Any]) -> NDArray[np.object_]:
-    """Return `[len(values)]` an object array with one object for each value, even for values of equal length."""
+    """Return an object array `[len(values)]` with one object per value."""
     # np.array would make a matrix of values of equal length
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

@@ -1,7 +1,7 @@
-"""Reading TFRecord files: each record follows its length, both with a checksum. Shape suffix: R = records.
+"""Reading TFRecord files, which store the length of each record and the record, both with a checksum.
 
-The package `tfrecord` (1.14.6) is not used: it opens local paths only, verifies no checksum, and parses record by
-record through protobuf at a quarter of the speed.
+Shape suffix: R = records. The package `tfrecord` (1.14.6) is not used: it opens local paths only, verifies no checksum,
+and parses each record separately through protobuf, at a quarter of the speed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hindcast.errors import DataError
 from hindcast.formats.layout import first_true
 from hindcast.storage.location import Location
 
-HEADER: Final = 12
-FOOTER: Final = 4
+HEADER_BYTES: Final = 12
+FOOTER_BYTES: Final = 4
 _HEADER_DTYPE: Final = np.dtype([("length", "<i8"), ("checksum", "<u4")])
-_CHUNK: Final = 8 << 20
+_BUFFER_BYTES: Final = 8 << 20
 _POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, reversed
-_MASK: Final = 0xA282EAD8  # TFRecord rotates the CRC and adds this
+_CRC_MASK: Final = 0xA282EAD8  # TFRecord stores the CRC rotated by 15 bits, plus this constant
 
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 
 
 def read_lengths(location: Location) -> I64:
-    """Return `[R]` the bytes of each record; reads and checks the headers only.
+    """Return the size of each record in bytes, `[R]`; reads and checks only the headers.
 
     Raises:
         DataError: the file ends within a record, or a header is damaged.
@@ -37,68 +37,69 @@ def read_lengths(location: Location) -> I64:
     """
     size = location.info().size or 0
     headers: list[bytes] = []
-    with location.open_stream() as stream, io.BufferedReader(stream, _CHUNK) as file:
+    with location.open_stream() as stream, io.BufferedReader(stream, _BUFFER_BYTES) as file:
         position = 0
         while position < size:
             file.seek(position)
-            header = file.read(HEADER)
+            header = file.read(HEADER_BYTES)
             headers.append(header)
-            position += HEADER + int.from_bytes(header[:8], "little") + FOOTER
-            if len(header) < HEADER or position > size:
+            position += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
+            if len(header) < HEADER_BYTES or position > size:
                 break
-    # a truncated header is padded: it then fails its checksum
-    data = b"".join(header.ljust(HEADER, b"\0") for header in headers)
-    fields = np.frombuffer(data, _HEADER_DTYPE)
-    starts = np.arange(len(fields)) * HEADER
-    checksums = masked_crc(np.frombuffer(data, np.uint8), starts, np.full(len(fields), 8))
-    if (mismatch := first_true(checksums != fields["checksum"])) is not None:
+    # a truncated header is padded, so that its checksum does not match
+    data = b"".join(header.ljust(HEADER_BYTES, b"\0") for header in headers)
+    header_fields = np.frombuffer(data, _HEADER_DTYPE)
+    starts = np.arange(len(header_fields)) * HEADER_BYTES
+    checksums = compute_masked_crcs(np.frombuffer(data, np.uint8), starts, np.full(len(header_fields), 8))
+    if (mismatch := first_true(checksums != header_fields["checksum"])) is not None:
         raise DataError(
             f"{location} is damaged, truncated, compressed or not a TFRecord file: the header of record {mismatch} "
             "does not match its checksum"
         )
     if position != size:
         raise DataError(f"{location} ends within record {len(headers) - 1}: copy it again")
-    return fields["length"].astype(np.int64)
+    return header_fields["length"].astype(np.int64)
 
 
-def read_records(location: Location, start: int, lengths: I64, first: int) -> tuple[U8, I64]:
+def read_records(location: Location, start: int, lengths: I64, first_record: int) -> tuple[U8, I64]:
     """Read adjacent records.
 
     Args:
-        start: byte at which the first one's header begins.
-        lengths: `[R]` bytes of each.
-        first: number of the first record in the file.
+        location: the file.
+        start: position of the first record's header in the file.
+        lengths: `[R]` size of each record in bytes.
+        first_record: index of the first record in the file, for the error.
 
     Returns:
-        The bytes from `start` on, and `[R]` the start of each record in them.
+        The bytes from `start` on, and the position of each record in them, `[R]`.
 
     Raises:
         DataError: a record does not match its checksum.
     """
-    nbytes = int((lengths + HEADER + FOOTER).sum())
+    nbytes = int((lengths + HEADER_BYTES + FOOTER_BYTES).sum())
     with location.open_stream() as file:
         file.seek(start)
         data = np.frombuffer(file.read(nbytes), np.uint8)
     if len(data) != nbytes:
         raise DataError(f"{location} became shorter while it was read: copy it again")
-    starts = np.cumsum(lengths + HEADER + FOOTER) - lengths - FOOTER
-    checksums = data[(starts + lengths)[:, None] + np.arange(FOOTER)].copy().view("<u4").ravel()
-    if (mismatch := first_true(masked_crc(data, starts, lengths) != checksums)) is not None:
+    starts = np.cumsum(lengths + HEADER_BYTES + FOOTER_BYTES) - lengths - FOOTER_BYTES
+    checksums = data[(starts + lengths)[:, None] + np.arange(FOOTER_BYTES)].copy().view("<u4").ravel()
+    if (mismatch := first_true(compute_masked_crcs(data, starts, lengths) != checksums)) is not None:
         raise DataError(
-            f"{location}, record {first + mismatch}: it does not match its checksum; copy the file again"
+            f"{location}, record {first_record + mismatch}: it does not match its checksum; copy the file again"
         )
     return data, starts
 
 
-def masked_crc(data: U8, starts: I64, lengths: I64) -> U32:
-    """Return `[R]` the checksums of parts of `data`, as TFRecord stores them.
+def compute_masked_crcs(data: U8, starts: I64, lengths: I64) -> U32:
+    """Return the checksums of the parts of `data` in the form that TFRecord stores, `[R]`.
 
-    Computes all parts together, byte by byte.
+    The loop runs over byte positions; each pass updates the checksums of all parts that are long enough.
     """
-    # longest first: the records that have a byte i are then the first ones
-    order = np.argsort(-lengths, kind="stable")
-    sorted_starts = starts[order]
-    active_counts = np.searchsorted(-lengths[order], -np.arange(lengths.max(initial=0)), side="left")
+    # longest first, so that the parts with a byte at position i are the first ones
+    longest_first = np.argsort(-lengths, kind="stable")
+    sorted_starts = starts[longest_first]
+    active_counts = np.searchsorted(-lengths[longest_first], -np.arange(lengths.max(initial=0)), side="left")
     crc = np.full(len(lengths), 0xFFFFFFFF, dtype=np.uint32)
     for i, count in enumerate(active_counts):
         active_crc = crc[:count]
@@ -106,9 +107,9 @@ def masked_crc(data: U8, starts: I64, lengths: I64) -> U32:
             active_crc >> np.uint32(8)
         )
     crc = ~crc
-    out = np.empty_like(crc)
-    out[order] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(_MASK)
-    return out
+    checksums = np.empty_like(crc)
+    checksums[longest_first] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(_CRC_MASK)
+    return checksums
 
 
 def _make_crc_table() -> U32:

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from hindcast.errors import DataError
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
-from hindcast.formats.media.examples import decode
-from hindcast.formats.media.record_file import FOOTER, HEADER, read_lengths, read_records
+from hindcast.formats.media.examples import decode_examples
+from hindcast.formats.media.record_file import FOOTER_BYTES, HEADER_BYTES, read_lengths, read_records
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import TableReader, decode_rows, locate_errors
+from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
 from hindcast.formats.tables.naming import TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _SUFFIXES: Final = (".tfrecord", ".tfrecords")
-_SHAPES: Final = "shapes"
-_DTYPES: Final = "dtypes"
+_SHAPES_OPTION: Final = "shapes"
+_DTYPES_OPTION: Final = "dtypes"
 _DTYPE_NAMES: Final = (
     "bool",
     "float16",
@@ -37,15 +37,21 @@ _DTYPE_NAMES: Final = (
 
 
 class _RecordRange(NamedTuple):
-    """Adjacent records: first byte and number of the first one, and `[R]` the bytes of each."""
+    """Adjacent records.
+
+    Attributes:
+        start: position of the first record's header in the file.
+        first_record: index of the first record in the file.
+        lengths: `[R]` size of each record in bytes.
+    """
 
     start: int
-    first: int
+    first_record: int
     lengths: NDArray[np.int64]
 
 
 class TFRecord(Format):
-    """TFRecord files as tables; the columns are the features."""
+    """TFRecord files, read as tables with the features as columns."""
 
     name = "TFRecord"
     title = "TFRecord"
@@ -55,26 +61,26 @@ class TFRecord(Format):
         """See `Format.recognises`: by the name."""
         return location.name.lower().endswith(_SUFFIXES)
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`: adjacent records of about 16 MiB.
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`: adjacent records of about 16 MiB.
 
         Raises:
-            DataError: the file is damaged or empty, or the format does not have an option.
+            DataError: the file is damaged or empty, or an option is unknown or invalid.
         """
         _check_read_options(options)
         lengths = read_lengths(location)
         if not len(lengths):
             raise DataError(f"{location} holds no records: delete it, or leave it out of the paths")
-        ends = np.cumsum(lengths + HEADER + FOOTER)
-        starts = ends - lengths - HEADER - FOOTER
-        first = np.flatnonzero(np.diff(starts // PIECE_BYTES, prepend=-1))
+        ends = np.cumsum(lengths + HEADER_BYTES + FOOTER_BYTES)
+        starts = ends - lengths - HEADER_BYTES - FOOTER_BYTES
+        first_records = np.flatnonzero(np.diff(starts // PIECE_BYTES, prepend=-1))
         return [
             Piece(
                 location,
                 int(ends[stop - 1] - starts[begin]),
                 _RecordRange(int(starts[begin]), begin, lengths[begin:stop]),
             )
-            for begin, stop in pairwise([*first.tolist(), len(lengths)])
+            for begin, stop in pairwise([*first_records.tolist(), len(lengths)])
         ]
 
     def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
@@ -88,44 +94,49 @@ class TFRecord(Format):
             DataError: the file is damaged, or records differ in the names or sizes of their features.
         """
         location, extent, read_options = piece.location, piece.extent, _check_read_options(options)
-        data, starts = read_records(location, extent.start, extent.lengths, extent.first)
+        data, starts = read_records(location, extent.start, extent.lengths, extent.first_record)
         try:
             columns = _decode_columns(data, starts, extent.lengths)
             table = pa.table(
-                {name: _to_arrow(name, values, read_options[_DTYPES]) for name, values in columns.items()}
+                {
+                    name: _to_arrow(name, values, read_options[_DTYPES_OPTION])
+                    for name, values in columns.items()
+                }
             )
         except CellError as error:
-            raise DataError(f"{location}, record {extent.first + error.row}: {error}") from error
+            raise DataError(f"{location}, record {extent.first_record + error.row}: {error}") from error
         with locate_errors(str(location)):
             plan = plan_columns(table.column_names, options)
-        rows = decode_rows(table, extent.first, TableReader(str(location), plan, DataSpec(), options))
+        rows = decode_rows(table, extent.first_record, TableContext(str(location), plan, DataSpec(), options))
         if rows is not None:
-            yield _reshape(location, rows, plan, read_options[_SHAPES])
+            yield _reshape_columns(location, rows, plan, read_options[_SHAPES_OPTION])
 
 
 def _check_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
-    read_options = check_options("TFRecord", options.options, (_SHAPES, _DTYPES))
+    read_options = check_options("TFRecord", options.options, (_SHAPES_OPTION, _DTYPES_OPTION))
     for name, value in read_options.items():
         if not isinstance(value, Mapping):
             raise DataError(f"readOptions.{name} is {value!r}: expected a map with names of features as keys")
-    for feature, dtype in read_options.get(_DTYPES, {}).items():
+    for feature, dtype in read_options.get(_DTYPES_OPTION, {}).items():
         if not isinstance(dtype, str) or dtype not in _DTYPE_NAMES:
             raise DataError(
-                f"readOptions.{_DTYPES} has {dtype!r} for {feature!r}: allowed are {', '.join(_DTYPE_NAMES)}"
+                f"readOptions.{_DTYPES_OPTION} has {dtype!r} for {feature!r}: allowed are {', '.join(_DTYPE_NAMES)}"
             )
-    for feature, shape in read_options.get(_SHAPES, {}).items():
+    for feature, shape in read_options.get(_SHAPES_OPTION, {}).items():
         if not is_shape(shape):
-            raise DataError(f"readOptions.{_SHAPES} has {shape!r} for {feature!r}: expected a list of sizes")
-    return {name: dict(read_options.get(name, {})) for name in (_SHAPES, _DTYPES)}
+            raise DataError(
+                f"readOptions.{_SHAPES_OPTION} has {shape!r} for {feature!r}: expected a list of sizes"
+            )
+    return {name: dict(read_options.get(name, {})) for name in (_SHAPES_OPTION, _DTYPES_OPTION)}
 
 
 def _decode_columns(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
-    """Decode feature -> `[R, values]`, in the order of the records."""
+    """Decode records into feature -> `[R, values]`, in the order of the records."""
     columns: dict[str, NDArray[Any]] = {}
     features: set[str] | None = None
-    for group in decode(data, starts, lengths):
+    for group in decode_examples(data, starts, lengths):
         record = int(group.record[0])
         features = set(group.columns) if features is None else features
         if features != group.columns.keys():
@@ -144,7 +155,11 @@ def _decode_columns(
 
 
 def _to_arrow(name: str, values: NDArray[Any], dtypes: Mapping[str, str]) -> pa.Array:
-    """Convert a feature: one value becomes a number, several a list; bytes become text or numbers."""
+    """Convert a feature to Arrow.
+
+    One value per record becomes a number, several values become a list. Bytes are decoded as the numbers that `dtypes`
+    says, or as text.
+    """
     if values.dtype == object:
         if values.shape[1] != 1:
             raise CellError(0, f"{name!r} holds {values.shape[1]} byte strings: only one can be read")
@@ -161,7 +176,7 @@ def _decode_text(name: str, values: NDArray[np.object_]) -> pa.Array:
         return pa.array([value.decode() for value in values], pa.string())
     except UnicodeDecodeError as error:
         raise CellError(
-            0, f"{name!r} holds bytes that are not text: set its dtype in readOptions.{_DTYPES}"
+            0, f"{name!r} holds bytes that are not text: set its dtype in readOptions.{_DTYPES_OPTION}"
         ) from error
 
 
@@ -172,7 +187,7 @@ def _decode_numbers(name: str, values: NDArray[np.object_], dtype: np.dtype) -> 
     return np.frombuffer(b"".join(values), dtype.newbyteorder("<")).reshape(len(values), -1).astype(dtype)
 
 
-def _reshape(location: Location, rows: Rows, plan: TablePlan, shapes: Mapping[str, Any]) -> Rows:
+def _reshape_columns(location: Location, rows: Rows, plan: TablePlan, shapes: Mapping[str, Any]) -> Rows:
     columns = dict(rows.columns)
     for leaf, source in plan.sources.items():
         shape = shapes.get(source.columns[0])

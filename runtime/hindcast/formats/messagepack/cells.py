@@ -1,4 +1,4 @@
-"""Parsing a cell into the state of an episode; columns stay encoded."""
+"""Parsing MessagePack cells into episode states, with columns that mostly stay packed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hindcast.episodes.columns import Columns, is_per_observation
 from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.messagepack.values import refuse_ext, restore, unpack
 
-# Keys of an episode's state in RLlib -> columns.
-BUFFERS = {
+# Key of an episode's state in RLlib -> column.
+BUFFER_COLUMNS = {
     "observations": Columns.OBS,
     "actions": Columns.ACTIONS,
     "rewards": Columns.REWARDS,
@@ -32,17 +32,17 @@ _REQUIRED_KEYS = (
     "t_started",
     "t",
 )
-_AFTER_DATA = b"\xa8lookback"  # the key after the items: found at their end if all have one length
+_KEY_AFTER_ITEMS = b"\xa8lookback"  # the packed key that RLlib writes after a buffer's items
 
 
 class Buffer(NamedTuple):
-    """A column of an episode, in one of `packed_items`, `items` and `batch`.
+    """A column of an episode. One of `packed_items`, `items` and `batch` holds its values; the other two are None.
 
     Attributes:
         size: number of items, lookback included.
         lookback: number of items at the front that precede the episode.
-        packed_items: the items' bytes end to end, if all seem to have the same length.
-        items: a list of items.
+        packed_items: the items' bytes end to end, if all items seem to have the same length.
+        items: the items, unpacked.
         batch: arrays with a leading time dimension, in dicts and lists if the space is composite.
     """
 
@@ -54,7 +54,7 @@ class Buffer(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Size of one packed item."""
+        """Size of a packed item in bytes."""
         return len(self.packed_items or b"") // self.size
 
     @property
@@ -64,7 +64,7 @@ class Buffer(NamedTuple):
         return self.packed_items[self.lookback * self.stride :]
 
     def episode_items(self) -> list[Any]:
-        """Return the items without the lookback, one by one."""
+        """Return the items without the lookback, unpacked."""
         if self.items is None:
             assert self.packed_items is not None
             return _unpack_items(self.packed_items, self.size)[self.lookback :]
@@ -75,9 +75,14 @@ class EpisodeState(NamedTuple):
     """The state of an episode.
 
     Attributes:
+        eps_id: id of the episode.
+        t_started: first timestep.
+        length: number of timesteps.
+        terminated: whether the environment has ended the episode.
+        truncated: whether the episode was cut off.
         buffers: column -> buffer, for the requested columns.
-        spaces: packed observation and action space.
-        details: text of `episodes.details`.
+        spaces: packed observation space and packed action space.
+        details: details as text (see `hindcast.episodes.details`).
     """
 
     eps_id: str
@@ -91,11 +96,11 @@ class EpisodeState(NamedTuple):
 
 
 class CellReader:
-    """Reads cells one by one.
+    """A reader of cells.
 
     Args:
         max_bytes: size of the longest cell.
-        columns: columns to read; all by default.
+        columns: columns to read; by default all columns.
     """
 
     def __init__(self, max_bytes: int, columns: Collection[str] | None = None) -> None:
@@ -112,7 +117,7 @@ class CellReader:
             max_map_len=max_bytes,
         )
         self._cell = memoryview(b"")
-        self._base = 0
+        self._cell_start = 0
 
     def read(self, cell: memoryview) -> EpisodeState:
         """Read a cell.
@@ -123,7 +128,7 @@ class CellReader:
         """
         self._cell = cell
         self._unpacker.feed(cell)
-        self._base = self._unpacker.tell()  # tell() counts over all cells
+        self._cell_start = self._unpacker.tell()  # tell() counts the bytes of all cells so far
         try:
             values, buffers = self._read_state_map()
         except msgpack.OutOfData as error:
@@ -134,26 +139,26 @@ class CellReader:
 
     @property
     def _position(self) -> int:
-        return self._unpacker.tell() - self._base
+        return self._unpacker.tell() - self._cell_start
 
     def _read_state_map(self) -> tuple[dict[str, Any], dict[str, Buffer]]:
-        unpack = self._unpacker.unpack
+        unpack_next = self._unpacker.unpack
         values: dict[str, Any] = {}
         buffers: dict[str, Buffer] = {}
         for _ in range(self._unpacker.read_map_header()):
-            key = unpack()
-            if key in BUFFERS:
+            key = unpack_next()
+            if key in BUFFER_COLUMNS:
                 values[key] = None
-                self._read_buffer(BUFFERS[key], buffers)
+                self._read_buffer(BUFFER_COLUMNS[key], buffers)
             elif key == "extra_model_outputs":
                 self._read_outputs(buffers)
             elif key in _SPACE_KEYS:
                 start = self._position
                 self._unpacker.skip()
-                # stays packed: the episodes of a file mostly have one space, decoded once
+                # stays packed: most episodes of a file have the same space, which is then decoded only once
                 values[key] = bytes(self._cell[start : self._position])
             else:
-                values[key] = unpack()
+                values[key] = unpack_next()
         return values, buffers
 
     def _read_outputs(self, buffers: dict[str, Buffer]) -> None:
@@ -162,29 +167,29 @@ class CellReader:
             return
         for _ in range(self._unpacker.read_map_header()):
             name = self._unpacker.unpack()
-            if not isinstance(name, str) or name in BUFFERS.values():
+            if not isinstance(name, str) or name in BUFFER_COLUMNS.values():
                 raise RefusedValueError(f"an extra model output named {name!r}")
-            if self._cell[self._position] == 0xC0:
+            if self._cell[self._position] == 0xC0:  # nil
                 self._unpacker.skip()
             else:
                 self._read_buffer(name, buffers)
 
     def _read_buffer(self, column: str, buffers: dict[str, Buffer]) -> None:
         """Read a buffer, and add it to `buffers` if the column is requested."""
-        unpack = self._unpacker.unpack
+        unpack_next = self._unpacker.unpack
         fields: dict[Any, Any] = {}
         buffer = Buffer(0, 0)
         for _ in range(self._unpacker.read_map_header()):
-            key = unpack()
+            key = unpack_next()
             if key == "data":
                 buffer = self._read_data()
             elif key == "space":
                 self._unpacker.skip()
             else:
-                fields[key] = unpack()
+                fields[key] = unpack_next()
         if self._columns is not None and column not in self._columns:
             return
-        # In NumPy mode a list is a tuple of arrays and not a list of items; infos are always a list.
+        # In NumPy mode a list is a tuple of arrays and not a list of items, except for infos.
         if fields.get("finalized") and buffer.batch is None and column != Columns.INFOS:
             buffer = Buffer(0, 0, batch=buffer.episode_items() if buffer.size else [])
         if buffer.batch is not None:
@@ -196,6 +201,7 @@ class CellReader:
 
     def _read_data(self) -> Buffer:
         unpacker, start = self._unpacker, self._position
+        # without the tag of a MessagePack array, the data are not a list of items
         if not (0x90 <= self._cell[start] <= 0x9F or self._cell[start] in (0xDC, 0xDD)):
             return Buffer(0, 0, batch=unpacker.unpack())
         count = unpacker.read_array_header()
@@ -204,11 +210,11 @@ class CellReader:
         start = self._position
         unpacker.skip()
         end = start + count * (self._position - start)
-        if self._cell[end : end + len(_AFTER_DATA)] == _AFTER_DATA:
+        if self._cell[end : end + len(_KEY_AFTER_ITEMS)] == _KEY_AFTER_ITEMS:
             unpacker.read_bytes(end - self._position)
             return Buffer(count, 0, packed_items=self._cell[start:end])
-        first = unpack(self._cell[start : self._position])
-        return Buffer(count, 0, items=[first, *(unpacker.unpack() for _ in range(count - 1))])
+        first_item = unpack(self._cell[start : self._position])
+        return Buffer(count, 0, items=[first_item, *(unpacker.unpack() for _ in range(count - 1))])
 
 
 def _batch_length(column: str, batch: Any) -> int:
@@ -221,9 +227,9 @@ def _batch_length(column: str, batch: Any) -> int:
 
 
 def _make_state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeState:
-    missing = [key for key in _REQUIRED_KEYS if key not in values]
-    if missing:
-        raise RefusedValueError(f"a map without {', '.join(missing)}: it is not the state of an episode")
+    missing_keys = [key for key in _REQUIRED_KEYS if key not in values]
+    if missing_keys:
+        raise RefusedValueError(f"a map without {', '.join(missing_keys)}: it is not the state of an episode")
     t_started, t = values["t_started"], values["t"]
     if not (isinstance(t_started, int) and isinstance(t, int) and 0 <= t_started <= t):
         raise RefusedValueError(f"an episode from timestep {t_started!r} to {t!r}")

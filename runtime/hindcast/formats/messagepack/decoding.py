@@ -1,4 +1,4 @@
-"""Decoding cells into blocks: together if the items of a column differ only in their numbers, else item by item."""
+"""Decoding cells into blocks: all items of a column at once if they differ only in their numbers, else one by one."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def decode_states(states: Sequence[EpisodeState], columns: Sequence[str], column
     """Decode episodes into a block of the columns.
 
     Args:
+        states: states of the episodes.
         columns: names of columns (`obs`, not `obs/camera`); infos become JSON text.
         column_spaces: column -> space or None; a space distinguishes tuples from vectors.
 
@@ -74,7 +75,7 @@ def decode_states(states: Sequence[EpisodeState], columns: Sequence[str], column
 
 
 def column_names(states: Sequence[EpisodeState]) -> list[str]:
-    """Return the columns of states; infos only if any of them is not empty."""
+    """Return the columns of the states; `infos` only if an info is not empty."""
     names = dict.fromkeys(name for state in states for name in state.buffers)
     if Columns.INFOS in names and all(_has_no_infos(state.buffers.get(Columns.INFOS)) for state in states):
         del names[Columns.INFOS]
@@ -144,7 +145,7 @@ def _decode_one(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays
 
 
 def _restore_sample(item: Any, struct: Nested) -> Any:
-    """Convert lists in an item to tuples; a list of plain numbers stays a vector, unless the space is a tuple."""
+    """Convert lists in an item to tuples; a list of plain numbers stays a vector unless the space is a tuple."""
     if nested.is_composite(struct):
         return nested.restore_tuples(item, struct)
     if isinstance(item, Mapping):

@@ -1,4 +1,4 @@
-"""Encoding blocks into cells: the state of each episode, byte for byte as RLlib's recorder packs it."""
+"""Encoding blocks into cells. A cell is an episode's state, byte for byte as RLlib's recorder packs it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct, space_to_state
 from hindcast.errors import DataError
 from hindcast.formats.dtypes import RefusedValueError
-from hindcast.formats.messagepack.cells import BUFFERS, PACKED_EMPTY_INFO
+from hindcast.formats.messagepack.cells import BUFFER_COLUMNS, PACKED_EMPTY_INFO
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.spec import DataSpec, Leaf
 
 PackedItems = NDArray[np.uint8] | list[bytes]
-"""A column's packed items: `[rows, bytes]` if all have the same length, else `[rows]`."""
+"""A column's packed items: an array `[rows, bytes]` if all items have the same length, else a list."""
 
 _BUFFER_START: Final = msgpack.Packer().pack_map_header(4) + pack("data")
-_TEXT_BYTES: Final = 64
-_IDS: Final = 3  # number of details before the columns
-_STANDARD_COLUMNS: Final = tuple(BUFFERS.values())
+_TEXT_BYTES: Final = 64  # estimate
+_NUM_IDS: Final = 3  # ids among the details; they come before the columns
+_STANDARD_COLUMNS: Final = tuple(BUFFER_COLUMNS.values())
 
 
 class StateEncoder:
-    """Packs episodes of one spec.
+    """Packs the episodes of blocks with one spec.
 
     Raises:
         DataError: the spec lacks observations, actions or rewards, or has a space that episodes cannot have.
@@ -53,29 +53,31 @@ class StateEncoder:
             for name in (*_STANDARD_COLUMNS[:3], *self._outputs)
         }
         packed_spaces = {name: _pack_space(space) for name, space in column_spaces.items()}
-        self._ends = {
+        self._buffer_ends = {
             name: _pack_buffer_end(packed_spaces.get(name, pack(None)))
             for name in (*_STANDARD_COLUMNS, *self._outputs)
         }
-        self._ends[Columns.REWARDS] = _pack_buffer_end(_pack_space(REWARD_SPACE))
+        self._buffer_ends[Columns.REWARDS] = _pack_buffer_end(_pack_space(REWARD_SPACE))
         self._spaces = _pack_entries(
             _observation_space=packed_spaces[Columns.OBS], _action_space=packed_spaces[Columns.ACTIONS]
         )
-        self._overhead_bytes = 512 + len(self._spaces) + sum(len(end) + 64 for end in self._ends.values())
+        self._overhead_bytes = (
+            512 + len(self._spaces) + sum(len(end) + 64 for end in self._buffer_ends.values())
+        )
 
     def estimate_bytes(self, block: Block) -> I64:
-        """Estimate `[N]` the bytes of each episode's cell."""
+        """Estimate the size of each episode's cell in bytes, `[N]`."""
         total = self._overhead_bytes + (block.length + 1) * (
             len(PACKED_EMPTY_INFO) if _info_texts(block) is None else _TEXT_BYTES
         )
-        for name, items in self._columns.items():
-            total += (block.length + is_per_observation(name)) * items.nbytes
+        for name, encoder in self._columns.items():
+            total += (block.length + is_per_observation(name)) * encoder.item_bytes
         if block.details is not None:
             total += np.array([len(text) for text in block.details], dtype=np.int64)
         return total
 
     def pack(self, block: Block) -> list[bytes]:
-        """Pack the state of each episode.
+        """Pack each episode's state into a cell.
 
         Raises:
             DataError: a column does not fit the spec; MessagePack cannot represent the details.
@@ -85,25 +87,25 @@ class StateEncoder:
         infos = _info_texts(block)
         if infos is not None:
             items[Columns.INFOS] = [pack(orjson.loads(text)) if text else PACKED_EMPTY_INFO for text in infos]
-        return [b"".join(self._state_parts(block, i, items)) for i in range(block.num_episodes)]
+        return [b"".join(self._iter_state_parts(block, i, items)) for i in range(block.num_episodes)]
 
-    def _state_parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
+    def _iter_state_parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
-        yield packer.pack_map_header(18)  # keys of an episode's state in RLlib
-        before, after = _NO_DETAILS
+        yield packer.pack_map_header(18)  # number of keys of an episode's state in RLlib
+        ids, other_details = _PACKED_NO_DETAILS
         if block.details is not None:
-            before, after = _pack_details(block.details[i], block.eps_id[i])
+            ids, other_details = _pack_details(block.details[i], block.eps_id[i])
         yield _pack_entries(id_=pack(str(block.eps_id[i])))
-        yield before
-        for key, name in BUFFERS.items():
+        yield ids
+        for key, name in BUFFER_COLUMNS.items():
             yield pack(key)
-            yield from self._buffer_parts(name, block.rows_of(name, i), items.get(name))
+            yield from self._iter_buffer_parts(name, block.rows_of(name, i), items.get(name))
         yield pack("extra_model_outputs")
         yield packer.pack_map_header(len(self._outputs)) if self._outputs else pack(None)
         for name in self._outputs:
             yield pack(name)
-            yield from self._buffer_parts(name, block.rows_of(name, i), items.get(name))
+            yield from self._iter_buffer_parts(name, block.rows_of(name, i), items.get(name))
         yield _pack_entries(
             is_terminated=pack(bool(block.terminated[i])),
             is_truncated=pack(bool(block.truncated[i])),
@@ -111,10 +113,10 @@ class StateEncoder:
             t=pack(t_started + length),
         )
         yield self._spaces
-        yield after
+        yield other_details
 
-    def _buffer_parts(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:
-        """Yield the parts of a buffer: a column's rows of one episode. If all infos are empty, `items` is None."""
+    def _iter_buffer_parts(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:
+        """Yield the parts of a buffer: a column's rows of one episode; without `items`, the rows are empty infos."""
         yield _BUFFER_START
         yield msgpack.Packer().pack_array_header(rows.stop - rows.start)
         if items is None:
@@ -122,50 +124,56 @@ class StateEncoder:
         else:
             # a view of the array's memory: `join` copies it once
             yield items[rows].data if isinstance(items, np.ndarray) else b"".join(items[rows])
-        yield self._ends[name]
+        yield self._buffer_ends[name]
 
 
-class _NumberColumn:
-    """A column with items that differ only in their numbers, encoded by a template."""
+class _NumberColumnEncoder:
+    """An encoder of a column with items that differ only in their numbers; it uses a template."""
 
     def __init__(self, column: str, spec: DataSpec, template: Template) -> None:
-        self.nbytes = template.stride
+        self.item_bytes = template.stride
         self._spec, self._template = spec, template
         self._names = {payload.path: SEPARATOR.join((column, *payload.path)) for payload in template.payloads}
 
     def pack_items(self, block: Block) -> NDArray[np.uint8]:
-        """Return `[rows, nbytes]` the packed items."""
+        """Return the packed items, `[rows, item_bytes]`."""
         return self._template.fill(
             {path: self._spec.require_column(block, name) for path, name in self._names.items()}
         )
 
 
-class _MixedColumn:
-    """A column that contains text, packed item by item."""
+class _TextColumnEncoder:
+    """An encoder of a column that contains text; it packs the items one by one."""
 
     def __init__(self, column: str, spec: DataSpec, struct: Nested) -> None:
         self._column, self._spec, self._struct = column, spec, struct
         self._leaves = leaves_of(column, spec.leaves)
-        self.nbytes = sum(spec.leaves[name].itemsize + _TEXT_BYTES for name in self._leaves)
+        self.item_bytes = sum(spec.leaves[name].itemsize + _TEXT_BYTES for name in self._leaves)
 
     def pack_items(self, block: Block) -> list[bytes]:
-        """Return `[rows]` the packed items."""
+        """Return the packed items, one for each row."""
         columns = {name: self._spec.require_column(block, name) for name in self._leaves}
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         return [pack(nested.unflatten(row, self._column, self._struct)) for row in rows]
 
 
-def _make_column_encoder(spec: DataSpec, column: str, struct: Nested) -> _NumberColumn | _MixedColumn:
+def _make_column_encoder(
+    spec: DataSpec, column: str, struct: Nested
+) -> _NumberColumnEncoder | _TextColumnEncoder:
     leaves = {name: spec.leaves[name] for name in leaves_of(column, spec.leaves)}
     if any(leaf.dtype is None for leaf in leaves.values()):
-        return _MixedColumn(column, spec, struct)
+        return _TextColumnEncoder(column, spec, struct)
     sample = nested.unflatten({name: _zero_sample(leaf) for name, leaf in leaves.items()}, column, struct)
     template = Template.from_item(pack(sample))
-    return _MixedColumn(column, spec, struct) if template is None else _NumberColumn(column, spec, template)
+    return (
+        _TextColumnEncoder(column, spec, struct)
+        if template is None
+        else _NumberColumnEncoder(column, spec, template)
+    )
 
 
 def _zero_sample(leaf: Leaf) -> Any:
-    """Return a zero item of a leaf; single numbers are NumPy scalars, as RLlib records them."""
+    """Return an item of zeros; a single number is a NumPy scalar, as RLlib records it."""
     assert leaf.dtype is not None
     return np.zeros(leaf.shape, leaf.dtype) if leaf.shape else leaf.dtype.type(0)
 
@@ -177,12 +185,12 @@ def _info_texts(block: Block) -> NDArray[np.object_] | None:
 
 
 def _pack_entries(**values: bytes) -> bytes:
-    """Pack map entries of packed values."""
+    """Return map entries with keys that are not packed yet, and packed values."""
     return b"".join(part for key, value in values.items() for part in (pack(key), value))
 
 
 def _pack_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
-    """Return the packed entries before the columns, which are ids, and after them."""
+    """Return the details as packed map entries in two parts: ids, which come before the columns, and other entries."""
     values = {"custom_data": {}, **details.from_text(text)}
     try:
         entries = [
@@ -194,10 +202,10 @@ def _pack_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
             f"episode {eps_id} has custom data or an id that MessagePack cannot represent ({error}): choose "
             "the format Episodes"
         ) from error
-    return b"".join(entries[:_IDS]), b"".join(entries[_IDS:])
+    return b"".join(entries[:_NUM_IDS]), b"".join(entries[_NUM_IDS:])
 
 
-_NO_DETAILS: Final = _pack_details(details.NO_DETAILS)
+_PACKED_NO_DETAILS: Final = _pack_details(details.NO_DETAILS)
 
 
 def _pack_space(space: spaces.Space | None) -> bytes:

@@ -1,4 +1,4 @@
-"""The layout "Episodes / MessagePack": writing, indexing and reading."""
+"""Layout "Episodes / MessagePack": one Parquet row and cell per episode, as RLlib records episodes."""
 
 from __future__ import annotations
 
@@ -24,73 +24,79 @@ from hindcast.formats.messagepack.cells import EpisodeState
 from hindcast.formats.messagepack.decoding import Spaces, column_names, decode_states, read_states
 from hindcast.formats.messagepack.encoding import StateEncoder
 from hindcast.formats.messagepack.values import unpack
-from hindcast.formats.parquet.description import description_metadata, read_description, read_index
+from hindcast.formats.parquet.description import make_description_metadata, read_description, read_index
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.opening import iter_tables
 from hindcast.formats.spec import DataSpec, describe_array
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
-ITEM: Final = "item"  # RLlib's name for the only column
+ITEM_COLUMN: Final = "item"  # RLlib's name for the only column
 _SPACE_NAMES: Final = {Columns.OBS: "observation space", Columns.ACTIONS: "action space"}
 
 
 def is_messagepack(schema: pa.Schema) -> bool:
     """Return whether a file without Hindcast's metadata holds episodes as RLlib records them."""
-    if ITEM not in schema.names:
+    if ITEM_COLUMN not in schema.names:
         return False
-    kind = schema.field(ITEM).type
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    item_type = schema.field(ITEM_COLUMN).type
+    return pa.types.is_binary(item_type) or pa.types.is_large_binary(item_type)
 
 
 class MessagePackEpisodes:
     """The `Layout` that opens files of this layout."""
 
     def read_contents(self, file: pq.ParquetFile) -> Contents:
-        """See `Layout.read_contents`: reads the footer of Hindcast's files, and decodes all of other files."""
+        """See `Layout.read_contents`: reads the footer if Hindcast wrote the file; otherwise decodes all episodes."""
         description, index = read_description(file.schema_arrow), read_index(file.metadata.metadata)
         if description is not None and index is not None:
             return Contents(description.spec, *index)
         return _decode_contents(file)
 
-    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
-        return [ITEM]
+    def required_columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """See `Layout.required_columns`."""
+        return [ITEM_COLUMN]
 
     def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
+        """See `Layout.decode`."""
         columns = list(dict.fromkeys(root(leaf) for leaf in leaves))
         states = read_states(_cells_of(table), columns)
-        block = decode_states(states, columns, _spaces(spec))
+        block = decode_states(states, columns, _spaces_by_column(spec))
         return block.with_columns({name: _check_leaf(block, spec, name) for name in leaves})
 
 
 class MessagePackEncoder(ParquetEncoder):
     """The `RowEncoder` that writes files of this layout."""
 
-    max_episode_bytes = 512 << 20  # RLlib requires complete episodes, and Arrow's cells end at 2 GiB
+    max_episode_bytes = 512 << 20  # large: RLlib requires complete episodes; Arrow's cells hold at most 2 GiB
     has_index = True
 
     def __init__(self, spec: DataSpec) -> None:
         self._states = StateEncoder(spec)
         self._schema = pa.schema(
-            [pa.field(ITEM, pa.binary())], metadata=description_metadata(MESSAGEPACK_EPISODES, spec)
+            [pa.field(ITEM_COLUMN, pa.binary())],
+            metadata=make_description_metadata(MESSAGEPACK_EPISODES, spec),
         )
 
     def encode(self, block: Block) -> EncodedEpisodes:
+        """See `RowEncoder.encode`."""
         table = pa.table([pa.array(self._states.pack(block), pa.binary())], schema=self._schema)
         return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.estimate_bytes(block))
 
     def estimate_bytes(self, block: Block) -> I64:
+        """See `ParquetEncoder.estimate_bytes`."""
         return self._states.estimate_bytes(block)
 
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
+        """See `ParquetEncoder.writer_options`."""
         return {"use_dictionary": False, "write_statistics": False}
 
 
-def _spaces(spec: DataSpec) -> Spaces:
+def _spaces_by_column(spec: DataSpec) -> Spaces:
     return {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
 
 
 def _check_leaf(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
-    """Return a leaf's column, checked against the spec; empty if the block has no timesteps."""
+    """Return a leaf's column, checked against the spec; without timesteps, a missing column is empty."""
     leaf, column = spec.leaves[name], block.columns.get(name)
     if column is None and not block.num_steps:
         return np.empty((0, *leaf.shape), dtype=leaf.dtype or object)
@@ -106,11 +112,11 @@ def _decode_contents(file: pq.ParquetFile) -> Contents:
 
     Raises:
         DataError: no episode has a timestep.
-        CellError: an episode cannot be decoded, or differs from those before it.
+        CellError: an episode cannot be decoded, or its leaves or spaces differ from those of earlier episodes.
     """
     index = _EpisodeIndex()
     for i in range(file.num_row_groups):
-        chunk_lengths = [index.add(_cells_of(table)) for table in iter_tables(file, i, [ITEM])]
+        chunk_lengths = [index.add(_cells_of(table)) for table in iter_tables(file, i, [ITEM_COLUMN])]
         index.lengths.append(np.concatenate([np.zeros(0, dtype=np.int64), *chunk_lengths]))
     if index.spec is None:
         raise DataError("it holds no episode with a timestep")
@@ -119,21 +125,21 @@ def _decode_contents(file: pq.ParquetFile) -> Contents:
 
 
 def _cells_of(table: pa.Table) -> list[memoryview]:
-    """Return views of the cells.
+    """Return the cells of a table as views of its memory.
 
     Raises:
         CellError: a cell is null.
     """
     cells: list[memoryview] = []
-    refuse_null(table.column(ITEM), ITEM, ": expected an episode")
-    for chunk in table.column(ITEM).cast(pa.large_binary()).chunks:
+    refuse_null(table.column(ITEM_COLUMN), ITEM_COLUMN, ": expected an episode")
+    for chunk in table.column(ITEM_COLUMN).cast(pa.large_binary()).chunks:
         offsets, values = binary_buffers(chunk)
         cells += [values.data[start:stop] for start, stop in pairwise(offsets.tolist())]
     return cells
 
 
 class _EpisodeIndex:
-    """Spec, lengths and episodes of the cells that were added."""
+    """Spec, lengths and episodes of the cells added so far."""
 
     def __init__(self) -> None:
         self.spec: DataSpec | None = None
@@ -147,26 +153,26 @@ class _EpisodeIndex:
         try:
             states = read_states(cells)
             for row, state in enumerate(states):
-                self._note_spaces(row, state)
+                self._merge_spaces(row, state)
             block = decode_states(states, column_names(states), self._spaces)
             if block.num_steps:
-                self._note_spec(DataSpec.from_block(block, *self._spaces.values()))
+                self._merge_spec(DataSpec.from_block(block, *self._spaces.values()))
         except CellError as error:
             raise error.with_row(len(self.episode_parts) + error.row) from error
-        is_done = block.terminated | block.truncated
-        rows = zip(block.eps_id, block.t_started.tolist(), is_done.tolist(), strict=True)
+        has_ended = block.terminated | block.truncated
+        rows = zip(block.eps_id, block.t_started.tolist(), has_ended.tolist(), strict=True)
         self.episode_parts += [
             EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows
         ]
         return block.length
 
-    def _note_spec(self, spec: DataSpec) -> None:
+    def _merge_spec(self, spec: DataSpec) -> None:
         known_spec = spec if self.spec is None else self.spec
         if difference := known_spec.difference(spec):
-            raise CellError(0, f"its episodes differ from those before it: {difference}")
+            raise CellError(0, f"its episodes differ from earlier ones: {difference}")
         self.spec = known_spec.merge(spec)
 
-    def _note_spaces(self, row: int, state: EpisodeState) -> None:
+    def _merge_spaces(self, row: int, state: EpisodeState) -> None:
         for column, packed_space in zip(_SPACE_NAMES, state.spaces, strict=True):
             if packed_space not in self._space_cache:
                 self._space_cache[packed_space] = _decode_space(row, packed_space)
@@ -180,10 +186,10 @@ class _EpisodeIndex:
                 )
 
 
-def _decode_space(row: int, packed: bytes) -> spaces.Space | None:
-    """Decode a space; None if it is nil, or a space that only RLlib has."""
+def _decode_space(row: int, packed_space: bytes) -> spaces.Space | None:
+    """Decode a space; None if it is nil or Hindcast does not support it."""
     try:
-        state = unpack(packed)
+        state = unpack(packed_space)
     except (RefusedValueError, ValueError) as error:
         raise CellError(row, f"its space cannot be read: {error}") from error
     try:

@@ -1,7 +1,7 @@
 """NumPy values in MessagePack, byte for byte as the package msgpack-numpy writes them.
 
 An array is the map `{nd: true, type: "<f4", kind: "", shape: [4], data: …}`, a NumPy scalar `{nd: false, type, data}`,
-all keys binary. Object arrays are pickles in that format: they are refused, as is every extension type.
+all keys binary. In that format object arrays are pickles; they are refused, like all extension types.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from hindcast.formats.dtypes import RefusedValueError, parse_dtype
 
 
 def pack(value: Any, *, is_strict: bool = False) -> bytes:
-    """Pack a value as MessagePack: plain values, arrays and NumPy scalars in maps, lists and tuples.
+    """Pack plain values, arrays and NumPy scalars, or maps, lists and tuples of these, as MessagePack.
 
     Args:
+        value: the value.
         is_strict: whether to refuse tuples, which would be unpacked as lists.
 
     Raises:
-        TypeError: the value has another type.
+        TypeError: the value contains another type.
+        RefusedValueError: the value contains an array of objects or structures.
     """
     return bytes(msgpack.packb(value, default=_encode_numpy, strict_types=is_strict))
 
@@ -31,17 +33,17 @@ def unpack(data: bytes | memoryview) -> Any:
     """Unpack a value: the inverse of `pack`; tuples become lists.
 
     Raises:
-        RefusedValueError: object arrays, structured arrays, extension types.
+        RefusedValueError: the data contain an object array, a structured array or an extension type.
         ValueError: the data are not MessagePack.
     """
     return msgpack.unpackb(data, object_hook=restore, ext_hook=refuse_ext, strict_map_key=False)
 
 
 def restore(value: dict[Any, Any]) -> Any:
-    """Return the array or scalar that a map represents; other maps unchanged.
+    """Return the array or scalar that a map represents; other maps are returned unchanged.
 
     Raises:
-        RefusedValueError: object arrays, structured arrays, inconsistent maps.
+        RefusedValueError: the map represents an object array or a structured array, or is inconsistent.
     """
     if b"nd" in value:
         return _decode_array(value) if value[b"nd"] else _decode_array({**value, b"shape": []})[()]
@@ -51,7 +53,7 @@ def restore(value: dict[Any, Any]) -> Any:
 
 
 def refuse_ext(code: int, data: bytes) -> Never:
-    """Refuse an extension type (an `ext_hook`)."""
+    """Refuse an extension type; for msgpack's argument `ext_hook`."""
     raise RefusedValueError(
         f"a MessagePack extension of type {code} with {len(data)} bytes, which episodes never have"
     )
@@ -80,8 +82,8 @@ def _decode_array(value: dict[Any, Any]) -> NDArray[Any]:
     if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise RefusedValueError(f"an array of the shape {shape!r}")
     if not isinstance(data, bytes) or len(data) != dtype.itemsize * np.prod(shape, dtype=object):
-        num_bytes = len(data) if isinstance(data, bytes) else type(data).__name__
-        raise RefusedValueError(f"an array of {dtype} {shape} with {num_bytes} bytes")
+        data_size = len(data) if isinstance(data, bytes) else type(data).__name__
+        raise RefusedValueError(f"an array of {dtype} {shape} with {data_size} bytes")
     return np.frombuffer(data, dtype).reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""Index of a Minari dataset: its episodes, their sizes and files, found without reading steps."""
+"""The index of a Minari dataset: its episodes with their sizes and files, found without reading steps."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from hindcast.formats.minari.metadata import METADATA_FILE, MinariMetadata
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
-_PREFIX: Final = "episode_"
-_SMALLEST_IMAGE: Final = 32  # pixels per side, as in Minari
+_EPISODE_PREFIX: Final = "episode_"
+_MIN_IMAGE_PIXELS: Final = 32  # per side, as in Minari
 
 
 class EpisodeEntry(NamedTuple):
-    """Number and size of an episode, and the paths of its files, if separate, relative to the dataset's folder."""
+    """An episode of a dataset.
+
+    Attributes:
+        number: number of the episode in Minari.
+        nbytes: approximate size in memory.
+        files: paths relative to the dataset's folder, if the episode has its own files.
+    """
 
     number: int
     nbytes: int
@@ -33,7 +39,8 @@ class EpisodeGroup(NamedTuple):
     """Episodes of a dataset that are read together.
 
     Attributes:
-        metadata: metadata of the dataset; a missing space is replaced by one of the same structure.
+        metadata: metadata of the dataset. A missing space is replaced by a space with the structure of the data.
+        episodes: the episodes.
     """
 
     metadata: MinariMetadata
@@ -41,7 +48,7 @@ class EpisodeGroup(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size in memory, about."""
+        """Approximate size in memory."""
         return sum(episode.nbytes for episode in self.episodes)
 
     def split(self) -> Iterator[EpisodeGroup]:
@@ -56,15 +63,19 @@ class EpisodeGroup(NamedTuple):
 
 def is_episode(name: str) -> bool:
     """Return whether a group of an HDF5 file is an episode, by its name: `episode_7`."""
-    return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
+    return name.startswith(_EPISODE_PREFIX) and name.removeprefix(_EPISODE_PREFIX).isdigit()
 
 
 def index_episodes(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
-    """Index all episodes of a dataset: of a main file, or of the folder of a `metadata.json`.
+    """Index all episodes of a dataset.
+
+    Args:
+        location: main file of the dataset, or its `metadata.json` if it is in Arrow or Parquet.
+        metadata: metadata of the dataset.
 
     Raises:
-        DataError: the number of episodes or steps differs from the metadata; the file has parts that Minari does not
-            write, such as links.
+        DataError: the number of episodes or steps differs from the metadata, or the file contains something that
+            Minari does not write, such as links.
     """
     group = (
         _index_folder(location, metadata)
@@ -88,8 +99,8 @@ def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         episode_files = files.setdefault(int(number), [])
         if entry.is_file and name.endswith(f".{metadata.data_format}"):
             episode_files.append((entry.relative_path, entry.size))
-    for missing in (number for number, entries in files.items() if not entries):
-        folder = location.parent().child(str(missing))
+    for empty_number in (number for number, entries in files.items() if not entries):
+        folder = location.parent().child(str(empty_number))
         raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
     if metadata.observation_space is None or metadata.action_space is None:
         raise DataError(f"{location} does not name the dataset's spaces: copy it again")
@@ -103,50 +114,52 @@ def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
 
 
 def _index_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
-    """Index a main file. Checks every node, because Minari would follow links, which may lead out of the file."""
+    """Index a main file. All nodes are checked, because Minari would follow links to other files."""
     datasets_by_episode: dict[int, dict[str, Dataset]] = {}
     with hdf5.open_file(location) as file:
-        for name in hdf5.child_names(location, file):
+        for name in hdf5.list_child_names(location, file):
             if not is_episode(name):
                 raise DataError(
                     f"{location} holds {name!r}: a file of Minari holds episode_0, episode_1, … only"
                 )
             group = hdf5.open_child(location, file, name)
-            parts = hdf5.collect_datasets(location, group)
-            if "rewards" not in parts:
+            datasets = hdf5.collect_datasets(location, group)
+            if "rewards" not in datasets:
                 raise DataError(f"{location} has no array at {group.name}/rewards: copy it again")
-            datasets_by_episode[int(name.removeprefix(_PREFIX))] = parts
-        steps = sum(hdf5.num_rows(location, parts["rewards"]) for parts in datasets_by_episode.values())
+            datasets_by_episode[int(name.removeprefix(_EPISODE_PREFIX))] = datasets
+        num_steps = sum(
+            hdf5.count_rows(location, datasets["rewards"]) for datasets in datasets_by_episode.values()
+        )
         episodes = [
-            EpisodeEntry(number, sum(part.dtype.itemsize * part.size for part in parts.values()))
-            for number, parts in sorted(datasets_by_episode.items())
+            EpisodeEntry(number, sum(dataset.dtype.itemsize * dataset.size for dataset in datasets.values()))
+            for number, datasets in sorted(datasets_by_episode.items())
         ]
         metadata = _complete_metadata(metadata, next(iter(datasets_by_episode.values()), {}))
-    if metadata.total_steps not in (None, steps):
+    if metadata.total_steps not in (None, num_steps):
         raise DataError(
-            f"{location} holds {plural(steps, 'timestep')}, but its metadata say {metadata.total_steps}: copy the "
+            f"{location} holds {plural(num_steps, 'timestep')}, but its metadata say {metadata.total_steps}: copy the "
             "dataset again"
         )
     return EpisodeGroup(metadata, episodes)
 
 
 def _complete_metadata(metadata: MinariMetadata, datasets: Mapping[str, Dataset]) -> MinariMetadata:
-    """Complete the metadata of old files by the arrays of an episode."""
-    is_raw = any(
-        dataset.dtype == np.uint8 and len(dataset.shape) > 2 and dataset.shape[1] >= _SMALLEST_IMAGE
+    """Infer metadata that old files lack from the arrays of an episode."""
+    has_raw_images = any(
+        dataset.dtype == np.uint8 and len(dataset.shape) > 2 and dataset.shape[1] >= _MIN_IMAGE_PIXELS
         for dataset in datasets.values()
     )
     return metadata.model_copy(
         update={
             "observation_space": metadata.observation_space or _infer_space(datasets, "observations"),
             "action_space": metadata.action_space or _infer_space(datasets, "actions"),
-            "jpeg_encoding": not is_raw if metadata.jpeg_encoding is None else metadata.jpeg_encoding,
+            "jpeg_encoding": not has_raw_images if metadata.jpeg_encoding is None else metadata.jpeg_encoding,
         }
     )
 
 
 def _infer_space(datasets: Mapping[str, Dataset], path: str) -> spaces.Space:
-    """Return a space with the stored structure, which Minari needs to find the parts."""
+    """Return a space with the structure of the stored arrays; Minari finds the arrays by the space."""
     if path in datasets:
         dataset = datasets[path]
         return spaces.Text(1) if hdf5.is_text(dataset) else spaces.Box(-np.inf, np.inf, dataset.shape[1:])

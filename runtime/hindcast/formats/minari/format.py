@@ -15,18 +15,18 @@ from hindcast.formats import hdf5
 from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, check_no_schema, require_package
 from hindcast.formats.minari.episode_index import EpisodeGroup, index_episodes, is_episode
 from hindcast.formats.minari.metadata import MAIN_FILE, METADATA_FILE, read_json, read_metadata
-from hindcast.formats.minari.reading import local_folder, read_episodes
+from hindcast.formats.minari.reading import link_or_copy_files, read_episodes
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Entry, Location, resolve
 
-_NAMESPACE: Final = "namespace_metadata.json"
-_FORMATS: Final = ("hdf5", "arrow", "parquet")
+_NAMESPACE_FILE: Final = "namespace_metadata.json"
+_DATA_FORMATS: Final = ("hdf5", "arrow", "parquet")
 
 
 class Minari(Format):
-    """Minari's datasets. The location of a dataset in Arrow or Parquet is its `metadata.json`."""
+    """Datasets of Minari, located by their main file, or by `metadata.json` if they are in Arrow or Parquet."""
 
     name = "Minari"
     title = "Minari"
@@ -43,8 +43,8 @@ class Minari(Format):
             return any(map(is_episode, file))
         return False
 
-    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
-        """See `Format.groups`: a dataset is the folder of its metadata with everything below it."""
+    def group_files(self, entries: Sequence[Entry]) -> list[FileGroup]:
+        """See `Format.group_files`: a dataset is the folder that contains its metadata, with everything in it."""
         groups: list[FileGroup] = []
         grouped_files: set[str] = set()
         for entry in sorted(entries, key=lambda entry: entry.relative_path.count("/")):
@@ -60,21 +60,21 @@ class Minari(Format):
             groups.append(group)
         return groups
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`: adjacent episodes of about 16 MiB; an HDF5 file on an object store is one piece.
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`: adjacent episodes of about 16 MiB; an HDF5 file on an object store is one piece.
 
         Raises:
-            DataError: the file is damaged, episodes are missing, the format does not have an option, or the package
-                `minari` is not installed.
+            DataError: the file is damaged, episodes are missing, an option is set, or the package `minari` is not
+                installed.
         """
         check_options(self.name, options.options, ())
         check_no_schema(options, self.name)
         for package in ("minari", "PIL"):
             require_package(location, package, "minari")
         metadata = read_metadata(location)
-        if metadata.data_format not in _FORMATS:
+        if metadata.data_format not in _DATA_FORMATS:
             raise DataError(
-                f"{location} is stored as {metadata.data_format!r}: allowed are {', '.join(_FORMATS)}"
+                f"{location} is stored as {metadata.data_format!r}: allowed are {', '.join(_DATA_FORMATS)}"
             )
         if location.name != METADATA_FILE and not location.is_local:
             # one piece, so that the file is copied only once
@@ -83,39 +83,39 @@ class Minari(Format):
         return [Piece(location, group.nbytes, group) for group in index.split()]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: spaces and environment of the metadata."""
+        """See `Format.describe`: the spaces and the environment in the metadata."""
         return read_metadata(location).spec
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
         """See `Format.read`: blocks of complete episodes.
 
         Raises:
-            DataError: the file is damaged; names the file and the path in it.
+            DataError: the file is damaged.
         """
         location: Location = piece.location
-        with_infos = options.columns is None or Columns.INFOS in options.columns
+        should_read_infos = options.columns is None or Columns.INFOS in options.columns
         files = {MAIN_FILE: location}
         if location.name == METADATA_FILE:
             names = [name for episode in piece.extent.episodes for name in episode.files]
             files = {name: location.parent().child(name) for name in names}
-        with local_folder(files) as folder:
+        with link_or_copy_files(files) as folder:
             group: EpisodeGroup = piece.extent
             if group is None:
-                # messages must name the user's file, not the copy
+                # so that messages name the user's file, not the copy
                 copy = replace(resolve(folder / MAIN_FILE), uri=location.uri)
                 group = index_episodes(copy, read_metadata(location))
-            for part in group.split():
-                yield read_episodes(location, folder, part, with_infos)
+            for episodes in group.split():
+                yield read_episodes(location, folder, episodes, should_read_infos)
 
 
 def _file_group(metadata: Entry, entries: Sequence[Entry]) -> FileGroup:
     folder = posixpath.dirname(metadata.relative_path)
     prefix = f"{folder}/" if folder else ""
     members = {entry.relative_path for entry in entries if entry.relative_path.startswith(prefix)}
-    namespaces = {entry.relative_path for entry in entries if entry.location.name == _NAMESPACE}
-    main = metadata.location.parent().child(MAIN_FILE)
+    namespaces = {entry.relative_path for entry in entries if entry.location.name == _NAMESPACE_FILE}
+    main_file = metadata.location.parent().child(MAIN_FILE)
     return FileGroup(
-        main if f"{prefix}{MAIN_FILE}" in members else metadata.location, frozenset(members | namespaces)
+        main_file if f"{prefix}{MAIN_FILE}" in members else metadata.location, frozenset(members | namespaces)
     )
 
 

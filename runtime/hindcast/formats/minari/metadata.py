@@ -1,7 +1,7 @@
-"""Metadata of a Minari dataset: `metadata.json`, or attributes of the HDF5 file in old datasets.
+"""Metadata of a Minari dataset, from `metadata.json`, or from the attributes of the HDF5 file in old datasets.
 
-Minari's own reader is not used: if a space is missing it makes the environment that the metadata name, which would run
-code from an untrusted file.
+Minari's own reader is not used: if a space is missing, it creates the environment that the metadata name, which would
+run code that an untrusted file chooses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _parse_space(data: Any) -> gym.Space | None:
 
 
 def _parse_environment(data: Any) -> Any:
-    """Return only the id; an entry point that a file names is never imported."""
+    """Return only the environment's id: an entry point that a file names is never imported."""
     return None if data is None else _parse_object(data).get("id")
 
 
@@ -41,12 +41,12 @@ _Space = Annotated[gym.Space | None, BeforeValidator(_parse_space)]
 
 
 class MinariMetadata(BaseModel):
-    """Metadata of a dataset under Minari's names; None if missing.
+    """Metadata of a dataset, with Minari's names; missing values are None.
 
     Attributes:
-        dataset_id: such as "D4RL/door/human-v2"; by default the name of its folder.
+        dataset_id: such as "D4RL/door/human-v2"; by default the name of the dataset's folder.
         data_format: "hdf5", "arrow" or "parquet".
-        observation_space: missing in old datasets that name the environment only, as is `action_space`.
+        observation_space: None, like `action_space`, in old datasets that name only the environment.
         env_spec: id of the environment.
         jpeg_encoding: whether images are stored as JPEG.
     """
@@ -74,7 +74,7 @@ class MinariMetadata(BaseModel):
 
 
 def read_metadata(location: Location) -> MinariMetadata:
-    """Read the metadata of a dataset, located by its main file or its `metadata.json`.
+    """Read the metadata of a dataset; `location` is its main file or its `metadata.json`.
 
     Raises:
         DataError: the metadata cannot be read.
@@ -92,7 +92,7 @@ def read_json(location: Location) -> dict[str, Any]:
     """Read a metadata file.
 
     Raises:
-        DataError: the file is not JSON, not an object, or larger than any metadata.
+        DataError: the file is not a JSON object, or is too large.
     """
     size = location.info().size or 0
     if size > _MAX_BYTES:

@@ -33,12 +33,15 @@ if TYPE_CHECKING:
     from minari.dataset.minari_storage import MinariStorage
 
 _FLAGS: Final = ("terminations", "truncations")
-_COPIED_AT_ONCE: Final = 8 << 20
+_COPY_BUFFER_BYTES: Final = 8 << 20
 
 
 @contextmanager
-def local_folder(files: Mapping[str, Location]) -> Iterator[Path]:
-    """Make a temporary folder of files, by their names in it: links to local files, copies of others.
+def link_or_copy_files(files: Mapping[str, Location]) -> Iterator[Path]:
+    """Make a temporary folder with links to local files and copies of other files.
+
+    Args:
+        files: relative path in the folder -> file.
 
     Raises:
         StorageError: a file cannot be read, or there is no room for the copies.
@@ -54,15 +57,18 @@ def local_folder(files: Mapping[str, Location]) -> Iterator[Path]:
                 location.open_stream() as source,
                 path.open("wb") as copy,
             ):
-                shutil.copyfileobj(source, copy, _COPIED_AT_ONCE)
+                shutil.copyfileobj(source, copy, _COPY_BUFFER_BYTES)
         yield Path(folder)
 
 
-def read_episodes(location: Location, folder: Path, group: EpisodeGroup, with_infos: bool) -> Block:
-    """Read complete episodes.
+def read_episodes(location: Location, folder: Path, group: EpisodeGroup, should_read_infos: bool) -> Block:
+    """Read the complete episodes of a group.
 
     Args:
-        folder: local folder of the dataset's files.
+        location: location of the dataset, for messages.
+        folder: local folder with the dataset's files.
+        group: episodes to read.
+        should_read_infos: whether to read the infos.
 
     Raises:
         DataError: an episode is missing or damaged, or differs in structure from the dataset's spaces.
@@ -71,29 +77,29 @@ def read_episodes(location: Location, folder: Path, group: EpisodeGroup, with_in
         storage = _open_storage(folder, group.metadata)
     blocks: dict[str, Block] = {}
     for episode in group.episodes:
-        where = f"{location} at /episode_{episode.number}"
+        source = f"{location} at /episode_{episode.number}"
         if episode.files:
-            where = str(location.parent().child(str(episode.number)))
-        with _translate_errors(where, folder, location):
+            source = str(location.parent().child(str(episode.number)))
+        with _translate_errors(source, folder, location):
             record = next(iter(storage.get_episodes([episode.number])), None)
             if record is None:
-                raise DataError(f"{where} cannot be found: copy the dataset again")
-            columns = _decode_columns(record, group.metadata.spec, where)
-            if with_infos and record["infos"]:
+                raise DataError(f"{source} cannot be found: copy the dataset again")
+            columns = _decode_columns(record, group.metadata.spec, source)
+            if should_read_infos and record["infos"]:
                 columns[Columns.INFOS] = _decode_infos(
-                    record["infos"], len(columns[Columns.REWARDS]) + 1, where
+                    record["infos"], len(columns[Columns.REWARDS]) + 1, source
                 )
             if episode.files:
-                steps = len(record["rewards"])
-                _check_rows(folder / str(episode.number), group.metadata.data_format, steps, where)
-        blocks[where] = _make_block(f"{group.metadata.dataset_id}/{episode.number}", columns, record, where)
-    # refuses episodes that differ
-    DataSpec.merge_all((where, DataSpec.from_block(block)) for where, block in blocks.items())
+                num_steps = len(record["rewards"])
+                _check_rows(folder / str(episode.number), group.metadata.data_format, num_steps, source)
+        blocks[source] = _make_block(f"{group.metadata.dataset_id}/{episode.number}", columns, record, source)
+    # raises if episodes differ in their columns
+    DataSpec.merge_all((source, DataSpec.from_block(block)) for source, block in blocks.items())
     return Block.concat(list(blocks.values()))
 
 
 def _open_storage(folder: Path, metadata: MinariMetadata) -> MinariStorage:
-    """Open the files with metadata written here, which name both spaces and no environment that Minari would make."""
+    """Open the files with new metadata, which name both spaces, so that Minari creates no environment."""
     from minari.dataset.minari_storage import MinariStorage
     from minari.serialization import serialize_space
 
@@ -108,8 +114,8 @@ def _open_storage(folder: Path, metadata: MinariMetadata) -> MinariStorage:
 
 
 @contextmanager
-def _translate_errors(where: str, folder: Path, location: Location) -> Iterator[None]:
-    """Raise errors of Minari and of the libraries below it as `DataError`."""
+def _translate_errors(source: str, folder: Path, location: Location) -> Iterator[None]:
+    """Convert errors of Minari, and of libraries that it uses, to `DataError`."""
     try:
         yield
     except UserError:
@@ -117,15 +123,15 @@ def _translate_errors(where: str, folder: Path, location: Location) -> Iterator[
     except Exception as error:
         reason = reason_of(error).replace(str(folder), str(location.parent()))
         raise DataError(
-            f"{where} is damaged, was not written by Minari, or differs from the dataset's spaces: {reason}"
+            f"{source} is damaged, was not written by Minari, or differs from the dataset's spaces: {reason}"
         ) from error
 
 
-def _decode_columns(record: Mapping[str, Any], spec: DataSpec, where: str) -> dict[str, NDArray[Any]]:
+def _decode_columns(record: Mapping[str, Any], spec: DataSpec, source: str) -> dict[str, NDArray[Any]]:
     """Decode the leaves of observations and actions, and the rewards.
 
     Raises:
-        DataError: the structure differs from the spaces', values are missing, or images have another shape.
+        DataError: the structure or an array's shape differs from the spaces, or values are missing.
     """
     spaces = {
         **flatten_space(spec.observation_space, Columns.OBS),
@@ -133,44 +139,44 @@ def _decode_columns(record: Mapping[str, Any], spec: DataSpec, where: str) -> di
     }
     leaves = {**flatten(record["observations"], Columns.OBS), **flatten(record["actions"], Columns.ACTIONS)}
     if leaves.keys() != spaces.keys():
-        raise DataError(f"{where} holds {sorted(leaves)}, but the dataset's spaces have {sorted(spaces)}")
-    columns = {name: _to_array(values, f"{where} in {name}") for name, values in leaves.items()}
+        raise DataError(f"{source} holds {sorted(leaves)}, but the dataset's spaces have {sorted(spaces)}")
+    columns = {name: _to_array(values, f"{source} in {name}") for name, values in leaves.items()}
     for name, column in columns.items():
         shape = spaces[name].shape or ()
         if len(shape) > 1 and column.shape[1:] != shape:
             raise DataError(
-                f"{where} in {name} holds arrays of {list(column.shape[1:])}, expected {list(shape)}"
+                f"{source} in {name} holds arrays of {list(column.shape[1:])}, expected {list(shape)}"
             )
-    rewards = _to_array(record["rewards"], f"{where} in rewards")
-    # Minari stores rewards as integers if all of an episode are whole numbers.
+    rewards = _to_array(record["rewards"], f"{source} in rewards")
+    # Minari stores rewards as integers if all rewards of an episode are whole numbers.
     columns[Columns.REWARDS] = rewards.astype(np.float64) if rewards.dtype.kind in "biu" else rewards
     return columns
 
 
-def _to_array(values: Any, where: str) -> NDArray[Any]:
+def _to_array(values: Any, source: str) -> NDArray[Any]:
     """Convert to numbers in native byte order, or an object array of `str`."""
     if isinstance(values, list):
         if not all(isinstance(value, str) for value in values):
-            raise DataError(f"{where} holds values that are not text")
+            raise DataError(f"{source} holds values that are not text")
         return np.array(values, dtype=object)
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
-        raise DataError(f"{where} holds values that are missing or not numbers")
+        raise DataError(f"{source} holds values that are missing or not numbers")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _check_rows(folder: Path, format: str, steps: int, where: str) -> None:
-    """Check that nothing was lost: Minari reads only one batch of an episode, and reads nulls as NaN."""
+def _check_rows(folder: Path, format: str, num_steps: int, source: str) -> None:
+    """Check that no data were lost: Minari reads only one batch of an episode's rows, and reads nulls as NaN."""
     table = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA_FILE]).to_table()
-    if len(table) != steps + 1:
+    if len(table) != num_steps + 1:
         raise DataError(
-            f"{where} holds {plural(len(table), 'row')}, but Minari reads only {steps + 1} of them: write "
+            f"{source} holds {plural(len(table), 'row')}, but Minari reads only {num_steps + 1} of them: write "
             "it as shorter episodes, or in HDF5"
         )
     for name in ("observations", "actions", "rewards", *_FLAGS):
-        values = table[name].slice(0, steps + (name == "observations"))
+        values = table[name].slice(0, num_steps + (name == "observations"))
         if any(map(_has_nulls, values.chunks)):
-            raise DataError(f"{where} in {name} holds nulls: fill them")
+            raise DataError(f"{source} in {name} holds nulls: fill them")
 
 
 def _has_nulls(array: pa.Array) -> bool:
@@ -180,34 +186,34 @@ def _has_nulls(array: pa.Array) -> bool:
 
 
 def _make_block(
-    eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, Any], where: str
+    eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, Any], source: str
 ) -> Block:
     """Make a block of one episode.
 
     Raises:
-        DataError: a column does not fit the rewards in length.
-        RowError: a flag is set before the last step.
+        DataError: a column's length does not match the number of rewards.
+        RowError: a flag is true before the last step.
     """
-    steps = len(columns[Columns.REWARDS])
-    flags = {name: _to_array(record[name], f"{where} in {name}") for name in _FLAGS}
+    num_steps = len(columns[Columns.REWARDS])
+    flags = {name: _to_array(record[name], f"{source} in {name}") for name in _FLAGS}
     for name, column in {**columns, **flags}.items():
-        expected = steps + is_per_observation(name)
+        expected = num_steps + is_per_observation(name)
         if len(column) != expected:
             raise DataError(
-                f"{where} has {plural(len(column), 'value')} of {name} and {plural(steps, 'reward')}, expected "
+                f"{source} has {plural(len(column), 'value')} of {name} and {plural(num_steps, 'reward')}, expected "
                 f"{expected}"
             )
     for name, flag in flags.items():
         if flag[:-1].any():
             raise RowError(
-                f"{where} continues after {name} is true at step {np.flatnonzero(flag)[0]} of {steps}: store it as two "
-                "episodes",
+                f"{source} continues after {name} is true at step {np.flatnonzero(flag)[0]} of {num_steps}: store it "
+                "as two episodes",
                 kind="goes-on",
             )
     terminated, truncated = (flag[-1:].astype(np.bool_) for flag in flags.values())
     return Block(
         columns,
-        np.array([steps]),
+        np.array([num_steps]),
         np.array([eps_id], dtype=object),
         np.zeros(1, np.int64),
         terminated,
@@ -215,25 +221,25 @@ def _make_block(
     )
 
 
-def _decode_infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[np.object_]:
-    """Return `[observations]` JSON texts of the infos; the first is empty if the info of `reset` was not stored."""
+def _decode_infos(infos: Mapping[str, Any], num_observations: int, source: str) -> NDArray[np.object_]:
+    """Return infos as JSON texts `[num_observations]`; the first one is empty if the reset's info was not stored."""
     texts = [info_to_json(info) for info in _unstack(infos)]
-    missing = observations - len(texts)
-    if missing not in (0, 1):
+    num_missing = num_observations - len(texts)
+    if num_missing not in (0, 1):
         raise DataError(
-            f"{where}: found {plural(len(texts), 'info')}, expected {observations}, one per observation, or "
+            f"{source}: found {plural(len(texts), 'info')}, expected {num_observations}, one per observation, or "
             "one fewer"
         )
-    return np.array([EMPTY_INFO] * missing + texts, dtype=object)
+    return np.array([EMPTY_INFO] * num_missing + texts, dtype=object)
 
 
 def _unstack(node: Any) -> list[Any]:
-    """Return the values of each step from a tree of arrays over all steps; parts of tuples are named `_index_0`, …"""
+    """Convert a tree of arrays over all steps to one value for each step; tuples have the keys `_index_0`, …"""
     if not isinstance(node, Mapping):
         return [value.decode() if isinstance(value, bytes) else value for value in np.asarray(node).tolist()]
     rows = zip(*map(_unstack, node.values()), strict=True)
     indices = [f"_index_{i}" for i in range(len(node))]
     if node.keys() == set(indices):
-        order = [list(node).index(index) for index in indices]
-        return [[row[i] for i in order] for row in rows]
+        positions = [list(node).index(index) for index in indices]
+        return [[row[i] for i in positions] for row in rows]
     return [dict(zip(node, row, strict=True)) for row in rows]

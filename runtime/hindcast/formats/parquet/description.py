@@ -1,4 +1,4 @@
-"""Hindcast's metadata in Parquet files: layout and spec, and lengths if no column has them."""
+"""Hindcast's metadata in Parquet files: layout and spec, and the lengths of rows if no column holds them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Description(NamedTuple):
     spec: DataSpec
 
 
-def description_metadata(layout: str, spec: DataSpec) -> dict[bytes, str]:
-    """Return schema metadata with a file's layout and spec."""
+def make_description_metadata(layout: str, spec: DataSpec) -> dict[bytes, str]:
+    """Return the schema metadata that store a file's layout and spec."""
     return {METADATA_KEY: json.dumps({"layout": layout, "formatVersion": FORMAT_VERSION, **spec.to_json()})}
 
 
@@ -54,14 +54,18 @@ def read_description(schema: pa.Schema) -> Description | None:
     return Description(layout, DataSpec.from_json(description))
 
 
-def index_metadata(groups: Sequence[RowGroup]) -> dict[bytes, str]:
-    """Return footer metadata with the lengths of each row group's rows, and the rows that continue the one before."""
+def make_index_metadata(groups: Sequence[RowGroup]) -> dict[bytes, str]:
+    """Return the footer metadata that store each row group's lengths, and the rows that continue an episode."""
     index = [{"lengths": group.lengths, "continued": group.continued} for group in groups]
     return {INDEX_KEY: json.dumps(index)}
 
 
 def read_index(metadata: Mapping[bytes, bytes] | None) -> tuple[list[I64], list[Bool]] | None:
-    """Read the index of `index_metadata`: for each row group the lengths, and whether rows continue; None if missing.
+    """Read the index that `make_index_metadata` made, from a file's footer.
+
+    Returns:
+        For each row group `[rows]` lengths, and `[rows]` whether a row continues the episode of the row before; None if
+        the file has no index.
 
     Raises:
         DataError: the index cannot be read.

@@ -1,4 +1,4 @@
-"""Writing Parquet files, which appear complete or not at all."""
+"""Writing Parquet files that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from hindcast.episodes.block import I64, Block
 from hindcast.formats.data_file import DataFile, EncodedEpisodes, RowEncoder
 from hindcast.formats.entries import FileEntry
-from hindcast.formats.parquet.description import index_metadata
+from hindcast.formats.parquet.description import make_index_metadata
 from hindcast.formats.parquet.fragments import split_long_episodes
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.location import Location
 
-_COLUMN_OVERHEAD = 256
+_COLUMN_OVERHEAD_BYTES = 256
 
 
 class ParquetEncoder(RowEncoder):
@@ -26,7 +26,7 @@ class ParquetEncoder(RowEncoder):
 
     Attributes:
         max_episode_bytes: size above which an episode is split into fragments.
-        has_index: whether the file's footer holds the lengths, because no column does.
+        has_index: whether the file's footer stores the lengths of rows; required if no column does.
     """
 
     suffix = ".parquet"
@@ -36,21 +36,23 @@ class ParquetEncoder(RowEncoder):
 
     @abstractmethod
     def estimate_bytes(self, block: Block) -> I64:
-        """Estimate `[N]` the bytes of each episode before compression."""
+        """Estimate the size of each episode in bytes, before compression: `[N]`."""
 
     @abstractmethod
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:
-        """Return the layout's arguments of `pq.ParquetWriter`."""
+        """Return the layout's keyword arguments for `pq.ParquetWriter`."""
 
     def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """See `RowEncoder.split`."""
         return split_long_episodes(block, self.estimate_bytes(block), self.max_episode_bytes)
 
     def open(self, location: Location, schema: pa.Schema, compression: str) -> ParquetFile:
+        """See `RowEncoder.open`."""
         return ParquetFile(location, schema, self, compression)
 
-    def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
-        """See `RowEncoder.overhead_bytes`: the schema, and the metadata of each column."""
-        return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
+    def estimate_overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
+        """See `RowEncoder.estimate_overhead_bytes`: the schema, and the metadata of each column."""
+        return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD_BYTES
 
 
 class ParquetFile(DataFile):
@@ -72,14 +74,15 @@ class ParquetFile(DataFile):
                 metadata_collector=self._metadata,
                 **encoder.writer_options(schema),
             )
-        except BaseException:  # it writes a magic number immediately, which fails on a full disk
+        except BaseException:  # the writer begins the file immediately, which fails on a full disk
             self._sink.is_alive = False
             self._file.abort()
             raise
 
     def finish(self) -> FileEntry:
+        """See `DataFile.finish`."""
         if self._has_index:
-            self._writer.add_key_value_metadata(index_metadata(self._groups))
+            self._writer.add_key_value_metadata(make_index_metadata(self._groups))
         self._writer.close()
         # replaces the estimated sizes by those that Parquet measured
         self._groups = [
@@ -89,23 +92,23 @@ class ParquetFile(DataFile):
         return super().finish()
 
     def abort(self) -> None:
+        """See `DataFile.abort`."""
         self._sink.is_alive = False
-        with suppress(Exception):  # after a failed write closing fails too
+        with suppress(Exception):  # after a failed write, closing fails as well
             self._writer.close()
         super().abort()
 
     def _write_rows(self, group: EncodedEpisodes) -> None:
-        # adds the columns that the group lacks, as nulls
+        # concatenation with an empty table adds the columns that the group lacks, as nulls
         empty = pa.Table.from_batches([], self._schema)
         table = pa.concat_tables([empty, group.table], promote_options="default").combine_chunks()
         self._writer.write_table(table, row_group_size=len(table))
 
 
 class _Sink:
-    """The file object that the Parquet writer writes to.
+    """The file object that the Parquet writer writes to; it discards writes if `is_alive` is False.
 
-    The Parquet writer closes itself when it is garbage-collected, and then writes a footer; once `is_alive` is False,
-    writes are discarded.
+    The Parquet writer closes itself when it is garbage-collected, and then writes a footer, even to an aborted file.
     """
 
     closed = False  # read by pa.PythonFile
@@ -119,7 +122,7 @@ class _Sink:
         return self.file.write(data) if self.is_alive else len(data)
 
     def flush(self) -> None:
-        """Nothing is buffered here."""
+        """Do nothing: no data are buffered here."""
 
     def close(self) -> None:
-        """The file is finished by `AtomicFile.commit`."""
+        """Do nothing: `AtomicFile.commit` finishes the file."""

@@ -1,7 +1,7 @@
 """Splitting long episodes into fragments in adjacent rows, and joining them.
 
-A fragment is a part of an episode with the same `eps_id`, with `t_started` at its start, and with its own final
-observation, which is also the first one of the next fragment. Only the last fragment has the flags.
+A fragment is a part of an episode. It has the episode's `eps_id`, and its `t_started` is its own first timestep. Its
+final observation is also the first one of the next fragment. Only the last fragment has the flags.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from hindcast.episodes.details import NO_DETAILS
 
 
 def split_long_episodes(
-    block: Block, nbytes: NDArray[np.int64], episode_bytes: int
+    block: Block, nbytes: NDArray[np.int64], max_episode_bytes: int
 ) -> Iterator[tuple[Block, bool]]:
-    """Split a block: runs of ordinary episodes, and each fragment of an episode that is too long.
+    """Split a block into runs of episodes that are short enough, and the fragments of episodes that are too long.
 
     Args:
         block: complete episodes.
         nbytes: `[N]` bytes of each episode.
-        episode_bytes: size above which an episode is cut into fragments of at most half this size.
+        max_episode_bytes: size above which an episode is cut into fragments of at most half this size.
 
     Yields:
-        A part, and whether it continues the last episode of the part before.
+        A part, and whether its first row continues the last episode of the part before.
     """
     start = 0
-    for episode in np.flatnonzero((nbytes > episode_bytes) & (block.length > 1)).tolist():
+    for episode in np.flatnonzero((nbytes > max_episode_bytes) & (block.length > 1)).tolist():
         if episode > start:
             yield block.take(range(start, episode)), False
-        count = min(math.ceil(nbytes[episode] / (episode_bytes / 2)), int(block.length[episode]))
-        yield from _fragments(block, episode, count)
+        num_fragments = min(math.ceil(nbytes[episode] / (max_episode_bytes / 2)), int(block.length[episode]))
+        yield from _iter_fragments(block, episode, num_fragments)
         start = episode + 1
     if start == 0:
         yield block, False
@@ -44,10 +44,10 @@ def split_long_episodes(
         yield block.take(range(start, block.num_episodes)), False
 
 
-def _fragments(block: Block, episode: int, count: int) -> Iterator[tuple[Block, bool]]:
-    bounds = [int(block.length[episode]) * i // count for i in range(count + 1)]
-    for first, last in pairwise(bounds):
-        yield block.cut(np.array([episode]), np.array([first]), np.array([last - first])), first > 0
+def _iter_fragments(block: Block, episode: int, num_fragments: int) -> Iterator[tuple[Block, bool]]:
+    bounds = [int(block.length[episode]) * i // num_fragments for i in range(num_fragments + 1)]
+    for start, stop in pairwise(bounds):
+        yield block.cut(np.array([episode]), np.array([start]), np.array([stop - start])), start > 0
 
 
 def join_fragments(block: Block, continued: NDArray[np.bool_]) -> Block:
@@ -55,34 +55,34 @@ def join_fragments(block: Block, continued: NDArray[np.bool_]) -> Block:
 
     Args:
         block: rows as stored.
-        continued: `[N]` whether the row continues the one before.
+        continued: `[N]` whether a row continues the episode of the row before.
     """
     if not continued.any():
         return block
-    heads = np.flatnonzero(~continued)
-    tails = np.append(heads[1:], block.num_episodes) - 1
-    shared_rows = block.obs_start[continued]  # the row before has the same observation, with its info
+    first_rows = np.flatnonzero(~continued)
+    last_rows = np.append(first_rows[1:], block.num_episodes) - 1
+    shared_rows = block.obs_start[continued]  # the row before has the same observation and info
     return Block(
         columns={
             leaf: np.delete(column, shared_rows, axis=0) if is_per_observation(leaf) else column
             for leaf, column in block.columns.items()
         },
-        length=np.add.reduceat(block.length, heads),
-        eps_id=block.eps_id[heads],
-        t_started=block.t_started[heads],
-        terminated=block.terminated[tails],
-        truncated=block.truncated[tails],
-        details=None if block.details is None else _latest_details(block.details, heads, tails),
+        length=np.add.reduceat(block.length, first_rows),
+        eps_id=block.eps_id[first_rows],
+        t_started=block.t_started[first_rows],
+        terminated=block.terminated[last_rows],
+        truncated=block.truncated[last_rows],
+        details=None if block.details is None else _latest_details(block.details, first_rows, last_rows),
     )
 
 
 def _latest_details(
-    details: NDArray[np.object_], heads: NDArray[np.int64], tails: NDArray[np.int64]
+    details: NDArray[np.object_], first_rows: NDArray[np.int64], last_rows: NDArray[np.int64]
 ) -> NDArray[np.object_]:
-    """Return for each episode the details of its last fragment with details."""
+    """Return the details of each episode, from the last of its fragments that has details."""
     texts = [
-        next((detail for detail in details[head : tail + 1][::-1] if detail), NO_DETAILS)
-        for head, tail in zip(heads, tails, strict=True)
+        next((detail for detail in details[first : last + 1][::-1] if detail), NO_DETAILS)
+        for first, last in zip(first_rows, last_rows, strict=True)
     ]
     return np.array(texts, dtype=object)
 
@@ -90,8 +90,8 @@ def _latest_details(
 def find_continued(
     eps_id: NDArray[np.object_], t_started: NDArray[np.int64], length: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return `[N]` whether each row continues the row before: the same episode, from where that row ends."""
+    """Return `[N]` whether each row continues the row before: the same episode, from the timestep where it ended."""
     is_continuation = np.zeros(len(length), dtype=np.bool_)
-    adjacent = (t_started[1:] > 0) & (t_started[1:] == t_started[:-1] + length[:-1])
-    is_continuation[1:] = adjacent & (eps_id[1:] == eps_id[:-1]).astype(np.bool_)
+    is_adjacent = (t_started[1:] > 0) & (t_started[1:] == t_started[:-1] + length[:-1])
+    is_continuation[1:] = is_adjacent & (eps_id[1:] == eps_id[:-1]).astype(np.bool_)
     return is_continuation

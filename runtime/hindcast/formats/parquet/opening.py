@@ -16,31 +16,33 @@ from hindcast.storage.location import Location
 _MAGIC = b"PAR1"
 _SAMPLE_BYTES = 64 << 10
 _MAX_REASON_CHARACTERS = 400
-_READ_BYTES = 8 << 20
-_READ_ROWS = 8192
+_TABLE_BYTES = 8 << 20
+_MAX_TABLE_ROWS = 8192
 _MAX_FOOTERS = 32
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
 
 
 class FooterCache(dict[tuple[str, int], pq.FileMetaData]):
-    """Footers of recently read files, by path and size. Copies in other processes start empty."""
+    """Footers of recently read files: (path, size) -> footer. If it is pickled, the copy is empty."""
 
     def __reduce__(self) -> tuple[type[FooterCache], tuple[()]]:
         return FooterCache, ()
 
-    def put(self, file: tuple[str, int], footer: pq.FileMetaData) -> None:
-        """Add a footer, and remove the one that was added longest ago."""
-        self.pop(file, None)
-        self[file] = footer
+    def put(self, key: tuple[str, int], footer: pq.FileMetaData) -> None:
+        """Add a footer; if there are too many, remove those that were added first."""
+        self.pop(key, None)
+        self[key] = footer
         for oldest in list(self)[:-_MAX_FOOTERS]:
             self.pop(oldest, None)
 
 
 @contextmanager
 def open_parquet(location: Location, footers: FooterCache | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file; errors of Parquet, also while it is read, become `DataError`.
+    """Open a Parquet file for a `with` block, in which errors of Parquet become `DataError`.
 
-    A footer in `footers` is not read again.
+    Args:
+        location: the file.
+        footers: footers that need not be read again; the file's footer is added.
     """
     footers = FooterCache() if footers is None else footers
     stream = location.open()
@@ -50,7 +52,7 @@ def open_parquet(location: Location, footers: FooterCache | None = None) -> Iter
             file = pq.ParquetFile(
                 stream,
                 metadata=footers.get(key),
-                pre_buffer=not location.is_local,  # merges the many small reads from a store
+                pre_buffer=not location.is_local,  # from a store, few large requests are faster than many small ones
                 page_checksum_verification=True,
             )
             footers.put(key, file.metadata)
@@ -67,11 +69,11 @@ def open_parquet(location: Location, footers: FooterCache | None = None) -> Iter
 
 
 def iter_tables(file: pq.ParquetFile, row_group: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """Iterate over the rows of a row group in tables of about 8 MiB, without empty ones."""
+    """Read a row group in tables of at most about 8 MiB; empty tables are left out."""
     group_metadata = file.metadata.row_group(row_group)
-    rows = max(1, group_metadata.num_rows * _READ_BYTES // max(1, group_metadata.total_byte_size))
+    rows = max(1, group_metadata.num_rows * _TABLE_BYTES // max(1, group_metadata.total_byte_size))
     batches = file.iter_batches(
-        min(rows, _READ_ROWS), row_groups=[row_group], columns=columns, use_threads=False
+        min(rows, _MAX_TABLE_ROWS), row_groups=[row_group], columns=columns, use_threads=False
     )
     return (pa.Table.from_batches([batch]) for batch in batches if len(batch))
 
@@ -83,8 +85,8 @@ def damage_message(path: str, reason: str) -> str:
     return f"{path} is damaged ({reason}): {_REMEDY}"
 
 
-def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
-    """Return a hash of the size and both ends of a Parquet file, and the size.
+def compute_fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
+    """Return a hash of a Parquet file's size, beginning and end, and the size in bytes.
 
     Raises:
         DataError: the file is empty, truncated, or not Parquet.
@@ -109,4 +111,4 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
 
 
 class UnknownLayoutError(DataError):
-    """A file that has none of the layouts that are opened directly."""
+    """The file has none of the layouts that are opened directly."""

@@ -1,1 +1,1 @@
-"""The JSON lines of RLlib's old API."""
+"""The format "SampleBatch": JSON lines that RLlib's old API writes."""

@@ -23,11 +23,11 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Batch(NamedTuple):
-    """Timesteps of one policy.
+    """A batch of timesteps of one policy.
 
     Attributes:
         policy: id of the policy; None in batches of a single agent.
-        columns: column -> value: a list, text (packed), or dicts of such.
+        columns: column -> values: a list, text (packed values), or dicts of these.
     """
 
     policy: str | None
@@ -35,21 +35,21 @@ class Batch(NamedTuple):
 
 
 def parse_batches(line: bytes) -> list[Batch]:
-    """Parse a line into one batch, or one for each policy.
+    """Parse a line into batches: one batch, or a batch for each policy.
 
     Raises:
-        CellError: the line is not JSON, or not a batch; `row` is 0.
+        CellError: the line is not JSON, or not a batch; the error's `row` is 0.
     """
     try:
         document = _parse_json(line)
     except (ValueError, RecursionError) as error:
         raise CellError(0, f"it is not JSON: {error}") from error
-    kind = document.pop("type", None) if isinstance(document, dict) else None
-    if kind == _SINGLE_AGENT:
+    batch_type = document.pop("type", None) if isinstance(document, dict) else None
+    if batch_type == _SINGLE_AGENT:
         return [Batch(None, document)]
-    policies = document.get("policy_batches") if kind == _MULTI_AGENT else None
+    policies = document.get("policy_batches") if batch_type == _MULTI_AGENT else None
     if not isinstance(policies, dict) or not all(isinstance(columns, dict) for columns in policies.values()):
-        raise CellError(0, f"its type is {kind!r}: expected one of {', '.join(BATCH_TYPES)}")
+        raise CellError(0, f"its type is {batch_type!r}: expected one of {', '.join(BATCH_TYPES)}")
     return [Batch(policy, columns) for policy, columns in policies.items()]
 
 
@@ -61,7 +61,7 @@ def _parse_json(line: bytes) -> Any:
 
 
 def decode_column(value: Any, name: str) -> Arrays:
-    """Decode a column into leaves, `[T, …]` each; text becomes object arrays of `str`.
+    """Decode a column into leaf name -> `[T, …]`; text becomes object arrays of `str`.
 
     Raises:
         CellError: values differ in shape, are neither numbers nor text, or cannot be unpacked.
@@ -69,16 +69,20 @@ def decode_column(value: Any, name: str) -> Arrays:
     try:
         if isinstance(value, list) and value and type(value[0]) in (bool, int, float):
             return {name: _to_array(value, name)}
-        plain = _unpack(value, name)
-        if isinstance(plain, list) and plain and isinstance(plain[0], dict):
-            plain = batched.stack(plain)
-        return {leaf: _to_array(part, leaf) for leaf, part in nested.flatten(plain, name).items()}
+        unpacked = _unpack(value, name)
+        if isinstance(unpacked, list) and unpacked and isinstance(unpacked[0], dict):
+            unpacked = batched.stack(unpacked)
+        return {leaf: _to_array(values, leaf) for leaf, values in nested.flatten(unpacked, name).items()}
     except ValueError as error:
         raise CellError(0, f"{name!r}: {error}") from error
 
 
 def decode_infos(value: Any) -> NDArray[np.object_]:
-    """Decode infos: `[T]` JSON texts."""
+    """Decode the column of infos into `[T]` JSON texts.
+
+    Raises:
+        CellError: the column is not a list of dicts.
+    """
     values = _unpack(value, Columns.INFOS)
     if not isinstance(values, list | np.ndarray):
         raise CellError(0, f"its infos are a {type(values).__name__}: expected a list")
@@ -86,7 +90,7 @@ def decode_infos(value: Any) -> NDArray[np.object_]:
 
 
 def _unpack(value: Any, name: str) -> Any:
-    """Unpack a column that was packed as a whole or row by row; other columns unchanged."""
+    """Unpack a column that was packed as a whole or row by row; return other columns unchanged."""
     try:
         if isinstance(value, str):
             (value,) = unpack_cells([value])

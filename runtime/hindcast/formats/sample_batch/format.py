@@ -1,4 +1,4 @@
-"""The format "SampleBatch": JSON lines of RLlib's old API, of one agent or several, packed or not."""
+"""The format "SampleBatch": JSON lines of RLlib's old API, with one or several agents, packed or not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SEQUENCE_LENGTHS: Final = "seq_lens"  # one value for each sequence, not for ea
 
 
 class SampleBatchFormat(Format):
-    """The format. A file is one piece, because the number of timesteps is only known after parsing its lines."""
+    """Files of RLlib's JSON writer. A file is one piece, because only parsing its lines counts the timesteps."""
 
     name = "SampleBatch"
     title = "RLlib's SampleBatch"
@@ -60,8 +60,8 @@ class SampleBatchFormat(Format):
             return False
         return _TYPE_FIELD.search(read_head(location, _HEAD_BYTES).split(b"\n", 1)[0]) is not None
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`."""
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`."""
         check_options(self.name, options.options, ())
         size = location.info().size
         if not size:
@@ -69,30 +69,30 @@ class SampleBatchFormat(Format):
         return [Piece(location, size, dict(read_recorded_spec(location, self.name).leaves))]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: spaces and environment of the manifest in the folder."""
+        """See `Format.describe`: the spaces and the environment in the folder's manifest."""
         return replace(read_recorded_spec(location, self.name), leaves={})
 
-    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`: by the first line, if it is short. A line without flags ends no episode."""
+    def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Format.list_notes`: the notes follow from the first line; there are none if it is very long."""
         line, end, _ = read_head(location, _FIRST_LINE_BYTES).partition(b"\n")
         if not end:
             return ()
         try:
-            plans = [plan_columns(_names_of(batch), options) for batch in parse_batches(line)]
+            plans = [plan_columns(_step_columns(batch), options) for batch in parse_batches(line)]
         except (CellError, DataError) as error:
             raise DataError(f"{location}, line 1: {error}") from error
         return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_flag_notes(plan))))
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
-        """See `Format.read`: `row` counts timesteps, over all lines."""
+        """See `Format.read`: `Rows.row` counts the timesteps of all lines."""
         location, batches = piece.location, _BatchReader(piece.location, piece.extent, options)
-        line = 0
+        line_number = 0
         for _, text in read_chunks(location):
             parts: list[Rows] = []
-            for content in text.removesuffix(b"\n").split(b"\n"):
-                line += 1
-                if content.strip():
-                    parts += batches.read_line(content, line)
+            for line in text.removesuffix(b"\n").split(b"\n"):
+                line_number += 1
+                if line.strip():
+                    parts += batches.read_line(line, line_number)
             for _, group in groupby(parts, key=_concat_key):
                 yield Rows.concat(list(group))
         if not batches.num_timesteps:
@@ -104,60 +104,62 @@ class _BatchReader:
 
     Args:
         location: the file.
-        leaves: leaves that Hindcast recorded for the file; empty for other files.
+        leaves: leaves that Hindcast recorded for the file; empty if Hindcast did not write it.
         options: options of the user.
 
     Attributes:
-        num_timesteps: number of timesteps read so far, with those that the filter removed.
+        num_timesteps: number of timesteps read so far, including those that the filter removed.
     """
 
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
         self.num_timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
-        self._plan_columns = cache(
-            partial(plan_columns, options=options)
-        )  # most batches have the same columns
+        # most batches have the same columns
+        self._plan_columns = cache(partial(plan_columns, options=options))
 
-    def read_line(self, content: bytes, line: int) -> list[Rows]:
+    def read_line(self, line: bytes, line_number: int) -> list[Rows]:
         """Read the rows of a line's batches that pass the filter.
 
         Args:
-            content: content of the line.
-            line: its number in the file, from 1; path and line are the episode's id if a batch has none.
+            line: content of the line.
+            line_number: number of the line in the file, from 1. Without episode ids, the id is the path and the line's
+                index (from 0).
 
         Raises:
             DataError: the line is not a batch; a column is missing or misnamed; columns differ in length; a cell
                 cannot be read.
         """
         try:
-            parts = [self._rows(batch, f"{self._path}:{line - 1}") for batch in parse_batches(content)]
+            parts = [
+                self._decode_batch(batch, f"{self._path}:{line_number - 1}") for batch in parse_batches(line)
+            ]
         except (CellError, DataError) as error:
-            raise DataError(f"{self._path}, line {line}: {error}") from error
+            raise DataError(f"{self._path}, line {line_number}: {error}") from error
         return [rows for rows in parts if len(rows)]
 
-    def _rows(self, batch: Batch, line_id: str) -> Rows:
-        plan = self._plan_columns(_names_of(batch))
-        roles = _role_table(batch, plan, self._options)
+    def _decode_batch(self, batch: Batch, line_id: str) -> Rows:
+        plan = self._plan_columns(_step_columns(batch))
+        role_table = _make_role_table(batch, plan, self._options)
         columns = _decode_columns(batch, plan, self._spec)
-        _check_lengths(columns, roles)
-        terminated, truncated = decode_ends(roles, plan)
-        first, self.num_timesteps = self.num_timesteps, self.num_timesteps + len(roles)
+        _check_lengths(columns, role_table)
+        terminated, truncated = decode_ends(role_table, plan)
+        first_row, self.num_timesteps = self.num_timesteps, self.num_timesteps + len(role_table)
         rows = Rows(
             columns=columns,
             terminated=terminated,
             truncated=truncated,
-            next_missing=np.zeros(len(roles), dtype=np.bool_),
+            next_missing=np.zeros(len(role_table), dtype=np.bool_),
             path=self._path,
-            row=np.arange(first, self.num_timesteps),
-            eps_id=_episode_ids(batch, plan, roles, line_id, terminated | truncated),
-            t=decode_timesteps(roles, plan),
+            row=np.arange(first_row, self.num_timesteps),
+            eps_id=_make_episode_ids(batch, plan, role_table, line_id, terminated | truncated),
+            t=decode_timesteps(role_table, plan),
         )
-        _, row = apply_filter(roles, self._options.filter, 0)
+        _, row = apply_filter(role_table, self._options.filter, 0)
         return rows if len(row) == len(rows) else rows.take(row)
 
 
-def _names_of(batch: Batch) -> tuple[str, ...]:
-    """Return the batch's columns that have one value for each timestep."""
+def _step_columns(batch: Batch) -> tuple[str, ...]:
+    """Return the names of the batch's columns that have one value for each timestep."""
     return tuple(name for name in batch.columns if name != _SEQUENCE_LENGTHS)
 
 
@@ -170,7 +172,7 @@ def _flag_notes(plan: TablePlan) -> tuple[str, ...]:
 
 
 def _concat_key(part: Rows) -> Any:
-    """Return a key that parts must have in common to be concatenated."""
+    """Return a key that is equal for parts that can be concatenated."""
     return (
         part.t is None,
         tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in part.columns.items())),
@@ -193,15 +195,17 @@ def _decode_columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
 
 
 def _narrow_to_common_dtype(columns: Arrays, leaf: str, other_leaf: str) -> Arrays:
-    """Return two float leaves in the smaller of their dtypes if that loses nothing; empty if not."""
+    """Return two float leaves in the smaller of their dtypes if that loses no precision; otherwise empty."""
     if other_leaf not in columns or {columns[leaf].dtype.kind, columns[other_leaf].dtype.kind} != {"f"}:
         return {}
     # RLlib writes floats as float64; only packed columns keep their dtype
     pair = {leaf: columns[leaf], other_leaf: columns[other_leaf]}
-    smaller = min((array.dtype for array in pair.values()), key=lambda dtype: dtype.itemsize)
-    narrow = {name: array.astype(smaller) for name, array in pair.items()}
-    is_exact = all(np.array_equal(array, narrow[name], equal_nan=True) for name, array in pair.items())
-    return narrow if is_exact else {}
+    smaller_dtype = min((array.dtype for array in pair.values()), key=lambda dtype: dtype.itemsize)
+    narrow_columns = {name: array.astype(smaller_dtype) for name, array in pair.items()}
+    is_exact = all(
+        np.array_equal(array, narrow_columns[name], equal_nan=True) for name, array in pair.items()
+    )
+    return narrow_columns if is_exact else {}
 
 
 def _decode_leaves(batch: Batch, name: str, source: LeafSource) -> Arrays:
@@ -211,27 +215,27 @@ def _decode_leaves(batch: Batch, name: str, source: LeafSource) -> Arrays:
     return {name: np.stack(parts, axis=1).reshape(-1, *source.shape)}
 
 
-def _role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
-    """Return a table of ids, flags and the filter's columns, one row for each timestep."""
+def _make_role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
+    """Make a table of ids, flags and the filter's columns, with one row for each timestep."""
     names = [name for role in ROLE_COLUMNS for name in plan.sources.get(role, LeafSource(())).columns]
     filter_columns = [term.column for term in options.filter if term.column in batch.columns]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(
         [*names, *filter_columns, *([_AGENT_COLUMN] if _AGENT_COLUMN in batch.columns else [])]
     ):
-        columns[name] = _role_array(batch.columns[name], name)
+        columns[name] = _make_role_array(batch.columns[name], name)
     if plan.end_infos is not None:
         columns[plan.end_infos] = pa.array(decode_infos(batch.columns[plan.end_infos]), pa.string())
-    if not columns:
-        (first, *_) = decode_column(next(iter(batch.columns.values())), "").values()
-        columns[""] = pa.nulls(len(first))
+    if not columns:  # the table still needs a column, which defines its number of rows
+        (first_array, *_) = decode_column(next(iter(batch.columns.values())), "").values()
+        columns[""] = pa.nulls(len(first_array))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise CellError(0, f"its columns differ in length: {lengths}")
     return pa.table(columns)
 
 
-def _role_array(value: Any, name: str) -> pa.Array:
+def _make_role_array(value: Any, name: str) -> pa.Array:
     if isinstance(value, list) and not is_packed(value):
         with suppress(pa.ArrowException):  # values of several types
             return pa.array(value)
@@ -239,31 +243,36 @@ def _role_array(value: Any, name: str) -> pa.Array:
     return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
 
 
-def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
+def _check_lengths(columns: Arrays, role_table: pa.Table) -> None:
     for name, array in columns.items():
-        if len(array) != len(roles):
+        if len(array) != len(role_table):
             raise CellError(
                 0,
-                f"{name!r} has {plural(len(array), 'value')} for {plural(len(roles), 'timestep')}: leave it "
+                f"{name!r} has {plural(len(array), 'value')} for {plural(len(role_table), 'timestep')}: leave it "
                 "out with `columns`, or fix it",
             )
 
 
-def _episode_ids(
-    batch: Batch, plan: TablePlan, roles: pa.Table, line_id: str, is_end: Bool
+def _make_episode_ids(
+    batch: Batch, plan: TablePlan, role_table: pa.Table, line_id: str, is_end: Bool
 ) -> NDArray[np.object_]:
-    """Return `[R]` ids of episode, policy and agent: `7`, `7/2` (not the first agent), `7/policy/0`."""
+    """Return `[R]` ids that join episode, agent and policy.
+
+    Examples: `7` (agent 0), `7/2` (agent 2), `7/policy/0` (agent 0, in a batch of several policies).
+    """
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
-        number = np.concatenate([[0], np.cumsum(is_end[:-1])]) if len(is_end) else np.zeros(0, dtype=np.int64)
-        ids = texts_by_value(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
+        episode_index = (
+            np.concatenate([[0], np.cumsum(is_end[:-1])]) if len(is_end) else np.zeros(0, dtype=np.int64)
+        )
+        ids = texts_by_value(pa.chunked_array([episode_index]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
-        ids = texts_by_value(roles.column(source.columns[0]), str)
+        ids = texts_by_value(role_table.column(source.columns[0]), str)
     if batch.policy is not None:
         ids = ids + f"/{batch.policy}"
-    if _AGENT_COLUMN not in roles.column_names:
+    if _AGENT_COLUMN not in role_table.column_names:
         return ids if batch.policy is None else ids + "/0"
     has_policy = batch.policy is not None
     return ids + texts_by_value(
-        roles.column(_AGENT_COLUMN), lambda agent: f"/{agent}" if agent or has_policy else ""
+        role_table.column(_AGENT_COLUMN), lambda agent: f"/{agent}" if agent or has_policy else ""
     )

@@ -1,1 +1,1 @@
-"""Tables of timesteps that others wrote, in Parquet, CSV or JSON."""
+"""Formats of tables: Parquet, CSV and JSON, with timesteps or whole episodes as rows."""

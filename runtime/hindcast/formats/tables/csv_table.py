@@ -1,4 +1,4 @@
-"""The format "CSV": a header and one row per line, separated by commas, tabs or another character; gzip or plain."""
+"""The format "CSV": a header and one row per line, with any delimiter; plain or gzip."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hindcast.storage.location import Location
 
 _OPTION_NAMES: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
 _DELIMITERS: Final = (";", "\t", "|", ",")
-_NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
+_NULL_TEXTS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER_BYTES: Final = 64 << 10
 _MAX_HEADER_BYTES: Final = 8 << 20
@@ -50,13 +50,13 @@ class Csv(TextTables):
 
     def quote_character(self, options: ReadOptions) -> bytes | None:
         """See `TextTables.quote_character`."""
-        char = _read_options(options).get("quote_char", '"')
-        if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
-            raise DataError(f"readOptions.quote_char is {char!r}: expected one character, or false")
-        return None if char is False else char.encode()
+        quote = _read_options(options).get("quote_char", '"')
+        if quote is not False and not (isinstance(quote, str) and len(quote.encode()) == 1):
+            raise DataError(f"readOptions.quote_char is {quote!r}: expected one character, or false")
+        return None if quote is False else quote.encode()
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
-        """See `TextTables.inspect`: the header names the columns."""
+        """See `TextTables.inspect`: reads the columns' names from the header."""
         read_options = _read_options(options)
         names = read_options.get("column_names")
         delimiter = read_options.get(
@@ -81,14 +81,14 @@ class Csv(TextTables):
         """See `TextTables.parse`."""
         table = self._parse(data, extent, extent.types, options)
         # Arrow infers dates, times and binary from text: such columns are read again as text
-        misread = [
+        misread_columns = [
             field.name
             for field in table.schema
             if pa.types.is_temporal(field.type) or pa.types.is_binary(field.type)
         ]
-        if misread:
+        if misread_columns:
             table = self._parse(
-                data, extent, {**extent.types, **dict.fromkeys(misread, pa.string())}, options
+                data, extent, {**extent.types, **dict.fromkeys(misread_columns, pa.string())}, options
             )
         declared_types = declared_column_types(options)
         large_columns = [
@@ -107,26 +107,26 @@ class Csv(TextTables):
 
     def _parse(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote_character(options), list(extent.names or ())
-        read = pacsv.ReadOptions(
+        read_options = pacsv.ReadOptions(
             use_threads=False,  # pieces are parsed in parallel
-            block_size=len(data) + 1,  # one block, because Arrow infers types from the first one
+            block_size=len(data) + 1,  # one block, because Arrow infers types from the first block
             column_names=names,
             skip_rows_after_names=extent.num_header_records,
         )
-        parse = pacsv.ParseOptions(
+        parse_options = pacsv.ParseOptions(
             delimiter=extent.delimiter,
             quote_char=False if quote is None else quote.decode(),
             newlines_in_values=quote is not None and quote in data,
         )
-        convert = pacsv.ConvertOptions(
-            column_types={name: kind for name, kind in types.items() if name in names},
-            null_values=list(_read_options(options).get("null_values", _NULLS)),
+        convert_options = pacsv.ConvertOptions(
+            column_types={name: column_type for name, column_type in types.items() if name in names},
+            null_values=list(_read_options(options).get("null_values", _NULL_TEXTS)),
             quoted_strings_can_be_null=False,  # "NA" in quotes is text
         )
         try:
-            return pacsv.read_csv(pa.py_buffer(data), read, parse, convert)
+            return pacsv.read_csv(pa.py_buffer(data), read_options, parse_options, convert_options)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise _cell_error(error, names, extent.num_header_records) from error
+            raise _to_cell_error(error, names, extent.num_header_records) from error
 
     def _read_header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
         """Read the columns' names from the header."""
@@ -136,7 +136,7 @@ class Csv(TextTables):
             text = read_head(location, _MAX_HEADER_BYTES)
         if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{location} is UTF-16 text: save it as UTF-8")
-        # bytes that are not UTF-8 are replaced here and reported below
+        # bytes that are not UTF-8 are replaced here, so that an error below names them
         head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
@@ -154,7 +154,7 @@ class Csv(TextTables):
 
 
 def _delimiter_advice(names: Sequence[str], delimiter: str) -> str:
-    """Return advice for a header of one name that contains another delimiter; else ""."""
+    """Return advice if the header has only one name, and this name contains another delimiter; otherwise ""."""
     candidate = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
     if len(names) != 1 or candidate is None:
         return ""
@@ -170,7 +170,7 @@ def _read_options(options: ReadOptions) -> dict[str, Any]:
 
 
 def _known_types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
-    """Return the types of the columns that do not depend on their content."""
+    """Return column -> type for the columns whose type does not depend on the file's content."""
     types: dict[str, pa.DataType] = {}
     for name, source in plan.sources.items():
         leaf = spec.leaves.get(obs_leaf(name))
@@ -196,20 +196,24 @@ def _refuse_beyond_int64(texts: pa.Table) -> None:
 
 
 def _may_exceed_int64(column: pa.ChunkedArray) -> bool:
-    """Return whether a column of floats may have held integers beyond int64."""
+    """Return whether a column of floats may come from text with integers beyond int64."""
     if not pa.types.is_float64(column.type):
         return False
     return bool(pc.any(pc.greater_equal(pc.abs(column), float(INT64_LIMIT))).as_py())
 
 
-def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellError:
-    """Convert Arrow's error: rows are counted from 0 after the header, columns are named."""
+def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: int) -> CellError:
+    """Convert an error of Arrow, which counts the header as a row and numbers the columns."""
     text = str(error)
-    match = _ROW_NUMBER.search(text)
-    row = int(match[1]) - 1 - header if match is not None else 0
-    column = re.match(r"In CSV column #(\d+): ", text)
-    where = f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
+    row_match = _ROW_NUMBER.search(text)
+    row = int(row_match[1]) - 1 - num_header_records if row_match is not None else 0
+    column_match = re.match(r"In CSV column #(\d+): ", text)
+    column_prefix = (
+        f"{names[int(column_match[1])]!r}: "
+        if column_match is not None and int(column_match[1]) < len(names)
+        else ""
+    )
     reason = _ROW_NUMBER.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be converted to")
-    hint = "; set its type under `readOptions: {column_types: …}`, or fix it" if where else ""
-    return CellError(row, f"{where}{reason}{hint}")
+    hint = "; set its type under `readOptions: {column_types: …}`, or fix it" if column_prefix else ""
+    return CellError(row, f"{column_prefix}{reason}{hint}")

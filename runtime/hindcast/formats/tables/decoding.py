@@ -29,17 +29,17 @@ from hindcast.formats.tables.roles import decode_actors, decode_ends, decode_epi
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
 )
-_FILL_ADVICE: Final = "fix it, or remove its episode from the data"
+_REQUIRED_CELL_ADVICE: Final = "fix it, or remove its episode from the data"
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
-class TableReader(NamedTuple):
-    """Arguments for decoding the tables of one file.
+class TableContext(NamedTuple):
+    """Description of the file that decoded tables belong to.
 
     Attributes:
         path: the file, for messages.
-        plan: mapping of the file's columns.
-        spec: leaves that the file describes; they are converted to its dtypes and shapes.
+        plan: the columns to read.
+        spec: spec with the leaves that the file describes; decoded leaves are cast to their dtypes and shapes.
         options: options of the user.
     """
 
@@ -49,33 +49,33 @@ class TableReader(NamedTuple):
     options: ReadOptions
 
 
-def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
-    """Decode a table's timesteps that pass the filter; None if all are removed.
+def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows | None:
+    """Decode the timesteps of a table that pass the filter; None if no timestep passes.
 
     Args:
         table: adjacent rows of the file, with the columns of the plan and of the filter.
-        first: number of the table's first row in the file.
-        reader: arguments of the file.
+        first_row: index of the table's first row in the file.
+        context: description of the file.
 
     Returns:
-        The timesteps. If a row of the file is a whole episode, all its timesteps have the row's number; without
-        episode ids the episode ends with the row.
+        The timesteps. If a row of the file holds a whole episode, all its timesteps have the row's index in `row`, and
+        without episode ids the episode ends with the row.
 
     Raises:
-        DataError: a cell cannot be read; names file and row.
+        DataError: a cell cannot be read; the error names the file and the row.
     """
-    path, plan, spec = reader.path, reader.plan, reader.spec
-    with locate_errors(path, range(first, first + len(table))):
-        steps = flatten_episodes(table, plan)
+    path, plan, spec = context.path, context.plan, context.spec
+    with locate_errors(path, range(first_row, first_row + len(table))):
+        step_table = flatten_episodes(table, plan)
     with locate_errors(path):
         table, row = apply_filter(
-            steps.table if steps else table, reader.options.filter, 0 if steps else first
+            step_table.table if step_table else table, context.options.filter, 0 if step_table else first_row
         )
     if not len(table):
         return None
     is_last = None
-    if steps is not None:
-        is_last, row = steps.is_last[row], first + steps.row[row]
+    if step_table is not None:
+        is_last, row = step_table.is_last[row], first_row + step_table.row[row]
     with locate_errors(path, row):
         terminated, truncated = decode_ends(table, plan)
         if is_last is not None and Columns.EPS_ID not in plan.sources:
@@ -85,14 +85,14 @@ def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None
         for name, source in plan.sources.items():
             is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
             if name not in (*ROLE_COLUMNS, Columns.INFOS) and not is_empty:
-                columns.update(cast_to_spec(_decode_source(table, name, source, reader), spec))
+                columns.update(cast_to_spec(_decode_source(table, name, source, context), spec))
         check_next_observations(columns)
         if next_missing.any():
             _zero_missing(columns, next_missing)
         _check_rewards(columns)
-        is_ours = bool(spec.leaves)  # their infos name who acted
-        columns |= {} if is_ours else decode_actors(table, plan)
-        texts = _decode_infos(table, reader)
+        is_from_hindcast = bool(spec.leaves)  # its infos already name who acted
+        columns |= {} if is_from_hindcast else decode_actors(table, plan)
+        texts = _decode_infos(table, context)
         columns |= {} if texts is None else {Columns.INFOS: texts}
         return Rows(
             columns=columns,
@@ -101,37 +101,39 @@ def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None
             next_missing=next_missing,
             path=path,
             row=row,
-            eps_id=decode_episode_ids(table, plan, is_ours=is_ours),
+            eps_id=decode_episode_ids(table, plan, is_from_hindcast=is_from_hindcast),
             t=decode_timesteps(table, plan),
         )
 
 
 @contextmanager
 def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
-    """Add the file to errors, and the row to errors about a cell.
+    """Add the path of the file to errors in a `with` block, and the row to a `CellError`.
 
     Args:
-        path: the file.
-        row: `[R]` numbers of the rows in the file; not needed if no error is about a cell.
+        path: path of the file.
+        row: `[R]` indices of the decoded rows in the file; without them a `CellError`'s row is taken as the index.
     """
     try:
         yield
     except CellError as error:
-        number = int(row[error.row]) if error.row < len(row) else error.row
-        raise RowError(f"{path}, row {number}: {error}", number) from error
+        row_index = int(row[error.row]) if error.row < len(row) else error.row
+        raise RowError(f"{path}, row {row_index}: {error}", row_index) from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
 
-def _decode_source(table: pa.Table, name: str, source: LeafSource, reader: TableReader) -> Arrays:
+def _decode_source(table: pa.Table, name: str, source: LeafSource, context: TableContext) -> Arrays:
     if source.shape is not None:
         return {name: _assemble_vector(table, name, source, source.shape)}
     source_name = source.columns[0]
     column, field = table.column(source_name), table.schema.field(source_name)
     if is_text(column.type) and column.null_count == 0:
-        known_leaf, packed_columns = reader.spec.leaves.get(obs_leaf(name)), reader.options.compress_columns
-        is_plain = packed_columns is not None and obs_leaf(root(name)) not in map(obs_leaf, packed_columns)
-        if is_plain or (known_leaf is not None and known_leaf.kind == "text"):
+        known_leaf, packed_columns = context.spec.leaves.get(obs_leaf(name)), context.options.compress_columns
+        is_never_packed = packed_columns is not None and obs_leaf(root(name)) not in map(
+            obs_leaf, packed_columns
+        )
+        if is_never_packed or (known_leaf is not None and known_leaf.kind == "text"):
             return {name: np.array(column.to_pylist(), dtype=object)}
         json_column = parse_json_cells(column, source_name)
         if json_column is not None:
@@ -139,7 +141,7 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, reader: Table
     try:
         return decode_leaves(column, field, name)
     except CellError as error:
-        advice = _FILL_ADVICE if root(name) in _REQUIRED_COLUMNS else LEAVE_OUT_ADVICE
+        advice = _REQUIRED_CELL_ADVICE if root(name) in _REQUIRED_COLUMNS else LEAVE_OUT_ADVICE
         raise CellError(error.row, f"{error}; {advice}") from error
     except DataError as error:
         if root(name) in _REQUIRED_COLUMNS:
@@ -148,21 +150,21 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, reader: Table
 
 
 def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
-    parts = []
+    arrays = []
     for source_name in source.columns:
-        (part,) = decode_leaves(
+        (array,) = decode_leaves(
             table.column(source_name), table.schema.field(source_name), source_name
         ).values()
-        if part.dtype == object:
-            raise _not_a_number_error(part, source_name, name)
-        if part.ndim != 1:
+        if array.dtype == object:
+            raise _not_a_number_error(array, source_name, name)
+        if array.ndim != 1:
             raise CellError(0, f"{source_name!r} is a part of {name!r}, so it must be a column of numbers")
-        parts.append(part)
-    return np.stack(parts, axis=1).reshape(len(table), *shape)
+        arrays.append(array)
+    return np.stack(arrays, axis=1).reshape(len(table), *shape)
 
 
 def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str) -> CellError:
-    """Return the error for the first text cell that is not a number."""
+    """Make the error for the first text cell that is not a number."""
     row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
     return CellError(
         row, f"{source_name!r} is {texts[row]!r}: expected a number, because it is a part of {name!r}"
@@ -175,25 +177,34 @@ def _check_rewards(columns: Arrays) -> None:
             raise CellError(0, f"{name!r} is text, such as {str(column[0])[:40]!r}: convert it to numbers")
 
 
-def _decode_infos(table: pa.Table, reader: TableReader) -> NDArray[np.object_] | None:
-    """Decode `[R]` JSON texts; None if the column is missing, or is empty and not written by Hindcast."""
-    source, columns = reader.plan.sources.get(Columns.INFOS), reader.options.columns
-    is_ours = Columns.INFOS in reader.spec.leaves
+def _decode_infos(table: pa.Table, context: TableContext) -> NDArray[np.object_] | None:
+    """Decode the infos into `[R]` JSON texts.
+
+    Returns:
+        The texts. In files of Hindcast a missing column means that all infos are empty; in other files the result is
+        None if the column is missing or all infos are empty. None also if the infos are not to be read.
+    """
+    source, columns = context.plan.sources.get(Columns.INFOS), context.options.columns
+    is_from_hindcast = Columns.INFOS in context.spec.leaves
     if source is None:
-        is_empty = is_ours and (columns is None or Columns.INFOS in columns)
-        return np.full(len(table), "", dtype=object) if is_empty else None
+        is_requested = is_from_hindcast and (columns is None or Columns.INFOS in columns)
+        return np.full(len(table), "", dtype=object) if is_requested else None
     column = table.column(source.columns[0])
     if not is_text(column.type):
         texts = infos.encode_infos(column)
     else:
         texts = np.array(column.fill_null("").to_pylist(), dtype=object)
-        if not is_ours:  # Hindcast's own infos are known to be JSON
+        if not is_from_hindcast:  # Hindcast's own infos are known to be JSON
             infos.check_infos(texts)
-    return texts if is_ours or texts.any() else None
+    return texts if is_from_hindcast or texts.any() else None
 
 
 def check_next_observations(columns: dict[str, NDArray[Any]]) -> None:
-    """Check that next observations have the dtypes and shapes of the observations."""
+    """Check that next observations have the leaves, dtypes and shapes of the observations.
+
+    Raises:
+        DataError: they differ.
+    """
     next_leaves = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
     if not next_leaves:
         return
@@ -210,7 +221,11 @@ def check_next_observations(columns: dict[str, NDArray[Any]]) -> None:
 
 
 def cast_to_spec(leaves: Arrays, spec: DataSpec) -> Arrays:
-    """Cast leaves to the dtypes and shapes of the file's spec."""
+    """Cast leaves to the dtypes and shapes of the file's spec; leaves that the spec lacks stay as they are.
+
+    Raises:
+        CellError: a leaf has text instead of numbers, or another number of elements.
+    """
     return {
         name: _cast_to_leaf(name, array, spec.leaves.get(obs_leaf(name))) for name, array in leaves.items()
     }
@@ -231,7 +246,10 @@ def _cast_to_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[
 
 
 def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table, Bool]:
-    """Replace null next observations by the rows' own; return the table, and `[R]` whether a row was changed.
+    """Replace null next observations by the observations of the same rows.
+
+    Returns:
+        The table, and `[R]` whether a next observation was null.
 
     Raises:
         CellError: the two columns have different types.
@@ -256,7 +274,7 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
                     f"{next_name!r} has type {column.type} and {current_name!r} has "
                     f"{table.column(current_name).type}: expected one type",
                 )
-            # take() chooses each row from the next observations or, after them, the current ones
+            # take() chooses from the next observations followed by the current ones
             candidates = pa.chunked_array([*column.chunks, *table.column(current_name).chunks], column.type)
             rows = np.arange(len(table)) + np.where(is_null, len(table), 0)
             position = table.column_names.index(next_name)
@@ -266,7 +284,7 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
 
 
 def _zero_missing(columns: Arrays, missing: Bool) -> None:
-    """Set missing next observations to zero; until then the rows' own observations stand in for them."""
+    """Set missing next observations, which `_fill_next_observations` has filled, to zero or empty text."""
     for name, column in columns.items():
         if root(name) == Columns.NEXT_OBS:
             columns[name] = np.array(column)

@@ -18,7 +18,7 @@ from hindcast.formats.tables.naming import TablePlan
 from hindcast.formatting import plural
 
 _SINGLE_VALUE_COLUMNS: Final = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.T)
-"""Columns with one value per timestep: a list in them is an episode; a list of actions may be a vector."""
+"""Columns with a single value per timestep: a list in them is a whole episode, while other lists may be vectors."""
 
 
 class StepTable(NamedTuple):
@@ -26,8 +26,8 @@ class StepTable(NamedTuple):
 
     Attributes:
         table: one row for each timestep.
-        row: `[R]` number of the row that holds the timestep's episode.
-        is_last: `[R]` whether the timestep is the last of its row.
+        row: `[R]` index of the row that holds the timestep's episode.
+        is_last: `[R]` whether the timestep is the last one of its row.
     """
 
     table: pa.Table
@@ -38,11 +38,11 @@ class StepTable(NamedTuple):
 def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     """Flatten a table of whole episodes into timesteps; None if its rows are timesteps.
 
-    Rows are episodes if actions, and all columns with one value per timestep, are lists. A value of a column without
-    lists applies to all timesteps of its row.
+    Rows are episodes if the actions and all columns with a single value per timestep are lists. In a column without
+    lists, a value applies to all timesteps of its row.
 
     Raises:
-        CellError: a list is null, or differs in length from the others of its row.
+        CellError: a list is null, or differs in length from the other lists of its row.
     """
     single_value_columns = [
         plan.sources[role].columns[0] for role in _SINGLE_VALUE_COLUMNS if role in plan.sources

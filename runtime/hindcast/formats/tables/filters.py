@@ -1,4 +1,4 @@
-"""A source's `filter` as an Arrow expression, and columns stored in the names of folders (keys)."""
+"""A source's `filter` as an Arrow expression, and keys: columns that are stored in the names of folders."""
 
 from __future__ import annotations
 
@@ -27,81 +27,81 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""A filter's operators, for Arrow expressions and NumPy arrays."""
+"""Operator of a filter -> function for Arrow expressions and NumPy arrays."""
 
 
 def build_expression(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expression | None:
-    """Combine all comparisons with "and"; None without comparisons.
+    """Build the expression that combines all comparisons with "and"; None without comparisons.
 
     Raises:
         DataError: a column is missing, or a value does not have the column's type.
     """
     if not terms:
         return None
-    return reduce(operator.and_, [_term_expression(term, schema) for term in terms])
+    return reduce(operator.and_, [_build_term(term, schema) for term in terms])
 
 
-def apply_filter(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tuple[pa.Table, I64]:
-    """Return the rows that pass, and `[R]` their numbers in the file.
+def apply_filter(table: pa.Table, terms: Sequence[FilterTerm], first_row: int) -> tuple[pa.Table, I64]:
+    """Return the rows that pass the filter, and `[R]` their indices in the file.
 
     Args:
         table: adjacent rows of a file.
-        terms: the filter.
-        first: number of the table's first row.
+        terms: comparisons of the filter.
+        first_row: index of the table's first row in the file.
 
     Raises:
         DataError: see `build_expression`.
     """
     expression = build_expression(terms, table.schema)
     if expression is None:
-        return table, np.arange(first, first + len(table))
+        return table, np.arange(first_row, first_row + len(table))
     names = list(dict.fromkeys(term.column for term in terms))
     numbered_rows = table.select(names).append_column(_ROW_COLUMN, pa.array(np.arange(len(table))))
     row = numbered_rows.filter(expression).column(_ROW_COLUMN)
-    return table.take(row), row.to_numpy() + first
+    return table.take(row), row.to_numpy() + first_row
 
 
-def _term_expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
+def _build_term(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     if term.column not in schema.names:
         raise DataError(
             f"it has no column {term.column!r}, which `filter` names: {suggest_name(term.column, schema.names)}"
         )
-    kind = schema.field(term.column).type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_null(kind):
+    column_type = schema.field(term.column).type
+    if pa.types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    if pa.types.is_null(column_type):
         return pc.field(term.column).is_valid()  # comparisons with null never pass
     values = list(term.value) if term.op == "in" and isinstance(term.value, list) else [term.value]
     for value in values:
-        _check_kind(value, term, kind)
+        _check_value_type(value, term, column_type)
     column = pc.field(term.column)
     return column.isin(values) if term.op == "in" else OPERATORS[term.op](column, pc.scalar(term.value))
 
 
-def _check_kind(value: Any, term: FilterTerm, kind: pa.DataType) -> None:
+def _check_value_type(value: Any, term: FilterTerm, column_type: pa.DataType) -> None:
     if isinstance(value, bool):
-        fits = pa.types.is_boolean(kind)
+        fits = pa.types.is_boolean(column_type)
     elif isinstance(value, int | float):
-        fits = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        fits = pa.types.is_integer(column_type) or pa.types.is_floating(column_type)
     else:
-        fits = isinstance(value, str) and is_text(kind)
+        fits = isinstance(value, str) and is_text(column_type)
     if not fits:
-        raise DataError(f"`filter` compares {term.column!r}, a column of {kind}, with {value!r}")
+        raise DataError(f"`filter` compares {term.column!r}, a column of {column_type}, with {value!r}")
 
 
 def add_keys_to_schema(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
-    """Add the keys that are not columns of the file to its schema."""
+    """Add those keys to a file's schema that are not columns of the file."""
     return pa.schema(
         [*schema, *(pa.field(name, value.type) for name, value in _missing_keys(schema, options).items())]
     )
 
 
 def add_keys(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = None) -> pa.Table:
-    """Add the keys that are not columns of the file to a table of its rows.
+    """Add those keys to a table as columns that are not columns of the file.
 
     Args:
         table: rows of the file.
-        options: have the keys.
+        options: options with the keys.
         schema: schema of the file, if the table does not have all of its columns.
     """
     for name, value in _missing_keys(schema or table.schema, options).items():
@@ -109,8 +109,8 @@ def add_keys(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = N
     return table
 
 
-def key_expression(schema: pa.Schema, options: ReadOptions) -> pc.Expression | None:
-    """Return what the keys guarantee for all rows of the file."""
+def build_key_expression(schema: pa.Schema, options: ReadOptions) -> pc.Expression | None:
+    """Return an expression that is true for all rows of the file because of its keys; None without keys."""
     terms = [
         pc.field(name) == value for name, value in _missing_keys(schema, options).items() if value.is_valid
     ]

@@ -1,8 +1,8 @@
 """Parsing lines of JSON objects, and cells that hold JSON, into Arrow tables.
 
-orjson is used instead of `pyarrow.json`, which turns integers beyond int64 into floats and text into dates, gives all
-infos the same entries, and crashes on deep nesting. Numbers that orjson does not preserve (NaN, integers beyond 64
-bits) are parsed by Python.
+orjson is used instead of `pyarrow.json`, which converts integers beyond int64 to floats and some texts to dates, gives
+all infos the same entries, and crashes on deep nesting. If there are numbers that orjson does not preserve (NaN,
+integers beyond 64 bits), Python's parser is used.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from hindcast.formats.tables.text_files import BOM
 _MAX_DEPTH: Final = 64
 INT64_LIMIT: Final = 1 << 63
 _TYPE_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
-_LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")  # an integer that may need more than 64 bits
-_LINE_ADVICE: Final = "; write one object per line, or all of them as one array"
-_NUMBER_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")  # an integer that may have more than 64 bits
+_LINE_ADVICE: Final = "; write one object per line, or all objects as one array"
+_NON_FINITE_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Types = Mapping[str, pa.DataType]
 
 
 def parse_lines(data: bytes) -> list[dict[str, Any]]:
-    """Parse the object of each line that is not empty.
+    """Parse the lines that are not empty; each holds an object.
 
     Raises:
         CellError: a line is not an object, or has a duplicate key.
     """
     rows, parse = [], choose_parser(data)
-    for number, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
-        row = require_object(_parse_json(line, number, parse, _LINE_ADVICE), number)
-        # Counting first saves most lines the second, slower parser, which finds duplicate keys.
-        if (count := line.count(b'":')) > len(row) and count > _num_keys(row):
-            json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, number))
+    for i, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
+        row = require_object(_parse_json(line, i, parse, _LINE_ADVICE), i)
+        # Duplicate keys are found by a second, slower parser, which the counts make unnecessary for most lines.
+        if (count := line.count(b'":')) > len(row) and count > _count_keys(row):
+            json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, i))
         rows.append(row)
     return rows
 
 
 def require_object(value: Any, row: int) -> dict[str, Any]:
-    """Return the value, which must be an object.
+    """Return the value of a row, after checking that it is an object.
 
     Raises:
         CellError: the value is not an object.
@@ -62,21 +62,24 @@ def require_object(value: Any, row: int) -> dict[str, Any]:
 
 
 def choose_parser(data: bytes) -> Callable[[bytes], Any]:
-    """Return a parser that keeps the numbers in `data` exact: orjson if possible, which is several times as fast."""
+    """Return a parser that preserves the numbers in `data`: if possible orjson, which is several times as fast."""
     needs_python = b"NaN" in data or b"Infinity" in data or _LONG_INTEGER.search(data) is not None
     return json.loads if needs_python else orjson.loads
 
 
 def build_table(
-    rows: Sequence[Mapping[str, Any]], types: Types, infos: Collection[str], declared: Collection[str]
+    rows: Sequence[Mapping[str, Any]],
+    types: Types,
+    info_columns: Collection[str],
+    declared_columns: Collection[str],
 ) -> pa.Table:
-    """Build a table of objects.
+    """Build a table from objects.
 
     Args:
-        rows: one object each.
+        rows: one object for each row.
         types: known types of columns; other types are inferred.
-        infos: columns that become JSON text, whatever their type.
-        declared: columns with a type set by the user: integers beyond int64 become floats there.
+        info_columns: columns that become JSON text, whatever their type.
+        declared_columns: columns with a type that the user has set; their integers beyond int64 become floats.
 
     Raises:
         CellError: a column has values of several types.
@@ -84,23 +87,23 @@ def build_table(
     columns = {}
     for name in dict.fromkeys([*types, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]
-        if name in infos:
+        if name in info_columns:
             columns[name] = pa.array([encode_info(value, i) for i, value in enumerate(values)], pa.string())
         else:
             columns[name] = _build_column(
-                _round_large_integers(values) if name in declared else values, name, types.get(name)
+                _round_large_integers(values) if name in declared_columns else values, name, types.get(name)
             )
     return pa.table(columns)
 
 
 def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
-    """Parse text cells that all begin like JSON arrays or objects; None if they do not.
+    """Parse text cells as JSON if all of them begin like an array or object; None otherwise.
 
     Raises:
         CellError: a cell is not JSON, or the cells have several types.
     """
-    text = pc.utf8_ltrim_whitespace(column)
-    is_json = pc.or_(pc.starts_with(text, "["), pc.starts_with(text, "{"))
+    trimmed_cells = pc.utf8_ltrim_whitespace(column)
+    is_json = pc.or_(pc.starts_with(trimmed_cells, "["), pc.starts_with(trimmed_cells, "{"))
     if not len(column) or not pc.all(is_json).as_py():
         return None
     cells = [cell.encode() for cell in column.to_pylist()]
@@ -112,15 +115,15 @@ def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | No
         raise CellError(error.row, f"{name!r} begins like JSON but cannot be read: {error}") from error
 
 
-def _parse_json(text: bytes, row: int, parse: Callable[[bytes], Any], expected: str = "") -> Any:
+def _parse_json(text: bytes, row: int, parse: Callable[[bytes], Any], advice: str = "") -> Any:
     try:
         return parse(text)
     except (ValueError, RecursionError) as error:
-        raise CellError(row, f"it is not JSON: {error}{expected}") from error
+        raise CellError(row, f"it is not JSON: {error}{advice}") from error
 
 
-def _num_keys(value: Mapping[str, Any]) -> int:
-    return len(value) + sum(_num_keys(child) for child in value.values() if isinstance(child, dict))
+def _count_keys(value: Mapping[str, Any]) -> int:
+    return len(value) + sum(_count_keys(child) for child in value.values() if isinstance(child, dict))
 
 
 def _refuse_duplicate_keys(row: int, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,22 +135,22 @@ def _refuse_duplicate_keys(row: int, pairs: Iterable[tuple[str, Any]]) -> dict[s
     return entries
 
 
-def _build_column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
-    # words such as "NaN" become numbers only if the column does not fit as it is
-    for convert in (list, _parse_number_words):
+def _build_column(values: list[Any], name: str, column_type: pa.DataType | None) -> pa.Array:
+    # texts such as "NaN" become numbers only if the column cannot be built without that
+    for convert in (list, _parse_non_finite_texts):
         try:
-            array = _build_array(convert(values), kind)
+            array = _build_array(convert(values), column_type)
         except _TYPE_ERRORS:
             continue
         if str(array.type).count("<") > _MAX_DEPTH:
             raise CellError(0, f"the lists and objects of {name!r} are nested more than {_MAX_DEPTH} deep")
         return array
-    row = _first_mismatch(_parse_number_words(values), kind)
+    row = _find_first_mismatch(_parse_non_finite_texts(values), column_type)
     number = find_beyond_int64(values[row])
     if number is not None:
         raise beyond_int64_error(row, name, number)
     value_text = json.dumps(values[row])[:60]
-    expected = f"expected {kind}" if kind is not None else "the rows before it hold other types"
+    expected = f"expected {column_type}" if column_type is not None else "the rows before it hold other types"
     raise CellError(
         row,
         f"{name!r} is {value_text}: {expected}; set its type under `readOptions: {{column_types: …}}`, or fix it",
@@ -155,7 +158,7 @@ def _build_column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.
 
 
 def beyond_int64_error(row: int, name: str, number: object) -> CellError:
-    """Return the error for an integer beyond int64."""
+    """Make the error for an integer beyond int64."""
     return CellError(
         row,
         f"{name!r} is {number}, a whole number that does not fit into int64 and that a float would round: write it as "
@@ -163,61 +166,65 @@ def beyond_int64_error(row: int, name: str, number: object) -> CellError:
     )
 
 
-def _build_array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
-    """Build an exact array of values; Arrow itself would truncate floats to integers, and drop unknown keys."""
-    if kind is None:
+def _build_array(values: Sequence[Any], array_type: pa.DataType | None) -> pa.Array:
+    """Build an array without losses; Arrow itself would truncate floats to integers and drop unknown keys."""
+    if array_type is None:
         return pa.array(values)
-    if pa.types.is_struct(kind):
-        unknown = {key for value in values for key in value or ()} - {field.name for field in kind.fields}
-        if unknown:
-            raise ValueError(f"the key {sorted(unknown)[0]!r} is unknown")
-        parts = [
+    if pa.types.is_struct(array_type):
+        unknown_keys = {key for value in values for key in value or ()} - {
+            field.name for field in array_type.fields
+        }
+        if unknown_keys:
+            raise ValueError(f"the key {sorted(unknown_keys)[0]!r} is unknown")
+        child_arrays = [
             _build_array([None if value is None else value.get(field.name) for value in values], field.type)
-            for field in kind.fields
+            for field in array_type.fields
         ]
-        return pa.StructArray.from_arrays(parts, fields=list(kind.fields))
-    if pa.types.is_integer(element_type(kind)):
-        with suppress(OverflowError):  # values beyond int64 are integers, so nothing is cut
+        return pa.StructArray.from_arrays(child_arrays, fields=list(array_type.fields))
+    if pa.types.is_integer(element_type(array_type)):
+        with suppress(OverflowError):  # integers beyond int64 need no check for truncation
             array = pa.array(values)
             if pa.types.is_floating(element_type(array.type)):
-                return array.cast(kind)
-    return pa.array(values, kind)
+                return array.cast(array_type)
+    return pa.array(values, array_type)
 
 
-def _parse_number_words(value: Any) -> Any:
-    """Replace "NaN", "Infinity" and "-Infinity" in a value by numbers."""
-    return _map_leaves(value, lambda leaf: _NUMBER_WORDS.get(leaf, leaf) if isinstance(leaf, str) else leaf)
+def _parse_non_finite_texts(value: Any) -> Any:
+    """Replace the texts "NaN", "Infinity" and "-Infinity" in a JSON value by numbers."""
+    return _map_leaves(
+        value, lambda leaf: _NON_FINITE_NUMBERS.get(leaf, leaf) if isinstance(leaf, str) else leaf
+    )
 
 
 def _round_large_integers(value: Any) -> Any:
-    """Convert integers beyond int64 in a value to floats."""
+    """Convert integers beyond int64 in a JSON value to floats."""
     return _map_leaves(value, lambda leaf: leaf if find_beyond_int64(leaf) is None else float(leaf))
 
 
 def _map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(value, list):
-        return [_map_leaves(part, convert) for part in value]
+        return [_map_leaves(child, convert) for child in value]
     if isinstance(value, dict):
-        return {key: _map_leaves(part, convert) for key, part in value.items()}
+        return {key: _map_leaves(child, convert) for key, child in value.items()}
     return convert(value)
 
 
 def find_beyond_int64(value: Any) -> int | None:
-    """Return the first integer in a JSON value that is beyond int64; None without any."""
+    """Return the first integer in a JSON value that is beyond int64; None if there is no such integer."""
     if isinstance(value, int):
         return None if -INT64_LIMIT <= value < INT64_LIMIT else value
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((number for part in parts if (number := find_beyond_int64(part)) is not None), None)
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((number for child in children if (number := find_beyond_int64(child)) is not None), None)
 
 
-def _first_mismatch(values: Sequence[Any], kind: pa.DataType | None) -> int:
-    """Find the first row that does not fit into a column with those before it, by bisection."""
-    good, bad = 0, len(values)
-    while bad - good > 1:
-        middle = (good + bad) // 2
+def _find_first_mismatch(values: Sequence[Any], column_type: pa.DataType | None) -> int:
+    """Find the first row that cannot be in one array with the rows before it, by bisection."""
+    num_fitting, num_failing = 0, len(values)
+    while num_failing - num_fitting > 1:
+        middle = (num_fitting + num_failing) // 2
         try:
-            _build_array(values[:middle], kind)
-            good = middle
+            _build_array(values[:middle], column_type)
+            num_fitting = middle
         except _TYPE_ERRORS:
-            bad = middle
-    return bad - 1
+            num_failing = middle
+    return num_failing - 1

@@ -1,4 +1,4 @@
-"""The format "JSON": one object per line, or one array of objects; gzip or plain."""
+"""The format "JSON": one object per line, or one array of objects; plain or gzip."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Json(TextTables):
         """See `Format.recognises`."""
         if not location.name.removesuffix(".gz").endswith(_SUFFIXES):
             return False
-        return _first_character(location) in (b"{", b"[", b"")
+        return _read_first_character(location) in (b"{", b"[", b"")
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:  # noqa: ARG002
         """See `TextTables.inspect`."""
@@ -49,17 +49,17 @@ class Json(TextTables):
         return is_gzip(location) or _is_array(location)
 
     def read_chunks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
-        """See `TextTables.read_chunks`: an array is read as objects."""
+        """See `TextTables.read_chunks`. From a file with one array, it yields lists of objects."""
         if not _is_array(location):
             yield from super().read_chunks(location, options)
             return
         rows = _read_array(location)
-        for first in range(0, len(rows), _CHUNK_ROWS):
-            chunk = rows[first : first + _CHUNK_ROWS]
-            yield Span(0, 0, first, len(chunk)), chunk
+        for first_row in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[first_row : first_row + _CHUNK_ROWS]
+            yield Span(0, 0, first_row, len(chunk)), chunk
 
     def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
-        """See `TextTables.first_column_names`: the keys of the first object, if it is short."""
+        """See `TextTables.first_column_names`: the keys of the first object, unless it is very long."""
         text = (
             read_head(location, _FIRST_OBJECT_BYTES)
             .removeprefix(BOM)
@@ -68,15 +68,15 @@ class Json(TextTables):
             .removeprefix("[")
         )
         try:
-            first, _ = json.JSONDecoder().raw_decode(text.lstrip())
+            first_object, _ = json.JSONDecoder().raw_decode(text.lstrip())
         except (ValueError, RecursionError):
             return ()
-        return list(first) if isinstance(first, dict) else ()
+        return list(first_object) if isinstance(first_object, dict) else ()
 
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         rows = parse_lines(data) if isinstance(data, bytes) else data
-        # what pandas.DataFrame.to_json writes by default
+        # pandas.DataFrame.to_json writes such a file by default
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
             raise CellError(
                 0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
@@ -85,18 +85,18 @@ class Json(TextTables):
 
 
 def _is_column(value: Any) -> bool:
-    """Return whether a value may be a whole column: a list, or an object with numbers as keys."""
+    """Return whether a value may be a whole column: a list, or an object with row numbers as keys."""
     return isinstance(value, list) or (
         isinstance(value, dict) and bool(value) and all(map(str.isdigit, value))
     )
 
 
 def _is_array(location: Location) -> bool:
-    return _first_character(location) == b"["
+    return _read_first_character(location) == b"["
 
 
-def _first_character(location: Location) -> bytes:
-    """Return the first character."""
+def _read_first_character(location: Location) -> bytes:
+    """Return the first character that is not white space; empty if there is none at the beginning of the file."""
     return read_head(location, _HEAD_BYTES).removeprefix(BOM).lstrip()[:1]
 
 

@@ -1,4 +1,4 @@
-"""Mapping a table's columns to Hindcast's, by the user's schema map, RLlib's names, and known aliases."""
+"""Mapping the columns of a table to Hindcast's columns, by the user's `schema`, RLlib's names and known aliases."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     Columns.AGENT_ID: (),
     Columns.MODULE_ID: (),
 }
+"""Hindcast's column -> other names by which it is recognised."""
 _VECTOR_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _REWARD_ADVICE: Final = ", or read `columns: [obs, actions]` alone, which is enough for BC"
-# Always read, whatever `columns` names: assembling episodes needs them.
+# Read even if `columns` does not name them, because assembling episodes requires them.
 ROLE_COLUMNS: Final = (
     Columns.TERMINATEDS,
     Columns.TRUNCATEDS,
@@ -58,8 +59,9 @@ class LeafSource(NamedTuple):
     """The source columns of a leaf.
 
     Attributes:
-        columns: names in the data, in order.
-        shape: shape of the element that the columns form together; None if one column holds all of it.
+        columns: names of the source columns, in order.
+        shape: shape of the array that the columns form together at each timestep; None if there is only one column,
+            which holds the whole value.
     """
 
     columns: tuple[str, ...]
@@ -72,9 +74,9 @@ class TablePlan:
 
     Attributes:
         sources: Hindcast's name of a leaf or column -> source columns.
-        done_column: the single flag that ends episodes without a reason; None if there are two flags.
-        end_infos: infos that may give the reason; None if there are no infos.
-        skipped_columns: columns of the data that are not read because other columns replace them.
+        done_column: source column of a flag that ends episodes but does not say why; None if there is no such flag.
+        end_infos: source column of infos that may give the reason; None without `done_column` or infos.
+        skipped_columns: source columns that are not read because other columns replace them.
     """
 
     sources: dict[str, LeafSource]
@@ -109,9 +111,9 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
     """Plan what to read from a table with these columns.
 
     Args:
-        names: names of the table's columns; the keys of its folders are columns as well.
+        names: names of the table's columns; the options' keys are added.
         options: options of the user.
-        empty_leaves: leaves without numbers, which have no column.
+        empty_leaves: leaves with an empty shape, for which the table has no column.
 
     Raises:
         DataError: a column is missing, ambiguous or misnamed.
@@ -125,10 +127,10 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
     sources: dict[str, LeafSource] = {}
     for column in dict.fromkeys([*ALIASES, *map(root, schema)]):
         sources.update(_find_sources(column, schema, table))
-    _check_single(sources)
+    _check_single_columns(sources)
     used_names = {name for source in sources.values() for name in source.columns}
     skipped_names: list[str] = []
-    for stem, source in table.stems.items():
+    for stem, source in table.source_by_stem.items():
         if used_names.isdisjoint(source.columns):
             if root(stem) in NON_OUTPUT_COLUMNS or root(stem) in sources:
                 skipped_names += source.columns
@@ -150,38 +152,50 @@ def suggest_name(name: str, names: Collection[str]) -> str:
 
 
 def format_names(names: Collection[str]) -> str:
-    """Format names for a message; of many only the first 20."""
+    """Format names for a message: at most the first 20, and the number of the remaining names."""
     first_names = list(names)[:20]
     return f"{first_names}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 class _Table:
-    """The columns of a table, with numbered columns grouped."""
+    """The columns of a table; columns with indexed names, such as `obs[0]`, are grouped by stem."""
 
     def __init__(self, names: Sequence[str]) -> None:
         duplicate = next((name for name in names if names.count(name) > 1), None)
         if duplicate is not None:
             raise DataError(f"it has two columns {duplicate!r}: rename one")
         self.names = names
-        self.stems: dict[str, LeafSource] = {}
+        self.source_by_stem: dict[str, LeafSource] = {}
         indexed_names: dict[str, dict[tuple[int, ...], str]] = {}
         for name in names:
             match = _INDEXED_NAME.fullmatch(name)
             if match is None:
-                self.stems[name] = LeafSource((name,))
+                self.source_by_stem[name] = LeafSource((name,))
             else:
                 index = tuple(int(part) for part in match["index"].split(","))
                 indexed_names.setdefault(match["stem"], {})[index] = name
-        for stem, parts in indexed_names.items():
-            if stem in self.stems:
-                raise DataError(f"it has the columns {stem!r} and {next(iter(parts.values()))!r}: rename one")
-            self.stems[stem] = _assemble_source(stem, parts)
+        for stem, column_by_index in indexed_names.items():
+            if stem in self.source_by_stem:
+                raise DataError(
+                    f"it has the columns {stem!r} and {next(iter(column_by_index.values()))!r}: rename one"
+                )
+            self.source_by_stem[stem] = _assemble_source(stem, column_by_index)
 
     def find(self, name: str, target: str) -> dict[str, LeafSource]:
-        """Find a column, its numbered parts, or its leaves, by their new names; empty if missing."""
-        if name in self.stems:
-            return {target: self.stems[name]}
-        leaves = {stem: source for stem, source in self.stems.items() if stem.startswith(name + SEPARATOR)}
+        """Find a column, or else its leaves (`name/…`), or else its numbered columns (`name_0`, …).
+
+        Args:
+            name: name of the column in the table.
+            target: Hindcast's name.
+
+        Returns:
+            Hindcast's name of the column or leaf -> source; empty if the column is missing.
+        """
+        if name in self.source_by_stem:
+            return {target: self.source_by_stem[name]}
+        leaves = {
+            stem: source for stem, source in self.source_by_stem.items() if stem.startswith(name + SEPARATOR)
+        }
         if leaves:
             return {target + stem.removeprefix(name): source for stem, source in leaves.items()}
         return self._find_numbered(name, target) if root(target) in _VECTOR_COLUMNS else {}
@@ -193,33 +207,37 @@ class _Table:
         }
         if not columns_by_number:
             return {}
-        # numbered from 1 or from 0
-        first = 1 if min(columns_by_number) == 1 else 0
+        # columns may be numbered from 1 or from 0
+        first_number = 1 if min(columns_by_number) == 1 else 0
         return {
             target: _assemble_source(
-                name, {(index - first,): column for index, column in columns_by_number.items()}
+                name, {(number - first_number,): column for number, column in columns_by_number.items()}
             )
         }
 
 
-def _assemble_source(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource:
-    """Combine numbered columns into one array; no index may be missing."""
-    dimensions = {len(index) for index in parts}
+def _assemble_source(stem: str, column_by_index: dict[tuple[int, ...], str]) -> LeafSource:
+    """Return the source of an array from its numbered columns.
+
+    Raises:
+        DataError: an index is missing, or indices differ in their number of dimensions.
+    """
+    dimensions = {len(index) for index in column_by_index}
     if len(dimensions) > 1:
         raise DataError(
-            f"the columns of {stem!r} are numbered in several ways: {format_names(sorted(parts.values()))}"
+            f"the columns of {stem!r} are numbered in several ways: {format_names(sorted(column_by_index.values()))}"
         )
-    order = sorted(parts)
-    shape = tuple(max(index[axis] for index in order) + 1 for axis in range(dimensions.pop()))
-    if math.prod(shape) != len(order):
+    indices = sorted(column_by_index)
+    shape = tuple(max(index[axis] for index in indices) + 1 for axis in range(dimensions.pop()))
+    if math.prod(shape) != len(indices):
         raise DataError(
-            f"the columns of {stem!r} are numbered up to {list(shape)}, but there are only {len(order)}: "
+            f"the columns of {stem!r} are numbered up to {list(shape)}, but there are only {len(indices)}: "
             "one is missing"
         )
-    return LeafSource(tuple(parts[index] for index in order), shape)
+    return LeafSource(tuple(column_by_index[index] for index in indices), shape)
 
 
-def _check_single(sources: Mapping[str, LeafSource]) -> None:
+def _check_single_columns(sources: Mapping[str, LeafSource]) -> None:
     conflict = next(
         (column for column in _SINGLE_COLUMNS if column in sources and len(sources[column].columns) > 1), None
     )
@@ -233,25 +251,29 @@ def _check_single(sources: Mapping[str, LeafSource]) -> None:
 def _find_sources(
     column: str, schema: Mapping[str, str | Sequence[str]], table: _Table
 ) -> dict[str, LeafSource]:
-    """Find the sources of one of Hindcast's columns, or of its leaves; empty if missing."""
+    """Find the sources of one of Hindcast's columns, or of its leaves; empty if the table does not have it."""
     mapping = {name: source_name for name, source_name in schema.items() if root(name) == column}
     if mapping:
         return {
             leaf: source
             for name in mapping
-            for leaf, source in _mapped_sources(name, mapping[name], table).items()
+            for leaf, source in _find_mapped_sources(name, mapping[name], table).items()
         }
     sources = table.find(column, column)
     if sources:
         return sources
-    aliases = {alias: parts for alias in ALIASES.get(column, ()) if (parts := table.find(alias, column))}
-    if len(aliases) > 1:
-        first, second, *_ = aliases
-        raise DataError(f"{first!r} and {second!r} could both be {column!r}: choose one under `schema`")
-    return next(iter(aliases.values()), {})
+    sources_by_alias = {
+        alias: sources for alias in ALIASES.get(column, ()) if (sources := table.find(alias, column))
+    }
+    if len(sources_by_alias) > 1:
+        first_alias, second_alias, *_ = sources_by_alias
+        raise DataError(
+            f"{first_alias!r} and {second_alias!r} could both be {column!r}: choose one under `schema`"
+        )
+    return next(iter(sources_by_alias.values()), {})
 
 
-def _mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
+def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
     if not isinstance(source, str):
         missing = next((name for name in source if name not in table.names), None)
         if missing is not None:
@@ -282,14 +304,14 @@ def _missing_column_error(name: str, target: str, table: _Table) -> DataError:
 
 
 def _find_done_column(sources: dict[str, LeafSource], options: ReadOptions) -> tuple[str | None, str | None]:
-    """Return the flag `done` if it is the only one, and the infos that may give a reason."""
+    """Return `done_column` and `end_infos` of the plan."""
     done_source = sources.get(Columns.TERMINATEDS)
     if done_source is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
         return None, None
     if done_source.columns[0] not in DONE_NAMES and not any(name in DONE_NAMES for name in options.schema):
         return None, None
-    infos = sources.get(Columns.INFOS)
-    return done_source.columns[0], None if infos is None else infos.columns[0]
+    info_source = sources.get(Columns.INFOS)
+    return done_source.columns[0], None if info_source is None else info_source.columns[0]
 
 
 def _select_sources(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> dict[str, LeafSource]:

@@ -18,11 +18,16 @@ from hindcast.formats.columns.infos import clear_repeated_infos
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.parquet.description import read_description, read_index
-from hindcast.formats.parquet.opening import damage_message, fingerprint, open_parquet
+from hindcast.formats.parquet.opening import compute_fingerprint, damage_message, open_parquet
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import TableReader, decode_rows, locate_errors
-from hindcast.formats.tables.filters import add_keys, add_keys_to_schema, build_expression, key_expression
+from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
+from hindcast.formats.tables.filters import (
+    add_keys,
+    add_keys_to_schema,
+    build_expression,
+    build_key_expression,
+)
 from hindcast.formats.tables.naming import TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options
 from hindcast.formatting import plural
@@ -30,19 +35,19 @@ from hindcast.storage.location import Location
 
 _MAX_TABLE_BYTES: Final = 64 << 20
 _MAGIC: Final = b"PAR1"
-_RECORDED_COLUMNS: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
-"""Columns of RLlib's recorder, which stores actions in the policy's units."""
+_RLLIB_COLUMNS: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
+"""Columns of files of RLlib's recorder, which stores normalised actions."""
 
 
 class _RowGroupRange(NamedTuple):
-    """Row groups that are read together, and the number of their first row."""
+    """Row groups that are read together, and the index of their first row in the file."""
 
     groups: tuple[int, ...]
-    first: int
+    first_row: int
 
 
 class Parquet(Format):
-    """Parquet files of any kind with timesteps as rows."""
+    """Parquet files with timesteps as rows, from any tool."""
 
     name = "Parquet"
     title = "Parquet"
@@ -55,58 +60,60 @@ class Parquet(Format):
         with location.open_stream() as stream:
             return bytes(stream.read(4)) == _MAGIC
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`. Row groups without rows that can pass the filter, by their statistics, are left out."""
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`; leaves out row groups in which, by their statistics, no row can pass the filter."""
         check_options(self.name, options.options, ())
-        fingerprint(location)
+        compute_fingerprint(location)
         with open_parquet(location) as file:
             _check_file(location, file)
-            _plan(location, file.schema_arrow, options)
+            _plan_file(location, file.schema_arrow, options)
             metadata = file.metadata
             sizes = [metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-            rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            group_rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             matching_groups = _find_matching_groups(location, file, options)
-        if not sum(rows):
+        if not sum(group_rows):
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
-        first = np.cumsum([0, *rows]).tolist()
+        first_rows = np.cumsum([0, *group_rows]).tolist()
         return [
-            Piece(location, sum(sizes[i] for i in groups), _RowGroupRange(groups, first[groups[0]]))
+            Piece(location, sum(sizes[i] for i in groups), _RowGroupRange(groups, first_rows[groups[0]]))
             for groups in _group_into_pieces(matching_groups, sizes)
         ]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: spaces and environment of Hindcast's files."""
+        """See `Format.describe`: the spaces and the environment, if Hindcast wrote the file."""
         with open_parquet(location) as file:
             spec = _read_spec(location, file.schema_arrow)
-            is_recorded = bool(spec.leaves) or set(file.schema_arrow.names) >= _RECORDED_COLUMNS
+            is_recorded = bool(spec.leaves) or set(file.schema_arrow.names) >= _RLLIB_COLUMNS
         return replace(spec, leaves={}, normalized_actions=is_recorded and spec.normalized_actions)
 
-    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`."""
+    def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Format.list_notes`."""
         with open_parquet(location) as file:
-            return _plan(location, file.schema_arrow, options).notes
+            return _plan_file(location, file.schema_arrow, options).notes
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
-        """See `Format.read`. A row group that is much larger than a piece comes in several parts."""
-        groups, row = piece.extent
+        """See `Format.read`. A piece that is much larger than 16 MiB is read in several parts."""
+        groups, first_row = piece.extent
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
-            plan = _plan(piece.location, schema, options)
-            reader = TableReader(str(piece.location), plan, _read_spec(piece.location, schema), options)
+            plan = _plan_file(piece.location, schema, options)
+            context = TableContext(str(piece.location), plan, _read_spec(piece.location, schema), options)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
             file_columns = [name for name in names if name in schema.names]
             continuations = (
-                _continuation_rows(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
+                _read_continuation_rows(file)
+                if Columns.INFOS in plan.sources
+                else np.zeros(0, dtype=np.int64)
             )
             for table in _read_tables(file, groups, file_columns, piece.nbytes):
-                rows = decode_rows(add_keys(table, options, schema), row, reader)
-                row += len(table)
+                rows = decode_rows(add_keys(table, options, schema), first_row, context)
+                first_row += len(table)
                 if rows is not None:
                     yield _clear_continuation_infos(rows, continuations)
 
 
-def _continuation_rows(file: pq.ParquetFile) -> I64:
-    """Return the rows at which a fragment continues an episode, according to the file's footer."""
+def _read_continuation_rows(file: pq.ParquetFile) -> I64:
+    """Return the indices of the rows at which a fragment continues an episode, from the file's footer."""
     index = read_index(file.metadata.metadata)
     if index is None:
         return np.zeros(0, dtype=np.int64)
@@ -115,7 +122,7 @@ def _continuation_rows(file: pq.ParquetFile) -> I64:
 
 
 def _clear_continuation_infos(rows: Rows, continuations: I64) -> Rows:
-    """Remove from the first row of a fragment the info that repeats that of the row before."""
+    """Clear the infos that are repeated at the rows at which a fragment continues an episode."""
     if not len(continuations) or Columns.INFOS not in rows.columns:
         return rows
     texts = clear_repeated_infos(rows.columns[Columns.INFOS], np.isin(rows.row, continuations))
@@ -126,32 +133,34 @@ def _read_tables(
     file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbytes: int
 ) -> Iterator[pa.Table]:
     if nbytes <= _MAX_TABLE_BYTES:
-        # it returns columns in the file's order: select() restores this one
+        # read_row_groups() returns columns in the file's order: select() restores the requested one
         yield file.read_row_groups(list(groups), columns=names, use_threads=False).select(names)
         return
-    rows = sum(file.metadata.row_group(i).num_rows for i in groups)
-    size = max(1, rows * PIECE_BYTES // nbytes)
-    for batch in file.iter_batches(size, row_groups=list(groups), columns=names, use_threads=False):
+    num_rows = sum(file.metadata.row_group(i).num_rows for i in groups)
+    batch_rows = max(1, num_rows * PIECE_BYTES // nbytes)
+    for batch in file.iter_batches(batch_rows, row_groups=list(groups), columns=names, use_threads=False):
         yield pa.Table.from_batches([batch]).select(names)
 
 
 def _check_file(location: Location, file: pq.ParquetFile) -> None:
-    """Check that rows are timesteps, and as many as the footer says."""
+    """Check that rows are timesteps, and that there are as many rows as the footer says."""
     description = read_description(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
         raise DataError(
-            f"{location} holds complete episodes, one per row: leave `format` out, and give tables of timesteps as a "
+            f"{location} holds complete episodes, one per row: leave `format` out, and name tables of timesteps in a "
             "separate input"
         )
     metadata = file.metadata
-    rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    if rows != metadata.num_rows:
+    num_rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if num_rows != metadata.num_rows:
         raise DataError(
-            damage_message(str(location), f"{plural(rows, 'row')}, but its footer says {metadata.num_rows}")
+            damage_message(
+                str(location), f"{plural(num_rows, 'row')}, but its footer says {metadata.num_rows}"
+            )
         )
 
 
-def _plan(location: Location, schema: pa.Schema, options: ReadOptions) -> TablePlan:
+def _plan_file(location: Location, schema: pa.Schema, options: ReadOptions) -> TablePlan:
     with locate_errors(str(location)):
         return plan_columns(schema.names, options)
 
@@ -166,14 +175,14 @@ def _read_spec(location: Location, schema: pa.Schema) -> DataSpec:
 def _find_matching_groups(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
     schema = add_keys_to_schema(file.schema_arrow, options)
     with locate_errors(str(location)):
-        keep = build_expression(options.filter, schema)
-    if keep is None:
+        expression = build_expression(options.filter, schema)
+    if expression is None:
         return list(range(file.num_row_groups))
     # Arrow's datasets can compare a filter with the statistics of row groups
     fragment = pads.ParquetFileFormat().make_fragment(
-        location.open(), partition_expression=key_expression(file.schema_arrow, options)
+        location.open(), partition_expression=build_key_expression(file.schema_arrow, options)
     )
-    return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
+    return [group.id for group in fragment.subset(expression, schema=schema).row_groups]
 
 
 def _group_into_pieces(groups: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Checking a format's own options, which a user writes under `readOptions`."""
+"""Checking the options of a format that a user sets under `readOptions`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import suggest_name
 
 _TYPES_OPTION_NAMES: Final = ("column_types", "columnTypes")
-_INTEGERS: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-_TYPES: Final = {
-    name: pa.type_for_alias(name) for name in ("bool", "string", "float32", "float64", *_INTEGERS)
+_INTEGER_NAMES: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_TYPES_BY_NAME: Final = {
+    name: pa.type_for_alias(name) for name in ("bool", "string", "float32", "float64", *_INTEGER_NAMES)
 }
 
 
-def check_options(form: str, options: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
-    """Return the options by their names in snake case.
+def check_options(format_name: str, options: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
+    """Check the names of a format's options; return the options with names in snake case.
+
+    Args:
+        format_name: name of the format, for messages.
+        options: the options of the user.
+        allowed: names of the format's options, in snake case.
 
     Raises:
-        DataError: the format does not have an option.
+        DataError: the format does not have one of the options.
     """
     checked_options: dict[str, Any] = {}
     for name, value in options.items():
         snake_name = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
         if snake_name not in allowed:
             if not allowed:
-                raise DataError(f"{form} has no read options; got {name!r}")
-            raise DataError(f"{form} has no read option {name!r}: {suggest_name(snake_name, allowed)}")
+                raise DataError(f"{format_name} has no read options; got {name!r}")
+            raise DataError(f"{format_name} has no read option {name!r}: {suggest_name(snake_name, allowed)}")
         checked_options[snake_name] = value
     return checked_options
 
@@ -53,10 +58,10 @@ def declared_column_types(options: ReadOptions) -> dict[str, pa.DataType]:
     if not isinstance(column_types, Mapping):
         raise DataError(f"readOptions.column_types is {column_types!r}: expected a map from column to type")
     types = {}
-    for name, kind in column_types.items():
-        if kind not in _TYPES:
+    for name, type_name in column_types.items():
+        if type_name not in _TYPES_BY_NAME:
             raise DataError(
-                f"`column_types` gives {name!r} the type {kind!r}: {suggest_name(str(kind), _TYPES)}"
+                f"`column_types` gives {name!r} the type {type_name!r}: {suggest_name(str(type_name), _TYPES_BY_NAME)}"
             )
-        types[str(name)] = _TYPES[kind]
+        types[str(name)] = _TYPES_BY_NAME[type_name]
     return types

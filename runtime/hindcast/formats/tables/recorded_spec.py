@@ -1,4 +1,4 @@
-"""The spec that Hindcast recorded for its own text files, in the manifest or in commits, and its Arrow types."""
+"""The specs of Hindcast's own text files, stored in the manifest or in commits, and their Arrow types."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hindcast.storage.location import Location
 
 
 def read_recorded_spec(location: Location, layout: str) -> DataSpec:
-    """Read the spec of a file that the recording in its folder lists with this layout; empty for other files.
+    """Read the spec of a file from the recording in its folder; empty if no recording with this layout lists the file.
 
     Raises:
-        DataError: the manifest cannot be read, or the file's size differs from it.
+        DataError: the manifest cannot be read, or lists the file with another size.
     """
     manifest = read_exported_manifest(location.parent(), location.name)
     if manifest is None or manifest.layout != layout:
@@ -37,7 +37,7 @@ def read_recorded_spec(location: Location, layout: str) -> DataSpec:
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
-    """Return the type of one number of a leaf; complex numbers are two floats, half floats are parsed as float32."""
+    """Return the type of a leaf's elements in text: of complex numbers the type of both parts; for float16, float32."""
     if leaf.dtype is None:
         return pa.string()
     if leaf.dtype.kind == "c":
@@ -45,37 +45,41 @@ def leaf_type(leaf: Leaf) -> pa.DataType:
     return pa.float32() if leaf.dtype == np.float16 else pa.from_numpy_dtype(leaf.dtype.newbyteorder("="))
 
 
-def element_type(kind: pa.DataType) -> pa.DataType:
-    """Return the innermost type of lists."""
-    return element_type(kind.value_type) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+def element_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type of the elements of nested lists; other types are returned unchanged."""
+    return (
+        element_type(arrow_type.value_type)
+        if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)
+        else arrow_type
+    )
 
 
-def replace_element_type(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
-    """Replace the innermost number type: `list<int64>` and float64 give `list<double>`."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(replace_element_type(kind.value_type, number))
-    return number
+def replace_element_type(arrow_type: pa.DataType, number_type: pa.DataType) -> pa.DataType:
+    """Replace the type of the elements of nested lists: `list<int64>` and float64 give `list<double>`."""
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return pa.list_(replace_element_type(arrow_type.value_type, number_type))
+    return number_type
 
 
 def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
-    """Return column -> type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
+    """Return column -> Arrow type for the columns of a JSON file that Hindcast wrote, except infos."""
     leaves = {name: _column_type(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
     leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, leaves)}
-    return {name: _struct_type(part) for name, part in nest(leaves).items()}
+    return {name: _struct_type(node) for name, node in nest(leaves).items()}
 
 
 def find_empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Find the leaves without numbers, for which CSV has no column; also those of next observations."""
+    """Find the leaves with an empty shape, for which CSV has no column; includes leaves of next observations."""
     empty = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
     return empty | {next_leaf(name): empty[name] for name in leaves_of(Columns.OBS, empty)}
 
 
 def _column_type(leaf: Leaf) -> pa.DataType:
-    kind = leaf_type(leaf)
+    column_type = leaf_type(leaf)
     depth = len(leaf.shape) + (leaf.dtype is not None and leaf.dtype.kind == "c")
     for _ in range(depth):
-        kind = pa.list_(kind)
-    return kind
+        column_type = pa.list_(column_type)
+    return column_type
 
 
 def _struct_type(node: Any) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""Decoding the roles of rows: episode id, timestep, who acted, and the end of the episode."""
+"""Decoding columns that place a row in its episode: episode id, timestep, agent, module and ends of episodes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hindcast.formats.layout import CellError, first_true, refuse_null
 from hindcast.formats.rows import ACTOR_COLUMNS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
 
-_TIME_LIMIT: Final = "TimeLimit.truncated"
+_TIME_LIMIT_KEY: Final = "TimeLimit.truncated"
 _UUID_BYTES: Final = 16
-_TRUE_WORDS: Final = ("true", "1", "1.0", "t", "yes")
-_FALSE_WORDS: Final = ("false", "0", "0.0", "f", "no")
+_TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
+_FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
 _FLAG_ADVICE: Final = "expected true or false; fix it, or name another column under `schema`"
 
 
 def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool]:
-    """Decode `[R]` whether the environment ended the episode, and `[R]` whether it was cut off.
+    """Decode whether the environment ended the episode with each row, `[R]`, and whether it was cut off there, `[R]`.
 
-    In logs of Gym's older interface one flag ends an episode, and its info says whether by a time limit.
+    In logs of Gym's older interface one flag marks both ends, and the info says whether a time limit was reached.
 
     Raises:
         CellError: a flag is null, or neither true nor false; an info is not JSON.
@@ -55,31 +55,38 @@ def _decode_flags(table: pa.Table, plan: TablePlan, role: str) -> Bool:
     if pa.types.is_boolean(column.type):
         return column.to_numpy()
     if is_text(column.type):
-        lower = pc.utf8_lower(column)
-        true, false = pc.is_in(lower, pa.array(_TRUE_WORDS)), pc.is_in(lower, pa.array(_FALSE_WORDS))
+        lower_texts = pc.utf8_lower(column)
+        is_true, is_false = (
+            pc.is_in(lower_texts, pa.array(_TRUE_TEXTS)),
+            pc.is_in(lower_texts, pa.array(_FALSE_TEXTS)),
+        )
     elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        true, false = pc.equal(column, 1), pc.equal(column, 0)
+        is_true, is_false = pc.equal(column, 1), pc.equal(column, 0)
     else:
         hint = f"; {_NESTED_ADVICE}" if pa.types.is_nested(column.type) else ""
         raise CellError(0, f"{name!r} is a column of {column.type}: expected true or false{hint}")
-    if (row := first_true(~pc.or_(true, false).to_numpy())) is not None:
+    if (row := first_true(~pc.or_(is_true, is_false).to_numpy())) is not None:
         raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_FLAG_ADVICE}")
-    return true.to_numpy()
+    return is_true.to_numpy()
 
 
 def _is_time_limit(info: Any, row: int) -> bool:
     if isinstance(info, str):
-        if _TIME_LIMIT not in info:
+        if _TIME_LIMIT_KEY not in info:
             return False
         try:
             info = json.loads(info)
         except ValueError as error:
             raise CellError(row, f"its info is not JSON: {error}") from error
-    return isinstance(info, dict) and bool(info.get(_TIME_LIMIT))
+    return isinstance(info, dict) and bool(info.get(_TIME_LIMIT_KEY))
 
 
-def decode_episode_ids(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> NDArray[np.object_] | None:
-    """Decode `[R]` the episodes' ids as text; in foreign files followed by a slash and the agent's id, if any.
+def decode_episode_ids(
+    table: pa.Table, plan: TablePlan, *, is_from_hindcast: bool
+) -> NDArray[np.object_] | None:
+    """Decode the episodes' ids as text, `[R]`; None if there are no ids.
+
+    Unless Hindcast wrote the file, the agent's id is appended after a slash if a row has one.
 
     Raises:
         CellError: an id is null, or neither text nor an integer.
@@ -91,18 +98,18 @@ def decode_episode_ids(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> ND
     column = table.column(name)
     refuse_null(column, name, ": every row requires the id of its episode")
     episodes = _decode_texts(column, name)
-    agents = None if is_ours else _decode_names(table, plan, Columns.AGENT_ID)
+    agents = None if is_from_hindcast else _decode_names(table, plan, Columns.AGENT_ID)
     return episodes if agents is None else episodes + np.where(agents == "", "", "/" + agents)
 
 
 def decode_actors(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
-    """Decode `[R]` the agent and the module of each row, as text, if rows name them."""
-    names = {name: _decode_names(table, plan, name) for name in ACTOR_COLUMNS}
-    return {name: texts for name, texts in names.items() if texts is not None}
+    """Decode the rows' agents and modules as text: `agent_id` and `module_id` -> `[R]`, if rows name them."""
+    texts_by_column = {name: _decode_names(table, plan, name) for name in ACTOR_COLUMNS}
+    return {name: texts for name, texts in texts_by_column.items() if texts is not None}
 
 
 def _decode_names(table: pa.Table, plan: TablePlan, role: str) -> NDArray[np.object_] | None:
-    """Decode `[R]` names, "" for rows without a name; None if no row has one."""
+    """Decode the names in a column, `[R]`, with "" for rows without a name; None if no row has a name."""
     source = plan.sources.get(role)
     if source is None or table.column(source.columns[0]).null_count == len(table):
         return None
@@ -113,10 +120,10 @@ def _decode_names(table: pa.Table, plan: TablePlan, role: str) -> NDArray[np.obj
 
 
 def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
-    """Decode `[R]` the timesteps, or the dates or times that order them; None without such a column.
+    """Decode the timesteps, `[R]`, or the dates or times that order the rows; None without such a column.
 
     Raises:
-        CellError: a value is null, or neither an integer nor a time; text is parsed as ISO 8601.
+        CellError: a value is null, or neither an integer nor a time; text must be a time in ISO 8601.
     """
     source = plan.sources.get(Columns.T)
     if source is None:
@@ -133,9 +140,9 @@ def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
 
 def _parse_times(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """Parse text as times; times with a zone are converted to UTC."""
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+    for time_type in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         try:
-            return column.cast(kind)
+            return column.cast(time_type)
         except pa.ArrowInvalid:
             continue
     texts = column.to_pylist()
@@ -156,23 +163,23 @@ def _is_time(text: str) -> bool:
 
 
 def _decode_texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
-    """Decode `[R]` texts and integers as text. UUIDs, Arrow's own or of 16 bytes, become hexadecimal digits."""
+    """Decode texts and integers as text, `[R]`; UUIDs (of Arrow's type, or 16 bytes) become hexadecimal digits."""
     if getattr(column.type, "extension_name", None) == "arrow.uuid":
         column = unwrap_extension(column)
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([pa.array(_to_integers(column, name))])
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_uuid = pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES
-    if not (is_uuid or is_text(kind) or pa.types.is_integer(kind)):
-        raise CellError(0, f"{name!r} is a column of {kind}: expected text or whole numbers")
+    value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_uuid = pa.types.is_fixed_size_binary(value_type) and value_type.byte_width == _UUID_BYTES
+    if not (is_uuid or is_text(value_type) or pa.types.is_integer(value_type)):
+        raise CellError(0, f"{name!r} is a column of {value_type}: expected text or whole numbers")
     return texts_by_value(column, bytes.hex if is_uuid else str)
 
 
-def texts_by_value(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
-    """Return `[R]` the text of each value; equal values share one `str` object, which saves memory."""
+def texts_by_value(column: pa.ChunkedArray, to_text: Callable[[Any], str]) -> NDArray[np.object_]:
+    """Convert each value of a column to text, `[R]`; equal values share one `str` object, which saves memory."""
     is_encoded = pa.types.is_dictionary(column.type)
     dictionary_column = (column if is_encoded else pc.dictionary_encode(column)).combine_chunks()
-    texts = np.array([text_of(value) for value in dictionary_column.dictionary.to_pylist()], dtype=object)
+    texts = np.array([to_text(value) for value in dictionary_column.dictionary.to_pylist()], dtype=object)
     return texts[dictionary_column.indices.to_numpy()]
 
 

@@ -1,4 +1,4 @@
-"""Splitting text files where records end: byte ranges of plain files, chunks of compressed ones."""
+"""Splitting text files at the ends of records: plain files by position, compressed files into chunks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hindcast.storage.location import Location
 
 CHUNK_BYTES: Final = 16 << 20
 _MAX_RECORD_BYTES: Final = 1 << 30
-_GZIP: Final = b"\x1f\x8b"
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = 0x0A
-_RETURN: Final = 0x0D
+_CARRIAGE_RETURN: Final = 0x0D
 
 
 class Span(NamedTuple):
     """Complete records of a text file.
 
     Attributes:
-        start: first byte.
-        stop: byte after the last one.
+        start: position of the first byte.
+        stop: position after the last byte.
         first_record: number of records before the span.
         num_records: number of records, without empty lines.
     """
@@ -40,13 +40,15 @@ class Span(NamedTuple):
 
 @contextmanager
 def open_text(location: Location) -> Iterator[Any]:
-    """Open the file's text as a stream of bytes, decompressed if it is gzip.
+    """Open a file as a stream of bytes; gzip is decompressed.
 
     Raises:
         DataError: the compressed data are damaged.
         StorageError: the file cannot be read.
     """
-    is_compressed = is_gzip(location)  # before opening: handles of fsspec's memory are one
+    is_compressed = is_gzip(
+        location
+    )  # before opening, because all handles of a file in fsspec's memory share one position
     with location.open_stream() as stream:
         if not is_compressed:
             yield stream
@@ -60,17 +62,21 @@ def open_text(location: Location) -> Iterator[Any]:
 def is_gzip(location: Location) -> bool:
     """Return whether the file is gzip, by its first bytes."""
     with location.open_stream() as stream:
-        return bytes(stream.read(2)) == _GZIP
+        return bytes(stream.read(2)) == _GZIP_MAGIC
 
 
 def read_head(location: Location, nbytes: int) -> bytes:
-    """Read the first bytes of the text."""
+    """Read the first `nbytes` of the text; gzip is decompressed."""
     with open_text(location) as stream:
         return bytes(stream.read(nbytes))
 
 
 def read_span(location: Location, span: Span) -> bytes:
-    """Read the records of a span of a plain file."""
+    """Read the records of a span of a plain file.
+
+    Raises:
+        DataError: the file has become shorter.
+    """
     with location.open_stream() as stream:
         stream.seek(span.start)
         data = bytes(stream.read(span.stop - span.start))
@@ -87,13 +93,13 @@ def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tupl
         quote: the quote character; line ends between two quotes are text.
 
     Raises:
-        DataError: a record has no end, or a quote is unmatched.
+        DataError: a record is longer than 1 GiB, or a quote is unmatched.
     """
     with open_text(location) as stream:
         text, start, first_record = b"", 0, 0
         chunk = bytes(stream.read(CHUNK_BYTES))
         while chunk:
-            # one chunk ahead, to know whether the text ends with this one
+            # reads one chunk ahead, to know which chunk is the last one
             text, chunk = text + chunk, bytes(stream.read(CHUNK_BYTES))
             ends = find_record_ends(text, quote)
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
@@ -104,9 +110,9 @@ def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tupl
                     )
                 ends = np.append(ends, len(text) - 1)
             if len(ends):
-                size, records = int(ends[-1]) + 1, _count_records(text, ends)
-                yield Span(start, start + size, first_record, records), text[:size]
-                text, start, first_record = text[size:], start + size, first_record + records
+                num_bytes, num_records = int(ends[-1]) + 1, _count_records(text, ends)
+                yield Span(start, start + num_bytes, first_record, num_records), text[:num_bytes]
+                text, start, first_record = text[num_bytes:], start + num_bytes, first_record + num_records
             elif len(text) > _MAX_RECORD_BYTES:
                 raise DataError(
                     f"{location} has no line end within {_MAX_RECORD_BYTES >> 20} MiB: "
@@ -115,7 +121,7 @@ def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tupl
 
 
 def find_record_ends(text: bytes, quote: bytes | None) -> I64:
-    """Return `[records]` the positions at which the records of a text end; the text begins with a record."""
+    """Return the position of the line end of each record, `[records]`; the text begins with a record."""
     data = np.frombuffer(text, dtype=np.uint8)
     ends = np.flatnonzero(data == _NEWLINE)
     if quote is None or quote not in text:
@@ -126,8 +132,8 @@ def find_record_ends(text: bytes, quote: bytes | None) -> I64:
 
 
 def _count_records(text: bytes, ends: I64) -> int:
-    """Count the records that are not empty lines."""
+    """Count the records; empty lines do not count."""
     data, starts = np.frombuffer(text, dtype=np.uint8), np.append(0, ends[:-1] + 1)
     lengths = ends - starts
-    is_empty = (lengths == 0) | ((lengths == 1) & (data[starts] == _RETURN))
+    is_empty = (lengths == 0) | ((lengths == 1) & (data[starts] == _CARRIAGE_RETURN))
     return int(np.count_nonzero(~(is_empty & (data[ends] == _NEWLINE))))

@@ -1,4 +1,4 @@
-"""`TextTables`, the base of text formats: pieces end where records end, and all pieces have the same types."""
+"""`TextTables`, the base of CSV and JSON: pieces end where records end, and have the same types of columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables import text_files
-from hindcast.formats.tables.decoding import TableReader, decode_rows, locate_errors
+from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
 from hindcast.formats.tables.filters import add_keys
 from hindcast.formats.tables.naming import ALIASES, TablePlan, format_names, plan_columns, suggest_name
 from hindcast.formats.tables.read_options import declared_column_types
@@ -39,12 +39,13 @@ class TextExtent(NamedTuple):
     Attributes:
         span: records of the piece; None for a file that is read completely.
         num_header_records: number of header records before the first row.
-        names: columns of a file in several pieces; None for the piece's own columns.
-        types: types that are known before the piece is parsed.
-        leaves: leaves that Hindcast recorded for the file; empty for other files.
+        names: names of the columns; None until the first records are parsed.
+        types: types of columns that are known before the piece is parsed.
+        leaves: leaves that Hindcast recorded for the file; empty if Hindcast did not write it.
         delimiter: delimiter of CSV.
-        first_span: in a file of several pieces, the one that determines the types of the columns.
-        first_extent: its extent once this process has parsed it; one list that all pieces share.
+        first_span: span of the first piece, which determines the columns' types; None in a file of one piece.
+        first_extent: a list that all pieces of the file share. It holds the extent with these types, once this process
+            has parsed the first piece.
     """
 
     span: Span | None
@@ -54,7 +55,7 @@ class TextExtent(NamedTuple):
     leaves: Mapping[str, Leaf]
     delimiter: str = ","
     first_span: Span | None = None
-    first_extent: list[TextExtent] = []  # never changed: `pieces` sets a new list
+    first_extent: list[TextExtent] = []  # never changed: `list_pieces` sets a new list
 
 
 class TextTables(Format):
@@ -62,7 +63,12 @@ class TextTables(Format):
 
     @abstractmethod
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
-        """Parse records of `read_chunks` into a table without the header, with the extent's names and types.
+        """Parse records into a table with the extent's names and types.
+
+        Args:
+            data: records of a chunk, as `read_chunks` yields them; those of a header are left out.
+            extent: extent of the piece, with the number of header records in `data`.
+            options: options of the user.
 
         Raises:
             CellError: a record is invalid.
@@ -70,10 +76,19 @@ class TextTables(Format):
 
     @abstractmethod
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
-        """Return the extent of the whole file; its `span` is None."""
+        """Return the extent of the whole file, with `span` None.
+
+        Args:
+            location: the file.
+            spec: spec that Hindcast recorded for the file; empty if Hindcast did not write it.
+            options: options of the user.
+
+        Raises:
+            DataError: an option is invalid, or a column is missing.
+        """
 
     def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
-        """Return the columns of the first record; empty if finding them would read much of the file."""
+        """Return the names of the first record's columns; empty if they are not at the beginning of the file."""
         return self.inspect(location, DataSpec(), options).names or ()
 
     def quote_character(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
@@ -81,23 +96,23 @@ class TextTables(Format):
         return None
 
     def is_unsplittable(self, location: Location) -> bool:
-        """Return whether a file cannot be split."""
+        """Return whether the file must be one piece."""
         return is_gzip(location)
 
     def read_chunks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
-        """Read a whole file that cannot be split, in chunks."""
+        """Read a whole file in chunks, each with its span."""
         return read_chunks(location, self.quote_character(options))
 
-    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`."""
+    def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.list_pieces`."""
         size = location.info().size
         if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
         extent = self.inspect(location, read_recorded_spec(location, self.name), options)
         if size <= text_files.CHUNK_BYTES or self.is_unsplittable(location):
             return [Piece(location, size, extent)]
-        # Pieces are parsed in parallel. Where a piece's records begin (a line end may be quoted), and their numbers,
-        # follow only from all bytes before it, so such a file is read twice, but parsed once.
+        # Pieces are parsed in parallel. A piece's first record and its index follow only from all bytes before it (a
+        # line end may be quoted), so such a file is read twice, but parsed once.
         spans = [span for span, _ in read_chunks(location, self.quote_character(options))]
         if len(spans) < 2:
             return [Piece(location, size, extent)]
@@ -105,12 +120,12 @@ class TextTables(Format):
         return [Piece(location, span.stop - span.start, extent._replace(span=span)) for span in spans]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: spaces and environment of the manifest in the folder."""
+        """See `Format.describe`: the spaces and the environment in the folder's manifest."""
         spec = read_recorded_spec(location, self.name)
         return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
 
-    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`: also notes that text has no types."""
+    def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Format.list_notes`: one of the notes is that text has no types."""
         names = self.first_column_names(location, options)
         leaves = read_recorded_spec(location, self.name).leaves
         with locate_errors(str(location)):
@@ -125,41 +140,41 @@ class TextTables(Format):
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""
         location, extent = piece.location, piece.extent
-        for table, plan, first_row in self._tables(location, extent, options):
-            reader = TableReader(str(location), plan, DataSpec(dict(extent.leaves)), options)
-            rows = decode_rows(add_keys(table, options), first_row, reader)
+        for table, plan, first_row in self._iter_tables(location, extent, options):
+            context = TableContext(str(location), plan, DataSpec(dict(extent.leaves)), options)
+            rows = decode_rows(add_keys(table, options), first_row, context)
             if rows is not None:
                 yield _add_empty_leaves(rows, extent.leaves, options)
 
-    def _tables(
+    def _iter_tables(
         self, location: Location, extent: TextExtent, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, TablePlan, int]]:
-        """Yield the piece's tables, each with its plan and the number of its first row."""
+        """Yield the piece's tables, each with its plan and the index of its first row in the file."""
         chunks: Iterable[tuple[Span, Any]] = self.read_chunks(location, options)
         if extent.span is not None:
             chunks = [(extent.span, read_span(location, extent.span))]
         if extent.span != extent.first_span:
-            # a worker may get a later piece first: the first one determines the types
+            # a worker may get a later piece first; it then parses the first piece for the types
             if not extent.first_extent:
-                next(self._tables(location, extent._replace(span=extent.first_span), options), None)
+                next(self._iter_tables(location, extent._replace(span=extent.first_span), options), None)
             if extent.first_extent:
                 extent = extent.first_extent[0]
         is_empty = True
         for span, data in chunks:
-            header = extent.num_header_records if span.first_record == 0 else 0
-            first_row = span.first_record + header - extent.num_header_records
-            count = span.num_records - header
-            if count < 1:
+            num_header_records = extent.num_header_records if span.first_record == 0 else 0
+            first_row = span.first_record + num_header_records - extent.num_header_records
+            num_rows = span.num_records - num_header_records
+            if num_rows < 1:
                 continue
-            with locate_errors(str(location), range(first_row, first_row + count)):
-                table = self.parse(data, extent._replace(num_header_records=header), options)
-                if len(table) != count:
+            with locate_errors(str(location), range(first_row, first_row + num_rows)):
+                table = self.parse(data, extent._replace(num_header_records=num_header_records), options)
+                if len(table) != num_rows:
                     raise DataError(
-                        f"found {plural(len(table), 'record')} in {plural(count, 'line')} from row {first_row} on: "
+                        f"found {plural(len(table), 'record')} in {plural(num_rows, 'line')} from row {first_row} on: "
                         "expected one per line"
                     )
                 plan = _plan_table(extent.names or table.column_names, table, options, extent.leaves)
-                table = _with_declared_types(table, plan, options)
+                table = _cast_to_declared_types(table, plan, options)
             extent = _add_types(extent, table)
             if extent.first_span is not None and not extent.first_extent:
                 extent.first_extent.append(extent._replace(first_extent=[]))
@@ -170,13 +185,13 @@ class TextTables(Format):
 
 
 def _add_types(extent: TextExtent, table: pa.Table) -> TextExtent:
-    """Return the extent with the names and types of the first parsed rows."""
+    """Return the extent with the names and types of a table's columns, unless it already has them."""
     types = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
     return extent._replace(names=extent.names or tuple(table.column_names), types={**types, **extent.types})
 
 
 def _add_empty_leaves(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
-    """Add the leaves without numbers, which text cannot store."""
+    """Add the leaves with an empty shape, which text cannot store."""
     empty_columns = {
         name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
         for name, leaf in find_empty_leaves(leaves).items()
@@ -189,10 +204,10 @@ def _add_empty_leaves(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptio
 def _plan_table(
     names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]
 ) -> TablePlan:
-    """Plan what to read from a table.
+    """Plan what to read from a table of a file, of which the first rows have the columns `names`.
 
     Raises:
-        DataError: see `plan_columns`; or the first piece of the file lacks a column.
+        DataError: see `plan_columns`; or the table has a column that `names` lacks.
     """
     new_names = [name for name in table.column_names if name not in names]
     extra_names = [name for name in new_names if name not in info_column_names(options)]
@@ -204,12 +219,12 @@ def _plan_table(
 
 
 def info_column_names(options: ReadOptions) -> tuple[str, ...]:
-    """Return the columns that may be infos."""
+    """Return the names of the columns that may hold infos."""
     names = options.schema.get(Columns.INFOS, (Columns.INFOS, *ALIASES[Columns.INFOS]))
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _with_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptions) -> pa.Table:
+def _cast_to_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptions) -> pa.Table:
     """Cast columns to the types in `column_types`, and rewards to floats even if all are integers."""
     declared_types = dict(declared_column_types(options))
     rewards = plan.sources.get(Columns.REWARDS)

@@ -1,1 +1,1 @@
-"""Exports as text: JSON lines, CSV, and RLlib's JSON."""
+"""Layouts of exported text: JSON lines, CSV, and RLlib's JSON."""

@@ -1,4 +1,4 @@
-"""Writing lines of text, with cells that are encoded column by column."""
+"""Writing lines of text whose cells are encoded column by column."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class TextFile(DataFile):
 
 
 class TextEncoder(RowEncoder):
-    """Base of the encoders of text.
+    """Base of the encoders of text layouts.
 
     Attributes:
-        header: beginning of each file.
+        header: bytes at the beginning of each file.
     """
 
     compressions = ("none",)
@@ -51,51 +51,63 @@ class TextEncoder(RowEncoder):
         """See `RowEncoder.open`."""
         return TextFile(location, self.header)
 
-    def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
-        """See `RowEncoder.overhead_bytes`."""
+    def estimate_overhead_bytes(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
+        """See `RowEncoder.estimate_overhead_bytes`."""
         return len(self.header)
 
 
-def encode_lines(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedEpisodes:
-    """Return lines, with their line ends, as episodes of `length` steps and `rows` lines each."""
-    ends = np.cumsum(rows)
+def encode_lines(lines: pa.LargeBinaryArray, length: I64, num_lines: I64) -> EncodedEpisodes:
+    """Make encoded episodes from lines.
+
+    Args:
+        lines: the lines of all episodes, each with its line end.
+        length: `[N]` number of steps of each episode.
+        num_lines: `[N]` number of lines of each episode.
+    """
+    ends = np.cumsum(num_lines)
     nbytes = np.diff(binary_buffers(lines)[0][np.append(0, ends)])
-    return EncodedEpisodes(pa.table([lines], schema=_LINE_SCHEMA), length, rows, nbytes)
+    return EncodedEpisodes(pa.table([lines], schema=_LINE_SCHEMA), length, num_lines, nbytes)
 
 
 NonFiniteTexts = Mapping[str, bytes]
-"""Spelling of "nan", "inf" and "-inf"."""
+""""nan", "inf" and "-inf" -> the text of such a number."""
 
 
 def array_to_json(values: NDArray[Any], non_finite: NonFiniteTexts) -> bytes:
-    """Encode an array as JSON; floats have as few digits as reading them back exactly requires."""
+    """Encode an array as JSON. Floats have only the digits that are required to read them back exactly."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return text
-    # orjson writes NaN and infinities as null: put their texts back, in order
+    # orjson writes NaN and infinities as null, which are replaced by the texts in order
     replacements = [non_finite[str(value)] for value in values[~np.isfinite(values)].tolist()]
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*replacements, b""], strict=True)))
 
 
-def number_cells(
-    values: NDArray[Any], non_finite: NonFiniteTexts, brackets: bool = True
+def encode_number_cells(
+    values: NDArray[Any], non_finite: NonFiniteTexts, has_brackets: bool = True
 ) -> pa.LargeBinaryArray:
-    """Return `[S]` the JSON of each row: a number or nested lists; without `brackets` a flat list's numbers."""
+    """Encode the rows of an array as `[S]` cells: a number or nested lists in JSON.
+
+    Args:
+        values: numbers `[S, *shape]`.
+        non_finite: texts of NaN and infinities.
+        has_brackets: whether a cell has the brackets of its list; False requires `[S]` or `[S, n]`.
+    """
     text = np.frombuffer(array_to_json(values, non_finite), np.uint8)[1:-1]
     if values.ndim == 1:
         commas = np.flatnonzero(text == ord(","))
         return _slice_cells(text, np.append(0, commas + 1), np.append(commas, len(text)))
-    closing = np.flatnonzero(text == ord("]"))
-    brackets_per_row = len(closing) // len(values)
-    ends = closing[brackets_per_row - 1 :: brackets_per_row] + 1
+    closing_brackets = np.flatnonzero(text == ord("]"))
+    brackets_per_row = len(closing_brackets) // len(values)
+    ends = closing_brackets[brackets_per_row - 1 :: brackets_per_row] + 1
     starts = np.append(0, ends[:-1] + 1)
-    return _slice_cells(text, starts, ends) if brackets else _slice_cells(text, starts + 1, ends - 1)
+    return _slice_cells(text, starts, ends) if has_brackets else _slice_cells(text, starts + 1, ends - 1)
 
 
 def _slice_cells(
     text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> pa.LargeBinaryArray:
-    """Slice a text into parts, which are in order and do not overlap."""
+    """Slice a text into cells, which are in order and do not overlap."""
     keep = np.ones(len(text), dtype=np.bool_)
     keep[: starts[0]] = False
     keep[ends[-1] :] = False
@@ -107,7 +119,7 @@ def _slice_cells(
 
 
 def single_line_info(text: str) -> bytes:
-    """Return the info's JSON without line ends.
+    """Return the JSON of an info without line ends.
 
     Raises:
         DataError: the info is not JSON.

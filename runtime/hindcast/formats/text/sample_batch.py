@@ -1,4 +1,4 @@
-"""The layout "SampleBatch": one episode per line, in the form of RLlib's JSON writer."""
+"""The layout "SampleBatch": one episode per line, as RLlib's JSON writer writes batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import info_cells
+from hindcast.formats.columns.infos import make_info_cells
 from hindcast.formats.columns.packed_cells import pack_cell
-from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
+from hindcast.formats.columns.steps import StepLayout, nest, to_numbers
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import (
@@ -39,7 +39,7 @@ class SampleBatchEncoder(TextEncoder):
 
     Args:
         spec: spec of the data.
-        packed: columns of numbers to pack, as RLlib does by default with `obs` and `new_obs`.
+        packed_columns: columns of numbers to pack, as RLlib does by default with `obs` and `new_obs`.
 
     Raises:
         DataError: a column to pack does not exist or holds text.
@@ -47,11 +47,11 @@ class SampleBatchEncoder(TextEncoder):
 
     suffix = ".json"
 
-    def __init__(self, spec: DataSpec, packed: Sequence[str] = ()) -> None:
+    def __init__(self, spec: DataSpec, packed_columns: Sequence[str] = ()) -> None:
         self._steps = StepLayout(spec, SAMPLE_BATCH_LAYOUT)
-        for name in packed:
+        for name in packed_columns:
             _check_packable(name, self._steps.leaves)
-        self._packed = packed
+        self._packed = packed_columns
         obs_struct, action_struct = space_struct(spec.observation_space), space_struct(spec.action_space)
         self._structs = {
             Columns.OBS: obs_struct,
@@ -61,24 +61,26 @@ class SampleBatchEncoder(TextEncoder):
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`. There is a column of infos only if the block has infos that are not empty."""
-        columns = {name: self._leaf_values(name, array) for name, array in self._steps.arrays(block).items()}
-        infos = info_cells(block.without_details())
+        columns = {
+            name: self._leaf_values(name, array) for name, array in self._steps.make_arrays(block).items()
+        }
+        infos = make_info_cells(block.without_details())
         if infos is not None:
             columns[Columns.INFOS] = infos
         lines = [self._episode_line(block, i, columns) for i in range(block.num_episodes)]
         return encode_lines(pa.array(lines, pa.large_binary()), block.length, np.ones_like(block.length))
 
     def _leaf_values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the leaf in its spec's dtype; complex numbers that are not packed become pairs of floats."""
+        """Return a leaf's values in its dtype; complex numbers that are not packed become pairs of floats."""
         leaf = self._steps.leaves[name]
         if leaf.dtype is None:
             return array
         if root(name) in self._packed:
             return np.ascontiguousarray(array, dtype=leaf.dtype)
-        return as_numbers(array, leaf)
+        return to_numbers(array, leaf)
 
     def _episode_line(self, block: Block, episode: int, columns: Mapping[str, NDArray[Any]]) -> bytes:
-        """Return the line of an episode; packed columns come last, nested as in their space."""
+        """Return the line of an episode; packed columns come last, with the structure of their space."""
         start, length = int(block.start[episode]), int(block.length[episode])
         episode_columns = {name: column[start : start + length] for name, column in columns.items()}
         plain_values = {
@@ -91,19 +93,19 @@ class SampleBatchEncoder(TextEncoder):
         return batch_to_line({Columns.EPS_ID: ids, **nest(plain_values), **packed_values}, self._packed)
 
 
-def batch_to_line(columns: Mapping[str, Any], packed: Collection[str] = ()) -> bytes:
+def batch_to_line(columns: Mapping[str, Any], packed_columns: Collection[str] = ()) -> bytes:
     """Encode a batch of any columns as a line.
 
     Args:
-        columns: column -> arrays `[T, ...]`, dicts and tuples of them, or a list of infos (dicts, or their JSON).
-        packed: columns to pack, if present: base64 of an LZ4 frame of a pickle, in their own dtype.
+        columns: column -> array `[T, …]`, dict or tuple of arrays, or list of infos (dicts, or their JSON).
+        packed_columns: columns to pack, if present, as base64 of an LZ4 frame of a pickle, in their own dtype.
 
     Raises:
         DataError: JSON cannot represent a value.
     """
     try:
         fields = {
-            name: pack_cell(value) if name in packed else _to_json(name, value)
+            name: pack_cell(value) if name in packed_columns else _to_json(name, value)
             for name, value in columns.items()
         }
         batch = {"type": SAMPLE_BATCH_LAYOUT, **fields}
@@ -113,13 +115,13 @@ def batch_to_line(columns: Mapping[str, Any], packed: Collection[str] = ()) -> b
 
 
 def _to_json(name: str, value: Any) -> Any:
-    """Convert a column to JSON; floats are written as float64, as RLlib does, so that readers get the same value."""
+    """Convert a column to JSON; floats are written as float64, as RLlib writes them, so that reading is exact."""
     if name == Columns.INFOS:
         return [_info_fragment(info) for info in value]
     if isinstance(value, Mapping):
-        return {key: _to_json("", part) for key, part in value.items()}
+        return {key: _to_json("", child) for key, child in value.items()}
     if isinstance(value, tuple):
-        return [_to_json("", part) for part in value]
+        return [_to_json("", child) for child in value]
     if not isinstance(value, np.ndarray):
         return value
     if value.ndim == 0 or value.dtype.kind not in "biuf":

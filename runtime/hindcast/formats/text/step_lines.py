@@ -19,15 +19,15 @@ from hindcast.episodes import nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import info_cells
-from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
+from hindcast.formats.columns.infos import make_info_cells
+from hindcast.formats.columns.steps import StepLayout, nest, to_numbers
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import (
     NonFiniteTexts,
     TextEncoder,
     encode_lines,
-    number_cells,
+    encode_number_cells,
     single_line_info,
 )
 
@@ -67,7 +67,7 @@ class StepEncoder(TextEncoder):
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`."""
-        arrays = self.steps.arrays(block)
+        arrays = self.steps.make_arrays(block)
         parts: list[Any] = []
         for name, prefix in self.cell_prefixes.items():
             parts += [prefix, self._cells(name, block, arrays)]
@@ -83,7 +83,7 @@ class StepEncoder(TextEncoder):
         leaf = self.steps.leaves[name]
         if leaf.dtype is None:
             return _to_arrow([self.encode_text(text) for text in arrays[name]])
-        return self.encode_numbers(as_numbers(arrays[name], leaf))
+        return self.encode_numbers(to_numbers(arrays[name], leaf))
 
 
 class JsonEncoder(StepEncoder):
@@ -94,7 +94,7 @@ class JsonEncoder(StepEncoder):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, JSON_LAYOUT)
         tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACEHOLDER)))
-        leaf_names = [leaf_name for name, part in tree.items() for leaf_name in nested.flatten(part, name)]
+        leaf_names = [leaf_name for name, node in tree.items() for leaf_name in nested.flatten(node, name)]
         *prefixes, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)
         self.cell_prefixes = dict(zip(leaf_names, prefixes, strict=True))
         self.info_delimiters = end, b"}\n"
@@ -105,11 +105,11 @@ class JsonEncoder(StepEncoder):
 
     def encode_numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
         """See `StepEncoder.encode_numbers`: a number, or nested lists."""
-        return number_cells(values, _JSON_NON_FINITE)
+        return encode_number_cells(values, _JSON_NON_FINITE)
 
     def encode_infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.encode_infos`; a cell includes the name of the column."""
-        texts = info_cells(block)
+        texts = make_info_cells(block)
         if texts is None:
             return None
         return [b',"infos":' + single_line_info(text) if text else b"" for text in texts]
@@ -156,11 +156,11 @@ class CsvEncoder(StepEncoder):
     def encode_numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
         """See `StepEncoder.encode_numbers`: the numbers of a step, separated by commas."""
         flat = values if values.ndim == 1 else values.reshape(len(values), -1)
-        return number_cells(flat, _CSV_NON_FINITE, brackets=False)
+        return encode_number_cells(flat, _CSV_NON_FINITE, has_brackets=False)
 
     def encode_infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.encode_infos`."""
-        texts = info_cells(block.without_details()) if self._has_infos else None
+        texts = make_info_cells(block.without_details()) if self._has_infos else None
         if texts is None:
             return None
         return [self.encode_text(single_line_info(text).decode()) if text else b"" for text in texts]
