@@ -14,7 +14,7 @@ from gymnasium import spaces
 from hindcast.episodes import episode_parts as parts
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.episode_access import EpisodeAccess
-from hindcast.episodes.episode_state import episode_from_state, state_of
+from hindcast.episodes.episode_state import episode_from_state, episode_to_state
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
 
 REWARD_SPACE = spaces.Box(float("-inf"), float("inf"), (), np.float32)
@@ -27,21 +27,22 @@ class SingleAgentEpisode(EpisodeAccess):
     """Observations o_0 … o_T, and actions, rewards and model outputs of the T steps between them.
 
     `observations` and `infos` have one item more than there are steps; step t is (o_t, a_t, r_t, o_t+1). An
-    episode that continues another one (`cut`) starts at `t_started` and may keep the last steps before in its
-    lookback buffer; these are not part of its length or return.
+    episode that continues another episode (see `cut`) starts at `t_started`, and may keep the last steps before
+    `t_started` in its lookback buffer; these are not part of its length or return.
 
-    It starts in list mode (a Python object per step, cheap to append to); `to_numpy` turns it into arrays.
+    An episode starts in list mode (a Python object per step, cheap to append to); `to_numpy` turns it into arrays.
     Observations and actions may be nested (dicts, tuples).
 
     Attributes:
         id_: the episode's id; fragments of one episode share it.
-        agent_id, module_id, multi_agent_episode_id: the agent, its module, and the episode of several agents.
+        agent_id, module_id, multi_agent_episode_id: ids of the agent, of its module, and of the multi-agent episode
+            that this episode is a part of.
         observations, infos, actions, rewards: the columns, as `InfiniteLookbackBuffer`.
-        extra_model_outputs: the model's further outputs (`action_logp`, …), one buffer each.
+        extra_model_outputs: name -> buffer of another output of the model (`action_logp`, …).
         is_terminated: whether the environment ended the episode.
-        is_truncated: whether it was cut off, for example by a time limit.
+        is_truncated: whether the episode was cut off, for example by a time limit.
         t_started: timestep of the first observation (after the lookback).
-        t: timestep of the last observation; `t - t_started` steps are between.
+        t: timestep of the last observation; there are `t - t_started` steps.
     """
 
     __slots__ = (
@@ -90,17 +91,22 @@ class SingleAgentEpisode(EpisodeAccess):
         dimension, or a buffer, which is used directly. Arrays are not copied.
 
         Args:
-            id_: the episode's id; default: a new random id.
-            observations: T + 1 observations, with those of the lookback.
-            observation_space: their space; required for one-hot encoding, gives `fill` its shape.
-            infos: T + 1 dicts, or a function that makes them on first use; default: empty.
+            id_: the episode's id; a new random id by default.
+            observations: T + 1 observations, including the lookback.
+            observation_space: space of the observations; required for one-hot encoding, and gives `fill` its shape.
+            infos: T + 1 dicts, or a function that makes them on first use; empty dicts by default.
             actions: T actions.
+            action_space: space of the actions; required for one-hot encoding, and gives `fill` its shape.
             rewards: T rewards.
+            terminated: whether the environment ended the episode.
+            truncated: whether the episode was cut off, for example by a time limit.
             extra_model_outputs: name -> T outputs.
-            t_started: timestep of the first observation that is not lookback; default 0.
-            len_lookback_buffer: number of the given steps that are lookback, at most all of them; "auto": all.
-                Pass 0 for a complete episode.
-            multi_agent_episode_id: the episode of several agents that this is a part of.
+            t_started: timestep of the first observation that is not lookback; 0 by default.
+            len_lookback_buffer: number of steps at the beginning that are lookback, at most all steps; "auto" means
+                all steps. Pass 0 for a complete episode.
+            agent_id: id of the agent.
+            module_id: id of the agent's module.
+            multi_agent_episode_id: id of the multi-agent episode that this episode is a part of.
 
         Raises:
             ValueError: the columns' lengths are inconsistent, or the lookback is negative.
@@ -133,7 +139,7 @@ class SingleAgentEpisode(EpisodeAccess):
 
     @property
     def infos(self) -> InfiniteLookbackBuffer:
-        """The info dicts, always in list mode; empty ones are made on first use if none were given."""
+        """The info dicts, always in list mode; if there were none, empty dicts are made on first use."""
         if not isinstance(self._infos, InfiniteLookbackBuffer):
             self._infos = InfiniteLookbackBuffer(self._infos(), self.observations.lookback)
         return self._infos
@@ -145,12 +151,12 @@ class SingleAgentEpisode(EpisodeAccess):
     @property
     def has_infos(self) -> bool:
         """Return whether any info dict is not empty."""
-        # does not make blank infos only to look at them
+        # avoids making blank infos only to look at them
         return self._infos != self._blank_infos and any(self.infos.get())
 
     @property
     def custom_data(self) -> dict[str, Any]:
-        """The user's own data of the episode; stored in its state and a block's `details`, not in its columns."""
+        """Custom data of the episode; stored in its state and in a block's `details`, not in its columns."""
         return self._custom_data
 
     @property
@@ -214,8 +220,11 @@ class SingleAgentEpisode(EpisodeAccess):
         Args:
             observation: next observation, o_t+1.
             action: the action, a_t.
-            infos: the info dict that came with the observation.
-            extra_model_outputs: the model's further outputs at this step; the same keys in every step.
+            reward: the reward, r_t.
+            infos: the info dict that belongs to the observation; empty by default.
+            terminated: whether the environment ended the episode with this step.
+            truncated: whether the episode was cut off after this step.
+            extra_model_outputs: other outputs of the model at this step; every step must have the same keys.
 
         Raises:
             ValueError: the episode has no first observation, is done, or has other extra outputs.
@@ -228,7 +237,9 @@ class SingleAgentEpisode(EpisodeAccess):
                 f"episode {self.id_} has no first observation: call add_env_reset before add_env_step"
             )
         self._require_same_outputs(outputs, f"step {self.t}")
-        info_buffer = self.infos  # before the observation is added: it may make one info per observation
+        info_buffer = (
+            self.infos
+        )  # before the observation is added, since it may make an info for each observation
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)
@@ -245,16 +256,16 @@ class SingleAgentEpisode(EpisodeAccess):
         """Check that the columns' lengths and lookbacks are consistent.
 
         Raises:
-            ValueError: they are not.
+            ValueError: a length or a lookback is inconsistent.
         """
-        steps, lookback = self.rewards.len_incl_lookback(), self.rewards.lookback
+        num_steps, lookback = self.rewards.len_incl_lookback(), self.rewards.lookback
         columns = {"actions": self.actions, **self.extra_model_outputs}
         for name, buffer in columns.items():
-            self._check(name, buffer, steps, lookback)
-        if steps or self.is_reset:
-            self._check("observations", self.observations, steps + 1, lookback)
+            self._check_length(name, buffer, num_steps, lookback)
+        if num_steps or self.is_reset:
+            self._check_length("observations", self.observations, num_steps + 1, lookback)
             if isinstance(self._infos, InfiniteLookbackBuffer):
-                self._check("infos", self._infos, steps + 1, lookback)
+                self._check_length("infos", self._infos, num_steps + 1, lookback)
         if self.t - self.t_started != len(self):
             raise ValueError(
                 f"episode {self.id_} runs from timestep {self.t_started} to {self.t}, "
@@ -272,19 +283,19 @@ class SingleAgentEpisode(EpisodeAccess):
         return self
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Add the steps of the next fragment (`cut` makes one); its lookback is ignored.
+        """Add the steps of the next fragment (see `cut`); the fragment's lookback is ignored.
 
         Raises:
-            ValueError: the fragment belongs to another episode, does not start at this one's last timestep with
-                its last observation, or has other extra outputs; or this episode is done.
+            ValueError: the fragment belongs to another episode, does not start with this episode's last timestep and
+                observation, or has other extra outputs; or this episode is done.
         """
         parts.concat(self, other)
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """Return the next fragment: it starts with this episode's last observation, and has no steps yet.
+        """Return the next fragment, which starts with this episode's last observation and has no steps yet.
 
         Args:
-            len_lookback_buffer: number of this episode's last steps that it keeps as lookback, at most all.
+            len_lookback_buffer: number of this episode's last steps that the fragment keeps as lookback, at most all.
 
         Raises:
             ValueError: the episode is done, or the lookback is negative.
@@ -292,17 +303,17 @@ class SingleAgentEpisode(EpisodeAccess):
         return parts.cut(self, len_lookback_buffer)
 
     def slice(self, slice_: builtins.slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """Return a run of steps as a separate episode: `episode[2:5]` has three steps and four observations.
+        """Return a range of steps as a separate episode: `episode[2:5]` has three steps and four observations.
 
         Negative bounds count from the end and may reach into the lookback buffer; bounds beyond the data are
-        clipped. The slice is terminated or truncated if it contains the last step of an episode that is.
-        In NumPy mode its columns are views.
+        clipped. The slice is terminated or truncated if the episode is, and the slice contains its last step. In
+        NumPy mode the slice's columns are views.
 
         Args:
             slice_: the steps; a step of k > 1 selects every k-th observation, action and reward (and no
                 lookback).
-            len_lookback_buffer: number of preceding steps that it keeps as lookback, if available; default: as
-                many as this episode has.
+            len_lookback_buffer: number of preceding steps that the slice keeps as lookback, if available; by default
+                as many as this episode has.
 
         Raises:
             ValueError: the step or the lookback is negative, or the step leads beyond the last observation.
@@ -311,15 +322,17 @@ class SingleAgentEpisode(EpisodeAccess):
 
     def get_data_dict(self) -> dict[str, Any]:
         """Return the steps as columns of equal length, with `t`, `eps_id`, and flags on the last step only."""
-        n = len(self)
-        ends = {Columns.TERMINATEDS: self.is_terminated, Columns.TRUNCATEDS: self.is_truncated}
-        data: dict[str, Any] = {name: [False] * (n - 1) + [flag] * (n > 0) for name, flag in ends.items()}
+        num_steps = len(self)
+        flags = {Columns.TERMINATEDS: self.is_terminated, Columns.TRUNCATEDS: self.is_truncated}
+        data: dict[str, Any] = {
+            name: [False] * (num_steps - 1) + [flag] * (num_steps > 0) for name, flag in flags.items()
+        }
         data[Columns.T] = list(range(self.t_started, self.t))
-        data[Columns.EPS_ID] = [self.id_] * n
+        data[Columns.EPS_ID] = [self.id_] * num_steps
         if self.is_numpy:
             data = {name: np.array(values) for name, values in data.items()}
-        data[Columns.OBS] = self.get_observations(slice(0, n))
-        data[Columns.INFOS] = self.get_infos(slice(0, n))
+        data[Columns.OBS] = self.get_observations(slice(0, num_steps))
+        data[Columns.INFOS] = self.get_infos(slice(0, num_steps))
         data[Columns.ACTIONS] = self.get_actions()
         data[Columns.REWARDS] = self.get_rewards()
         return {**data, **{key: buffer.get() for key, buffer in self.extra_model_outputs.items()}}
@@ -339,12 +352,12 @@ class SingleAgentEpisode(EpisodeAccess):
         return len(self)
 
     def agent_steps(self) -> int:
-        """Return the number of the agent's steps, which is the same."""
+        """Return the number of the agent's steps, which equals `env_steps`."""
         return len(self)
 
     def get_state(self) -> dict[str, Any]:
         """Return the episode as a map of plain values and arrays, ready for MessagePack; see `from_state`."""
-        return state_of(self)
+        return episode_to_state(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SingleAgentEpisode:
@@ -372,23 +385,25 @@ class SingleAgentEpisode(EpisodeAccess):
     def _blank_infos(self) -> list[dict[str, Any]]:
         return [{} for _ in range(self.observations.len_incl_lookback())]
 
-    def _require_same_outputs(self, outputs: Mapping[str, Any], what: str) -> None:
-        """Require the extra outputs of the first step in every other step."""
+    def _require_same_outputs(self, outputs: Mapping[str, Any], subject: str) -> None:
+        """Check that a step or fragment has the extra outputs of the earlier steps; the first step defines them."""
         if self.rewards.len_incl_lookback() == 0:
             for key in outputs:
                 empty = np.zeros(0) if self.is_numpy else None
                 self.extra_model_outputs.setdefault(key, InfiniteLookbackBuffer(empty))
         if outputs.keys() != self.extra_model_outputs.keys():
             raise ValueError(
-                f"{what} of episode {self.id_} has the extra model outputs {sorted(outputs)}, "
+                f"{subject} of episode {self.id_} has the extra model outputs {sorted(outputs)}, "
                 f"earlier steps have {sorted(self.extra_model_outputs)}: all steps must have the same"
             )
 
-    def _check(self, name: str, buffer: InfiniteLookbackBuffer, items: int, lookback: int) -> None:
-        if buffer.len_incl_lookback() != items:
+    def _check_length(
+        self, name: str, buffer: InfiniteLookbackBuffer, expected_length: int, lookback: int
+    ) -> None:
+        if buffer.len_incl_lookback() != expected_length:
             raise ValueError(
                 f"episode {self.id_} has {self.rewards.len_incl_lookback()} rewards, so it must have "
-                f"{items} {name} (lookback included), but it has {buffer.len_incl_lookback()}"
+                f"{expected_length} {name} (lookback included), but it has {buffer.len_incl_lookback()}"
             )
         if buffer.lookback != lookback:
             raise ValueError(
@@ -405,11 +420,11 @@ def _make_buffer(values: Column, lookback: int, space: spaces.Space | None) -> I
 def _resolve_lookback(rewards: Column, len_lookback_buffer: int | Literal["auto"]) -> int:
     if isinstance(rewards, InfiniteLookbackBuffer):
         return rewards.lookback
-    steps = 0 if rewards is None else len(rewards)
+    num_steps = 0 if rewards is None else len(rewards)
     if len_lookback_buffer == "auto":
-        return steps
+        return num_steps
     if not isinstance(len_lookback_buffer, int | np.integer) or len_lookback_buffer < 0:
         raise ValueError(
             f"len_lookback_buffer is {len_lookback_buffer!r}: it must be 'auto', or 0 or more steps"
         )
-    return min(int(len_lookback_buffer), steps)
+    return min(int(len_lookback_buffer), num_steps)
