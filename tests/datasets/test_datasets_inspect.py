@@ -10,7 +10,7 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import index_file
 from hindcast.datasets.inspection.sample import sample_units
 from hindcast.datasets.inspection.statistics import Spread, ThinnedRows, ValueDistribution
-from hindcast.datasets.inspection.summarising import coverage_of, summarise
+from hindcast.datasets.inspection.summarising import compute_coverage, summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.units import Unit
 from hindcast.datasets.writer import BlockWriter
@@ -152,18 +152,18 @@ def test_thinned_rows_are_evenly_spread():
 
 def test_coverage_counts_cells_along_the_principal_components():
     rng = np.random.default_rng(0)
-    square = coverage_of(rng.uniform(size=(20_000, 2)))
+    square = compute_coverage(rng.uniform(size=(20_000, 2)))
     assert square is not None
     assert square.occupied_share > 0.5  # the components stand askew, so that corners stay empty
     curve = np.linspace(0, 6, 1000)
-    circle = coverage_of(np.stack([np.cos(curve), np.sin(curve)], 1))
+    circle = compute_coverage(np.stack([np.cos(curve), np.sin(curve)], 1))
     assert circle is not None
     assert circle.occupied_share < 0.2
     assert sum(map(sum, square.counts)) == square.observations == 20_000
 
 
 def test_coverage_of_one_dimension_and_of_none():
-    coverage = coverage_of(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
+    coverage = compute_coverage(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
     assert coverage is not None
     assert (
         coverage.occupied_share,
@@ -172,12 +172,12 @@ def test_coverage_of_one_dimension_and_of_none():
         len(coverage.counts[0]),
     ) == (1, 1, 20, 1)
     noise = np.random.default_rng(0).normal(size=(1000, 3)) * 1e-9
-    line = coverage_of(np.linspace(0, 1, 1000)[:, None] * [1.0, -2.0, 1e9] + noise)
+    line = compute_coverage(np.linspace(0, 1, 1000)[:, None] * [1.0, -2.0, 1e9] + noise)
     assert line is not None
     assert (len(line.counts[0]), line.explained_variance) == (1, pytest.approx(1))
-    assert coverage_of(np.full((100, 3), 0.1, np.float32)) is None
-    assert coverage_of(np.zeros((0, 3))) is None
-    assert coverage_of(np.full((5, 1), np.nan)) is None
+    assert compute_coverage(np.full((100, 3), 0.1, np.float32)) is None
+    assert compute_coverage(np.zeros((0, 3))) is None
+    assert compute_coverage(np.full((5, 1), np.nan)) is None
 
 
 def test_ranges_are_compared_with_the_bounds_of_the_space(kit, tmp_path):

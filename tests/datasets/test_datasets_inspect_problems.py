@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.datasets.inspection.inspecting import inspect_paths
-from hindcast.datasets.inspection.summary import Kind, Summary
+from hindcast.datasets.inspection.summary import ProblemKind, Summary
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -307,7 +307,7 @@ def test_valid_data_have_no_problems(kit, tmp_path):
 
 def test_documentation_lists_every_kind_of_problem():
     page = (Path(__file__).parents[2] / "docs" / "data" / "inspect.md").read_text()
-    for kind in get_args(Kind):
+    for kind in get_args(ProblemKind):
         assert f"| `{kind}` |" in page, kind
 
 
