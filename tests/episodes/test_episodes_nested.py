@@ -1,3 +1,5 @@
+"""Nested values: leaf names, structure and batches."""
+
 import numpy as np
 import pytest
 from gymnasium import spaces
