@@ -117,17 +117,17 @@ def find_repeats(
     repeated_episodes = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
     content_by_episode = compute_contents(repeated_episodes) if repeated_episodes else {}
     repeats = Repeats([], {})
-    first_of_id: dict[Hashable, int] = {}
+    first_episode_by_id: dict[Hashable, int] = {}
     seen_keys: set[tuple[Hashable, Hashable]] = set()
     for episode in repeated_episodes:
         eps_id = ids[episode]
         key = (eps_id, content_by_episode[episode])
         if key in seen_keys:
             repeats.duplicates.append(episode)
-        elif eps_id in first_of_id:
-            repeats.conflicts[episode] = first_of_id[eps_id]
+        elif eps_id in first_episode_by_id:
+            repeats.conflicts[episode] = first_episode_by_id[eps_id]
         seen_keys.add(key)
-        first_of_id.setdefault(eps_id, episode)
+        first_episode_by_id.setdefault(eps_id, episode)
     return repeats
 
 
@@ -151,16 +151,16 @@ def compute_episode_checksums(
     return dict(zip(sorted(episodes), contents, strict=True))
 
 
-def compute_leaf_digests(name: str, column: NDArray[Any], bounds: Iterable[RowRange]) -> list[int]:
+def compute_leaf_digests(name: str, column: NDArray[Any], row_ranges: Iterable[RowRange]) -> list[int]:
     """Compute a digest of each episode's values in a leaf, as an integer; 0 if infos are empty.
 
     Args:
         name: name of the leaf.
         column: rows of all episodes.
-        bounds: the rows of each episode.
+        row_ranges: the rows of each episode.
     """
     column = canonicalise(name, column)
-    return list((_text_digests if column.dtype == object else _value_digests)(name, column, bounds))
+    return list((_digest_texts if column.dtype == object else _digest_values)(name, column, row_ranges))
 
 
 def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
@@ -169,7 +169,7 @@ def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
     Numbers become contiguous and little-endian; text other than infos is unchanged.
     """
     if column.dtype == object:
-        return _canonical_json(column) if root(name) == Columns.INFOS else column
+        return _canonicalise_json(column) if root(name) == Columns.INFOS else column
     values = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
     if values.dtype.kind not in "fc" or not values.size:
         return values
@@ -194,7 +194,7 @@ def _digests_by_leaf(block: Block) -> Iterator[tuple[str, list[int]]]:
         [_digest(repr(values)) for values in zip(ids, *(end.tolist() for end in ends), strict=True)],
     )
     if block.details is not None and block.details.any():
-        details = zip(ids, _canonical_json(block.details).tolist(), strict=True)
+        details = zip(ids, _canonicalise_json(block.details).tolist(), strict=True)
         yield _DETAILS_KEY, [_digest(repr(pair)) if pair[1] else 0 for pair in details]
     for name, column in block.columns.items():
         starts = block.obs_start if is_per_observation(name) else block.start
@@ -202,31 +202,31 @@ def _digests_by_leaf(block: Block) -> Iterator[tuple[str, list[int]]]:
         yield name, compute_leaf_digests(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
 
 
-def _value_digests(name: str, column: NDArray[Any], bounds: Iterable[RowRange]) -> Iterator[int]:
+def _digest_values(name: str, column: NDArray[Any], row_ranges: Iterable[RowRange]) -> Iterator[int]:
     # The hash of the common prefix is copied for each episode.
     prefix_hash = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
     size = column.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     values = column.reshape(-1).view(np.uint8).data
-    for eps_id, first, stop in bounds:
+    for eps_id, first, stop in row_ranges:
         episode_hash = prefix_hash.copy()
         episode_hash.update(f"{eps_id}\0".encode())
         episode_hash.update(values[first * size : stop * size])
         yield int.from_bytes(episode_hash.digest(), "little")
 
 
-def _text_digests(name: str, texts: NDArray[np.object_], bounds: Iterable[RowRange]) -> Iterator[int]:
-    for eps_id, first, stop in bounds:
+def _digest_texts(name: str, texts: NDArray[np.object_], row_ranges: Iterable[RowRange]) -> Iterator[int]:
+    for eps_id, first, stop in row_ranges:
         episode_texts = texts[first:stop].tolist()
         has_content = root(name) != Columns.INFOS or any(episode_texts)
         yield _digest(repr((name, eps_id, episode_texts))) if has_content else 0
 
 
-def _canonical_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
-    canonical_texts = {text: _canonical_text(text) for text in set(texts.tolist())}
+def _canonicalise_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
+    canonical_texts = {text: _canonicalise_text(text) for text in set(texts.tolist())}
     return np.array([canonical_texts[text] for text in texts.tolist()], dtype=object)
 
 
-def _canonical_text(text: str) -> str:
+def _canonicalise_text(text: str) -> str:
     if not text or text == EMPTY_INFO:
         return ""
     try:

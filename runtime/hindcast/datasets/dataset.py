@@ -32,7 +32,7 @@ class Dataset(ABC):
     Attributes:
         spec: leaves, spaces and environment of the episodes.
         units: all units, in the dataset's order.
-        digest: sha256 (hex) that changes when the data do.
+        digest: sha256 (hex) that changes with the data.
         notes: sentences about the data for the user.
     """
 
@@ -43,7 +43,7 @@ class Dataset(ABC):
 
     @cached_property
     def num_episodes(self) -> int:
-        """Number of episodes; one stored in fragments counts once."""
+        """Number of episodes; an episode that is stored in fragments counts once."""
         return sum(len(unit.lengths) for unit in self.units)
 
     @cached_property
@@ -65,7 +65,7 @@ class Dataset(ABC):
             columns: names of columns (`obs` means all its leaves) or of leaves; all by default.
 
         Raises:
-            DataError: a damaged file, or a column that the dataset does not have.
+            DataError: a file is damaged, or the dataset does not have a column.
         """
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Dataset(ABC):
             episodes: `[num_episodes]` booleans, or indices in any order, each once.
 
         Raises:
-            DataError: the wrong number of booleans; indices out of range or repeated.
+            DataError: there is not one boolean for each episode, or an index is out of range or repeated.
         """
         indices = _to_indices(episodes, self.num_episodes)
         starts = np.cumsum([0, *(len(unit.lengths) for unit in self.units)])
@@ -127,12 +127,12 @@ class Dataset(ABC):
 
         Args:
             terms: comparisons of `return` (sum of rewards), `length`, `terminated`, `truncated` or `eps_id`.
-            top: fraction of the episodes that satisfy the terms to select, by highest return, rounded up; ties go to
-                the earlier episode.
+            top: select only this fraction of the matching episodes, by highest return, rounded up; of episodes with
+                equal returns, the earlier ones.
 
         Raises:
             DataError: returns are compared, and the data have no rewards.
-            SpecError: a term that cannot be parsed, an unknown field, a fraction that is not between 0 and 1.
+            SpecError: a term cannot be parsed, a field is unknown, or the fraction is not between 0 and 1.
         """
         parsed_terms = [_parse_episode_term(term) for term in terms]
         table = self.episode_table(
@@ -157,7 +157,7 @@ class Dataset(ABC):
         fraction: float | None = None,
         seed: int = 0,
     ) -> View:
-        """Draw episodes at random without replacement; as in `split`, the draw depends on the seed and their ids.
+        """Draw random episodes without replacement; as in `split`, the draw depends on the seed and the episodes' ids.
 
         Args:
             episodes: number of episodes.
@@ -212,10 +212,10 @@ class UnitOrigin(NamedTuple):
     """The source of a view's unit.
 
     Attributes:
-        dataset: the dataset that it comes from.
-        unit: the unit of that dataset.
-        rows: indices of the selected episodes in that unit, increasing.
-        new_ids: index in that unit -> id in the view, for episodes whose id is changed.
+        dataset: the source dataset.
+        unit: the unit of the source dataset.
+        rows: indices of the selected episodes in the source unit, increasing.
+        new_ids: index of an episode in the source unit -> its id in the view, for episodes whose id is changed.
     """
 
     dataset: Dataset
@@ -223,7 +223,7 @@ class UnitOrigin(NamedTuple):
     rows: I64
     new_ids: Mapping[int, str] = {}
 
-    def as_unit(self, unit_id: int) -> Unit:
+    def make_unit(self, unit_id: int) -> Unit:
         """Make the view's unit."""
         lengths = self.unit.lengths[self.rows]
         nbytes = self.unit.nbytes * int(lengths.sum()) // max(1, int(self.unit.lengths.sum()))
@@ -252,7 +252,7 @@ class View(Dataset):
         self.spec = spec
         self.digest = digest
         self.notes = (*(note for dataset in datasets for note in dataset.notes), *notes)
-        self.units = tuple(origin.as_unit(unit_id) for unit_id, origin in enumerate(origins))
+        self.units = tuple(origin.make_unit(unit_id) for unit_id, origin in enumerate(origins))
         self._origins = origins
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
@@ -267,8 +267,8 @@ class View(Dataset):
             block = block.take(rows)
         if missing_leaves:
             # Infos have a value per observation, of which an episode has one more than timesteps.
-            empty = np.full(block.num_steps + block.num_episodes, "", dtype=object)
-            block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty)})
+            empty_texts = np.full(block.num_steps + block.num_episodes, "", dtype=object)
+            block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty_texts)})
         if new_ids:
             eps_ids = [new_ids.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
             block = replace(block, eps_id=np.array(eps_ids, dtype=object))
@@ -294,7 +294,7 @@ def _to_indices(episodes: Episodes, num_episodes: int) -> I64:
     if len(indices) and (indices[0] < 0 or indices[-1] >= num_episodes):
         invalid_index = indices[0] if indices[0] < 0 else indices[-1]
         raise DataError(
-            f"episode {invalid_index} was selected: the data have {num_episodes:,}, counted from 0"
+            f"episode {invalid_index} was selected: the data have {num_episodes:,} episodes, counted from 0"
         )
     return indices
 

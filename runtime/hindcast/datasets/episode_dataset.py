@@ -68,7 +68,7 @@ class EpisodeDataset(Dataset):
         """See `Dataset.read`."""
         leaves = self._select_leaves(columns)
         stored_block = Block.concat(self._read_parts(unit.parts, leaves))
-        row_groups = self._row_groups(unit)
+        row_groups = self._get_row_groups(unit)
         is_retained = retained_row_mask(row_groups)
         if stored_block.num_episodes != len(is_retained):
             raise self._changed_error(unit)
@@ -81,7 +81,7 @@ class EpisodeDataset(Dataset):
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
-        row_groups = self._row_groups(unit)
+        row_groups = self._get_row_groups(unit)
         is_first_row = retained_row_mask(row_groups) & ~continued_row_mask(row_groups)
         path, row = self._locate_row(unit.parts, int(np.flatnonzero(is_first_row)[episode]))
         origin = self._files[path].origin
@@ -132,7 +132,7 @@ class EpisodeDataset(Dataset):
         except DataError as error:
             raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 
-    def _row_groups(self, unit: Unit) -> list[RowGroup]:
+    def _get_row_groups(self, unit: Unit) -> list[RowGroup]:
         return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]
 
     def _changed_error(self, unit: Unit) -> DataError:

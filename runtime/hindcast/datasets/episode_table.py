@@ -24,9 +24,9 @@ class EpisodeTable(NamedTuple):
 
     Attributes:
         eps_id: `[N]` object array of `str`.
-        length: `[N]`.
-        terminated: `[N]`.
-        truncated: `[N]`.
+        length: `[N]` number of timesteps.
+        terminated: `[N]` whether the environment ended the episode.
+        truncated: `[N]` whether the episode was cut off.
         returns: `[N]` float64, sums of rewards; None if not requested.
     """
 

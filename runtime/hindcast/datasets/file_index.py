@@ -1,6 +1,6 @@
-"""The index of Parquet files that no manifest describes, from their footers and, if necessary, their rows.
+"""Index Parquet files that no manifest describes, by their footers and, if necessary, their rows.
 
-The index of other tools' files, whose rows must be decoded, is cached.
+Rows must be decoded if another tool wrote the file; these indices are cached.
 """
 
 from __future__ import annotations
@@ -111,7 +111,16 @@ def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Content
 
 
 class _CachedFile(JsonModel):
-    """The index of a file, with the file's size and time of change when it was decoded."""
+    """The index of a file, and the file's size and modification time when it was decoded.
+
+    Attributes:
+        size: size of the file in bytes.
+        modified: modification time in nanoseconds.
+        layout: see `IndexedFile`.
+        spec: see `IndexedFile`; as JSON.
+        entry: see `IndexedFile`.
+        runs: `IndexedFile.episode_parts`.
+    """
 
     size: int
     modified: int
@@ -131,8 +140,8 @@ class _CacheDocument(JsonModel):
 class IndexCache:
     """A cache of the indices of one folder's files whose episode lengths are only known after decoding.
 
-    It is stored in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file is decoded again if its size or time of
-    change differs.
+    It is stored in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file is decoded again if its size or
+    modification time differs.
     """
 
     def __init__(self, folder: Location) -> None:
@@ -156,7 +165,7 @@ class IndexCache:
             spec = DataSpec.from_json(cached_file.spec)
             return IndexedFile(entry.location, cached_file.entry, spec, cached_file.layout, cached_file.runs)
         indexed_file = index_file(entry.location, entry.relative_path)
-        # Other files are indexed from their footers alone, which is fast.
+        # Files without episode parts are indexed from their footers alone, which is fast.
         if indexed_file.episode_parts and entry.modified_ns is not None:
             self._files[entry.relative_path] = _CachedFile(
                 size=entry.size,

@@ -1,4 +1,4 @@
-"""The data files of a user's paths: recordings, plain folders, files, globs."""
+"""Find the data files of a user's paths: recordings, plain folders, files and globs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DataFiles(NamedTuple):
 
     Attributes:
         indexed_files: the data files, in a fixed order.
-        unopened_files: files in plain folders that were not opened because their names do not end as Parquet's do.
+        unopened_files: files in plain folders that were not opened because their names have no Parquet suffix.
         unlisted_files: Parquet files in recordings that do not list them.
     """
 
@@ -108,9 +108,9 @@ def _match_names(folder: Location, names: list[str]) -> Iterator[Location]:
     """Yield the locations below a folder that match a path pattern, split at `/`; list as few folders as possible."""
     name, *remaining_names = names
     if "**" in name:
-        yield from _match_at_any_depth(folder, _glob_pattern("/".join(names)))
+        yield from _match_at_any_depth(folder, _compile_glob("/".join(names)))
         return
-    pattern = _glob_pattern(name)
+    pattern = _compile_glob(name)
     for entry in folder.list():
         if not pattern.fullmatch(entry.relative_path) or is_hidden(entry.relative_path):
             continue
@@ -133,19 +133,19 @@ def _match_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[
             yield entry.location
 
 
-def _glob_pattern(glob: str) -> re.Pattern[str]:
+def _compile_glob(glob: str) -> re.Pattern[str]:
     """Translate a glob: `*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[![^\]]+\]|\[[^!\]][^\]]*\])", glob)
     parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = [tokens.get(token) or _character_class(token[1:-1]) for token in parts[1::2]]
+    parts[1::2] = [tokens.get(token) or _translate_character_class(token[1:-1]) for token in parts[1::2]]
     try:
         return re.compile("".join(parts))
     except re.error as error:
         raise DataError(f"the pattern {glob} cannot be read ({error}): check its brackets") from error
 
 
-def _character_class(characters: str) -> str:
+def _translate_character_class(characters: str) -> str:
     """Translate the characters between brackets; `!` at the beginning negates them."""
     characters = re.sub(r"([\[\\&~|])", r"\\\1", characters)
     return f"[^/{characters[1:]}]" if characters.startswith("!") else f"[{characters}]"
@@ -195,13 +195,13 @@ def _index_files(folder: Location, entries: list[Entry], refuse: RefusalHandler)
     """Index files that no recording describes; all must have the same layout."""
     cache = IndexCache(folder)
 
-    def index(entry: Entry) -> IndexedFile | DataError:
+    def try_index(entry: Entry) -> IndexedFile | DataError:
         try:
             return cache.index(entry)
         except DataError as error:
             return error
 
-    results = map_in_threads(index, entries)
+    results = map_in_threads(try_index, entries)
     files: list[IndexedFile] = []
     for entry, file in zip(entries, results, strict=True):
         if isinstance(file, DataError):
@@ -289,7 +289,7 @@ def check_listed_files(
     verify: bool = False,
     refuse: RefusalHandler = raise_refusal,
 ) -> list[FileEntry]:
-    """Check the files that a recording lists, and return those that exist with their recorded sizes.
+    """Check the files that a recording lists, and return the files that exist and are unchanged.
 
     Args:
         folder: folder of the recording.
@@ -337,7 +337,7 @@ def _exported_error(folder: Location, layout: str) -> UnknownLayoutError:
 def _describe_committed(
     folder: Location, files: Sequence[FileEntry], refuse: RefusalHandler
 ) -> list[IndexedFile]:
-    """Make the indices of the files of commits, with the spec and layout of the first file that can be read."""
+    """Return the committed files, all with the spec and layout of the first file that can be read."""
     # Unlike a manifest, commits do not contain the spec, which is the same for all files of a recording.
     for i, file in enumerate(files):
         location = folder.child(file.path)

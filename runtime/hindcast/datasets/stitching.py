@@ -20,10 +20,10 @@ def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
         return list(files)
     continued_rows: set[StoredRow] = set()
     previous: tuple[EpisodePart, int] | None = None
-    for row, part, steps, _ in _iterate_rows(files):
+    for stored_row, part, num_steps, _ in _iterate_rows(files):
         if part is not None and previous is not None and _is_continuation(part, *previous):
-            continued_rows.add(row)
-        previous = None if part is None else (part, steps)
+            continued_rows.add(stored_row)
+        previous = None if part is None else (part, num_steps)
     return _mark_rows(files, continued_rows, "continued")
 
 
@@ -44,16 +44,16 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
         return files, 0
     dataset = EpisodeDataset(spec, files)
     episodes: list[tuple[EpisodePart | None, list[StoredRow]]] = []
-    for row, part, _, is_continued in _iterate_rows(files):
+    for stored_row, part, _, is_continued in _iterate_rows(files):
         if not episodes or not is_continued:
             episodes.append((part, []))
-        episodes[-1][1].append(row)
+        episodes[-1][1].append(stored_row)
     if hindcast_folders:
         ids = dict(enumerate(dataset.episode_table().eps_id.tolist()))
     else:
         ids = {episode: part.eps_id for episode, (part, _) in enumerate(episodes) if part is not None}
     repeats = find_repeats(ids, lambda indices: compute_episode_checksums(dataset, indices))
-    dropped_rows = {row for episode in repeats.duplicates for row in episodes[episode][1]}
+    dropped_rows = {stored_row for episode in repeats.duplicates for stored_row in episodes[episode][1]}
     return _mark_rows(files, dropped_rows, "dropped"), len(repeats.duplicates)
 
 
@@ -66,8 +66,8 @@ def _iterate_rows(files: Sequence[IndexedFile]) -> Iterator[tuple[StoredRow, Epi
         parts = iter(file.episode_parts)
         for group_index, group in enumerate(file.entry.row_groups):
             continued_rows = set(group.continued)
-            for row, steps in enumerate(group.lengths):
-                yield (file_index, group_index, row), next(parts, None), steps, row in continued_rows
+            for row, num_steps in enumerate(group.lengths):
+                yield (file_index, group_index, row), next(parts, None), num_steps, row in continued_rows
 
 
 def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field: str) -> list[IndexedFile]:
@@ -91,7 +91,7 @@ def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field:
     return marked_files
 
 
-def _is_continuation(part: EpisodePart, previous: EpisodePart, previous_steps: int) -> bool:
+def _is_continuation(part: EpisodePart, previous: EpisodePart, num_previous_steps: int) -> bool:
     if part.eps_id != previous.eps_id or previous.ended:
         return False
-    return part.t_started == previous.t_started + previous_steps
+    return part.t_started == previous.t_started + num_previous_steps

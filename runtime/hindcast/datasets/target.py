@@ -134,7 +134,7 @@ class Target:
             DataError: the format cannot hold the data.
             StorageError: a file cannot be written; all files of the range are then deleted.
         """
-        # A unique stem, so that files of a killed writer of the same range are never overwritten or mixed in.
+        # The stem is unique, so that files of a killed writer of the same range are neither overwritten nor mixed in.
         writer = BlockWriter(
             self.folder,
             spec,

@@ -1,4 +1,4 @@
-"""Units, into which a dataset's files are split."""
+"""Units, the parts of a dataset that are read at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EpisodeLocation(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The part of a dataset that is read at once: adjacent row groups, of several files if files are small.
+    """A part of a dataset that is read at once: adjacent row groups, of several files if the files are small.
 
     Attributes:
         id: index in the dataset.
@@ -70,7 +70,7 @@ def build_units(files: Iterable[IndexedFile], unit_bytes: int = UNIT_BYTES) -> I
             if group.rows == len(group.dropped):
                 continue
             is_continued, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
-            # A fragment stays with the previous one, so that a unit has only complete episodes.
+            # A fragment stays in the unit of the previous fragment, so that units have only complete episodes.
             if pending_groups and not is_continued and size + nbytes > unit_bytes:
                 yield _make_unit(unit_id, pending_groups, size)
                 unit_id, pending_groups, size = unit_id + 1, [], 0
@@ -93,7 +93,7 @@ def retained_row_mask(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
 
 
 def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Return `[rows]` a mask over the rows of all groups, from the row numbers listed for each group."""
+    """Return `[rows]` a mask over the rows of all groups, from a list of row indices for each group."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
     mask = np.zeros(starts[-1], dtype=np.bool_)
     for start, rows in zip(starts[:-1], row_lists, strict=True):
@@ -103,8 +103,8 @@ def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) ->
 
 def bytes_in_memory(spec: DataSpec, group: RowGroup) -> int:
     """Return the size of a row group's arrays, or of its stored bytes if they are more, as with text."""
-    # Other tools' files store arrays in fewer bytes than they take in memory, by dictionaries, bits and packed cells.
-    # Files that Hindcast wrote do not: for them this must stay the stored size, which the order of data depends on.
+    # Other tools may store arrays in fewer bytes than they take in memory, as dictionaries, bits or packed cells.
+    # Hindcast does not: for its files this must stay the stored size, since the order of data depends on it.
     return max(group.bytes, spec.array_bytes(group.timesteps, group.rows - len(group.continued)))
 
 

@@ -72,7 +72,7 @@ def check_spec(
                 )
 
 
-def check_numbers(spec: DataSpec, path: str) -> None:
+def check_scalar_columns(spec: DataSpec, path: str) -> None:
     """Check that rewards and log-probabilities are one number per timestep, as every algorithm expects.
 
     Args:
@@ -104,8 +104,8 @@ def check_block(
     Args:
         block: the episodes.
         spec: spec of their dataset.
-        observation_space: None for no check beyond finiteness.
-        action_space: None for no check beyond finiteness.
+        observation_space: space of the observations; if None, they must only be finite.
+        action_space: space of the actions; if None, they must only be finite.
         locate: returns the location of an episode of the block, see `Dataset.locate`.
         normalized_actions: whether Box actions are recorded as the module returns them, normalised and before
             clipping, so that the space's bounds do not apply.
@@ -116,7 +116,7 @@ def check_block(
     leaf_spaces = get_leaf_spaces(spec, observation_space, action_space)
     for name, column in block.columns.items():
         space = leaf_spaces.get(name)
-        # Observations of a Box may be outside its bounds: those of many environments are.
+        # Observations may be outside the bounds of their Box, as they are in many environments.
         is_bounded = root(name) == Columns.ACTIONS and not normalized_actions
         for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
@@ -160,7 +160,7 @@ def _is_finite_in_batches(column: NDArray[Any]) -> bool:
 
 
 def _find_not_finite(column: NDArray[Any]) -> Iterator[Fault]:
-    """Yield the values that are not finite, then those that become infinite in float32."""
+    """Yield a fault for values that are not finite, then a fault for values that become infinite in float32."""
     is_finite = np.isfinite(column)
     if not is_finite.all():
         yield Fault("not-finite", ~is_finite, "a finite number")
@@ -172,7 +172,7 @@ def _find_not_finite(column: NDArray[Any]) -> Iterator[Fault]:
 def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
     """Return `[n, *shape]` True for values outside the space; None if all are inside.
 
-    Bounds of a float Box are widened by a 10,000th of their distance. NaN is ignored.
+    Bounds of a float Box are widened, see `_box_limits`. NaN is ignored.
     """
     limits = _value_limits(space)
     if limits is None or not column.size or column.dtype.kind in "cO":
@@ -203,7 +203,7 @@ def _value_limits(space: gym.Space | None) -> tuple[Any, Any] | None:
 
 
 def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the bounds of a Box; those of floats are widened by a 10,000th of their distance."""
+    """Return the bounds of a Box; bounds of floats are widened by a 10,000th of their distance, at least by 0.0001."""
     if space.dtype.kind != "f":
         return space.low, space.high
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)

@@ -56,12 +56,14 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     if "time" in order.orders and len(index):
         is_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
         if is_mismatch.any():
-            findings["unlike"] = rules.finding(steps, np.sort(index[is_mismatch]))
+            findings["unlike"] = rules.make_finding(steps, np.sort(index[is_mismatch]))
     lacks_next_obs = _rows_without_next_obs(steps, index, np.append(is_start[1:], True)[: len(index)], rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
     if should_drop.any():
-        dropped_positions = np.flatnonzero(should_drop & ~is_start)  # all but the first row of an episode
+        dropped_positions = np.flatnonzero(
+            should_drop & ~is_start
+        )  # the first row of an episode has no row before it
         steps = _drop_last_steps(steps, index[dropped_positions - 1], index[dropped_positions])
         index, is_start, t = index[~should_drop], is_start[~should_drop], t[~should_drop]
     if not len(index):
@@ -126,15 +128,15 @@ def _unfinished_findings(
     first_rows = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
     first_rows = np.sort(first_rows[np.isin(steps.episode[first_rows], unfinished_episodes)])
     if rules.spec.unfinished == "Refuse":
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps,
             int(first_rows[0]),
             "the episode ends neither terminated nor truncated, but prepare.unfinished is Refuse; set it "
             "to Keep or Drop",
         )
     if rules.spec.unfinished == "Keep":
-        return {"unfinished": rules.finding(steps, first_rows)}
-    return {"dropped": rules.finding(steps, np.isin(steps.episode, unfinished_episodes))}
+        return {"unfinished": rules.make_finding(steps, first_rows)}
+    return {"dropped": rules.make_finding(steps, np.isin(steps.episode, unfinished_episodes))}
 
 
 def _find_unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
@@ -165,7 +167,7 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
         ),
     ):
         if is_refused.any():
-            raise rules.row_error(
+            raise rules.make_row_error(
                 steps, int(index[is_refused].min()), f"'new_obs' is null {where}: fill it{remedy}"
             )
     return is_missing
@@ -174,7 +176,9 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
 def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[FindingKind, Any]:
     """Report the last rows of episodes whose next observation is not in the data."""
     rows: dict[FindingKind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
-    return {kind: rules.finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)}
+    return {
+        kind: rules.make_finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)
+    }
 
 
 def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Steps:
@@ -207,13 +211,13 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps, f"the column 'obs' is missing: found {sorted(steps.columns)}; name it under `schema`"
         )
     if not has_next_obs(steps):
         if rules.can_lack_final_obs:
             return steps
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps,
             "the column 'new_obs' is missing, so the data have no observation after an episode's last row; "
             f"name its column under `schema`; or {_FINAL_OBS_REMEDIES}",
@@ -226,7 +230,7 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
             or next_obs.shape != obs.shape
             or (next_obs.dtype == object) != (obs.dtype == object)
         ):
-            raise rules.input_error(
+            raise rules.make_input_error(
                 steps, f"{next_leaf(name)!r} differs from {name!r}: both must have the same dtype and shape"
             )
         if next_obs.dtype != obs.dtype:
@@ -250,7 +254,7 @@ def _make_columns(steps: Steps, index: I64, last_rows: I64, episode_block: Block
 def _with_actors(
     details: NDArray[np.object_] | None, steps: Steps, first_rows: I64
 ) -> NDArray[np.object_] | None:
-    """Return the details of each episode; empty ones are replaced by the agent and module of its first row."""
+    """Return the details of each episode; empty details are replaced by the agent and module of the first row."""
     actors = {
         name: steps.columns[name][first_rows].tolist() for name in ACTOR_COLUMNS if name in steps.columns
     }
@@ -261,7 +265,7 @@ def _with_actors(
         for ids in zip(*actors.values(), strict=True)
     ]
     if details is not None:
-        texts = [str(detail) or actor_id for detail, actor_id in zip(details, texts, strict=True)]
+        texts = [str(detail) or text for detail, text in zip(details, texts, strict=True)]
     return np.array(texts, dtype=object) if any(texts) else None
 
 
@@ -284,4 +288,4 @@ def _decode_infos(
     try:
         return infos.decode_cells(cells, episode_block)
     except CellError as error:
-        raise rules.row_error(steps, int(index[error.row]), str(error)) from error
+        raise rules.make_row_error(steps, int(index[error.row]), str(error)) from error

@@ -61,15 +61,17 @@ def order_rows(steps: Steps, rules: Rules) -> RowOrder:
     """
     order_option = rules.spec.order
     if order_option == "Time" and steps.t is None:
-        raise rules.input_error(steps, "prepare.order is Time, which requires 't'; name it under `schema`")
+        raise rules.make_input_error(
+            steps, "prepare.order is Time, which requires 't'; name it under `schema`"
+        )
     if steps.t is not None and order_option in ("Auto", "Time"):
         return _order_by_time(steps, rules)
     if order_option == "Chain" and not rules.is_grouped:
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps, "prepare.order is Chain, which requires 'eps_id'; name it under `schema`"
         )
     if rules.is_filtered and not has_next_obs(steps):
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps,
             "the columns 't' and 'new_obs' are missing, so the order of the rows that pass the filter is "
             "unknown; name one of them under `schema`",
@@ -96,7 +98,7 @@ def _order_by_time(steps: Steps, rules: Rules) -> RowOrder:
         return replace(order, orders=orders, findings=findings | order.findings)
     late_rows = index[is_episode_start & (t > 0)]
     if len(late_rows):
-        findings["late"] = rules.finding(steps, np.sort(late_rows))
+        findings["late"] = rules.make_finding(steps, np.sort(late_rows))
     is_gap = is_same_episode & (np.diff(t) != 1) & ~is_end[:-1]
 
     def describe_gap(i: int) -> str:
@@ -111,7 +113,7 @@ def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
     if not rules.is_filtered:
         return np.zeros(len(index) - 1, dtype=np.bool_)
     if not has_next_obs(steps):
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps,
             "'t' does not count timesteps and the column 'new_obs' is missing, so consecutive rows cannot "
             "be told from gaps that the filter leaves; name the next observation under `schema`, or leave "
@@ -144,16 +146,18 @@ def _cut_at_gaps(
     """
     if is_gap.any() and not rules.should_split_gaps:
         first_gap = int(np.flatnonzero(is_gap)[0])
-        raise rules.row_error(steps, int(index[first_gap + 1]), f"{describe_gap(first_gap)}; {_SPLIT_REMEDY}")
+        raise rules.make_row_error(
+            steps, int(index[first_gap + 1]), f"{describe_gap(first_gap)}; {_SPLIT_REMEDY}"
+        )
     episode = steps.episode[index]
     is_new_episode = episode[1:] != episode[:-1]
     is_restart = ~is_new_episode & steps.is_end[index][:-1]
     is_start = np.append(True, is_new_episode | is_gap | is_restart)
     findings: dict[FindingKind, Finding] = {}
     if is_restart.any():
-        findings["restarts"] = rules.finding(steps, np.sort(index[1:][is_restart]))
+        findings["restarts"] = rules.make_finding(steps, np.sort(index[1:][is_restart]))
     if is_gap.any() and not rules.is_filtered:
-        findings["gaps"] = rules.finding(steps, np.sort(index[1:][is_gap]))
+        findings["gaps"] = rules.make_finding(steps, np.sort(index[1:][is_gap]))
     if t is None:
         position = np.arange(len(index)) + np.cumsum(is_start)
         starts = np.maximum.accumulate(
@@ -166,9 +170,8 @@ def _cut_at_gaps(
 def find_breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
     """Return `[K - 1]` True for pairs of rows in different files whose second row does not follow the first."""
     pieces, piece_index = np.unique(steps.piece[index], return_inverse=True)
-    file_index = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][
-        piece_index
-    ]
+    _, file_of_piece = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)
+    file_index = file_of_piece[piece_index]
     pairs = np.flatnonzero(file_index[1:] != file_index[:-1])
     is_break = np.zeros(len(index) - 1, dtype=np.bool_)
     is_break[pairs] = ~follows(steps, index[pairs], index[pairs + 1])
@@ -180,7 +183,7 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
     pairs = np.flatnonzero(is_same_episode & find_breaks_between_files(steps, index, rules))
     if len(pairs):
         previous_path = rules.paths[int(steps.piece[index[pairs[0]]])]
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps,
             int(index[pairs[0] + 1]),
             f"the observation differs from the next observation of {previous_path}'s last row, and no id says that "
@@ -199,36 +202,39 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
     first_rows, second_rows = index[repeats - 1], index[repeats]
     is_equal = rows_equal(steps, first_rows, second_rows)
     if not is_equal.all():
-        first = int(np.flatnonzero(~is_equal)[0])
-        raise rules.row_error(
+        first_conflict = int(np.flatnonzero(~is_equal)[0])
+        raise rules.make_row_error(
             steps,
-            int(second_rows[first]),
+            int(second_rows[first_conflict]),
             "the timestep occurs twice, with different content in "
-            f"{rules.finding(steps, first_rows[first : first + 1])}: are episode ids unique?",
+            f"{rules.make_finding(steps, first_rows[first_conflict : first_conflict + 1])}: are episode ids unique?",
         )
-    problem = f"the row repeats {rules.finding(steps, first_rows[:1])}"
+    problem = f"the row repeats {rules.make_finding(steps, first_rows[:1])}"
     return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)
 
 
 def _order_as_stored(steps: Steps, rules: Rules, should_chain: bool) -> RowOrder:
     """Order rows as they are stored; with `should_chain`, chain episodes that are out of order, if possible."""
     index, findings = _drop_repeated_segments(steps, np.argsort(steps.episode, kind="stable"), rules)
-    chained_ids = np.zeros(0, dtype=np.int64)
-    is_gap, is_restart = _find_breaks(steps, index, chained_ids)
+    chained_episodes = np.zeros(0, dtype=np.int64)
+    is_gap, is_restart = _find_breaks(steps, index, chained_episodes)
     broken_episodes = np.unique(steps.episode[index][1:][is_gap | is_restart])
     if should_chain and len(broken_episodes) and has_next_obs(steps):
-        chained_ids, rows = find_chainable_episodes(steps, broken_episodes)
-        is_chained = np.isin(steps.episode[index], chained_ids)
+        chained_episodes, rows = find_chainable_episodes(steps, broken_episodes)
+        is_chained = np.isin(steps.episode[index], chained_episodes)
         findings |= _duplicate_findings(steps, np.sort(index[is_chained & ~np.isin(index, rows)]), rules)
         index = np.concatenate([index[~is_chained], rows])
         index = index[np.argsort(steps.episode[index], kind="stable")]
-        is_gap, _ = _find_breaks(steps, index, chained_ids)
+        is_gap, _ = _find_breaks(steps, index, chained_episodes)
     order = _cut_at_gaps(steps, rules, index, is_gap & (not rules.should_join_gaps), lambda _: _ORDER_PROBLEM)
-    orders = {"stored": len(np.unique(steps.episode[index])) - len(chained_ids), "chain": len(chained_ids)}
+    orders = {
+        "stored": len(np.unique(steps.episode[index])) - len(chained_episodes),
+        "chain": len(chained_episodes),
+    }
     return replace(order, orders=orders, findings=findings | order.findings)
 
 
-def _find_breaks(steps: Steps, index: I64, chained_ids: I64) -> tuple[Bool, Bool]:
+def _find_breaks(steps: Steps, index: I64, chained_episodes: I64) -> tuple[Bool, Bool]:
     """Find breaks in the episodes that were not chained.
 
     Returns:
@@ -236,10 +242,10 @@ def _find_breaks(steps: Steps, index: I64, chained_ids: I64) -> tuple[Bool, Bool
         the episode.
     """
     episode, is_end = steps.episode[index], steps.is_end[index]
-    is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained_ids)
-    return is_same_episode & ~is_end[:-1] & ~follows(steps, index[:-1], index[1:]), is_same_episode & is_end[
-        :-1
-    ]
+    is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained_episodes)
+    is_gap = is_same_episode & ~is_end[:-1] & ~follows(steps, index[:-1], index[1:])
+    is_restart = is_same_episode & is_end[:-1]
+    return is_gap, is_restart
 
 
 def _drop_repeated_segments(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[FindingKind, Finding]]:
@@ -260,10 +266,10 @@ def _repeat_findings(
     if not len(rows):
         return {}
     if rules.spec.duplicates == "Refuse":
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps, int(rows[0]), f"{problem}, but prepare.duplicates is Refuse; set it to Drop"
         )
-    return {kind: rules.finding(steps, np.sort(rows))}
+    return {kind: rules.make_finding(steps, np.sort(rows))}
 
 
 def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[FindingKind, Finding]:
@@ -274,11 +280,11 @@ def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[FindingKi
 def _order_by_chains(steps: Steps, rules: Rules) -> RowOrder:
     """Order rows only by chaining; if an episode has several chains, each becomes a fragment."""
     if not has_next_obs(steps):
-        raise rules.input_error(steps, "prepare.order is Chain, which requires 'new_obs'")
+        raise rules.make_input_error(steps, "prepare.order is Chain, which requires 'new_obs'")
     all_rows = np.arange(len(steps))
     index, chain, is_ambiguous = find_chains(steps, all_rows)
     if is_ambiguous.any():
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps,
             int(index[is_ambiguous].min()),
             "an observation occurs twice in the episode, so its rows cannot be chained; choose another order",

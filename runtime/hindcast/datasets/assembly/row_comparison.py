@@ -101,11 +101,11 @@ def find_repeated_segments(steps: Steps, index: I64, is_segment_start: Bool) -> 
     starts = np.flatnonzero(is_segment_start)
     stops = np.append(starts[1:], len(index))
 
-    def digest_segments(segment_indices: Sequence[int]) -> Mapping[int, Hashable]:
+    def compute_contents(segment_indices: Sequence[int]) -> Mapping[int, Hashable]:
         segments = [index[starts[i] : stops[i]] for i in segment_indices]
         return dict(zip(segment_indices, _digest_segments(steps, segments), strict=True))
 
-    repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), digest_segments)
+    repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), compute_contents)
     is_repeated = np.zeros(len(starts), dtype=np.bool_)
     is_repeated[repeats.duplicates] = True
     return is_repeated[np.cumsum(is_segment_start) - 1]
@@ -132,10 +132,12 @@ def _digest_segments(steps: Steps, segments: Sequence[I64]) -> list[Hashable]:
     """Compute the digests of all columns for each segment of rows."""
     index = np.concatenate(segments)
     stops = np.cumsum([len(segment) for segment in segments])
-    bounds = [("", stop - len(segment), stop) for segment, stop in zip(segments, stops.tolist(), strict=True)]
+    row_ranges = [
+        ("", stop - len(segment), stop) for segment, stop in zip(segments, stops.tolist(), strict=True)
+    ]
     columns = with_flags(steps).items()
     return list(
-        zip(*(compute_leaf_digests(name, column[index], bounds) for name, column in columns), strict=True)
+        zip(*(compute_leaf_digests(name, column[index], row_ranges) for name, column in columns), strict=True)
     )
 
 
@@ -159,7 +161,7 @@ def has_next_obs(steps: Steps) -> bool:
 
 
 def find_chainable_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
-    """Return the episodes whose rows form a single chain, with an end only in its last row; and their rows in order."""
+    """Return the episodes whose rows form one chain that does not end before its last row; and their rows in order."""
     chains = find_chains(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
     episode = steps.episode[chains.rows]
     is_last = np.append(episode[1:] != episode[:-1], True)
@@ -170,7 +172,7 @@ def find_chainable_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
 
 def find_chains(steps: Steps, rows: I64) -> Chains:
     """Find the chains that some rows form in each episode; equal rows count once."""
-    # Rows that are equal would form a cycle instead of a chain.
+    # Equal rows would make their episode ambiguous.
     rows = drop_equal_rows(steps, rows)
     chain, position, is_ambiguous = _link_rows(steps.take(rows))
     order = np.lexsort((position, chain, steps.episode[rows]))

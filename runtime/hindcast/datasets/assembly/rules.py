@@ -142,10 +142,13 @@ class Findings(JsonModel):
             f"{formatting.plural(self.timesteps, 'timestep')}"
             + (f"; rows were put in order: {orders}" if orders else "")
         )
-        return (counts, *(_sentence(kind, self.found[kind]) for kind in _SENTENCES if kind in self.found))
+        return (
+            counts,
+            *(_format_finding(kind, self.found[kind]) for kind in _SENTENCES if kind in self.found),
+        )
 
 
-def _sentence(kind: FindingKind, finding: Finding) -> str:
+def _format_finding(kind: FindingKind, finding: Finding) -> str:
     singular, plural = _SENTENCES[kind]
     if finding.count == 1:
         return f"{singular}: {finding}"
@@ -186,7 +189,7 @@ class Rules:
         """True if adjacent rows of an episode are consecutive timesteps, whatever `t` says."""
         return self.spec.gaps == "Join" and not self.is_filtered
 
-    def finding(self, steps: Steps, selection: Bool | I64) -> Finding:
+    def make_finding(self, steps: Steps, selection: Bool | I64) -> Finding:
         """Make a finding from a mask or indices of rows: their number, and the location of the first."""
         rows = np.flatnonzero(selection) if selection.dtype == np.bool_ else selection
         first_row = int(rows[0])
@@ -198,11 +201,11 @@ class Rules:
             t=int(steps.t[first_row]) if steps.t is not None and steps.has_step_index else None,
         )
 
-    def row_error(self, steps: Steps, row: int, message: str) -> DataError:
+    def make_row_error(self, steps: Steps, row: int, message: str) -> DataError:
         """Make an error that names one row."""
-        return DataError(f"{self.finding(steps, np.array([row]))}: {message}")
+        return DataError(f"{self.make_finding(steps, np.array([row]))}: {message}")
 
-    def input_error(self, steps: Steps, message: str) -> DataError:
+    def make_input_error(self, steps: Steps, message: str) -> DataError:
         """Make an error about all rows, such as a missing column."""
         return DataError(f"{self.paths[int(steps.piece[0])]}: {message}")
 

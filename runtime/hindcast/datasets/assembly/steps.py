@@ -119,17 +119,21 @@ class Steps:
         all_ids = np.concatenate([part.episode_ids for part in parts])
         id_index, distinct_ids = encode_ids(all_ids)
         offsets = np.cumsum([0, *(len(part.episode_ids) for part in parts)])
-        first = parts[0]
+        first_part = parts[0]
         arrays: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_FIELDS
         }
         return cls(
-            columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
+            columns={
+                name: np.concatenate([part.columns[name] for part in parts]) for name in first_part.columns
+            },
             episode=np.concatenate(
                 [id_index[offset + part.episode] for offset, part in zip(offsets, parts, strict=False)]
             ),
             episode_ids=distinct_ids,
-            t=None if first.t is None else np.concatenate([part.t for part in parts if part.t is not None]),
+            t=None
+            if first_part.t is None
+            else np.concatenate([part.t for part in parts if part.t is not None]),
             **arrays,
         )
 

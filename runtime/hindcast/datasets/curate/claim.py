@@ -30,7 +30,7 @@ def claim(target: Target, digest: str) -> None:
     if _holds_data(target.folder):
         # The lock of this process is in the folder, too.
         clear_dataset(target.folder, keep=(LOCK,))
-    output_spec = _output_spec(target, digest)
+    output_spec = _make_output_spec(target, digest)
     owner = {"resource": "hindcast data", "specHash": _hash(output_spec), "spec": output_spec}
     write_owner(target.folder.child(FOLDER), owner)
 
@@ -43,7 +43,7 @@ def is_claimed(target: Target, digest: str) -> bool:
     """
     folder = target.folder
     owner = read_owner(folder.child(FOLDER))
-    if owner is not None and owner.get("specHash") == _hash(_output_spec(target, digest)):
+    if owner is not None and owner.get("specHash") == _hash(_make_output_spec(target, digest)):
         return True
     if _holds_data(folder):
         if not target.replace:
@@ -56,7 +56,7 @@ def is_claimed(target: Target, digest: str) -> bool:
     return False
 
 
-def _output_spec(target: Target, digest: str) -> dict[str, Any]:
+def _make_output_spec(target: Target, digest: str) -> dict[str, Any]:
     """Return everything that the written files depend on: the data's digest, the format and its options."""
     return {
         "data": digest,

@@ -153,9 +153,11 @@ def _write_ranges(dataset: Dataset, target: Target, hooks: Hooks) -> None:
     num_done_steps = sum(commit.timesteps for commit in commits.values())
     hooks.progress("Writing", num_done_steps, dataset.num_steps)
     job = _Job(dataset, target, hooks.check)
-    workers = choose_num_workers(len(remaining_ranges), dataset.nbytes * len(remaining_ranges) // len(ranges))
+    num_workers = choose_num_workers(
+        len(remaining_ranges), dataset.nbytes * len(remaining_ranges) // len(ranges)
+    )
     has_lost_details = False
-    for commit, loses_details in map_unordered(_write_range, job, remaining_ranges, workers, hooks.check):
+    for commit, loses_details in map_unordered(_write_range, job, remaining_ranges, num_workers, hooks.check):
         has_lost_details |= loses_details
         write_commit(target.folder, commit)
         num_done_steps += commit.timesteps
@@ -191,7 +193,7 @@ def _write_range(job: _Job, numbered_range: tuple[int, range]) -> tuple[Commit, 
     range_index, episodes = numbered_range
     dataset = job.dataset.select(episodes)
 
-    def blocks() -> Iterator[Block]:
+    def read_blocks() -> Iterator[Block]:
         nonlocal content, loses_details
         for unit in dataset.units:
             job.check()
@@ -201,7 +203,7 @@ def _write_range(job: _Job, numbered_range: tuple[int, range]) -> tuple[Commit, 
             content += Content.from_block(block)
             yield block
 
-    commit = target.write_range(dataset.spec, range_index, episodes.start, blocks())
+    commit = target.write_range(dataset.spec, range_index, episodes.start, read_blocks())
     return commit.model_copy(update={"content": content.to_json()}), loses_details
 
 
@@ -215,8 +217,10 @@ def _find_difference(spec: DataSpec, content: Content, target: Target, hooks: Ho
         stored_content, units = Content(), range(len(stored_dataset.units))
         slices = [units[i : i + _UNITS_PER_TASK] for i in units[::_UNITS_PER_TASK]]
         hooks.progress("Verifying", 0, content.timesteps)
-        workers = choose_num_workers(len(slices), stored_dataset.nbytes)
-        for slice_content in map_unordered(_compute_content, stored_dataset, slices, workers, hooks.check):
+        num_workers = choose_num_workers(len(slices), stored_dataset.nbytes)
+        for slice_content in map_unordered(
+            _compute_content, stored_dataset, slices, num_workers, hooks.check
+        ):
             stored_content += slice_content
             hooks.progress("Verifying", min(stored_content.timesteps, content.timesteps), content.timesteps)
         return content.difference(stored_content) or stored_dataset.spec.difference(spec)

@@ -1,4 +1,4 @@
-"""Inspect data of any kind: directly if they are complete episodes in order, else after preparing them."""
+"""Inspect data of any kind: directly if they are complete episodes in order, otherwise after preparing them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _inspect_file_by_file(
     Raises:
         DataError: `error`, if the search does not find the problem of a single file.
     """
-    if reading.is_plain:
+    if reading.can_open_directly:
         is_foreign = isinstance(finder.error, UnknownLayoutError)
         if finder.files is not None:
             dataset, problems = survey(finder.files, reading.options.columns)

@@ -23,8 +23,8 @@ from hindcast.episodes.columns import Columns, root
 MAX_DIMENSIONS = 64
 MAX_DISTINCT_VALUES = 10_000
 _MAX_SAMPLED_ROWS = 1 << 17
-_MIN_ROWS_OF_CONSTANT = 20
-_COLUMNS_WITH_CONSTANTS = (Columns.OBS, Columns.ACTIONS)
+_TOO_FEW_ROWS = 20
+_COLUMNS_CHECKED_FOR_CONSTANTS = (Columns.OBS, Columns.ACTIONS)
 
 
 class LeafValues:
@@ -64,17 +64,17 @@ class LeafValues:
             return
         for fault in find_faults(self.name, column, self.space):
             self._record_fault(fault, block, locate)
-        flat = column.reshape(len(column), -1)
-        if flat.dtype.kind == "c":
+        flat_values = column.reshape(len(column), -1)
+        if flat_values.dtype.kind == "c":
             return
-        self._update_range(flat)
+        self._update_range(flat_values)
         self.num_rows += len(column)
-        shown_values = flat[:, self.shown_dimensions]
+        shown_values = flat_values[:, self.shown_dimensions]
         if root(self.name) == Columns.OBS:
             self.sampled_rows.add(shown_values)
         else:
             self.spread.add(shown_values)
-            self.num_zeros += int((~flat.any(axis=1)).sum())
+            self.num_zeros += int((~flat_values.any(axis=1)).sum())
         if column.ndim == 1 and column.dtype.kind in "biu" and len(self.value_counts) <= MAX_DISTINCT_VALUES:
             self.value_counts.update(_count_values(column))
 
@@ -85,8 +85,8 @@ class LeafValues:
 
     @property
     def constant_dimensions(self) -> NDArray[np.int64]:
-        """The dimensions that never change."""
-        if self.low is None or self.num_rows <= _MIN_ROWS_OF_CONSTANT:
+        """Indices of the dimensions that never change; empty if there are too few rows to know."""
+        if self.low is None or self.num_rows <= _TOO_FEW_ROWS:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.low == self.high)
 
@@ -95,7 +95,11 @@ class LeafValues:
         for kind, fault in self._faults.items():
             yield self._make_problem(kind, fault)
         constant_dimensions = self.constant_dimensions
-        if not len(constant_dimensions) or root(self.name) not in _COLUMNS_WITH_CONSTANTS or self.low is None:
+        if (
+            not len(constant_dimensions)
+            or root(self.name) not in _COLUMNS_CHECKED_FOR_CONSTANTS
+            or self.low is None
+        ):
             return
         num_dimensions, dimensions = len(self.low), formatting.first_few(constant_dimensions.tolist(), 8)
         severity: Severity = "warning" if len(constant_dimensions) == num_dimensions else "info"
@@ -108,16 +112,16 @@ class LeafValues:
         )
         yield DataProblem(severity=severity, kind="constant", message=message)
 
-    def _update_range(self, flat: NDArray[Any]) -> None:
-        if flat.dtype.kind == "f" and not all_finite(flat):
-            low = np.where(np.isnan(flat), np.inf, flat).min(axis=0)
-            high = np.where(np.isnan(flat), -np.inf, flat).max(axis=0)
+    def _update_range(self, flat_values: NDArray[Any]) -> None:
+        if flat_values.dtype.kind == "f" and not all_finite(flat_values):
+            low = np.where(np.isnan(flat_values), np.inf, flat_values).min(axis=0)
+            high = np.where(np.isnan(flat_values), -np.inf, flat_values).max(axis=0)
         else:
-            low, high = flat.min(axis=0), flat.max(axis=0)
+            low, high = flat_values.min(axis=0), flat_values.max(axis=0)
         if self.low is None or self.high is None:
             self.low, self.high = low, high
-            count = min(flat.shape[1], MAX_DIMENSIONS)
-            self.shown_dimensions = np.linspace(0, flat.shape[1] - 1, count).round().astype(np.int64)
+            count = min(flat_values.shape[1], MAX_DIMENSIONS)
+            self.shown_dimensions = np.linspace(0, flat_values.shape[1] - 1, count).round().astype(np.int64)
         else:
             self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
 

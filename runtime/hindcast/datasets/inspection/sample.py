@@ -20,7 +20,7 @@ from hindcast.datasets.episode_table import compute_returns
 from hindcast.datasets.inspection.leaf_values import LeafValues
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity, make_file_problem
 from hindcast.datasets.units import EpisodeLocation, Unit
-from hindcast.datasets.validate import Locator, check_numbers, check_spec, get_leaf_spaces
+from hindcast.datasets.validate import Locator, check_scalar_columns, check_spec, get_leaf_spaces
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
@@ -76,10 +76,10 @@ class Sample:
         self.problems: list[DataProblem] = []
         self.returns: list[NDArray[np.float64]] = []
         self.num_episodes = self.num_steps = self.num_rewarded_episodes = 0
-        spaces = self._find_leaf_spaces()
+        leaf_spaces = self._find_leaf_spaces()
         numeric_leaves = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
         self.leaves = {
-            name: LeafValues(name, spaces.get(name))
+            name: LeafValues(name, leaf_spaces.get(name))
             for name in numeric_leaves
             if root(name) in _INSPECTED_COLUMNS
         }
@@ -129,7 +129,7 @@ class Sample:
             failures = list(self.dataset.unreadable_files(unit, columns)) or [(unit.parts[0].path, error)]
             known_paths = {problem.path for problem in self.problems}
             self.problems += [
-                make_file_problem(path, fault) for path, fault in failures if path not in known_paths
+                make_file_problem(path, failure) for path, failure in failures if path not in known_paths
             ]
             return None
 
@@ -140,7 +140,7 @@ class Sample:
             spec.action_space if leaves_of(Columns.ACTIONS, spec.leaves) else None,
         )
         try:
-            check_numbers(spec, "the dataset")
+            check_scalar_columns(spec, "the dataset")
             check_spec(spec, *column_spaces, "the dataset")
         except DataError as error:
             self.problems.append(DataProblem(severity="error", kind="other-space", message=str(error)))
@@ -154,7 +154,7 @@ class EpisodeStatistics:
     def __init__(self) -> None:
         self.num_episodes = self.num_terminated = self.num_truncated = 0
         self._counts: Counter[ProblemKind] = Counter()
-        self._first_cases: dict[ProblemKind, tuple[EpisodeLocation, str]] = {}  # and the id of the episode
+        self._first_cases: dict[ProblemKind, tuple[EpisodeLocation, str]] = {}  # with the episode's id
         self._ids: list[pa.Array] = []
         self._blocks: list[tuple[int, Locator]] = []  # with the number of episodes before each block
 
@@ -199,9 +199,9 @@ class EpisodeStatistics:
         repeated_ids = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
         if not len(repeated_ids):
             return
-        second = int(np.flatnonzero(pc.equal(ids, repeated_ids[0]).to_numpy())[1])
-        first_of_block, locate = self._blocks[bisect_right(self._blocks, second, key=itemgetter(0)) - 1]
-        location = locate(second - first_of_block)
+        second_index = int(np.flatnonzero(pc.equal(ids, repeated_ids[0]).to_numpy())[1])
+        first_of_block, locate = self._blocks[bisect_right(self._blocks, second_index, key=itemgetter(0)) - 1]
+        location = locate(second_index - first_of_block)
         subject = "episode id occurs" if len(repeated_ids) == 1 else "episode ids occur"
         message = (
             f"{formatting.integer(len(repeated_ids))} {subject} more than once: episodes may be stored twice "

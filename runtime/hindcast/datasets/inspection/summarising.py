@@ -64,10 +64,8 @@ def summarise(
     action_space, action_origin = _find_space(sample, Columns.ACTIONS, spec.action_space)
     rewards = sample.leaves.get(Columns.REWARDS)
     reward_distributions = rewards.spread.distributions() if rewards is not None else []
-    num_checked, lengths = (
-        max(1, sample.episode_statistics.num_episodes),
-        [unit.lengths for unit in dataset.units],
-    )
+    num_checked = max(1, sample.episode_statistics.num_episodes)
+    lengths = [unit.lengths for unit in dataset.units]
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
     leaf_spaces = get_leaf_spaces(spec, observation_space, action_space)
     return Summary(
@@ -96,13 +94,13 @@ def summarise(
         rewarded_episodes_share=sample.num_rewarded_episodes / sample.num_episodes
         if sample.returns and sample.num_episodes
         else None,
-        observations=tuple(_observation_leaves(observations, leaf_spaces)),
+        observations=tuple(_describe_observations(observations, leaf_spaces)),
         coverage=_compute_total_coverage(observations, leaf_spaces),
-        actions=tuple(_action_leaves(sample, leaf_spaces)),
+        actions=tuple(_describe_actions(sample, leaf_spaces)),
         terminated=sample.episode_statistics.num_terminated / num_checked,
         truncated=sample.episode_statistics.num_truncated / num_checked,
         has_logp=Columns.ACTION_LOGP in spec.leaves,
-        problems=sort_by_severity([*known_problems, *_problems(sample)]),
+        problems=sort_by_severity([*known_problems, *_find_problems(sample)]),
     )
 
 
@@ -116,7 +114,7 @@ def _find_space(
     return guess, None if guess is None else "guessed"
 
 
-def _observation_leaves(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Iterator[ObservationLeaf]:
+def _describe_observations(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Iterator[ObservationLeaf]:
     for leaf in leaves:
         if leaf.low is None or leaf.high is None or not leaf.low.size:
             continue
@@ -129,7 +127,7 @@ def _observation_leaves(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> It
             low=tuple(map(_finite_or_none, low)),
             high=tuple(map(_finite_or_none, high)),
             share_of_space=tuple(
-                map(_finite_or_none, _range_shares(low, high, leaf.shown_dimensions, leaf_space))
+                map(_finite_or_none, _compute_range_shares(low, high, leaf.shown_dimensions, leaf_space))
             ),
             constant_dimensions=len(leaf.constant_dimensions),
             values_seen=len(leaf.value_counts) if isinstance(leaf_space, spaces.Discrete) else None,
@@ -142,7 +140,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 @np.errstate(all="ignore")
-def _range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym.Space | None) -> F64:
+def _compute_range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym.Space | None) -> F64:
     """Return each dimension's range as a fraction of the space's; NaN for unbounded dimensions."""
     if not isinstance(space, spaces.Box):
         return np.full(len(dimensions), np.nan)
@@ -169,7 +167,7 @@ def _compute_total_coverage(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -
     )
 
 
-def _action_leaves(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLeaf]:
+def _describe_actions(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLeaf]:
     for name in leaves_of(Columns.ACTIONS, sample.leaves):
         leaf = sample.leaves[name]
         if not leaf.num_rows:
@@ -187,7 +185,7 @@ def _action_leaves(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLeaf]:
         )
 
 
-def _problems(sample: Sample) -> Iterator[DataProblem]:
+def _find_problems(sample: Sample) -> Iterator[DataProblem]:
     """Yield the problems of the sample, and the notes of the dataset."""
     yield from sample.problems
     for leaf in sample.leaves.values():
@@ -217,6 +215,7 @@ def compute_coverage(observations: NDArray[Any]) -> Coverage | None:
     if not len(values):
         return None
     deviation = values.std(axis=0)
+    # The deviation of constant values is not exactly 0, by rounding.
     is_varying = deviation > 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0))
     if not is_varying.any():
         return None
@@ -236,7 +235,7 @@ def compute_coverage(observations: NDArray[Any]) -> Coverage | None:
 
 
 def _project_to_principal_components(z_scores: F64) -> tuple[F64, float]:
-    """Project `[n, D]` values to the one or two principal components.
+    """Project `[n, D]` values to their first one or two principal components.
 
     Returns:
         Coordinates, `[n, 2]` or, if one component suffices, `[n, 1]`; and the explained fraction of the variance.

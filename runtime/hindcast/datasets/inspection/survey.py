@@ -48,7 +48,7 @@ class Finder:
         self.problems.append(
             make_file_problem(str(location), error)
             if is_damaged
-            else _error_problem(reason, location, str(error))
+            else _make_error_problem(reason, location, str(error))
         )
 
 
@@ -57,10 +57,10 @@ def survey(
 ) -> tuple[EpisodeDataset, list[DataProblem]]:
     """Make a dataset of the files that can be used together, and find the problems of files.
 
-    If files differ in columns, dtypes, shapes or spaces, the compatible ones with the most timesteps are used.
+    If files differ in columns, dtypes, shapes or spaces, the group of compatible files with the most timesteps is used.
 
     Args:
-        data_files: the files, without unusable ones.
+        data_files: the usable files.
         columns: the columns to inspect; None inspects all.
 
     Returns:
@@ -71,7 +71,7 @@ def survey(
         StorageError: the storage fails or denies access.
     """
     check_distinct(file.location for file in data_files.indexed_files)
-    problems = [_unlisted_problem(location) for location in data_files.unlisted_files]
+    problems = [_make_unlisted_problem(location) for location in data_files.unlisted_files]
     problems += [
         DataProblem(severity="warning", kind="incomplete", message=message)
         for message in unfinished_notes(data_files.indexed_files)
@@ -119,7 +119,7 @@ def _select_unchanged_files(files: Sequence[IndexedFile], problems: list[DataPro
 
     problems_of_files = map_in_threads(find_difference, files)
     problems += [
-        _error_problem(problem[0], file.location, problem[1])
+        _make_error_problem(problem[0], file.location, problem[1])
         for file, problem in zip(files, problems_of_files, strict=True)
         if problem
     ]
@@ -130,11 +130,11 @@ def _describe_size(file: IndexedFile) -> str:
     return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
 
 
-def _error_problem(kind: ProblemKind, location: Location, message: str) -> DataProblem:
+def _make_error_problem(kind: ProblemKind, location: Location, message: str) -> DataProblem:
     return DataProblem(severity="error", kind=kind, message=message, path=str(location))
 
 
-def _unlisted_problem(location: Location) -> DataProblem:
+def _make_unlisted_problem(location: Location) -> DataProblem:
     message = (
         f"{location} is in the folder of a recording that does not list it, so it is not read: its range is "
         "incomplete, or it was added by hand; run the recording again, or move the file away"
@@ -177,14 +177,16 @@ def find_largest_compatible_group(
     )
     reference_location = files[members[0]].location
     drifts = [
-        _drift_problem(files[i], reference_location, spec.difference(files[i].spec, can_widen=can_widen))
+        _make_drift_problem(files[i], reference_location, spec.difference(files[i].spec, can_widen=can_widen))
         for _, group in other_groups
         for i in group
     ]
     return members, spec, drifts
 
 
-def _drift_problem(file: DescribedFile, reference_location: Location, difference: str | None) -> DataProblem:
+def _make_drift_problem(
+    file: DescribedFile, reference_location: Location, difference: str | None
+) -> DataProblem:
     verb = "is" if file.num_steps == 1 else "are"
     message = (
         f"{file.location} cannot be one dataset with {reference_location}: {difference}; its "

@@ -105,7 +105,7 @@ class Job:
         return [*bounds, len(self.parts)]
 
     def read(self, part_index: int) -> Iterator[Rows | Block]:
-        """Read the rows and complete episodes of a part, skipping empty ones."""
+        """Read the rows and complete episodes of a part, in chunks, skipping empty chunks."""
         for chunk in self.open_parts.pop(part_index, None) or self.parts[part_index].read():
             if isinstance(chunk, Block):
                 if chunk.num_episodes:

@@ -1,4 +1,4 @@
-"""Open data of any kind: directly if they are complete episodes in order, else after preparing them."""
+"""Open data of any kind: directly if they are complete episodes in order, otherwise after preparing them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def combine_datasets(inputs: Sequence[OpenedData]) -> EpisodeDataset:
     """Combine the opened data of several readings into one dataset.
 
     Raises:
-        DataError: they differ in columns, dtypes, shapes or spaces, or two of them contain the same file.
+        DataError: the data differ in columns, dtypes, shapes or spaces, or two readings contain the same file.
     """
     if len(inputs) == 1:
         return inputs[0].dataset
@@ -161,14 +161,14 @@ def open_reading(
     """Open the data of a reading, and prepare them if necessary. All functions that open data of any kind call this.
 
     Complete episodes in order are opened where they are. Everything else is prepared once, as a dataset in the cache:
-    an interrupted preparation is resumed, a finished one is reused. Small data are prepared in this process, larger
-    data on Ray.
+    an interrupted preparation is resumed, a finished preparation is reused. Small data are prepared in this process,
+    larger data on Ray.
 
     Args:
         reading: what to read, and how.
         cache: see `open_data`.
         hooks: notified of progress in preparing, and of waiting; notes on the data are returned instead.
-        ray_options: Ray's options for preparation tasks, such as `num_cpus`; none by default.
+        ray_options: Ray's options for preparation tasks, such as `label_selector`; none by default.
         verify: see `open_data`.
         finder: finds the files that are opened directly; its errors are raised, except `UnknownLayoutError`.
 
@@ -185,7 +185,7 @@ def open_reading(
         files = finder(reading.locations, verify)
     except UnknownLayoutError as error:
         return _open_foreign(preparer, prepared_folder, error, verify)
-    columns = reading.options.columns if reading.is_plain else None
+    columns = reading.options.columns if reading.can_open_directly else None
     dataset = make_dataset(project_columns(files.indexed_files, columns), name)
     check_options("Parquet", reading.options.options, ())
     if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
@@ -194,7 +194,7 @@ def open_reading(
             "content of another, but prepare.duplicates is Refuse; set it to Drop"
         )
     notes = check_unopened_files(files, name, reading)
-    if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
+    if reading.can_open_directly and reading.actions_normalized in (None, dataset.spec.normalized_actions):
         return OpenedData(list(reading.paths), files, dataset, notes, columns=columns)
     folder = prepared_folder.child(preparation_digest([dataset.digest], reading))
     prepared_data = _open_prepared(folder, lambda: _make_dataset_source(dataset, reading), preparer, verify)
@@ -216,6 +216,7 @@ def _read_episodes(dataset: Dataset, unit: Unit) -> list[Block]:
 def _open_foreign(
     preparer: Preparer, prepared_folder: Location, error: DataError | None, verify: bool
 ) -> OpenedData:
+    """Prepare foreign files, and open the result; `error` is the error of opening the files directly, if tried."""
     source_files = find_source_files(preparer.reading)
     folder = prepared_folder.child(files_digest(source_files, preparer.reading))
     opened_data = _open_prepared(

@@ -133,7 +133,7 @@ def _write_partition(
     *,
     ids: str = "",
 ) -> PartitionCommit:
-    """Write a partition's episodes, then its commit, which replaces an earlier one."""
+    """Write a partition's episodes, then its commit, which replaces an earlier commit."""
     range_commit = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
     commit = PartitionCommit(
         **dict(range_commit), spec=None if spec is None else spec.to_json(), findings=findings, ids=ids
@@ -166,7 +166,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     if not findings.timesteps:
         requirement = "pass `filter`" if job.rules.is_filtered else "form an episode"
         raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {requirement}")
-    spec = _common_spec(commits)
+    spec = _merge_specs(commits)
     commits = [_widen_partition(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
     document = {
@@ -198,14 +198,14 @@ def _make_action_notes(spec: DataSpec) -> tuple[str, ...]:
     return (NOTE_ON_ACTIONS,)
 
 
-def _common_spec(commits: Sequence[PartitionCommit]) -> DataSpec:
+def _merge_specs(commits: Sequence[PartitionCommit]) -> DataSpec:
     """Return the common spec of all partitions, with the narrowest dtypes that can hold the numbers of all."""
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
     common_spec = specs[0]
     for spec in specs[1:]:
         leaves = {**spec.leaves, **common_spec.leaves}
         for name in common_spec.leaves.keys() & spec.leaves.keys():
-            leaves[name] = _common_leaf(name, common_spec.leaves[name], spec.leaves[name])
+            leaves[name] = _merge_leaves(name, common_spec.leaves[name], spec.leaves[name])
         common_spec = replace(common_spec, leaves=leaves)
         difference = common_spec.difference(
             replace(spec, leaves={name: leaves[name] for name in spec.leaves})
@@ -215,7 +215,7 @@ def _common_spec(commits: Sequence[PartitionCommit]) -> DataSpec:
     return common_spec
 
 
-def _common_leaf(name: str, first: Leaf, second: Leaf) -> Leaf:
+def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
     if first == second:
         return first
     if first.dtype is None or second.dtype is None or first.shape != second.shape:

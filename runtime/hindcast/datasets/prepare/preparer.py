@@ -51,7 +51,7 @@ class PreparationSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparer:
-    """Prepares the data of one input.
+    """Prepare the data of one input.
 
     Rows are processed in stored order, which reads and writes them once, unless the first part shows that the rows of
     an episode are not adjacent. If a later part shows this, the partitions are discarded, and rows are grouped by
@@ -136,11 +136,11 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
         return
     total = len(job.parts) + len(missing)
     contents: dict[int, list[Steps | Block]] = {number: [] for number in missing}
-    for number in range(len(job.parts)):
-        progress(number, total)
-        for partition_number, part in job.scatter(number):
-            if partition_number in contents:
-                contents[partition_number].append(part)
+    for part_index in range(len(job.parts)):
+        progress(part_index, total)
+        for number, chunk in job.scatter(part_index):
+            if number in contents:
+                contents[number].append(chunk)
     for num_done, number in enumerate(missing):
         progress(len(job.parts) + num_done, total)
         make_partition(job, number, contents.pop(number))

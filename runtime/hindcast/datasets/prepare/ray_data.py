@@ -102,12 +102,12 @@ def _wait_for_partitions(job: Job, missing: list[int], progress: Progress, execu
 
 def _prepare_in_order(job_ref: Any, _: Job, missing: list[int], ray_options: Mapping[str, Any]) -> Execution:
     """Start tasks that make adjacent partitions in stored order."""
-    # Many partitions per task, since parts are read twice where two tasks meet.
-    count = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(missing) // _MAX_PARTITIONS_PER_TASK))
-    remote_function = ray.remote(_make_ordered).options(**{"num_cpus": 1, **ray_options})
+    # A task makes many partitions, since the parts between two tasks are read twice.
+    num_tasks = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(missing) // _MAX_PARTITIONS_PER_TASK))
+    remote_function = ray.remote(_make_partitions_in_order).options(**{"num_cpus": 1, **ray_options})
     tasks = [
         remote_function.remote(job_ref, numbers.tolist())
-        for numbers in np.array_split(missing, count)
+        for numbers in np.array_split(missing, num_tasks)
         if len(numbers)
     ]
 
@@ -129,11 +129,11 @@ def _prepare_in_order(job_ref: Any, _: Job, missing: list[int], ray_options: Map
     return results(), end
 
 
-def _make_ordered(job_bytes: bytes, numbers: list[int]) -> list[int] | UserError:
+def _make_partitions_in_order(job_bytes: bytes, numbers: list[int]) -> list[int] | UserError:
     """Make the partitions among `numbers` that are missing, and return their numbers."""
 
     def make_missing() -> list[int]:
-        # If this task replaces one that was lost, some partitions are committed already.
+        # If this task replaces a task that was lost, some partitions are already committed.
         job = _unpickle_job(job_bytes)
         return list(
             make_ordered_partitions(
@@ -167,7 +167,7 @@ def _prepare_by_shuffle(
         chunks = part_indices.map_batches(_scatter, **map_options)
         _configure(chunks.context)
         partitions = chunks.repartition(len(missing), keys=[_PARTITION]).map_batches(
-            _make_shuffled, **map_options
+            _make_shuffled_partitions, **map_options
         )
         _configure(partitions.context)
         bundles, _, executor = partitions._execute_to_iterator(capture_executor=False)
@@ -175,7 +175,7 @@ def _prepare_by_shuffle(
     def results() -> Iterator[Any]:
         for bundle in bundles:
             for table in ray.get(list(bundle.block_refs)):
-                if len(table):  # Ray Data returns a table without columns if no partition went there
+                if len(table):  # Ray Data returns a table without columns from a task without partitions
                     yield from _unpickle_cells(table)
 
     return results(), partial(executor.shutdown, force=True)
@@ -229,7 +229,7 @@ def _scatter(part_indices: pa.Table, job_refs: list[Any], missing: frozenset[int
     return _make_table([*empty_chunks, *chunks])
 
 
-def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> pa.Table:
+def _make_shuffled_partitions(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> pa.Table:
     """Make the partitions of these chunks, and return their numbers or user errors.
 
     Args:
@@ -239,7 +239,7 @@ def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> 
 
     def make_one(number: int) -> int:
         contents = _unpickle_cells(chunks.filter(pc.equal(chunks[_PARTITION], number)))
-        make_partition(_unpickle_job(ray.get(job_refs[0])), number, [unwrap(part) for part in contents])
+        make_partition(_unpickle_job(ray.get(job_refs[0])), number, [unwrap(chunk) for chunk in contents])
         return number
 
     return _make_table(

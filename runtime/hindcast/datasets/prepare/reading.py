@@ -74,8 +74,8 @@ class Reading:
         return [resolve(path, self.filesystem) for path in self.paths]
 
     @property
-    def is_plain(self) -> bool:
-        """True if complete episodes can be opened directly."""
+    def can_open_directly(self) -> bool:
+        """True if complete episodes need not be prepared."""
         return (
             self.format in ("Auto", "Parquet")
             and not self.options.filter

@@ -170,7 +170,7 @@ def _method_source(options: ReadOptions) -> dict[str, str]:
 
 
 def compute_fingerprints(location: Location) -> list[str]:
-    """Return path, size and time of change of a file, or of each file in a folder."""
+    """Return path, size and modification time of a file, or of each file in a folder."""
     if location.is_folder():
         return [
             _fingerprint(entry.location, entry.size, entry.modified_ns)
@@ -180,10 +180,10 @@ def compute_fingerprints(location: Location) -> list[str]:
     return [_fingerprint(location, info.size or 0, info.mtime_ns)]
 
 
-def _fingerprint(location: Location, size: int, modified: int | None) -> str:
-    if modified is not None:
-        return f"{location.path} {size} {modified}"
-    # If the storage reports no time of change, both ends of the file are hashed.
+def _fingerprint(location: Location, size: int, modified_ns: int | None) -> str:
+    if modified_ns is not None:
+        return f"{location.path} {size} {modified_ns}"
+    # If the storage reports no modification time, both ends of the file are hashed.
     with location.open() as stream:
         head = stream.read(min(size, _FINGERPRINT_BYTES))
         stream.seek(max(0, size - _FINGERPRINT_BYTES))
@@ -218,13 +218,13 @@ def _find_source_files_at(reading: Reading, location: Location) -> Iterator[Sour
 
 def _refuse_runs(entries: Sequence[Entry]) -> None:
     """Refuse the folder of a training's run or runs, whose results and checkpoints are not data."""
-    for run in [
+    for run_folder in [
         entry.location.parent() for entry in entries if _RUN_OWNER_FILE.fullmatch(entry.relative_path)
     ]:
-        resource = str((read_owner(run) or {}).get("resource"))
+        resource = str((read_owner(run_folder) or {}).get("resource"))
         if resource.startswith("OfflineTraining/"):
             raise DataError(
-                f"{run} is a run of {resource}, not data: name a dataset, such as one that it was trained on"
+                f"{run_folder} is a run of {resource}, not data: name a dataset, such as one that it was trained on"
             )
 
 

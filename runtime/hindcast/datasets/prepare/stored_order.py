@@ -1,7 +1,7 @@
 """Cut rows in stored order into episodes, by their ids or, without ids, by their ends.
 
-A partition is a run of parts and contains the episodes that begin in them. Its last episode may continue in the
-following parts, and its first rows may belong to an episode of the previous partition.
+A partition consists of adjacent parts, and contains the episodes that begin in them. Its last episode may continue in
+the following parts, and its first rows may belong to an episode of the previous partition.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def cut_partitions(
     Raises:
         DataError: data are damaged, or files differ.
     """
-    partition, is_open = first_partition, False
+    partition, is_episode_open = first_partition, False
     contents: list[Steps | Block] = []
     previous_row = _read_row_before(job, job.bounds[first_partition])
     for part_index in range(job.bounds[first_partition], len(job.parts)):
-        if part_index >= job.bounds[stop_partition] and not is_open:
+        if part_index >= job.bounds[stop_partition] and not is_episode_open:
             break
         for chunk in job.read(part_index):
             remaining: Steps | Block
@@ -52,7 +52,7 @@ def cut_partitions(
                 episode_starts = np.flatnonzero(_find_episode_starts(steps, previous_row, job))
                 first_start = int(episode_starts[0]) if len(episode_starts) else len(steps)
                 previous_row = steps.take(np.array([-1]))
-                if is_open and first_start:
+                if is_episode_open and first_start:
                     contents.append(steps.take(slice(first_start)))
                 if first_start == len(steps):
                     continue
@@ -63,7 +63,7 @@ def cut_partitions(
                 if partition == stop_partition:
                     return
             contents.append(remaining)
-            is_open = isinstance(remaining, Steps)
+            is_episode_open = isinstance(remaining, Steps)
     for remaining_partition in range(partition, stop_partition):
         yield remaining_partition, contents
         contents = []
