@@ -48,7 +48,7 @@ def batch_length(value: Nested) -> int:
 
 
 def take(value: Nested, index: Any) -> Nested:
-    """Return `leaf[index]` of every leaf: one sample, a view (slice) or a copy (list of indices)."""
+    """Return `leaf[index]` of every leaf: one sample for an int, views for a slice, copies for a list of ints."""
     return map_leaves(lambda leaf: leaf[index], value)
 
 
@@ -154,7 +154,7 @@ def objects_as_text(leaf: NDArray[Any]) -> NDArray[Any]:
 
 
 def _can_hold(dtype: np.dtype, samples: NDArray[Any]) -> bool:
-    """Return whether an array of the dtype can hold the samples: integers that fit, floats of any precision."""
+    """Return whether a dtype can hold the samples: integers if all fit, floats in any precision."""
     if dtype.kind in "iu" and samples.dtype.kind in "iu" and samples.size:
         limits = np.iinfo(dtype)
         return bool(limits.min <= samples.min() and samples.max() <= limits.max)

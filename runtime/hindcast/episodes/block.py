@@ -71,7 +71,7 @@ class Block:
     @cached_property
     def start(self) -> I64:
         """`[N]` row of each episode's first step."""
-        return _starts(self.length)
+        return _compute_starts(self.length)
 
     @cached_property
     def obs_start(self) -> I64:
@@ -195,7 +195,8 @@ def _concat_details(blocks: Sequence[Block]) -> NDArray[np.object_] | None:
     )
 
 
-def _starts(lengths: I64) -> I64:
+def _compute_starts(lengths: I64) -> I64:
+    """Return where each range starts if ranges of these lengths are laid end to end."""
     ends = np.cumsum(lengths)
     return ends - lengths
 
@@ -203,5 +204,5 @@ def _starts(lengths: I64) -> I64:
 def concat_ranges(starts: I64, lengths: I64) -> I64:
     """Concatenate `range(start, start + length)` of all pairs."""
     total = int(lengths.sum())
-    offsets = np.repeat(starts - _starts(lengths), lengths)
+    offsets = np.repeat(starts - _compute_starts(lengths), lengths)
     return offsets + np.arange(total)

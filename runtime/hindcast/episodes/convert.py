@@ -50,7 +50,7 @@ def episodes_to_block(episodes: Sequence[SingleAgentEpisode]) -> Block:
     if not episodes:
         raise ValueError("a block requires at least one episode")
     columns_by_episode = [_flatten_columns(episode) for episode in episodes]
-    names = _common_names(episodes, columns_by_episode)
+    names = _find_common_names(episodes, columns_by_episode)
     columns = {
         name: _concat_column(
             name, [episode_columns[name] for episode_columns in columns_by_episode if name in episode_columns]
@@ -160,7 +160,7 @@ def _flatten_columns(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def _common_names(
+def _find_common_names(
     episodes: Sequence[SingleAgentEpisode], columns_by_episode: Sequence[Mapping[str, NDArray[Any]]]
 ) -> list[str]:
     """Return the columns that all episodes have in common; episodes without steps have only their observation."""

@@ -237,9 +237,8 @@ class SingleAgentEpisode(EpisodeAccess):
                 f"episode {self.id_} has no first observation: call add_env_reset before add_env_step"
             )
         self._require_same_outputs(outputs, f"step {self.t}")
-        info_buffer = (
-            self.infos
-        )  # before the observation is added, since it may make an info for each observation
+        # read before the observation is added, since this may make an info for each observation
+        info_buffer = self.infos
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)

@@ -18,7 +18,7 @@ def cut(episode: SingleAgentEpisode, lookback: int) -> SingleAgentEpisode:
     _require_open(episode)
     _require_lookback(lookback)
     end = episode.rewards.len_incl_lookback()
-    return _section(episode, range(end, end), lookback)
+    return _make_section(episode, range(end, end), lookback)
 
 
 def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None) -> SingleAgentEpisode:
@@ -38,7 +38,7 @@ def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None)
         raise ValueError(
             f"a slice of episode {episode.id_} with the step {positions.step} goes beyond its end"
         )
-    section = _section(
+    section = _make_section(
         episode, range(start, stop, positions.step), len_lookback if positions.step == 1 else 0
     )
     if stop == num_steps:
@@ -67,7 +67,7 @@ def concat(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
     episode.custom_data.update(other.custom_data)
 
 
-def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> SingleAgentEpisode:
+def _make_section(episode: SingleAgentEpisode, steps: range, lookback: int) -> SingleAgentEpisode:
     """Return the steps at these positions as an episode, with at most `lookback` steps before them."""
     lookback = min(lookback, steps.start)
     start, stop, step = steps.start - lookback, steps.stop, steps.step
@@ -79,7 +79,7 @@ def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> Single
     fragment = type(episode)(
         episode.id_,
         observations=section(episode.observations, stop + 1),
-        infos=_infos_section(episode._infos, slice(start, stop + 1, step), lookback),
+        infos=_make_infos_section(episode._infos, slice(start, stop + 1, step), lookback),
         actions=section(episode.actions, stop),
         rewards=section(episode.rewards, stop),
         extra_model_outputs=outputs,
@@ -94,7 +94,7 @@ def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> Single
     return fragment
 
 
-def _infos_section(
+def _make_infos_section(
     infos: InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]], items: slice, lookback: int
 ) -> InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]]:
     if isinstance(infos, InfiniteLookbackBuffer):

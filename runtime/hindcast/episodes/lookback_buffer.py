@@ -374,6 +374,7 @@ class InfiniteLookbackBuffer:
 def _clip(positions: range, total: int) -> range:
     """Clip positions to the data; the positions may be descending."""
     first, end = (0, total) if positions.step > 0 else (total - 1, -1)
+    # `first` and `end` bound the data; the length of a range is the number of positions before its bound
     start = min(len(range(positions.start, first, positions.step)), len(positions))
     stop = min(len(range(positions.start, end, positions.step)), len(positions))
     return positions[start : max(start, stop)]
