@@ -150,10 +150,8 @@ def test_nested_values_become_one_column_per_leaf():
     }
     for options in ({}, {"observation_space": observation_space, "action_space": action_space}):
         (restored_episode,) = block_to_episodes(block, **options)
-        assert (
-            restored_episode.get_observations(1)["pose"][1] == ""
-            and restored_episode.get_observations(0)["pose"][1] == "start"
-        )
+        assert restored_episode.get_observations(0)["pose"][1] == "start"
+        assert restored_episode.get_observations(1)["pose"][1] == ""
         assert restored_episode.get_actions(1)[0] == 1
         assert restored_episode.get_extra_model_outputs("state_out", 0)["c"] == (1, 2)
         assert restored_episode.get_observations(0).keys() == {"camera", "pose"}
@@ -163,10 +161,8 @@ def test_episode_without_steps_adds_only_its_observation():
     block = episodes_to_block([make_episode(0, id_="z", extra_model_outputs=None), make_episode(2)])
     assert block.length.tolist() == [0, 2] and block.columns["obs"][:, 0].tolist() == [0, 0, 1, 2]
     empty_episode, second = block_to_episodes(block)
-    assert (len(empty_episode), len(second)) == (0, 2) and empty_episode.get_observations(0).tolist() == [
-        0,
-        0,
-    ]
+    assert (len(empty_episode), len(second)) == (0, 2)
+    assert empty_episode.get_observations(0).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

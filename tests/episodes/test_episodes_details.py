@@ -101,7 +101,7 @@ def test_block_of_episodes_without_details_has_no_details():
 def test_custom_data_without_text_form_raises_with_id_of_episode():
     episode = make_episode()
     episode.custom_data["x"] = object()
-    with pytest.raises(ValueError, match="custom data or ids of episode e hold a object"):
+    with pytest.raises(ValueError, match="custom data or ids of episode e hold a value of type object"):
         episodes_to_block([episode])
 
 

@@ -44,10 +44,8 @@ def test_cut_continues_at_last_observation(is_numpy, lookback, rewards):
 
 def test_cut_reaches_into_the_lookback(is_numpy):
     fragment = make_episode(is_numpy=is_numpy, len_lookback_buffer=3).cut(5)
-    assert get_contents(fragment)["rewards"] == [1, 2, 3, 4, 5] and (fragment.t_started, len(fragment)) == (
-        3,
-        0,
-    )
+    assert get_contents(fragment)["rewards"] == [1, 2, 3, 4, 5]
+    assert (fragment.t_started, len(fragment)) == (3, 0)
 
 
 def test_cut_directly_after_reset():
@@ -222,8 +220,6 @@ def test_episode_can_be_copied_and_pickled(is_numpy):
     episode = make_episode(is_numpy=is_numpy, infos=None)
     for episode_copy in (copy.deepcopy(episode), pickle.loads(pickle.dumps(episode[0:6]))):
         add_step(episode_copy, 6)
-        assert (
-            get_contents(episode_copy)["rewards"] == [0, 1, 2, 3, 4, 5, 6]
-            and len(episode_copy.get_infos()) == 8
-        )
+        assert get_contents(episode_copy)["rewards"] == [0, 1, 2, 3, 4, 5, 6]
+        assert len(episode_copy.get_infos()) == 8
     assert len(episode) == 6 and first_entries(episode.get_observations()) == [0, 1, 2, 3, 4, 5, 6]

@@ -71,11 +71,8 @@ def test_state_has_keys_of_rllib_episode_files(is_numpy):
 
     restored_episode = SingleAgentEpisode.from_state(pack_and_unpack(state))
     assert get_contents(restored_episode) == get_contents(episode)
-    assert (
-        restored_episode.is_numpy == is_numpy
-        and restored_episode.custom_data == {"note": 1}
-        and restored_episode.agent_id == "a"
-    )
+    assert restored_episode.is_numpy == is_numpy
+    assert restored_episode.custom_data == {"note": 1} and restored_episode.agent_id == "a"
     assert (restored_episode.observation_space, restored_episode.action_space) == (
         OBSERVATION_SPACE,
         ACTION_SPACE,
@@ -106,12 +103,10 @@ def test_tuples_round_trip(is_numpy):
     if is_numpy:
         episode.to_numpy()
     restored_episode = SingleAgentEpisode.from_state(pack_and_unpack(episode.get_state()))
-    assert (
-        restored_episode.observations == episode.observations and restored_episode.actions == episode.actions
-    )
-    assert isinstance(restored_episode.get_observations(0)["pose"], tuple) and isinstance(
-        restored_episode.get_actions(0), tuple
-    )
+    assert restored_episode.observations == episode.observations
+    assert restored_episode.actions == episode.actions
+    assert isinstance(restored_episode.get_observations(0)["pose"], tuple)
+    assert isinstance(restored_episode.get_actions(0), tuple)
 
 
 def test_episode_from_state_is_writable():

@@ -69,8 +69,8 @@ def _to_plain(value: Any) -> Any:
         if isinstance(value, value_type):
             return convert(value)
     raise ValueError(
-        f"a {type(value).__name__}: allowed are numbers, text, bytes, arrays, and lists, tuples and dicts "
-        "of these"
+        f"a value of type {type(value).__name__}: allowed are numbers, text, bytes, arrays, and lists, tuples "
+        "and dicts of these"
     )
 
 
