@@ -87,8 +87,7 @@ def test_compress_columns_of_other_formats_is_refused(tmp_path):
 @pytest.mark.parametrize("file_format", PARQUET_FORMATS)
 def test_long_episodes_stored_in_fragments_are_read_whole(tmp_path, twenty_episodes, file_format):
     source = tmp_path / "source"
-    encoder = ArrowEncoder
-    with mock.patch.object(encoder, "max_episode_bytes", 100):
+    with mock.patch.object(ArrowEncoder, "max_episode_bytes", 100):
         for i, unit in enumerate(twenty_episodes.units):
             write_block(source / str(i), twenty_episodes.read(unit), twenty_episodes.spec)
     convert(source, tmp_path / "out", file_format)

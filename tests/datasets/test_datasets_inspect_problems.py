@@ -230,7 +230,7 @@ def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     assert "row 1: 'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
 
 
-@pytest.mark.parametrize("layout", ["episodes/arrow", "episodes/messagepack"])
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
 def test_invalid_episode_ends_are_problems(kit, tmp_path, layout):
     block = replace_columns(kit.block([3, 0, 2, 4]), rewards=np.zeros(9, np.float32))
     block.eps_id[2] = "e0"
