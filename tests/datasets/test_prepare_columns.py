@@ -10,10 +10,10 @@ import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hindcast.datasets.prepare.make_reading import Reading
 
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError

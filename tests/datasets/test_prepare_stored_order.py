@@ -71,7 +71,7 @@ def is_prepared_in_order(cache: Path) -> bool:
 
 
 @pytest.mark.parametrize("has_t", [True, False])
-@pytest.mark.parametrize("files", [1, 9])
+@pytest.mark.parametrize("num_files", [1, 9])
 def test_rows_in_order_are_read_once_and_keep_their_order(tmp_path, list_reads, num_files, has_t):
     path = kit.write_files(tmp_path / "rows", make_rows(tmp_path, has_t), num_files)
     block = kit.read_block(open_data(path, cache=tmp_path / "cache"))

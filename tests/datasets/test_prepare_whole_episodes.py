@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hindcast.datasets.prepare.make_reading import Reading
 from prepare_kit import make_block, read_block, write_files
 
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
