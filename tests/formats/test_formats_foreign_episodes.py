@@ -22,7 +22,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes
 from hindcast.episodes.episode import SingleAgentEpisode
-from hindcast.episodes.episode_state import state_of
+from hindcast.episodes.episode_state import episode_to_state
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
@@ -52,7 +52,7 @@ def state(eps_id="e", steps=3, lookback=0, first=0, space=OBS, **changes) -> dic
         t_started=first,
         len_lookback_buffer=lookback,
     )
-    return {**state_of(episode), **changes}
+    return {**episode_to_state(episode), **changes}
 
 
 def with_infos(reward: np.float32, keys: list[str]) -> dict:
@@ -68,7 +68,7 @@ def with_infos(reward: np.float32, keys: list[str]) -> dict:
         terminated=True,
         len_lookback_buffer=0,
     )
-    return state_of(episode)
+    return episode_to_state(episode)
 
 
 def write(path: Path, *states, rows_per_file: int | None = None) -> Path:
@@ -133,9 +133,11 @@ def test_lookback_is_dropped(tmp_path):
 
 def test_file_with_arrays_and_lists_is_read(tmp_path):
     plain = SingleAgentEpisode.from_state(state("a", 3, lookback=1, first=1))
-    array_state = state_of(SingleAgentEpisode.from_state(state("b", 3, lookback=1, first=1)).to_numpy())
+    array_state = episode_to_state(
+        SingleAgentEpisode.from_state(state("b", 3, lookback=1, first=1)).to_numpy()
+    )
     assert array_state["observations"]["finalized"]
-    block = read_all(write(tmp_path, state_of(plain), array_state))
+    block = read_all(write(tmp_path, episode_to_state(plain), array_state))
     assert first_values(block) == [1, 2, 3, 4, 1, 2, 3, 4]
     assert block.columns["obs"].dtype == np.float32
     np.testing.assert_array_equal(block.columns["action_logp"][:3], block.columns["action_logp"][3:])
@@ -218,7 +220,7 @@ def episodes(draw):
 @given(episodes())
 def test_episode_of_any_space_and_mode_is_read(tmp_path_factory, episode):
     folder = tmp_path_factory.mktemp("f")
-    block = read_all(write(folder, state_of(episode)))
+    block = read_all(write(folder, episode_to_state(episode)))
     (episode_read,) = block_to_episodes(block, episode.observation_space)
     leaves = flatten(episode_read.get_observations(), "obs")
     for name, leaf in flatten(episode.to_numpy().get_observations(), "obs").items():
