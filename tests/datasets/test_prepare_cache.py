@@ -145,7 +145,7 @@ class LinesMapper(Base):
         ]
 """
 BASE = """
-from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast import OfflinePreLearner
 
 class Base(OfflinePreLearner):
     reward = {reward}
