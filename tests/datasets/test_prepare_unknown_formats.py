@@ -46,7 +46,7 @@ def test_file_of_unknown_format_is_described(tmp_path, name, content, expected):
     (tmp_path / name).write_bytes(content)
     message = open_refused(tmp_path / name)
     assert expected in message
-    assert "Parquet, JSON and CSV (plain or gzip)" in message
+    assert "supported are Minari, D4RL, Parquet, RLlib's SampleBatch, JSON (plain or gzip)" in message
 
 
 def test_folder_of_a_run_is_refused(tmp_path):

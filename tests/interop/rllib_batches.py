@@ -35,7 +35,9 @@ def as_episodes(files):
     batch = ray.data.read_json(files).take_batch(10_000)
     episodes = prelearner._map_sample_batch_to_episode(batch, to_numpy=True)["episodes"]
     return {
-        f"{episode.id_}|{name}": leaf for episode in episodes for name, leaf in describe_episode(episode).items()
+        f"{episode.id_}|{name}": leaf
+        for episode in episodes
+        for name, leaf in describe_episode(episode).items()
     }
 
 
