@@ -199,7 +199,7 @@ def test_sac_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
     assert train(resource).metrics["episode_return_mean"] >= 450
 
 
-def returns_of(folder, data, algorithm, config, *, environment, updates):
+def compute_returns(folder, data, algorithm, config, *, environment, updates):
     """Return the mean return of a short training's last policy."""
     resource = training(
         folder,
@@ -237,7 +237,7 @@ def wandering(tmp_path_factory):
     ],
 )
 def test_algorithm_stitches_an_unrecorded_path(algorithm, config, wandering, tmp_path):
-    assert returns_of(tmp_path, wandering, algorithm, config, environment=HOMING, updates=500) >= -4
+    assert compute_returns(tmp_path, wandering, algorithm, config, environment=HOMING, updates=500) >= -4
 
 
 @pytest.mark.parametrize(("config", "asked_for"), [({}, 19), ({"targetReturn": 6.0}, 6)])
@@ -246,7 +246,7 @@ def test_decision_transformer_reaches_the_requested_return(config, asked_for, tm
     environment = {"id": "toy_environments:Walk", "kwargs": {"shortest": 12, "longest": 12}}
     record(recording(tmp_path / "data", environment=environment, duration={"episodes": 300}))
     small = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
-    returns = returns_of(
+    returns = compute_returns(
         tmp_path,
         tmp_path / "data",
         "DecisionTransformer",

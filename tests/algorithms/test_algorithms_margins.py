@@ -101,7 +101,7 @@ def swings(tmp_path_factory):
 def test_algorithm_beats_the_recorded_policy_and_rllibs_example(run, swings, tmp_path):
     """The last number is the return at which RLlib's tuned example stops; any evaluation may reach it."""
     algorithm, config, model, rllib = run
-    recorded_returns = returns_of(swings)
+    recorded_returns = compute_returns(swings)
     last, best = [], []
     for seed in range(2):
         resource = training(
@@ -130,7 +130,7 @@ def evaluations(folder):
     return [result["evaluation"]["env_runners"]["episode_return_mean"] for result in results]
 
 
-def returns_of(path):
+def compute_returns(path):
     """Return the mean return of recorded episodes."""
     dataset = open_data([path])
     blocks = [dataset.read(unit, ["rewards"]) for unit in dataset.units]

@@ -1,4 +1,4 @@
-"""Small datasets of many units for the tests of curation."""
+"""Fixtures for the tests of curation: small datasets of several units."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 
-Parts = Callable[..., list[Path]]
+MakeFolders = Callable[..., list[Path]]
 
 
 @pytest.fixture
-def make_parts(tmp_path: Path) -> Parts:
-    """`make_parts(5)`: folders of four episodes each."""
+def make_folders(tmp_path: Path) -> MakeFolders:
+    """Return a function that writes a number of folders with four episodes each."""
 
     def make(count: int) -> list[Path]:
         return [
@@ -30,12 +30,12 @@ def make_parts(tmp_path: Path) -> Parts:
 
 
 @pytest.fixture
-def twenty_episodes(make_parts: Parts) -> Dataset:
-    """20 episodes in 5 units."""
-    return merge([open_dataset(part) for part in make_parts(5)])
+def twenty_episodes(make_folders: MakeFolders) -> Dataset:
+    """A dataset of 20 episodes in 5 units."""
+    return merge([open_dataset(folder) for folder in make_folders(5)])
 
 
 @pytest.fixture
 def range_per_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a range of each unit."""
+    """Make `write` divide a dataset into one range per unit."""
     monkeypatch.setattr(writing, "_MIN_RANGE_BYTES", 1)

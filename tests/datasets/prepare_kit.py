@@ -17,25 +17,28 @@ from hindcast.storage.location import resolve
 
 
 def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
-    """Make episodes e0, e1, … with distinct observations; even ones terminate, odd ones are truncated."""
+    """Make episodes e0, e1, … with distinct observations; e0, e2, … are terminated, e1, e3, … are truncated."""
     rng = np.random.default_rng(seed)
-    n, steps = len(lengths), sum(lengths)
+    num_episodes, num_steps = len(lengths), sum(lengths)
     return Block(
         columns={
-            "obs": rng.uniform(-1, 1, (steps + n, 3)).astype(np.float32),
-            "actions": rng.integers(0, 3, steps),
-            "rewards": rng.uniform(size=steps),
+            "obs": rng.uniform(-1, 1, (num_steps + num_episodes, 3)).astype(np.float32),
+            "actions": rng.integers(0, 3, num_steps),
+            "rewards": rng.uniform(size=num_steps),
         },
         length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([f"e{i}" for i in range(n)], dtype=object),
-        t_started=np.zeros(n, dtype=np.int64),
-        terminated=np.arange(n) % 2 == 0,
-        truncated=np.arange(n) % 2 == 1,
+        eps_id=np.array([f"e{i}" for i in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
+        terminated=np.arange(num_episodes) % 2 == 0,
+        truncated=np.arange(num_episodes) % 2 == 1,
     )
 
 
-def table_of(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
-    """Convert a block to rows of timesteps, in order; a given spec is in the metadata."""
+def make_table(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
+    """Convert a block to a table of timesteps, in order, by way of files in `folder`.
+
+    The table's metadata contain the spec if it is not None; otherwise the table has no metadata.
+    """
     table_spec = spec or DataSpec.from_block(block)
     with BlockWriter(resolve(folder), table_spec, "all", layout="columns") as writer:
         writer.write(block)
@@ -49,11 +52,11 @@ def scramble_rows(table: pa.Table, seed: int = 0) -> pa.Table:
     return table.take(np.random.default_rng(seed).permutation(len(table)))
 
 
-def write_files(folder: Path, table: pa.Table, files: int = 1) -> str:
-    """Write the rows, in order, to Parquet files, and return their folder."""
+def write_files(folder: Path, table: pa.Table, num_files: int = 1) -> str:
+    """Write the rows, in order, to `part-0.parquet`, `part-1.parquet`, …, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    bounds = np.linspace(0, len(table), files + 1).astype(int)
-    for i in range(files):
+    bounds = np.linspace(0, len(table), num_files + 1).astype(int)
+    for i in range(num_files):
         pq.write_table(table.slice(bounds[i], bounds[i + 1] - bounds[i]), folder / f"part-{i}.parquet")
     return str(folder)
 

@@ -52,10 +52,10 @@ write(merge([open_dataset(part) for part in parts]), target, hooks=Hooks(check=c
 
 
 @pytest.mark.faults
-# In the first range, in the third one, while the result is read back.
+# Kills in the first range, in the third range, and while the result is read back.
 @pytest.mark.parametrize("num_checks", [2, 6, 11])
-def test_conversion_killed_anywhere_resumes_to_the_same_result(
-    tmp_path, make_parts, twenty_episodes, range_per_unit, num_checks
+def test_conversion_after_kill_resumes_to_the_same_result(
+    tmp_path, make_folders, twenty_episodes, range_per_unit, num_checks
 ):
     out = tmp_path / "out"
     command = [
@@ -73,7 +73,8 @@ def test_conversion_killed_anywhere_resumes_to_the_same_result(
     assert leftovers(out) == []
 
 
-def stop_after(num_checks: int) -> Hooks:
+def make_interrupting_hooks(num_checks: int) -> Hooks:
+    """Make hooks that interrupt the work after a number of calls of `check`."""
     remaining_checks = iter(range(num_checks))
 
     def check() -> None:
@@ -87,9 +88,9 @@ def stop_after(num_checks: int) -> Hooks:
 def test_conversion_interrupted_keeps_complete_ranges(tmp_path, twenty_episodes):
     target, stages = Target(resolve(tmp_path / "out"), file_bytes=300), []
     with pytest.raises(Interrupted):
-        write(twenty_episodes, target, hooks=stop_after(5))
-    watch = Hooks(progress=lambda stage, result, total: stages.append((stage, result)))
-    assert write(twenty_episodes, target, hooks=watch).state == "Succeeded"
+        write(twenty_episodes, target, hooks=make_interrupting_hooks(5))
+    hooks = Hooks(progress=lambda stage, done, total: stages.append((stage, done)))
+    assert write(twenty_episodes, target, hooks=hooks).state == "Succeeded"
     assert stages[0][0] == "Writing"
     assert 0 < stages[0][1] < twenty_episodes.num_steps
     assert episode_hashes(read_all(tmp_path / "out")) == episode_hashes(read_block(twenty_episodes))
@@ -99,14 +100,16 @@ def test_conversion_interrupted_keeps_complete_ranges(tmp_path, twenty_episodes)
 @pytest.mark.slow
 @pytest.mark.usefixtures("range_per_unit")
 def test_conversion_with_workers_writes_the_same_files(tmp_path, twenty_episodes, monkeypatch):
-    alone = write(twenty_episodes, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
+    local_result = write(twenty_episodes, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
     monkeypatch.setattr(writing, "choose_num_workers", lambda items, nbytes: 2)
-    together = write(twenty_episodes, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
-    assert together.checksum == alone.checksum
+    parallel_result = write(
+        twenty_episodes, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300)
+    )
+    assert parallel_result.checksum == local_result.checksum
     assert open_dataset(tmp_path / "together").digest == open_dataset(tmp_path / "alone").digest
 
 
-def _die(context: int, item: int) -> int:
+def _kill_process(context: int, item: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return context + item
 
@@ -114,7 +117,7 @@ def _die(context: int, item: int) -> int:
 @pytest.mark.slow
 def test_killed_worker_raises_worker_lost():
     with pytest.raises(WorkerLost, match="run the command again"):
-        list(map_unordered(_die, 0, [1, 2, 3], 2, lambda: None))
+        list(map_unordered(_kill_process, 0, [1, 2, 3], 2, lambda: None))
 
 
 def test_changed_file_is_named_when_verified(tmp_path, twenty_episodes):
@@ -129,9 +132,9 @@ def test_changed_file_is_named_when_verified(tmp_path, twenty_episodes):
     assert file.exists()
 
 
-@pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
-def test_changed_text_file_is_named_when_verified(tmp_path, twenty_episodes, form):
-    target = Target(resolve(tmp_path / "out"), form)
+@pytest.mark.parametrize("file_format", ["JSON", "CSV", "SampleBatch"])
+def test_changed_text_file_is_named_when_verified(tmp_path, twenty_episodes, file_format):
+    target = Target(resolve(tmp_path / "out"), file_format)
     write(twenty_episodes, target)
     (file,) = (path for path in (tmp_path / "out").iterdir() if path.is_file())
     text = file.read_text()
@@ -141,11 +144,11 @@ def test_changed_text_file_is_named_when_verified(tmp_path, twenty_episodes, for
 
 
 def test_lossy_format_is_refused_and_its_files_deleted(tmp_path, twenty_episodes, monkeypatch):
-    class Forgetful(target_module.BlockWriter):
+    class WithoutTerminations(target_module.BlockWriter):
         def write(self, block):
             super().write(replace(block, terminated=block.terminated & False))
 
-    monkeypatch.setattr(target_module, "BlockWriter", Forgetful)
+    monkeypatch.setattr(target_module, "BlockWriter", WithoutTerminations)
     with pytest.raises(DataError, match=r"Columns cannot hold these data: .* have different lengths or ends"):
         write(twenty_episodes, Target(resolve(tmp_path / "out"), "Columns"))
     assert not list((tmp_path / "out").glob("*.parquet"))
@@ -181,14 +184,14 @@ def test_recording_is_not_overwritten(walks, twenty_episodes):
 
 
 @pytest.mark.parametrize("out", ["part0", "part0/inside", "."])
-def test_destination_inside_source_is_refused(tmp_path, make_parts, out):
-    (source,) = make_parts(1)
+def test_destination_inside_source_is_refused(tmp_path, make_folders, out):
+    (source,) = make_folders(1)
     with pytest.raises(SpecError, match="a separate folder"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / out)))
 
 
-def test_split_into_one_folder_is_refused(tmp_path, make_parts):
-    (source,) = make_parts(1)
+def test_split_into_one_folder_is_refused(tmp_path, make_folders):
+    (source,) = make_folders(1)
     target = Target(resolve(tmp_path / "out"))
     with pytest.raises(SpecError, match="a separate folder"):
         split_data(Reading((str(source),)), target, target, fraction=0.5)
@@ -196,8 +199,8 @@ def test_split_into_one_folder_is_refused(tmp_path, make_parts):
 
 @pytest.mark.usefixtures("range_per_unit")
 def test_conversion_on_full_disk_resumes_after_space_is_freed(tmp_path, small_disk, twenty_episodes):
-    long = [make_block([20_000], first=100 + i) for i in range(4)]
-    paths = [write_block(tmp_path / f"long{i}", block) for i, block in enumerate(long)]
+    long_blocks = [make_block([20_000], first=100 + i) for i in range(4)]
+    paths = [write_block(tmp_path / f"long{i}", block) for i, block in enumerate(long_blocks)]
     dataset = merge([open_dataset(path) for path in paths])
     out = small_disk("size=1m") / "out"
     with pytest.raises(StorageError, match=f"cannot write {out}.*the disk is full"):

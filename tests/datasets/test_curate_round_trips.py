@@ -26,12 +26,12 @@ from layers import examples
 from random_data import recordings
 from support import episode_hashes, read_all
 
-PARQUET = ("Episodes", "MessagePack", "Columns")
-TEXT = ("JSON", "CSV", "SampleBatch")
+PARQUET_FORMATS = ("Episodes", "MessagePack", "Columns")
+TEXT_FORMATS = ("JSON", "CSV", "SampleBatch")
 
 
-def convert(source: Path, folder: Path, form: str, **options: object) -> WriteResult:
-    return convert_data(Reading((str(source),)), Target(resolve(folder), form, **options))  # type: ignore[arg-type]
+def convert(source: Path, folder: Path, file_format: str, **options: object) -> WriteResult:
+    return convert_data(Reading((str(source),)), Target(resolve(folder), file_format, **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -41,25 +41,25 @@ def test_conversion_through_all_layouts_keeps_every_bit(tmp_path_factory, record
     block, spec = recording
     folder = tmp_path_factory.mktemp("r")
     source, checksums = write_block(folder / "source", block, spec), []
-    for number, form in enumerate(
+    for i, file_format in enumerate(
         ("MessagePack", "Columns", "MessagePack", "Episodes", "Columns", "Episodes")
     ):
-        result = convert(source, folder / f"{number}", form)
-        source = folder / f"{number}"
+        result = convert(source, folder / f"{i}", file_format)
+        source = folder / f"{i}"
         checksums.append(result.checksum)
         assert (result.episodes, result.timesteps) == (block.num_episodes, block.num_steps)
         assert episode_hashes(read_all(source)) == episode_hashes(block)
     assert len(set(checksums)) == 1
 
 
-@pytest.mark.parametrize("form", TEXT)
+@pytest.mark.parametrize("file_format", TEXT_FORMATS)
 @examples(4)
 @given(recording=recordings())
-def test_conversion_through_text_keeps_values(tmp_path_factory, form, recording):
+def test_conversion_through_text_keeps_values(tmp_path_factory, file_format, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("t")
     source = write_block(folder / "source", block, spec)
-    export = convert(source, folder / "text", form)
+    export = convert(source, folder / "text", file_format)
     reimport = convert(folder / "text", folder / "back", "Episodes")
     assert export.checksum == reimport.checksum
     assert episode_hashes(read_all(folder / "back")).keys() == set(block.eps_id)
@@ -71,9 +71,9 @@ def test_packed_columns_of_any_space_round_trip(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("p")
     source = write_block(folder / "source", block, spec)
-    of_text = {root(name) for name, leaf in spec.leaves.items() if leaf.dtype is None}
-    packed_columns = ["obs", "new_obs"] if "obs" not in of_text else []
-    packed_columns += sorted({root(name) for name in spec.leaves} - {*of_text, "obs"})
+    text_columns = {root(name) for name, leaf in spec.leaves.items() if leaf.dtype is None}
+    packed_columns = ["obs", "new_obs"] if "obs" not in text_columns else []
+    packed_columns += sorted({root(name) for name in spec.leaves} - {*text_columns, "obs"})
     export = convert(source, folder / "text", "SampleBatch", compress_columns=tuple(packed_columns))
     reimport = convert(folder / "text", folder / "back", "Episodes")
     assert export.checksum == reimport.checksum == convert(source, folder / "plain", "SampleBatch").checksum
@@ -84,27 +84,28 @@ def test_compress_columns_of_other_formats_is_refused(tmp_path):
         Target(resolve(tmp_path), "Columns", compress_columns=("obs",))
 
 
-@pytest.mark.parametrize("form", PARQUET)
-def test_long_episodes_stored_in_fragments_are_read_whole(tmp_path, twenty_episodes, form):
+@pytest.mark.parametrize("file_format", PARQUET_FORMATS)
+def test_long_episodes_stored_in_fragments_are_read_whole(tmp_path, twenty_episodes, file_format):
     source = tmp_path / "source"
-    encoder = ArrowEncoder
-    with mock.patch.object(encoder, "max_episode_bytes", 100):
+    with mock.patch.object(ArrowEncoder, "max_episode_bytes", 100):
         for i, unit in enumerate(twenty_episodes.units):
             write_block(source / str(i), twenty_episodes.read(unit), twenty_episodes.spec)
-    convert(source, tmp_path / "out", form)
+    convert(source, tmp_path / "out", file_format)
     expected = {
-        k: v for unit in twenty_episodes.units for k, v in episode_hashes(twenty_episodes.read(unit)).items()
+        eps_id: episode_hash
+        for unit in twenty_episodes.units
+        for eps_id, episode_hash in episode_hashes(twenty_episodes.read(unit)).items()
     }
     assert episode_hashes(read_all(tmp_path / "out")) == expected
 
 
-@pytest.mark.parametrize("form", WRITTEN_FORMATS)
-def test_rows_per_file_are_respected_in_every_format(tmp_path, make_parts, form):
-    (source,) = make_parts(1)
-    convert(source, tmp_path / "out", form, rows_per_file=8)
-    rows = 1 if form in ("Columns", "JSON", "CSV") else 4
+@pytest.mark.parametrize("file_format", WRITTEN_FORMATS)
+def test_rows_per_file_are_respected_in_every_format(tmp_path, make_folders, file_format):
+    (source,) = make_folders(1)
+    convert(source, tmp_path / "out", file_format, rows_per_file=8)
+    has_row_per_step = file_format in ("Columns", "JSON", "CSV")
     files = [path for path in (tmp_path / "out").iterdir() if path.is_file()]
-    assert len(files) == (2 if rows == 1 else 1)
+    assert len(files) == (2 if has_row_per_step else 1)
     assert open_data(tmp_path / "out").num_episodes == 4
 
 
@@ -116,8 +117,8 @@ def test_empty_episode_is_refused_by_formats_without_a_row_for_it(tmp_path):
     assert not list((tmp_path / "c").glob("*.parquet"))
 
 
-def test_conversion_applies_columns_and_filters_of_the_reading(tmp_path, make_parts):
-    (source,) = make_parts(1)
+def test_conversion_applies_columns_and_filters_of_the_reading(tmp_path, make_folders):
+    (source,) = make_folders(1)
     options = ReadOptions(columns=["obs", "actions"])
     convert_data(Reading((str(source),), options=options), Target(resolve(tmp_path / "narrow")))
     assert read_all(tmp_path / "narrow").columns.keys() == {"obs", "actions"}

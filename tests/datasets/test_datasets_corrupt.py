@@ -1,4 +1,4 @@
-"""Damaged files give an error that names the file, never other data and never a crash."""
+"""Damaged files raise an error that names the file; they never give wrong data or crash the process."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ STORAGE_FORMATS = [(layout, "lz4") for layout in LAYOUTS] + [
     ("episodes/arrow", "zstd"),
     ("episodes/arrow", "none"),
 ]
-WITH_VALUES = ("obs", "rewards", "item", "obs.list.element")
+COLUMNS_WITH_VALUES = ("obs", "rewards", "item", "obs.list.element")
 
 
 @pytest.fixture(params=STORAGE_FORMATS, ids="-".join)
 def storage_format(request):
-    """Layout and compression."""
+    """Layout and compression of the file."""
     return request.param
 
 
 @pytest.fixture
 def block(kit, storage_format):
-    lengths = [30, 50, 20, 0, 7]  # which has no row for nothing
+    lengths = [30, 50, 20, 0, 7]  # including an episode without timesteps
     block = kit.block(lengths)
-    count = sum(lengths) + len(lengths)
-    infos = np.array([f'{{"i":{i}}}' for i in range(count)], dtype=object)
+    num_observations = sum(lengths) + len(lengths)
+    infos = np.array([f'{{"i":{i}}}' for i in range(num_observations)], dtype=object)
     return block.with_columns({**block.columns, "infos": infos})
 
 
@@ -51,6 +51,7 @@ def path(storage_format, kit, tmp_path, block):
 
 
 def read_all(folder) -> Block:
+    """Read all episodes of a folder."""
     dataset = open_dataset(folder)
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
@@ -89,26 +90,28 @@ def test_flipped_bit_in_the_magic_number_is_found(path):
 
 
 def test_flipped_bit_in_the_values_is_found(path):
-    """The page checksums detect it."""
+    """Flip single bits, which the checksums of pages detect."""
     content = path.read_bytes()
     group = pq.ParquetFile(path).metadata.row_group(1)
     rng = random.Random(0)
     for i in range(group.num_columns):
         column = group.column(i)
-        if column.path_in_schema not in WITH_VALUES:
+        if column.path_in_schema not in COLUMNS_WITH_VALUES:
             continue
-        last = column.data_page_offset + column.total_compressed_size - 1
+        last_byte = column.data_page_offset + column.total_compressed_size - 1
         for _ in range(20):
             damaged_content = bytearray(content)
-            damaged_content[last - rng.randrange(column.total_compressed_size // 2)] ^= 1 << rng.randrange(8)
+            damaged_content[last_byte - rng.randrange(column.total_compressed_size // 2)] ^= (
+                1 << rng.randrange(8)
+            )
             path.write_bytes(damaged_content)
             with pytest.raises(DataError, match=rf"{path} is damaged .*copy it again"):
                 read_all(path.parent)
 
 
 def test_damage_anywhere_is_found_or_harmless(kit, path, block):
-    same = partial(kit.assert_same, expected=block)
-    assert count_refusals(path, lambda: read_all(path.parent), same, times=300, seed=1) > 200
+    check_content = partial(kit.assert_same, expected=block)
+    assert count_refusals(path, lambda: read_all(path.parent), check_content, times=300, seed=1) > 200
 
 
 def test_every_changed_byte_of_a_recording_is_found_when_verified(kit, tmp_path):
@@ -123,27 +126,27 @@ def test_every_changed_byte_of_a_recording_is_found_when_verified(kit, tmp_path)
             open_dataset(folder, verify=True)
 
 
-def write_empty(like, path, groups: int) -> None:
-    """Write a file of Hindcast's without rows, with no row group or with empty ones."""
-    schema = pq.read_schema(like)
-    index = json.dumps([{"lengths": [], "continued": []}] * groups)
+def write_file_without_rows(template_path, path, num_groups: int) -> None:
+    """Write a file in Hindcast's format that has no rows, but may have empty row groups."""
+    schema = pq.read_schema(template_path)
+    index = json.dumps([{"lengths": [], "continued": []}] * num_groups)
     with pq.ParquetWriter(path, schema) as writer:
-        for _ in range(groups):
+        for _ in range(num_groups):
             writer.write_table(schema.empty_table())
         writer.add_key_value_metadata({"hindcast-index": index})
 
 
-@pytest.mark.parametrize("groups", [0, 1])
-def test_file_without_rows_is_refused(path, groups):
-    write_empty(path, path.parent / "a.parquet", groups)
+@pytest.mark.parametrize("num_groups", [0, 1])
+def test_file_without_rows_is_refused(path, num_groups):
+    write_file_without_rows(path, path.parent / "a.parquet", num_groups)
     path.unlink()
     with pytest.raises(DataError, match="holds no episodes: record some first"):
         open_dataset(path.parent)
 
 
-@pytest.mark.parametrize("groups", [0, 1])
-def test_file_without_rows_among_others_is_accepted(kit, path, block, groups):
-    write_empty(path, path.parent / "a.parquet", groups)
+@pytest.mark.parametrize("num_groups", [0, 1])
+def test_file_without_rows_among_others_is_accepted(kit, path, block, num_groups):
+    write_file_without_rows(path, path.parent / "a.parquet", num_groups)
     kit.assert_same(read_all(path.parent), block)
 
 
@@ -151,8 +154,8 @@ def test_file_without_rows_among_others_is_accepted(kit, path, block, groups):
 def test_files_with_different_schemas_are_refused(kit, tmp_path, layout):
     block = kit.block()
     kit.write(tmp_path, block, stem="a", layout=layout)
-    narrow = block.with_columns({**block.columns, "actions": block.columns["actions"].astype(np.int32)})
-    kit.write(tmp_path, narrow, stem="b", layout=layout)
+    int32_block = block.with_columns({**block.columns, "actions": block.columns["actions"].astype(np.int32)})
+    kit.write(tmp_path, int32_block, stem="b", layout=layout)
     with pytest.raises(
         DataError, match=r"a-000\.parquet and .*b-000\.parquet cannot be one dataset: 'actions' is"
     ):
@@ -181,34 +184,34 @@ def test_nulls_are_refused(kit, tmp_path):
             open_dataset(tmp_path)
 
 
-def test_damaged_file_among_good_ones_is_named(kit, tmp_path):
+def test_damaged_file_among_intact_files_is_named(kit, tmp_path):
     for i in range(5):
         kit.write(tmp_path, kit.block(first=3 * i), stem=f"f{i}")
-    bad = tmp_path / "f3-000.parquet"
-    bad.write_bytes(bad.read_bytes()[:-9])
+    damaged_file = tmp_path / "f3-000.parquet"
+    damaged_file.write_bytes(damaged_file.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"f3-000\.parquet is truncated"):
         open_dataset(tmp_path)
 
 
 def test_inspect_damaged_data_names_the_files_and_reads_no_wrong_values(kit, path, block):
-    """Files that are not named contain what was written, whatever happened to the others."""
+    """Damage a file at random, 20 times. If it is not named, reading it returns what was written."""
     content, folder = path.read_bytes(), path.parent
     rng = random.Random(2)
     num_found = 0
-    for turn in range(20):
+    for i in range(20):
         damaged_content = bytearray(content)
         start = rng.randrange(len(content))
-        if turn % 3 == 0:
+        if i % 3 == 0:
             damaged_content = damaged_content[:start]
         for position in range(start, min(len(damaged_content), start + rng.choice([1, 8, 64]))):
             damaged_content[position] = rng.randrange(256)
         path.write_bytes(damaged_content)
         (folder / "x.parquet").write_bytes(bytes(damaged_content)[1:])
         summary = inspect_paths([folder], sample_limit=None)
-        bad = {problem.path for problem in summary.problems if problem.severity == "error"}
-        assert str(folder / "x.parquet") in bad
-        num_found += str(path) in bad
-        if str(path) not in bad:
+        paths_with_errors = {problem.path for problem in summary.problems if problem.severity == "error"}
+        assert str(folder / "x.parquet") in paths_with_errors
+        num_found += str(path) in paths_with_errors
+        if str(path) not in paths_with_errors:
             kit.assert_same(
                 Block.concat([open_dataset(path).read(unit) for unit in open_dataset(path).units]), block
             )

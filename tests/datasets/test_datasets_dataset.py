@@ -1,3 +1,5 @@
+"""Open recordings, folders and files as datasets, and read them."""
+
 from __future__ import annotations
 
 import pickle
@@ -27,6 +29,7 @@ from hindcast.storage.location import resolve
 
 
 def read_all(dataset) -> Block:
+    """Read all episodes of a dataset."""
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
@@ -96,19 +99,19 @@ def test_lists_globs_and_single_files_are_opened(kit, tmp_path, blocks, monkeypa
     for i, block in enumerate(blocks):
         kit.write(tmp_path / f"run-{i}" / "data", block)
     expected_block = Block.concat(blocks)
-    first = f"{tmp_path}/run-0/data/000000-a1-000.parquet"
+    first_file = f"{tmp_path}/run-0/data/000000-a1-000.parquet"
     for paths in (
         [f"{tmp_path}/run-{i}" for i in range(3)],
         f"{tmp_path}/run-*",
         f"{tmp_path}/run-?/data/*.parquet",
         f"{tmp_path}/**/*.parquet",
-        [first, f"{tmp_path}/run-[12]"],
-        [first, f"{tmp_path}/run-[!0]"],
-        [first, f"{tmp_path}/**/run-[!0/[]"],
+        [first_file, f"{tmp_path}/run-[12]"],
+        [first_file, f"{tmp_path}/run-[!0]"],
+        [first_file, f"{tmp_path}/**/run-[!0/[]"],
         tmp_path,
     ):
         kit.assert_same(read_all(open_dataset(paths)), expected_block)
-    kit.assert_same(read_all(open_dataset(first)), blocks[0])
+    kit.assert_same(read_all(open_dataset(first_file)), blocks[0])
     monkeypatch.chdir(tmp_path)
     kit.assert_same(read_all(open_dataset("run-1")), blocks[1])
     kit.assert_same(read_all(open_dataset(f"file://{tmp_path}/run-1")), blocks[1])
@@ -121,12 +124,12 @@ def test_existing_name_with_glob_characters_is_taken_literally(kit, tmp_path, bl
 
 
 @pytest.mark.parametrize("folder", ["runs", "./runs", "{}/runs", "file://{}/runs"])
-@pytest.mark.parametrize("end", ["r*", "r*/", "*//"])
-def test_glob_matches_are_named_relative_to_the_glob(tmp_path, monkeypatch, folder, end):
+@pytest.mark.parametrize("pattern", ["r*", "r*/", "*//"])
+def test_glob_matches_are_named_relative_to_the_glob(tmp_path, monkeypatch, folder, pattern):
     (tmp_path / "runs" / "r1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     folder = folder.format(tmp_path)
-    (match,) = sources.expand_glob(resolve(f"{folder}/{end}"))
+    (match,) = sources.expand_glob(resolve(f"{folder}/{pattern}"))
     assert (match.uri, match.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
 
 
@@ -144,8 +147,8 @@ def test_invalid_glob_is_named(tmp_path):
 
 def test_path_in_file_system_object_is_opened(kit, tmp_path, blocks):
     kit.record(tmp_path / "d", *blocks)
-    tree = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    kit.assert_same(read_all(open_dataset("d", tree)), Block.concat(blocks))
+    file_system = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    kit.assert_same(read_all(open_dataset("d", file_system)), Block.concat(blocks))
 
 
 def test_file_named_twice_is_refused(kit, tmp_path, blocks):
@@ -162,10 +165,10 @@ def test_units_cover_the_dataset_in_order_across_files(kit, tmp_path):
     for i, block in enumerate(blocks):
         kit.write(tmp_path, block, stem=f"f{i}", row_group_bytes=800)
     files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
-    size = files[0].entry.row_groups[0].bytes
-    dataset = EpisodeDataset(files[0].spec, files, unit_bytes=4 * size)
+    group_bytes = files[0].entry.row_groups[0].bytes
+    dataset = EpisodeDataset(files[0].spec, files, unit_bytes=4 * group_bytes)
     assert [unit.id for unit in dataset.units] == list(range(len(dataset.units)))
-    assert all(unit.nbytes <= 4 * size for unit in dataset.units)
+    assert all(unit.nbytes <= 4 * group_bytes for unit in dataset.units)
     assert any(len(unit.parts) > 1 for unit in dataset.units)
     assert dataset.nbytes == sum(unit.nbytes for unit in dataset.units)
     kit.assert_same(read_all(dataset), Block.concat(blocks))
@@ -222,19 +225,19 @@ def test_footer_is_read_once_for_all_units_of_a_file(kit, tmp_path, monkeypatch)
     kit.write(tmp_path, block, row_group_bytes=800)
     files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
     dataset = EpisodeDataset(files[0].spec, files, unit_bytes=800)
-    read_footer, read = pq.ParquetFile, []
+    open_file, has_read_footer = pq.ParquetFile, []
 
-    def count(stream, **options):
-        read.append(options.get("metadata") is None)
-        return read_footer(stream, **options)
+    def open_and_count(stream, **options):
+        has_read_footer.append(options.get("metadata") is None)
+        return open_file(stream, **options)
 
-    monkeypatch.setattr(pq, "ParquetFile", count)
+    monkeypatch.setattr(pq, "ParquetFile", open_and_count)
     kit.assert_same(read_all(dataset), block)
-    assert len(read) == len(dataset.units) > 2
-    assert sum(read) == 1
+    assert len(has_read_footer) == len(dataset.units) > 2
+    assert sum(has_read_footer) == 1
     unpickled = pickle.loads(pickle.dumps(dataset))
     kit.assert_same(read_all(unpickled), block)
-    assert sum(read) == 2, "footers do not travel"
+    assert sum(has_read_footer) == 2, "footers are not pickled"
 
 
 def test_cached_footer_is_not_used_for_a_replaced_file(kit, tmp_path):
@@ -251,13 +254,13 @@ def test_small_files_of_a_store_are_read_in_parallel(kit, memory, blocks, monkey
         kit.write(memory, block, stem=f"f{i}")
     dataset = open_dataset(memory)
     (unit,) = dataset.units
-    together, opens = threading.Barrier(len(blocks), timeout=30), episode_dataset.open_parquet
+    barrier, open_parquet = threading.Barrier(len(blocks), timeout=30), episode_dataset.open_parquet
 
-    def opened_together(*given):
-        together.wait()
-        return opens(*given)
+    def open_when_all_have_started(*args):
+        barrier.wait()
+        return open_parquet(*args)
 
-    monkeypatch.setattr(episode_dataset, "open_parquet", opened_together)
+    monkeypatch.setattr(episode_dataset, "open_parquet", open_when_all_have_started)
     kit.assert_same(dataset.read(unit), Block.concat(blocks))
 
 
@@ -267,10 +270,12 @@ def test_dataset_can_be_pickled(kit, tmp_path, blocks):
 
 
 def test_infos_missing_from_some_files_are_empty(kit, tmp_path):
-    plain, rich = kit.block([2]), kit.block([1], first=1)
-    rich = rich.with_columns({**rich.columns, "infos": np.array(['{"a": 1}', ""], dtype=object)})
-    kit.write(tmp_path, plain, stem="a")
-    kit.write(tmp_path, rich, stem="b")
+    block_without_infos, block_with_infos = kit.block([2]), kit.block([1], first=1)
+    block_with_infos = block_with_infos.with_columns(
+        {**block_with_infos.columns, "infos": np.array(['{"a": 1}', ""], dtype=object)}
+    )
+    kit.write(tmp_path, block_without_infos, stem="a")
+    kit.write(tmp_path, block_with_infos, stem="b")
     dataset = open_dataset(tmp_path)
     assert read_all(dataset).columns["infos"].tolist() == ["", "", "", '{"a": 1}', ""]
 
@@ -299,7 +304,7 @@ def test_digest_of_plain_folder_depends_on_the_data(kit, tmp_path, blocks):
 
 
 class ReversedListing(LocalFileSystem):
-    """The local file system as a foreign one that lists in reverse order."""
+    """The local file system, except that it lists files in reverse order."""
 
     def find(self, path, **options):
         listing = super().find(path, **options)
@@ -309,14 +314,14 @@ class ReversedListing(LocalFileSystem):
 def test_order_of_listing_does_not_matter(kit, tmp_path, blocks):
     for i, block in enumerate(blocks):
         kit.write(tmp_path / "d", block, stem=f"f{i}")
-    local = open_dataset(tmp_path / "d")
+    dataset = open_dataset(tmp_path / "d")
     handler = pafs.FSSpecHandler(ReversedListing())
     reversed_dataset = open_dataset(str(tmp_path / "d"), pafs.PyFileSystem(handler))
-    assert reversed_dataset.digest == local.digest
-    kit.assert_same(read_all(reversed_dataset), read_all(local))
+    assert reversed_dataset.digest == dataset.digest
+    kit.assert_same(read_all(reversed_dataset), read_all(dataset))
 
 
-# --- what is wrong, each a sentence
+# --- errors
 
 
 def test_missing_path_is_refused(tmp_path):
@@ -355,7 +360,7 @@ def test_parquet_of_unknown_layout_names_its_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         (
             {"obs": np.zeros((4, 5), np.float32)},
@@ -365,12 +370,12 @@ def test_parquet_of_unknown_layout_names_its_columns(tmp_path):
         ({"vf_preds": np.zeros(3)}, r"the columns .* differ from .*'vf_preds'"),
     ],
 )
-def test_incompatible_files_are_both_named(kit, tmp_path, change, sentence):
+def test_incompatible_files_are_both_named(kit, tmp_path, change, message):
     block = kit.block([3])
     kit.write(tmp_path, block, stem="a")
     kit.write(tmp_path, block.with_columns({**block.columns, **change}), stem="b")
     with pytest.raises(
-        DataError, match=r"a-000\.parquet and .*b-000\.parquet cannot be one dataset: " + sentence
+        DataError, match=r"a-000\.parquet and .*b-000\.parquet cannot be one dataset: " + message
     ):
         open_dataset(tmp_path)
 
@@ -422,7 +427,7 @@ def test_damaged_or_newer_manifest_is_refused(kit, tmp_path, blocks):
     folder = kit.record(tmp_path, *blocks)
     manifest = tmp_path / "_hindcast" / "manifest.json"
     text = manifest.read_text()
-    for broken, sentence in (
+    for changed_text, message in (
         (text[: len(text) // 2], "manifest.json cannot be read"),
         ("[]", "manifest.json cannot be read"),
         (text.replace('"formatVersion":1', '"formatVersion":2'), "has the format version 2.*update Hindcast"),
@@ -433,13 +438,13 @@ def test_damaged_or_newer_manifest_is_refused(kit, tmp_path, blocks):
         (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: is missing"),
         (text.replace("000001-a1", "../../etc"), r"points outside the dataset's folder"),
     ):
-        manifest.write_text(broken)
-        with pytest.raises(DataError, match=sentence):
+        manifest.write_text(changed_text)
+        with pytest.raises(DataError, match=message):
             open_dataset(folder)
 
 
 def test_cell_of_wrong_size_is_located(kit, tmp_path):
-    """Written by another tool with Hindcast's metadata."""
+    """Write the file as another tool would, with Hindcast's metadata."""
     block = kit.block([3, 5, 2])
     table = ArrowEncoder(kit.spec(block)).encode(block).table
     cells = [cell.as_py() for cell in table.column("actions")]
@@ -456,14 +461,14 @@ def test_cell_of_wrong_size_is_located(kit, tmp_path):
 
 
 def test_text_columns_are_read(tmp_path):
-    words = np.array(["", "ä", "b" * 100], dtype=object)
+    texts = np.array(["", "ä", "b" * 100], dtype=object)
     flags = np.ones(1, bool)
     block = Block(
-        {"prompt": words}, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags
+        {"prompt": texts}, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags
     )
     spec = DataSpec.from_block(block)
     assert spec.leaves["prompt"] == Leaf(None, (), "text")
     with BlockWriter(resolve(tmp_path), spec, "s") as writer:
         writer.write(block)
     dataset = open_dataset(tmp_path)
-    assert dataset.read(dataset.units[0]).columns["prompt"].tolist() == words.tolist()
+    assert dataset.read(dataset.units[0]).columns["prompt"].tolist() == texts.tolist()

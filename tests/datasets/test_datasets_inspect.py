@@ -1,3 +1,5 @@
+"""Summaries of datasets: statistics, samples, coverage and guessed spaces."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,7 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import index_file
 from hindcast.datasets.inspection.sample import sample_units
 from hindcast.datasets.inspection.statistics import Spread, ThinnedRows, ValueDistribution
-from hindcast.datasets.inspection.summarising import coverage_of, summarise
+from hindcast.datasets.inspection.summarising import compute_coverage, summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.units import Unit
 from hindcast.datasets.writer import BlockWriter
@@ -20,7 +22,8 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
 
-def summary_of(folder, block: Block, action_space=None, **options):
+def write_and_summarise(folder, block: Block, action_space=None, **options):
+    """Write a block to a folder, and summarise it."""
     spec = DataSpec.from_block(block, spaces.Box(-10, 10, (4,), np.float32), action_space, "Test-v0")
     with BlockWriter(resolve(folder), spec, "s") as writer:
         writer.write(block)
@@ -28,12 +31,13 @@ def summary_of(folder, block: Block, action_space=None, **options):
 
 
 def replace_columns(block: Block, **columns: np.ndarray) -> Block:
+    """Return a block with added or replaced columns."""
     return block.with_columns({**block.columns, **columns})
 
 
 def test_infinite_reward_affects_only_the_return_of_its_episode(kit, tmp_path):
     rewards = np.array([1, 1, np.nan, 2, 2, np.inf, 3], np.float32)
-    summary = summary_of(tmp_path, replace_columns(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
+    summary = write_and_summarise(tmp_path, replace_columns(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
     assert summary.returns is not None
     assert (summary.returns.count, summary.returns.min, summary.returns.max) == (3, 2, 4)
     assert summary.rewarded_episodes_share == 1
@@ -44,7 +48,7 @@ def test_summary_describes_the_dataset(kit, tmp_path):
     rewards = np.array([1, 0, 2, 0, 0, 0, 0, 4, 1, 1], np.float32)
     actions = np.array([0, 0, 2, 0, 2, 2, 0, 2, 2, 2])
     block = replace_columns(block, rewards=rewards, actions=actions, action_logp=np.zeros(10, np.float32))
-    summary = summary_of(tmp_path, block, spaces.Discrete(3))
+    summary = write_and_summarise(tmp_path, block, spaces.Discrete(3))
     assert (summary.episodes, summary.timesteps, summary.files) == (3, 10, 1)
     assert (summary.sampled_episodes, summary.sampled_timesteps) == (3, 10)
     assert summary.environment == "Test-v0"
@@ -68,13 +72,15 @@ def test_summary_describes_the_dataset(kit, tmp_path):
 
 def test_continuous_actions_have_a_distribution_for_each_dimension(kit, tmp_path):
     actions = np.stack([np.arange(10), np.linspace(-5, 5, 10)], 1).astype(np.float32)
-    summary = summary_of(tmp_path, replace_columns(kit.block(), actions=actions), spaces.Box(-4, 10, (2,)))
+    summary = write_and_summarise(
+        tmp_path, replace_columns(kit.block(), actions=actions), spaces.Box(-4, 10, (2,))
+    )
     first, second = summary.actions[0].dimensions
     assert (first.min, first.max, second.mean) == (0, 9, pytest.approx(0, abs=1e-6))
     assert sum(second.counts) == 10
-    (outside,) = [problem for problem in summary.problems if problem.kind == "outside-space"]
-    assert outside.severity == "info"
-    assert "t = 0: 'actions' has -5.0" in outside.message
+    (problem,) = [problem for problem in summary.problems if problem.kind == "outside-space"]
+    assert problem.severity == "info"
+    assert "t = 0: 'actions' has -5.0" in problem.message
 
 
 def test_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
@@ -85,7 +91,7 @@ def test_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
     summary = summarise(dataset, sample_limit=60)
     assert (summary.episodes, summary.timesteps, summary.files) == (20, 200, 10)
     assert (summary.sampled_episodes, summary.sampled_timesteps) == (16, 160)
-    assert summary.checked_episodes == 20  # ids and ends are columns of their own
+    assert summary.checked_episodes == 20  # ids and flags are in separate columns
     assert summary.lengths is not None
     assert summary.lengths.count == 20
 
@@ -110,17 +116,17 @@ def test_distribution_matches_numpy():
     assert (distribution.count, distribution.min, distribution.median, distribution.max) == (3, 1, 1, 3)
     assert distribution.edges == (0.5, 1.5, 2.5, 3.5)
     assert distribution.counts == (2, 0, 1)
-    real = ValueDistribution.from_values(np.append(np.linspace(0, 1, 100), np.nan))
-    assert real is not None
-    assert real.count == sum(real.counts) == 100
-    assert len(real.edges) == 21
-    constant = ValueDistribution.from_values(np.full(5, 0.1))
-    assert constant is not None
-    assert constant.counts == (5,)
+    float_distribution = ValueDistribution.from_values(np.append(np.linspace(0, 1, 100), np.nan))
+    assert float_distribution is not None
+    assert float_distribution.count == sum(float_distribution.counts) == 100
+    assert len(float_distribution.edges) == 21
+    constant_distribution = ValueDistribution.from_values(np.full(5, 0.1))
+    assert constant_distribution is not None
+    assert constant_distribution.counts == (5,)
     assert ValueDistribution.from_values(np.array([np.nan])) is None
 
 
-def test_distribution_of_parts_equals_that_of_the_whole():
+def test_distribution_of_parts_equals_distribution_of_whole_array():
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(5, 2, 1000), rng.integers(0, 4, 1000)], 1)
     values[17, 0] = np.nan
@@ -128,18 +134,18 @@ def test_distribution_of_parts_equals_that_of_the_whole():
     for part in np.split(values, [10, 11, 500]):
         spread.add(part)
     distributions = spread.distributions()
-    for column, expected in zip(
+    for distribution, expected in zip(
         distributions, (ValueDistribution.from_values(values[:, i]) for i in range(2)), strict=True
     ):
-        assert column is not None
+        assert distribution is not None
         assert expected is not None
-        for figure in ("count", "min", "mean", "median", "max", "std"):
-            assert getattr(column, figure) == pytest.approx(getattr(expected, figure))
-        assert column.counts == expected.counts
+        for statistic in ("count", "min", "mean", "median", "max", "std"):
+            assert getattr(distribution, statistic) == pytest.approx(getattr(expected, statistic))
+        assert distribution.counts == expected.counts
     first = distributions[0]
     assert first is not None
-    finite = np.delete(values[:, 0], 17)
-    assert (first.mean, first.std) == pytest.approx((finite.mean(), finite.std()))
+    finite_values = np.delete(values[:, 0], 17)
+    assert (first.mean, first.std) == pytest.approx((finite_values.mean(), finite_values.std()))
 
 
 def test_thinned_rows_are_evenly_spread():
@@ -152,18 +158,19 @@ def test_thinned_rows_are_evenly_spread():
 
 def test_coverage_counts_cells_along_the_principal_components():
     rng = np.random.default_rng(0)
-    square = coverage_of(rng.uniform(size=(20_000, 2)))
-    assert square is not None
-    assert square.occupied_share > 0.5  # the components stand askew, so that corners stay empty
-    curve = np.linspace(0, 6, 1000)
-    circle = coverage_of(np.stack([np.cos(curve), np.sin(curve)], 1))
-    assert circle is not None
-    assert circle.occupied_share < 0.2
-    assert sum(map(sum, square.counts)) == square.observations == 20_000
+    square_coverage = compute_coverage(rng.uniform(size=(20_000, 2)))
+    assert square_coverage is not None
+    # The components are not parallel to the axes, so the corners of the grid are empty.
+    assert square_coverage.occupied_share > 0.5
+    angles = np.linspace(0, 6, 1000)
+    circle_coverage = compute_coverage(np.stack([np.cos(angles), np.sin(angles)], 1))
+    assert circle_coverage is not None
+    assert circle_coverage.occupied_share < 0.2
+    assert sum(map(sum, square_coverage.counts)) == square_coverage.observations == 20_000
 
 
-def test_coverage_of_one_dimension_and_of_none():
-    coverage = coverage_of(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
+def test_coverage_of_one_varying_dimension_and_of_no_dimension():
+    coverage = compute_coverage(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
     assert coverage is not None
     assert (
         coverage.occupied_share,
@@ -172,18 +179,18 @@ def test_coverage_of_one_dimension_and_of_none():
         len(coverage.counts[0]),
     ) == (1, 1, 20, 1)
     noise = np.random.default_rng(0).normal(size=(1000, 3)) * 1e-9
-    line = coverage_of(np.linspace(0, 1, 1000)[:, None] * [1.0, -2.0, 1e9] + noise)
-    assert line is not None
-    assert (len(line.counts[0]), line.explained_variance) == (1, pytest.approx(1))
-    assert coverage_of(np.full((100, 3), 0.1, np.float32)) is None
-    assert coverage_of(np.zeros((0, 3))) is None
-    assert coverage_of(np.full((5, 1), np.nan)) is None
+    line_coverage = compute_coverage(np.linspace(0, 1, 1000)[:, None] * [1.0, -2.0, 1e9] + noise)
+    assert line_coverage is not None
+    assert (len(line_coverage.counts[0]), line_coverage.explained_variance) == (1, pytest.approx(1))
+    assert compute_coverage(np.full((100, 3), 0.1, np.float32)) is None
+    assert compute_coverage(np.zeros((0, 3))) is None
+    assert compute_coverage(np.full((5, 1), np.nan)) is None
 
 
 def test_ranges_are_compared_with_the_bounds_of_the_space(kit, tmp_path):
     block = kit.block([30])
     block.columns["obs"][:] = np.linspace(-1, 1, 31)[:, None] * [10, 5, 1, 0]
-    (leaf,) = summary_of(tmp_path, block).observations
+    (leaf,) = write_and_summarise(tmp_path, block).observations
     assert leaf.low == (-10, -5, -1, 0)
     assert leaf.share_of_space == pytest.approx((1, 0.5, 0.1, 0))
     assert (leaf.dimensions, leaf.shown_dimensions, leaf.constant_dimensions) == (4, (0, 1, 2, 3), 1)
@@ -230,7 +237,7 @@ def test_space_of_text_is_not_guessed(kit, tmp_path):
     assert (summary.observation_space, summary.observation_space_from, summary.coverage) == (None, None, None)
 
 
-FIELDS = {
+SUMMARY_FIELDS = {
     "layouts", "preparedPath", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
     "observationSpace", "actionSpace", "observationSpaceFrom", "actionSpaceFrom", "columns", "sampledEpisodes",
     "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards",
@@ -239,8 +246,8 @@ FIELDS = {
 
 
 def test_summary_json_keeps_its_fields(kit, tmp_path):
-    document = summary_of(tmp_path, kit.block([30, 3])).to_json()
-    assert document.keys() == FIELDS
+    document = write_and_summarise(tmp_path, kit.block([30, 3])).to_json()
+    assert document.keys() == SUMMARY_FIELDS
     assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}
     assert document["observations"][0].keys() == {
         "name", "dimensions", "shownDimensions", "low", "high", "shareOfSpace", "constantDimensions", "valuesSeen",

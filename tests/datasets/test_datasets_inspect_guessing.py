@@ -9,7 +9,7 @@ from hindcast.formats.spec import DataSpec, Leaf
 
 
 @pytest.mark.parametrize(
-    ("dtype", "greatest", "kind"),
+    ("dtype", "largest", "space_class"),
     [
         ("uint8", 255, spaces.Discrete),
         ("int64", 4, spaces.Discrete),
@@ -18,10 +18,10 @@ from hindcast.formats.spec import DataSpec, Leaf
         ("uint64", 2**64 - 1, spaces.Box),
     ],
 )
-def test_guessed_space_contains_the_greatest_integer(dtype, greatest, kind):
-    bounds = np.zeros((), dtype), np.array(greatest, dtype)
+def test_guessed_space_contains_the_largest_integer(dtype, largest, space_class):
+    bounds = np.zeros((), dtype), np.array(largest, dtype)
     spec = DataSpec({"actions": Leaf(np.dtype(dtype), ())})
     space = guess_space(spec, "actions", {"actions": bounds})
-    assert isinstance(space, kind)
+    assert isinstance(space, space_class)
     assert space.contains(bounds[0])
     assert space.contains(bounds[1])

@@ -1,4 +1,4 @@
-"""Every kind of problem is found, with its file and row if it has any."""
+"""Inspecting finds every kind of problem, with its file and row if it concerns one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.datasets.inspection.inspecting import inspect_paths
-from hindcast.datasets.inspection.summary import Kind, Summary
+from hindcast.datasets.inspection.summary import ProblemKind, Summary
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -22,23 +22,34 @@ from hindcast.formats.layouts import LAYOUTS
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
-OBS = spaces.Box(-10, 10, (4,), np.float32)
+OBSERVATION_SPACE = spaces.Box(-10, 10, (4,), np.float32)
 WRITTEN_LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 
 
-def write(folder, block: Block, actions=None, *, obs=OBS, stem: str = "s", layout: str = "episodes/arrow"):
+def write(
+    folder,
+    block: Block,
+    actions=None,
+    *,
+    obs=OBSERVATION_SPACE,
+    stem: str = "s",
+    layout: str = "episodes/arrow",
+):
+    """Write a block to `<stem>-000.parquet`; `obs` and `actions` are the spaces."""
     spec = DataSpec.from_block(block, obs, actions, "Test-v0")
     with BlockWriter(resolve(folder), spec, stem, layout=layout) as writer:
         writer.write(block)
 
 
 def find_problems(folder, kind: str, **options):
+    """Return the problems of a kind in a folder."""
     summary = inspect_paths([str(folder)], **options)
     json.dumps(summary.to_json(), allow_nan=False)
     return [problem for problem in summary.problems if problem.kind == kind]
 
 
 def replace_columns(block: Block, **columns: np.ndarray) -> Block:
+    """Return a block with added or replaced columns."""
     return block.with_columns({**block.columns, **columns})
 
 
@@ -64,13 +75,13 @@ def test_values_that_are_not_finite_are_errors(kit, tmp_path, layout):
     ],
 )
 def test_values_outside_the_space_are_problems(kit, tmp_path, value, space, severity):
-    ((name, wrong),) = value.items()
+    ((name, invalid_value),) = value.items()
     block = kit.block([3, 5, 2])
-    block.columns[name][9] = wrong
+    block.columns[name][9] = invalid_value
     write(tmp_path, block, space)
     (problem,) = find_problems(tmp_path, "outside-space")
     assert problem.severity == severity
-    assert f": {name!r} has {wrong}" in problem.message
+    assert f": {name!r} has {invalid_value}" in problem.message
     assert problem.row in (1, 2)
 
 
@@ -93,17 +104,17 @@ def test_drifting_files_are_listed_and_the_rest_inspected(kit, tmp_path, layout)
         layout=layout,
     )
     write(tmp_path, replace_columns(block, vf_preds=np.zeros(33)), stem="b", layout=layout)
-    wide = replace_columns(block, obs=np.zeros((35, 5), np.float32))
-    write(tmp_path, wide, obs=None, stem="c", layout=layout)
+    wide_block = replace_columns(block, obs=np.zeros((35, 5), np.float32))
+    write(tmp_path, wide_block, obs=None, stem="c", layout=layout)
     write(tmp_path, block, spaces.Discrete(2), stem="d", layout=layout)
     problems = find_problems(tmp_path, "drift")
-    texts = " ".join(problem.message for problem in problems)
+    messages = " ".join(problem.message for problem in problems)
     assert len(problems) == 3
     assert all(problem.severity == "error" for problem in problems)
-    assert "'rewards' is float32 [] in one and float64 [] in the other" in texts
-    assert "'obs' is float32 [4] in one and float32 [5] in the other" in texts
-    assert "'vf_preds'" in texts
-    assert "its 33 timesteps are not counted" in texts
+    assert "'rewards' is float32 [] in one and float64 [] in the other" in messages
+    assert "'obs' is float32 [4] in one and float32 [5] in the other" in messages
+    assert "'vf_preds'" in messages
+    assert "its 33 timesteps are not counted" in messages
     summary = inspect_paths([str(tmp_path)])
     assert (summary.episodes, summary.files) == (8, 4)
 
@@ -169,18 +180,18 @@ def test_missing_changed_and_unlisted_files_are_problems(kit, tmp_path):
     assert missing.path == str(first)
     assert missing.severity == "error"
     assert [problem.path for problem in find_problems(tmp_path, "changed")] == [str(second)]
-    full = find_problems(tmp_path, "changed", sample_limit=None)
-    assert [problem.path for problem in full] == [str(second), str(third)]
+    changed_after_verification = find_problems(tmp_path, "changed", sample_limit=None)
+    assert [problem.path for problem in changed_after_verification] == [str(second), str(third)]
     (problem,) = find_problems(tmp_path, "unlisted")
     assert (problem.severity, problem.path) == ("warning", str(tmp_path / "copy.parquet"))
 
 
 def test_recording_with_only_commits_is_inspected(kit, tmp_path):
     kit.record(tmp_path, kit.block(), kit.block(first=3), manifest=False)
-    first = min(tmp_path.glob("*.parquet"))
-    first.write_bytes(bytes(first.stat().st_size))
+    first_file = min(tmp_path.glob("*.parquet"))
+    first_file.write_bytes(bytes(first_file.stat().st_size))
     summary = inspect_paths([str(tmp_path)])
-    assert [problem.path for problem in summary.problems if problem.severity == "error"] == [str(first)]
+    assert [problem.path for problem in summary.problems if problem.severity == "error"] == [str(first_file)]
     assert summary.episodes == 3
 
 
@@ -210,16 +221,16 @@ def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     write(tmp_path, kit.block([3, 5]))
     (path,) = tmp_path.iterdir()
     table = pq.read_table(path)
-    short = [table["obs"][0].as_py(), table["obs"][1].as_py()[:-16]]
+    cells = [table["obs"][0].as_py(), table["obs"][1].as_py()[:-16]]
     table = table.set_column(
-        table.schema.get_field_index("obs"), table.schema.field("obs"), pa.array(short, pa.large_binary())
+        table.schema.get_field_index("obs"), table.schema.field("obs"), pa.array(cells, pa.large_binary())
     )
     pq.write_table(table, path)
     (problem,) = find_problems(tmp_path, "unreadable")
     assert "row 1: 'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
 
 
-@pytest.mark.parametrize("layout", ["episodes/arrow", "episodes/messagepack"])
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
 def test_invalid_episode_ends_are_problems(kit, tmp_path, layout):
     block = replace_columns(kit.block([3, 0, 2, 4]), rewards=np.zeros(9, np.float32))
     block.eps_id[2] = "e0"
@@ -307,7 +318,7 @@ def test_valid_data_have_no_problems(kit, tmp_path):
 
 def test_documentation_lists_every_kind_of_problem():
     page = (Path(__file__).parents[2] / "docs" / "data" / "inspect.md").read_text()
-    for kind in get_args(Kind):
+    for kind in get_args(ProblemKind):
         assert f"| `{kind}` |" in page, kind
 
 

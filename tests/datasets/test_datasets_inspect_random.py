@@ -47,25 +47,25 @@ def test_guessed_space_contains_its_data(recording):
     summary = write_and_inspect(
         block, replace(spec, observation_space=None, action_space=None), "episodes/arrow"
     )
-    for column, document in (("obs", summary.observation_space), ("actions", summary.action_space)):
+    for column, space_json in (("obs", summary.observation_space), ("actions", summary.action_space)):
         names = [name for name in block.columns if name.split("/")[0] == column]
         if any(block.columns[name].dtype == object for name in names):
-            assert document is None
+            assert space_json is None
             continue
-        space = space_from_json(document)
+        space = space_from_json(space_json)
         assert set(flatten_space(space, column)) == set(names)
         for row in range(len(block.columns[names[0]])):
             sample = nested.unflatten(
                 {name: block.columns[name][row] for name in names}, column, space_struct(space)
             )
-            assert space.contains(_as_sampled(sample)), (space, sample)
+            assert space.contains(_convert_booleans(sample)), (space, sample)
 
 
-def _as_sampled(value):
-    """Convert booleans to the integers of Gymnasium's spaces."""
+def _convert_booleans(value):
+    """Convert booleans to integers, as samples of Gymnasium's spaces have them."""
     if isinstance(value, dict):
-        return {key: _as_sampled(part) for key, part in value.items()}
+        return {key: _convert_booleans(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(_as_sampled(part) for part in value)
+        return tuple(_convert_booleans(item) for item in value)
     array = np.asarray(value)
     return array.astype(np.int8) if array.dtype == bool else array

@@ -18,8 +18,8 @@ def test_unreadable_cell_names_its_row(kit, tmp_path):
     cells = [cell.as_py() for cell in table["item"]]
     cells[1] = b"no episode"
     pq.write_table(pa.table({"item": cells}), path)
-    (problem,) = [one for one in inspect_paths([path]).problems if one.severity == "error"]
-    assert (problem.kind, problem.row) == ("unreadable", 1)
+    (error,) = [problem for problem in inspect_paths([path]).problems if problem.severity == "error"]
+    assert (error.kind, error.row) == ("unreadable", 1)
 
 
 def test_row_error_can_be_pickled():

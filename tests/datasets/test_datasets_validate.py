@@ -1,3 +1,5 @@
+"""Checks of recorded values and of a dataset's spec against spaces."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,7 +15,7 @@ from hindcast.formats.spec import DataSpec, Leaf
 LENGTHS = [3, 0, 5]
 
 
-def block_of(**columns: np.ndarray) -> Block:
+def make_block(**columns: np.ndarray) -> Block:
     """Make three episodes of 3, 0 and 5 steps; the last starts at t = 100."""
     return Block(
         columns={name.replace("__", "/"): column for name, column in columns.items()},
@@ -25,25 +27,27 @@ def block_of(**columns: np.ndarray) -> Block:
     )
 
 
-def where(episode: int) -> EpisodeLocation:
+def locate(episode: int) -> EpisodeLocation:
+    """Return the location of an episode, as `Dataset.locate` does."""
     return EpisodeLocation("data/x.parquet", 40 + episode)
 
 
 def check(block: Block, obs=None, actions=None, **options) -> None:
-    check_block(block, DataSpec.from_block(block), obs, actions, where, **options)
+    """Check a block against the spaces of observations and actions."""
+    check_block(block, DataSpec.from_block(block), obs, actions, locate, **options)
 
 
 def test_valid_values_pass():
-    block = block_of(
+    block = make_block(
         obs=np.zeros((11, 2), np.float32), actions=np.array([0, 1, 2] * 2 + [0, 1]), rewards=np.zeros(8)
     )
     check(block, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3))
     check(block)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("invalid", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    ("name", "row", "place"),
+    ("name", "row", "location"),
     [
         ("obs", 0, r"row 40 \(episode e0\), t = 0"),
         ("obs", 3, r"row 40 \(episode e0\), t = 3"),
@@ -54,23 +58,23 @@ def test_valid_values_pass():
         ("rewards", 7, r"row 42 \(episode e2\), t = 104"),
     ],
 )
-def test_values_that_are_not_finite_are_located(name, row, place, bad):
+def test_values_that_are_not_finite_are_located(name, row, location, invalid):
     columns = {"obs": np.zeros((11, 2), np.float32), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
-    columns[name].reshape(len(columns[name]), -1)[row, -1] = bad
+    columns[name].reshape(len(columns[name]), -1)[row, -1] = invalid
     with pytest.raises(
-        DataError, match=rf"data/x\.parquet, {place}: '{name}' has {bad}, expected a finite number"
+        DataError, match=rf"data/x\.parquet, {location}: '{name}' has {invalid}, expected a finite number"
     ):
-        check(block_of(**columns))
+        check(make_block(**columns))
 
 
-@pytest.mark.parametrize("bad", [1e300, -1e39])
+@pytest.mark.parametrize("invalid", [1e300, -1e39])
 @pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
-def test_values_beyond_float32_are_located(name, bad):
+def test_values_beyond_float32_are_located(name, invalid):
     columns = {"obs": np.zeros((11, 2)), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
-    columns[name].reshape(len(columns[name]), -1)[[1, 2], -1] = bad, -bad  # their sum is finite
-    sentence = rf"t = 1: '{name}' has {bad}, expected a finite number within float32's range \(±3\.4e38\)"
-    with pytest.raises(DataError, match=sentence.replace("+", r"\+")):
-        check(block_of(**columns))
+    columns[name].reshape(len(columns[name]), -1)[[1, 2], -1] = invalid, -invalid  # their sum is finite
+    message = rf"t = 1: '{name}' has {invalid}, expected a finite number within float32's range \(±3\.4e38\)"
+    with pytest.raises(DataError, match=message.replace("+", r"\+")):
+        check(make_block(**columns))
 
 
 def test_infinite_values_are_reported_before_values_beyond_float32():
@@ -82,16 +86,16 @@ def test_infinite_values_are_reported_before_values_beyond_float32():
 
 
 def test_other_columns_are_not_checked():
-    check(block_of(vf_preds=np.full(8, np.nan), infos=np.full(11, "NaN", dtype=object)))
+    check(make_block(vf_preds=np.full(8, np.nan), infos=np.full(11, "NaN", dtype=object)))
 
 
 def test_values_whose_sum_overflows_are_finite():
-    check(block_of(obs=np.full((11, 2), 3e38, np.float32), rewards=np.full(8, 60_000, np.float16)))
-    check(block_of(rewards=np.full(8, 3e38)))
+    check(make_block(obs=np.full((11, 2), 3e38, np.float32), rewards=np.full(8, 60_000, np.float16)))
+    check(make_block(rewards=np.full(8, 3e38)))
 
 
 @pytest.mark.parametrize(
-    ("space", "good", "bad", "sentence"),
+    ("space", "valid", "invalid", "message"),
     [
         (spaces.Discrete(3), 2, 3, r"has 3, expected an integer in \[0, 2\]"),
         (spaces.Discrete(3), 0, -1, r"has -1, expected an integer in \[0, 2\]"),
@@ -108,52 +112,52 @@ def test_values_whose_sum_overflows_are_finite():
         (spaces.Box(0, 9, (2,), np.int64), [0, 9], [10, 0], r"has 10, expected Box\(0, 9"),
     ],
 )
-def test_actions_outside_the_space_are_located(space, good, bad, sentence):
-    actions = np.array([good] * 8)
-    check(block_of(actions=actions), None, space)
-    actions[5] = bad
-    with pytest.raises(DataError, match=rf"row 42 \(episode e2\), t = 102: 'actions' {sentence}"):
-        check(block_of(actions=actions), None, space)
+def test_actions_outside_the_space_are_located(space, valid, invalid, message):
+    actions = np.array([valid] * 8)
+    check(make_block(actions=actions), None, space)
+    actions[5] = invalid
+    with pytest.raises(DataError, match=rf"row 42 \(episode e2\), t = 102: 'actions' {message}"):
+        check(make_block(actions=actions), None, space)
 
 
 def test_bounds_have_a_tolerance_and_may_be_infinite():
     space = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
     actions = np.tile(np.array([1.00001, 1e30], np.float32), (8, 1))
-    check(block_of(actions=actions), None, space)
+    check(make_block(actions=actions), None, space)
     actions[0, 0] = 1.01
     with pytest.raises(DataError, match=r"t = 0: 'actions' has 1\.01"):
-        check(block_of(actions=actions), None, space)
+        check(make_block(actions=actions), None, space)
 
 
 def test_normalised_box_actions_have_no_bounds():
-    check(block_of(actions=np.full((8, 1), 7.0)), None, spaces.Box(-2, 2, (1,)), normalized_actions=True)
+    check(make_block(actions=np.full((8, 1), 7.0)), None, spaces.Box(-2, 2, (1,)), normalized_actions=True)
     with pytest.raises(DataError, match="has 7"):
-        check(block_of(actions=np.full(8, 7)), None, spaces.Discrete(3), normalized_actions=True)
+        check(make_block(actions=np.full(8, 7)), None, spaces.Discrete(3), normalized_actions=True)
 
 
 def test_box_observations_are_only_checked_for_finiteness():
-    check(block_of(obs=np.full((11, 1), 99.0)), spaces.Box(-1, 1, (1,)))
+    check(make_block(obs=np.full((11, 1), 99.0)), spaces.Box(-1, 1, (1,)))
     obs = np.zeros(11, np.int64)
     obs[10] = 16
     with pytest.raises(DataError, match=r"t = 105: 'obs' has 16, expected an integer in \[0, 15\]"):
-        check(block_of(obs=obs), spaces.Discrete(16))
+        check(make_block(obs=obs), spaces.Discrete(16))
 
 
 def test_leaves_of_dict_and_tuple_spaces_are_checked():
     actions = spaces.Dict({"move": spaces.Box(-1, 1, (1,)), "fire": spaces.Tuple([spaces.Discrete(2)])})
     columns = {"actions__move": np.zeros((8, 1), np.float32), "actions__fire__0": np.zeros(8, np.int64)}
-    check(block_of(**columns), None, actions)
+    check(make_block(**columns), None, actions)
     columns["actions__fire__0"][7] = 2
     with pytest.raises(DataError, match=r"'actions/fire/0' has 2, expected an integer in \[0, 1\]"):
-        check(block_of(**columns), None, actions)
+        check(make_block(**columns), None, actions)
 
 
 def test_empty_block_passes():
-    empty = block_of(obs=np.zeros((11, 2)), actions=np.zeros(8, np.int64)).take([])
-    check_block(empty, DataSpec.from_block(empty), spaces.Box(-1, 1, (2,)), spaces.Discrete(2), where)
+    empty = make_block(obs=np.zeros((11, 2)), actions=np.zeros(8, np.int64)).take([])
+    check_block(empty, DataSpec.from_block(empty), spaces.Box(-1, 1, (2,)), spaces.Discrete(2), locate)
 
 
-# --- what can be said before any value is read
+# --- checks of the spec, before any value is read
 
 SPEC = DataSpec(
     {
@@ -174,7 +178,7 @@ def test_spec_that_fits_passes():
 
 
 @pytest.mark.parametrize(
-    ("obs", "actions", "sentence"),
+    ("obs", "actions", "message"),
     [
         (
             spaces.Box(-1, 1, (3,)),
@@ -196,8 +200,8 @@ def test_spec_that_fits_passes():
         ),
     ],
 )
-def test_spec_that_does_not_fit_is_refused(obs, actions, sentence):
-    with pytest.raises(DataError, match=sentence):
+def test_spec_that_does_not_fit_is_refused(obs, actions, message):
+    with pytest.raises(DataError, match=message):
         check_spec(SPEC, obs, actions, "data")
 
 

@@ -1,3 +1,5 @@
+"""`BlockWriter` and the files that it writes."""
+
 from __future__ import annotations
 
 import gc
@@ -27,6 +29,7 @@ from layers import examples
 
 
 def read_all(folder) -> Block:
+    """Read all episodes of a folder."""
     dataset = open_dataset(folder)
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
@@ -64,7 +67,7 @@ def test_rows_per_file_are_limited(kit, tmp_path):
 
 
 def test_bytes_per_file_and_per_row_group_are_limited(kit, tmp_path):
-    blocks = [kit.block([50] * 10, first=10 * i) for i in range(20)]  # 1,416 bytes an episode
+    blocks = [kit.block([50] * 10, first=10 * i) for i in range(20)]  # 1,416 bytes per episode
     entries = kit.write(tmp_path, *blocks, row_group_bytes=8_000, max_file_bytes=40_000, compression="none")
     assert len(entries) > 5
     assert all(entry.bytes <= 40_000 for entry in entries)
@@ -159,10 +162,10 @@ def test_disk_full_at_close_leaves_no_files(kit, tmp_path, monkeypatch):
     writer = BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s")
     writer.write(kit.block())
 
-    def full(descriptor: int) -> None:
+    def raise_disk_full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(StorageError, match="the disk is full"):
         writer.close()
     assert kit.file_names(tmp_path) == []
@@ -237,7 +240,7 @@ def test_fragments_are_joined_to_the_same_episodes(kit, lengths, limit):
 def test_long_episode_stored_in_fragments_is_read_whole(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "hindcast.formats.parquet.file.split_long_episodes",
-        lambda block, size, longest: split_long_episodes(block, size, 4_000),
+        lambda block, size, episode_bytes: split_long_episodes(block, size, 4_000),
     )
     block = kit.block([10, 700, 10, 400])
     (entry,) = kit.write(tmp_path, block)
@@ -250,14 +253,14 @@ def test_long_episode_stored_in_fragments_is_read_whole(kit, tmp_path, monkeypat
     kit.assert_same(dataset.read(dataset.units[0]), block)
     path = str(resolve(tmp_path).child(entry.path))
     assert [dataset.locate(dataset.units[0], i) for i in (0, 1)] == [(path, 0), (path, 1)]
-    fragments = 700 * 28 // 2_000 + 1
-    assert dataset.locate(dataset.units[0], 2) == (path, 1 + fragments)
+    num_fragments = 700 * 28 // 2_000 + 1  # 28 bytes per step, in fragments of at most half of 4,000 bytes
+    assert dataset.locate(dataset.units[0], 2) == (path, 1 + num_fragments)
 
 
 def test_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "hindcast.formats.parquet.file.split_long_episodes",
-        lambda block, size, longest: split_long_episodes(block, size, 4_000),
+        lambda block, size, episode_bytes: split_long_episodes(block, size, 4_000),
     )
     entries = kit.write(tmp_path, kit.block([300, 300]), max_rows_per_file=1)
     assert [entry.episodes for entry in entries] == [1, 1]
@@ -267,5 +270,5 @@ def test_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
     assert [unit.lengths.tolist() for unit in dataset.units] == [[300], [300]]
 
 
-def test_file_stem_of_a_range():
+def test_file_stem_contains_range_and_suffix():
     assert make_file_stem(12, "ab12") == "000012-ab12"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from prepare_kit import make_block, scramble_rows, table_of, write_files
+from prepare_kit import make_block, make_table, scramble_rows, write_files
 
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -28,8 +28,8 @@ def block() -> Block:
 
 @pytest.fixture
 def rllib_table(block: Block, tmp_path: Path) -> pa.Table:
-    """Make rows with the columns of RLlib's recorder."""
-    return table_of(block, tmp_path / "columns")
+    """Make rows with the column names of RLlib's recorder."""
+    return make_table(block, tmp_path / "columns")
 
 
 def test_actions_of_plain_table_are_in_environment_units(rllib_table: pa.Table, tmp_path: Path) -> None:
@@ -40,9 +40,9 @@ def test_actions_of_plain_table_are_in_environment_units(rllib_table: pa.Table, 
     assert NOTE in dataset.notes
 
 
-@pytest.mark.parametrize("order", [lambda table: table, scramble_rows], ids=["in order", "scramble_rows"])
-def test_actions_of_rllib_recording_are_normalised(order, rllib_table: pa.Table, tmp_path: Path) -> None:
-    dataset = open_data(write_files(tmp_path / "rllib", order(rllib_table)))
+@pytest.mark.parametrize("reorder", [lambda table: table, scramble_rows], ids=["in order", "scramble_rows"])
+def test_actions_of_rllib_recording_are_normalised(reorder, rllib_table: pa.Table, tmp_path: Path) -> None:
+    dataset = open_data(write_files(tmp_path / "rllib", reorder(rllib_table)))
     assert dataset.spec.normalized_actions
     assert NOTE not in dataset.notes
 

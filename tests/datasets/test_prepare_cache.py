@@ -25,63 +25,65 @@ def block():
 
 
 @pytest.fixture
-def rows(tmp_path, block, monkeypatch) -> str:
+def data_path(tmp_path, block, monkeypatch) -> str:
+    """Write the rows of the block to five files in random order; partitions of prepared data are small."""
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     return kit.write_files(
-        tmp_path / "rows", kit.scramble_rows(kit.table_of(block, tmp_path / "table")), files=5
+        tmp_path / "rows", kit.scramble_rows(kit.make_table(block, tmp_path / "table")), num_files=5
     )
 
 
-def folder_of(path: str) -> Path:
+def prepare(path: str) -> Path:
+    """Prepare the data of a path, and return the folder of the prepared data."""
     return Path(str(open_reading(Reading((path,))).paths[0]))
 
 
-def test_prepared_folder_is_an_ordinary_dataset(rows, block):
-    folder = folder_of(rows)
+def test_prepared_folder_is_an_ordinary_dataset(data_path, block):
+    folder = prepare(data_path)
     assert episode_hashes(kit.read_block(open_dataset(folder, verify=True))) == episode_hashes(block)
     assert (folder / "prepared.json").exists()
     assert leftovers(folder) == ["prepared.json"]
 
 
-def test_data_are_prepared_once(rows, monkeypatch):
-    first = folder_of(rows)
+def test_data_are_prepared_once(data_path, monkeypatch):
+    first_folder = prepare(data_path)
     monkeypatch.setattr("hindcast.datasets.prepare.preparer.prepare_in_process", None)
-    assert folder_of(rows) == first
+    assert prepare(data_path) == first_folder
 
 
-def test_changed_files_are_prepared_again(rows, block):
-    first = folder_of(rows)
-    file = Path(rows) / "part-0.parquet"
+def test_changed_files_are_prepared_again(data_path, block):
+    first_folder = prepare(data_path)
+    file = Path(data_path) / "part-0.parquet"
     file.touch()
-    assert folder_of(rows) != first
+    assert prepare(data_path) != first_folder
 
 
 class KillError(BaseException):
     pass
 
 
-def test_interrupted_preparation_resumes(rows, block, monkeypatch):
-    make, made_numbers = preparer.make_partition, []
+def test_interrupted_preparation_resumes(data_path, block, monkeypatch):
+    make_partition, first_numbers = preparer.make_partition, []
 
-    def make_three_then_die(job, number, contents):
-        if len(made_numbers) == 3:
+    def make_three_then_raise(job, number, contents):
+        if len(first_numbers) == 3:
             raise KillError
-        made_numbers.append(number)
-        make(job, number, contents)
+        first_numbers.append(number)
+        make_partition(job, number, contents)
 
-    monkeypatch.setattr(preparer, "make_partition", make_three_then_die)
+    monkeypatch.setattr(preparer, "make_partition", make_three_then_raise)
     with pytest.raises(KillError):
-        open_data(rows)
-    remade_numbers: list[int] = []
+        open_data(data_path)
+    later_numbers: list[int] = []
     monkeypatch.setattr(
         preparer,
         "make_partition",
-        lambda job, number, *rest: (remade_numbers.append(number), make(job, number, *rest)),
+        lambda job, number, *args: (later_numbers.append(number), make_partition(job, number, *args)),
     )
-    dataset = open_data(rows)
-    assert set(remade_numbers).isdisjoint(made_numbers)
-    assert remade_numbers
+    dataset = open_data(data_path)
+    assert set(later_numbers).isdisjoint(first_numbers)
+    assert later_numbers
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
 
 
@@ -89,10 +91,10 @@ def _prepare(path: str, results) -> None:
     results.put(str(open_reading(Reading((path,))).paths[0]))
 
 
-def test_two_preparers_at_once_agree(rows, block):
+def test_concurrent_preparations_return_the_same_folder(data_path, block):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    processes = [context.Process(target=_prepare, args=(rows, results)) for _ in range(2)]
+    processes = [context.Process(target=_prepare, args=(data_path, results)) for _ in range(2)]
     for process in processes:
         process.start()
     folders = {results.get(timeout=120) for _ in processes}
@@ -102,7 +104,7 @@ def test_two_preparers_at_once_agree(rows, block):
     assert episode_hashes(kit.read_block(open_dataset(folders.pop(), verify=True))) == episode_hashes(block)
 
 
-def test_waiting_for_another_preparer_is_noted_and_can_be_stopped(rows, block):
+def test_waiting_for_another_preparer_is_noted_and_can_be_stopped(data_path, block):
     class StopError(Exception):
         pass
 
@@ -111,12 +113,12 @@ def test_waiting_for_another_preparer_is_noted_and_can_be_stopped(rows, block):
 
     notes: list[str] = []
 
-    def meanwhile(stage: str, done: int, total: int) -> None:
+    def open_concurrently(stage: str, done: int, total: int) -> None:
         if not notes:
             with pytest.raises(StopError):
-                open_data(rows, hooks=Hooks(note=notes.append, check=stop))
+                open_data(data_path, hooks=Hooks(note=notes.append, check=stop))
 
-    dataset = open_data(rows, hooks=Hooks(meanwhile))
+    dataset = open_data(data_path, hooks=Hooks(open_concurrently))
     assert len(notes) == 1
     assert notes[0].startswith(
         "waiting for data that another process is preparing: another process is writing to "
@@ -127,9 +129,9 @@ def test_waiting_for_another_preparer_is_noted_and_can_be_stopped(rows, block):
 MAPPER = """
 import numpy as np
 from hindcast import SingleAgentEpisode
-from own_base import Base
+from base_module import Base
 
-class Mine(Base):
+class LinesMapper(Base):
     @staticmethod
     def map_rows(rows, **kwargs):
         steps = {steps}
@@ -151,16 +153,16 @@ class Base(OfflinePreLearner):
 
 
 def test_changed_mapper_is_prepared_again(tmp_path, monkeypatch):
-    """Also if only the file of its base class was edited."""
+    """Edit the file of the mapper, then the file of its base class."""
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "lines.txt").write_text("a\nb\n")
-    reading = Reading((str(tmp_path / "lines.txt"),), "Text", ReadOptions(mapper="own_mapper:Mine"))
+    reading = Reading((str(tmp_path / "lines.txt"),), "Text", ReadOptions(mapper="mapper_module:LinesMapper"))
     folders = []
     for steps, reward in ((2, 1.0), (3, 1.0), (3, 0.5), (2, 1.0)):
-        (tmp_path / "own_mapper.py").write_text(MAPPER.replace("{steps}", str(steps)))
-        (tmp_path / "own_base.py").write_text(BASE.replace("{reward}", str(reward)))
-        for name in ("own_mapper", "own_base"):
+        (tmp_path / "mapper_module.py").write_text(MAPPER.replace("{steps}", str(steps)))
+        (tmp_path / "base_module.py").write_text(BASE.replace("{reward}", str(reward)))
+        for name in ("mapper_module", "base_module"):
             sys.modules.pop(name, None)
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
         importlib.invalidate_caches()

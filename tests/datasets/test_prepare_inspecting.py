@@ -1,4 +1,4 @@
-"""Inspecting foreign data with bad files, which are listed while the rest is inspected."""
+"""Inspecting foreign data with bad files: bad files are listed, and the other files are inspected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
-def lines(path, first: int, *, width: int = 2, episodes: int = 3, text: str | None = None) -> None:
+def write_json_lines(
+    path, first_episode: int, *, width: int = 2, num_episodes: int = 3, text: str | None = None
+) -> None:
+    """Write episodes of five steps as JSON Lines, or `text` instead."""
     rows = [
         {
             "eps_id": f"e{episode}",
@@ -30,52 +33,55 @@ def lines(path, first: int, *, width: int = 2, episodes: int = 3, text: str | No
             "new_obs": [(t + 1) / 7] * width,
             "terminateds": t == 4,
         }
-        for episode in range(first, first + episodes)
+        for episode in range(first_episode, first_episode + num_episodes)
         for t in range(5)
     ]
     path.parent.mkdir(exist_ok=True)
     path.write_text(text if text is not None else "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def d4rl(path, rows: int = 100, rewards: int = 100, width: int = 3) -> None:
+def write_d4rl(path, num_rows: int = 100, num_rewards: int = 100, width: int = 3) -> None:
+    """Write an HDF5 file in D4RL's format with episodes of 50 steps; it is invalid if the numbers differ."""
     rng = np.random.default_rng(0)
     path.parent.mkdir(exist_ok=True)
     with h5py.File(path, "w") as file:
-        file["observations"] = file["next_observations"] = rng.normal(size=(rows, width)).astype(np.float32)
-        file["actions"] = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
-        file["rewards"] = np.ones(rewards, np.float32)
-        file["terminals"], file["timeouts"] = np.arange(rows) % 50 == 49, np.zeros(rows, np.bool_)
+        file["observations"] = file["next_observations"] = rng.normal(size=(num_rows, width)).astype(
+            np.float32
+        )
+        file["actions"] = rng.uniform(-1, 1, (num_rows, 2)).astype(np.float32)
+        file["rewards"] = np.ones(num_rewards, np.float32)
+        file["terminals"], file["timeouts"] = np.arange(num_rows) % 50 == 49, np.zeros(num_rows, np.bool_)
 
 
-def look(*paths):
+def inspect(*paths):
     return inspect_data(Reading(tuple(map(str, paths))))
 
 
-def errors(summary):
+def list_errors(summary):
     return [(problem.kind, problem.path) for problem in summary.problems if problem.severity == "error"]
 
 
 def test_bad_file_is_listed_and_the_others_inspected(tmp_path):
     folder = tmp_path / "data"
-    lines(folder / "a.json", 0)
-    lines(folder / "b.json", 3)
-    lines(folder / "cut.json", 0, text='{"eps_id": "e9", "t": 0, "obs": [1')
-    summary = look(folder)
+    write_json_lines(folder / "a.json", 0)
+    write_json_lines(folder / "b.json", 3)
+    write_json_lines(folder / "cut.json", 0, text='{"eps_id": "e9", "t": 0, "obs": [1')
+    summary = inspect(folder)
     assert (summary.episodes, summary.timesteps) == (6, 30)
-    assert errors(summary) == [("unreadable", str(folder / "cut.json"))]
+    assert list_errors(summary) == [("unreadable", str(folder / "cut.json"))]
     assert "it is not JSON" in summary.problems[0].message
 
 
 def test_damaged_hdf5_file_is_listed_and_the_others_inspected(tmp_path):
     folder = tmp_path / "data"
-    d4rl(folder / "a.hdf5")
-    d4rl(folder / "b.hdf5", rewards=97)
-    d4rl(folder / "c.hdf5")
+    write_d4rl(folder / "a.hdf5")
+    write_d4rl(folder / "b.hdf5", num_rewards=97)
+    write_d4rl(folder / "c.hdf5")
     content = (folder / "c.hdf5").read_bytes()
     (folder / "c.hdf5").write_bytes(content[: len(content) // 2])
-    summary = look(folder)
+    summary = inspect(folder)
     assert (summary.episodes, summary.timesteps) == (2, 100)
-    assert errors(summary) == [
+    assert list_errors(summary) == [
         ("unreadable", str(folder / "b.hdf5")),
         ("unreadable", str(folder / "c.hdf5")),
     ]
@@ -83,55 +89,55 @@ def test_damaged_hdf5_file_is_listed_and_the_others_inspected(tmp_path):
 
 def test_drifting_files_are_listed_in_favour_of_most_timesteps(tmp_path):
     folder = tmp_path / "data"
-    lines(folder / "a.json", 0, width=3)
-    lines(folder / "b.json", 3, episodes=4)
-    lines(folder / "c.json", 7, episodes=4)
-    summary = look(folder)
+    write_json_lines(folder / "a.json", 0, width=3)
+    write_json_lines(folder / "b.json", 3, num_episodes=4)
+    write_json_lines(folder / "c.json", 7, num_episodes=4)
+    summary = inspect(folder)
     assert summary.episodes == 8
-    assert errors(summary) == [("drift", str(folder / "a.json"))]
+    assert list_errors(summary) == [("drift", str(folder / "a.json"))]
     assert "its 15 timesteps are not counted" in summary.problems[0].message
 
 
 def test_files_of_other_shapes_are_listed_with_their_dtypes(tmp_path):
     folder = tmp_path / "data"
-    d4rl(folder / "a.hdf5")
-    d4rl(folder / "b.hdf5", width=4)
-    (problem,) = [one for one in look(folder).problems if one.severity == "error"]
-    assert "'new_obs' is float32 [3] in one and float32 [4] in the other" in problem.message
+    write_d4rl(folder / "a.hdf5")
+    write_d4rl(folder / "b.hdf5", width=4)
+    (error,) = [problem for problem in inspect(folder).problems if problem.severity == "error"]
+    assert "'new_obs' is float32 [3] in one and float32 [4] in the other" in error.message
 
 
 def test_bad_files_are_each_listed_if_all_are_bad(tmp_path):
     folder = tmp_path / "data"
     for name in ("a.json", "b.json"):
-        lines(folder / name, 0, text='{"eps_id": "e9"')
-    summary = look(folder)
+        write_json_lines(folder / name, 0, text='{"eps_id": "e9"')
+    summary = inspect(folder)
     assert summary.episodes == 0
-    assert errors(summary) == [
+    assert list_errors(summary) == [
         ("unreadable", str(folder / "a.json")),
         ("unreadable", str(folder / "b.json")),
     ]
 
 
 def test_single_bad_file_is_an_error(tmp_path):
-    lines(tmp_path / "a.json", 0, text='{"eps_id": "e9"')
+    write_json_lines(tmp_path / "a.json", 0, text='{"eps_id": "e9"')
     with pytest.raises(DataError, match=r"a\.json, row 0: it is not JSON"):
-        look(tmp_path / "a.json")
+        inspect(tmp_path / "a.json")
 
 
 def test_readable_files_that_break_a_rule_together_are_an_error(tmp_path):
     folder = tmp_path / "data"
-    lines(folder / "a.json", 0)
+    write_json_lines(folder / "a.json", 0)
     (folder / "b.json").write_text((folder / "a.json").read_text().replace('"t": 2', '"t": 3'))
     with pytest.raises(DataError, match="episode e0"):
-        look(folder)
+        inspect(folder)
 
 
 def test_invalid_value_names_the_source_and_not_the_prepared_copy(tmp_path):
-    table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
+    table = kit.make_table(kit.make_block([4, 7, 3]), tmp_path / "table")
     rewards = table["rewards"].to_numpy().copy()
     rewards[5] = np.inf
     rows = table.set_column(table.schema.get_field_index("rewards"), "rewards", [rewards])
     path = kit.write_files(tmp_path / "data", kit.scramble_rows(rows))
-    (problem,) = [one for one in look(path).problems if one.severity == "error"]
-    assert problem.message == f"{path} (episode e1), t = 1: 'rewards' has inf, expected a finite number"
-    assert (problem.path, problem.row) == (path, None)
+    (error,) = [problem for problem in inspect(path).problems if problem.severity == "error"]
+    assert error.message == f"{path} (episode e1), t = 1: 'rewards' has inf, expected a finite number"
+    assert (error.path, error.row) == (path, None)

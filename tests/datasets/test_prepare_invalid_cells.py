@@ -29,14 +29,14 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["whole", "scrambled"])
-def is_whole(request: pytest.FixtureRequest) -> bool:
+@pytest.fixture(params=["in order", "scrambled"])
+def is_in_order(request: pytest.FixtureRequest) -> bool:
     """True if the rows are stored in order."""
-    return bool(request.param == "whole")
+    return bool(request.param == "in order")
 
 
-def steps(lengths: tuple[int, ...] = (12, 9)) -> dict[str, list[Any]]:
-    """Make the columns of two episodes, in order."""
+def make_columns(lengths: tuple[int, ...] = (12, 9)) -> dict[str, list[Any]]:
+    """Make the columns of a table with two episodes, in order."""
     rng = np.random.default_rng(0)
     rows: dict[str, list[Any]] = {
         name: [] for name in ("eps_id", "t", "obs", "new_obs", "actions", "terminateds")
@@ -52,61 +52,62 @@ def steps(lengths: tuple[int, ...] = (12, 9)) -> dict[str, list[Any]]:
     return {**rows, "rewards": rng.uniform(size=sum(lengths)).tolist()}
 
 
-def write(folder: Path, is_whole: bool, **columns: Any) -> str:
-    """Write the steps with other columns; they are scrambled by putting the last row first."""
-    table = pa.table({**steps(), **columns})
-    if not is_whole:
+def write_table(folder: Path, is_in_order: bool, **columns: Any) -> str:
+    """Write the table with added or replaced columns; if it is not in order, the last row is the first."""
+    table = pa.table({**make_columns(), **columns})
+    if not is_in_order:
         table = table.take([len(table) - 1, *range(len(table) - 1)])
     pq.write_table(table, folder / "steps.parquet", row_group_size=5)
     return str(folder / "steps.parquet")
 
 
 def open_block(path: str, **options: Any) -> Block:
+    """Open a table, and read all its episodes."""
     return kit.read_block(open_data(Reading((path,), options=ReadOptions(**options))))
 
 
-def with_null(values: list[Any], *rows: int) -> list[Any]:
+def with_nulls(values: list[Any], *rows: int) -> list[Any]:
     return [None if row in rows else value for row, value in enumerate(values)]
 
 
-WAY_OUT = "fix it, or remove its episode from the data"
+REMEDY = "fix it, or remove its episode from the data"
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "sentence"),
+    ("column", "values", "message"),
     [
-        ("rewards", with_null([1.0] * 21, 7), f"'rewards' is null; {WAY_OUT}"),
-        ("obs", with_null([[0.0, 1.0]] * 21, 7), f"'obs' is null; {WAY_OUT}"),
+        ("rewards", with_nulls([1.0] * 21, 7), f"'rewards' is null; {REMEDY}"),
+        ("obs", with_nulls([[0.0, 1.0]] * 21, 7), f"'obs' is null; {REMEDY}"),
         (
             "obs",
             [[0.0, None if row == 7 else 1.0] for row in range(21)],
-            f"'obs' holds a null: expected a number; {WAY_OUT}",
+            f"'obs' holds a null: expected a number; {REMEDY}",
         ),
         (
             "obs",
             [[[0.0], None if row == 7 else [1.0]] for row in range(21)],
-            f"'obs' holds a null: expected a list; {WAY_OUT}",
+            f"'obs' holds a null: expected a list; {REMEDY}",
         ),
         (
             "eps_id",
-            with_null(steps()["eps_id"], 7),
+            with_nulls(make_columns()["eps_id"], 7),
             "'eps_id' is null: every row requires the id of its episode",
         ),
         (
             "terminateds",
-            with_null(steps()["terminateds"], 7),
+            with_nulls(make_columns()["terminateds"], 7),
             "'terminateds' is null: expected true or false; fix it, or name another column under `schema`",
         ),
     ],
 )
 def test_invalid_cell_is_named_with_its_row_and_a_remedy(
-    tmp_path: Path, column: str, values: list[Any], sentence: str
+    tmp_path: Path, column: str, values: list[Any], message: str
 ) -> None:
     next_columns = {"new_obs": [values[0]] * 21} if column == "obs" else {}
-    path = write(tmp_path, True, **{column: values}, **next_columns)
+    path = write_table(tmp_path, True, **{column: values}, **next_columns)
     with pytest.raises(RowError) as caught:
         open_block(path)
-    assert str(caught.value) == f"{path}, row 7: {sentence}"
+    assert str(caught.value) == f"{path}, row 7: {message}"
     assert caught.value.row == 7
     with pytest.raises(DataError) as error_of_inspect:
         inspect_data(Reading((path,)))
@@ -114,22 +115,22 @@ def test_invalid_cell_is_named_with_its_row_and_a_remedy(
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("values", "message"),
     [
         ([[1, 1] if row == 7 else [1] for row in range(21)], "has 2 numbers, but the row before has 1"),
-        (with_null(["x"] * 21, 7), "is null"),
+        (with_nulls(["x"] * 21, 7), "is null"),
         (pa.array(range(21), pa.timestamp("us")), "is a column of timestamp"),
     ],
 )
 def test_unreadable_column_can_be_left_out(
-    tmp_path: Path, is_whole: bool, values: Any, sentence: str
+    tmp_path: Path, is_in_order: bool, values: Any, message: str
 ) -> None:
-    path = write(tmp_path, is_whole, custom=values)
-    for look in (open_block, lambda path: inspect_data(Reading((path,)))):
+    path = write_table(tmp_path, is_in_order, custom=values)
+    for open_or_inspect in (open_block, lambda path: inspect_data(Reading((path,)))):
         with pytest.raises(
-            DataError, match=f"'custom' {sentence}.*; fix it, or leave out the column with `columns`"
+            DataError, match=f"'custom' {message}.*; fix it, or leave out the column with `columns`"
         ):
-            look(path)
+            open_or_inspect(path)
     columns = ["obs", "actions", "rewards"]
     assert open_block(path, columns=columns).columns.keys() == set(columns)
     assert inspect_data(Reading((path,), options=ReadOptions(columns=columns))).episodes == 2
@@ -137,16 +138,16 @@ def test_unreadable_column_can_be_left_out(
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [[0.0], [1.0]]])
 def test_null_in_a_list_is_located_in_scrambled_rows(tmp_path: Path, values: list[Any]) -> None:
-    cells = [values[0], None]
-    obs = [cells if row == 7 else values for row in range(21)]
-    path = write(tmp_path, False, obs=obs, new_obs=[values] * 21)
+    values_with_null = [values[0], None]
+    obs = [values_with_null if row == 7 else values for row in range(21)]
+    path = write_table(tmp_path, False, obs=obs, new_obs=[values] * 21)
     with pytest.raises(DataError, match="row 8: 'obs' holds a null: expected a"):
         open_block(path)
 
 
-def test_text_rewards_are_refused(tmp_path: Path, is_whole: bool) -> None:
+def test_text_rewards_are_refused(tmp_path: Path, is_in_order: bool) -> None:
     with pytest.raises(DataError, match=r"row 0: 'rewards' is text.*[:;] convert it to numbers"):
-        open_block(write(tmp_path, is_whole, rewards=["0.5"] * 21))
+        open_block(write_table(tmp_path, is_in_order, rewards=["0.5"] * 21))
 
 
 def test_csv_cell_that_is_not_a_number_is_located(tmp_path: Path) -> None:
@@ -165,34 +166,39 @@ def test_null_time_is_located(tmp_path: Path) -> None:
         open_block(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
-def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_whole: bool) -> None:
-    flags = ["yes" if flag else "no" for flag in steps()["terminateds"]]
-    assert open_block(write(tmp_path, is_whole, terminateds=flags)).terminated.tolist() == [True, True]
+def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_in_order: bool) -> None:
+    flags = ["yes" if flag else "no" for flag in make_columns()["terminateds"]]
+    assert open_block(write_table(tmp_path, is_in_order, terminateds=flags)).terminated.tolist() == [
+        True,
+        True,
+    ]
 
 
 class TestNullNextObservations:
-    def test_null_at_the_end_becomes_zeros_on_request(self, tmp_path: Path, is_whole: bool) -> None:
-        path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 11, 20))
+    def test_null_at_the_end_becomes_zeros_on_request(self, tmp_path: Path, is_in_order: bool) -> None:
+        path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
         block = open_block(path, ignore_final_observation=True)
         assert sorted(block.length.tolist()) == [9, 12]
-        last = block.obs_start + block.length
-        assert not block.columns["obs"][last].any()
-        now = block.columns["obs"][block.obs_row]
-        assert sorted(map(tuple, now.tolist())) == sorted(map(tuple, steps()["obs"]))
+        final_rows = block.obs_start + block.length
+        assert not block.columns["obs"][final_rows].any()
+        step_observations = block.columns["obs"][block.obs_row]
+        assert sorted(map(tuple, step_observations.tolist())) == sorted(map(tuple, make_columns()["obs"]))
 
-    def test_null_at_the_end_is_refused_with_the_option(self, tmp_path: Path, is_whole: bool) -> None:
-        path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 11, 20))
+    def test_null_at_the_end_is_refused_with_the_option(self, tmp_path: Path, is_in_order: bool) -> None:
+        path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
         with pytest.raises(
             DataError,
             match=r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or set .*Drop",
         ):
             open_block(path)
 
-    def test_null_at_a_cut_off_end_drops_the_last_step(self, tmp_path: Path, is_whole: bool) -> None:
-        """Even if no flag says that it ended, as with a column made by SQL's LEAD."""
-        columns = steps()
+    def test_null_at_a_cut_off_end_drops_the_last_step(self, tmp_path: Path, is_in_order: bool) -> None:
+        """The episode e1 has no flag at its end, as in tables whose next observations are made by SQL's LEAD."""
+        columns = make_columns()
         flags = [row == 11 for row in range(21)]
-        path = write(tmp_path, is_whole, new_obs=with_null(columns["new_obs"], 11, 20), terminateds=flags)
+        path = write_table(
+            tmp_path, is_in_order, new_obs=with_nulls(columns["new_obs"], 11, 20), terminateds=flags
+        )
         dataset = open_data(
             Reading((path,), prepare=PrepareSpec(cut_off_steps="Drop"), options=ReadOptions())
         )
@@ -200,35 +206,40 @@ class TestNullNextObservations:
         lengths = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
         assert lengths == {"e0": 12, "e1": 8}
         episode = block.eps_id.tolist().index("e1")
-        begin = block.obs_start[episode]
-        assert block.columns["obs"][begin : begin + 9].tolist() == columns["obs"][12:]
+        first_row = block.obs_start[episode]
+        assert block.columns["obs"][first_row : first_row + 9].tolist() == columns["obs"][12:]
         assert "1 last step was left out" in "".join(dataset.notes)
 
-    def test_null_within_an_episode_is_refused(self, tmp_path: Path, is_whole: bool) -> None:
-        path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 4))
+    def test_null_within_an_episode_is_refused(self, tmp_path: Path, is_in_order: bool) -> None:
+        path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 4))
         with pytest.raises(
-            DataError, match=rf"row {4 + (not is_whole)} .*'new_obs' is null in a row that does not end its"
+            DataError,
+            match=rf"row {4 + (not is_in_order)} .*'new_obs' is null in a row that does not end its",
         ):
             open_block(path, ignore_final_observation=True)
 
 
 class TestIds:
-    @pytest.mark.parametrize("kind", ["extension", "bytes"])
-    def test_uuids_become_their_digits(self, tmp_path: Path, is_whole: bool, kind: str) -> None:
-        ids: pa.Array = pa.array([IDS[one == "e1"].bytes for one in steps()["eps_id"]], pa.binary(16))
-        if kind == "extension":
+    @pytest.mark.parametrize("storage", ["extension", "bytes"])
+    def test_uuids_become_their_digits(self, tmp_path: Path, is_in_order: bool, storage: str) -> None:
+        ids: pa.Array = pa.array(
+            [IDS[eps_id == "e1"].bytes for eps_id in make_columns()["eps_id"]], pa.binary(16)
+        )
+        if storage == "extension":
             ids = pa.ExtensionArray.from_storage(pa.uuid(), ids)
-        block = open_block(write(tmp_path, is_whole, eps_id=ids))
-        assert sorted(block.eps_id.tolist()) == sorted(one.hex for one in IDS)
+        block = open_block(write_table(tmp_path, is_in_order, eps_id=ids))
+        assert sorted(block.eps_id.tolist()) == sorted(eps_id.hex for eps_id in IDS)
         assert dict(zip(block.eps_id, block.length, strict=True)) == {IDS[0].hex: 12, IDS[1].hex: 9}
 
-    def test_other_bytes_are_refused(self, tmp_path: Path, is_whole: bool) -> None:
+    def test_other_bytes_are_refused(self, tmp_path: Path, is_in_order: bool) -> None:
         ids = pa.array([b"a"] * 21, pa.binary())
         with pytest.raises(DataError, match="'eps_id' is a column of binary: expected text or whole numbers"):
-            open_block(write(tmp_path, is_whole, eps_id=ids))
+            open_block(write_table(tmp_path, is_in_order, eps_id=ids))
 
 
-def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_whole: bool) -> None:
-    plain = open_block(write(tmp_path, is_whole))
-    block = open_block(write(tmp_path, is_whole, rewards=[[reward] for reward in steps()["rewards"]]))
-    assert block.columns["rewards"].tolist() == plain.columns["rewards"].tolist()
+def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_in_order: bool) -> None:
+    expected_block = open_block(write_table(tmp_path, is_in_order))
+    block = open_block(
+        write_table(tmp_path, is_in_order, rewards=[[reward] for reward in make_columns()["rewards"]])
+    )
+    assert block.columns["rewards"].tolist() == expected_block.columns["rewards"].tolist()

@@ -17,7 +17,7 @@ from support import record, recording
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """Two files, without the folder that lists them."""
+    """A folder with two files of episodes, without a manifest."""
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     record(recording(tmp_path / "data", duration={"episodes": 10}, output={"maxRowsPerFile": 5}))
     (tmp_path / "data/_hindcast").rename(tmp_path / "aside")
@@ -46,10 +46,10 @@ def test_circular_links_terminate(data):
 
 def test_broken_link_is_refused_by_name(data):
     (data / "broken.parquet").symlink_to("nowhere")
-    sentence = r"broken.parquet is a link to nowhere, which does not exist: fix the link, or delete it"
-    with pytest.raises(DataError, match=sentence):
+    message = r"broken.parquet is a link to nowhere, which does not exist: fix the link, or delete it"
+    with pytest.raises(DataError, match=message):
         open_dataset(data)
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError, match=message):
         open_dataset(data / "broken.parquet")
     summary = inspect_data(Reading((str(data),)))
     assert summary.episodes == 10

@@ -24,23 +24,23 @@ def cache(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
-def flat(tmp_path: Path) -> pa.Table:
-    """Make rows of the episodes e0 (4 steps) and e1 (3 steps), whose observations are one number."""
-    table = kit.table_of(kit.make_block([4, 3]), tmp_path / "flat").select(["eps_id", "actions", "rewards"])
-    more = {
+def make_flat_table(tmp_path: Path) -> pa.Table:
+    """Make rows of the episodes e0 (4 steps) and e1 (3 steps); an observation is one number."""
+    table = kit.make_table(kit.make_block([4, 3]), tmp_path / "flat").select(["eps_id", "actions", "rewards"])
+    other_columns = {
         "obs": np.arange(7.0),
         "new_obs": np.arange(1.0, 8.0),
         "t": [0, 1, 2, 3, 0, 1, 2],
         "terminateds": [False] * 3 + [True] + [False] * 2 + [True],
         "truncateds": [False] * 7,
     }
-    for name, column in more.items():
+    for name, column in other_columns.items():
         table = table.append_column(name, pa.array(column))
     return table
 
 
 def test_csv_next_to_parquet_is_read(tmp_path):
-    table, folder = flat(tmp_path), tmp_path / "rows"
+    table, folder = make_flat_table(tmp_path), tmp_path / "rows"
     folder.mkdir()
     pq.write_table(table.slice(0, 4), folder / "a.parquet")
     assert open_data(folder).num_episodes == 1
@@ -51,7 +51,7 @@ def test_csv_next_to_parquet_is_read(tmp_path):
 
 
 def test_parquet_under_other_names_is_read(tmp_path):
-    table, folder = flat(tmp_path), tmp_path / "rows"
+    table, folder = make_flat_table(tmp_path), tmp_path / "rows"
     folder.mkdir()
     pq.write_table(table.slice(0, 4), folder / "a.parquet")
     pq.write_table(table.slice(4), folder / "noext")
@@ -60,14 +60,14 @@ def test_parquet_under_other_names_is_read(tmp_path):
 
 def test_named_file_is_read_alone(tmp_path):
     folder = tmp_path / "rows"
-    path = kit.write_files(folder, flat(tmp_path))
-    pacsv.write_csv(flat(tmp_path), folder / "b.csv")
+    path = kit.write_files(folder, make_flat_table(tmp_path))
+    pacsv.write_csv(make_flat_table(tmp_path), folder / "b.csv")
     assert "read 1 file as Parquet" in open_data(f"{path}/part-0.parquet").notes
 
 
 def test_files_that_are_not_tables_are_skipped_and_noted(tmp_path):
     folder = tmp_path / "rows"
-    kit.write_files(folder, flat(tmp_path))
+    kit.write_files(folder, make_flat_table(tmp_path))
     (folder / "params.json").write_text(json.dumps({"lr": 1e-3}))
     (folder / "README.md").write_text("what this is")
     (folder / "_SUCCESS").write_text("")
@@ -97,6 +97,6 @@ def test_mixing_episodes_and_tables_names_both(tmp_path):
     folder = tmp_path / "rows"
     folder.mkdir()
     file.rename(folder / "a.parquet")
-    pacsv.write_csv(flat(tmp_path), folder / "b.csv")
+    pacsv.write_csv(make_flat_table(tmp_path), folder / "b.csv")
     with pytest.raises(DataError, match=r"rows mixes .*a.parquet.*b.csv.*separate folders"):
         open_data(folder)

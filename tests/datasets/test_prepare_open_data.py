@@ -1,4 +1,4 @@
-"""Opening data of any kind: rows out of order, and the notes on them."""
+"""Opening data of any kind: complete episodes, rows in any order, and the notes on them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_complete_episodes_are_opened_directly(tmp_path, cache):
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("kind", ["recording", "plain", "scrambled"])
-def test_unknown_read_option_of_parquet_is_refused(tmp_path, cache, kind):
+@pytest.mark.parametrize("data_kind", ["recording", "plain", "scrambled"])
+def test_unknown_read_option_of_parquet_is_refused(tmp_path, cache, data_kind):
     path = tmp_path / "data"
-    if kind == "recording":
+    if data_kind == "recording":
         record(recording(path))
     else:
-        table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
-        kit.write_files(path, kit.scramble_rows(table) if kind == "scrambled" else table)
+        table = kit.make_table(kit.make_block([4, 7, 3]), tmp_path / "table")
+        kit.write_files(path, kit.scramble_rows(table) if data_kind == "scrambled" else table)
     with pytest.raises(DataError, match="Parquet has no read options; got 'include_paths'"):
         open_reading(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
 
@@ -47,12 +47,12 @@ def test_scrambled_rows_become_the_original_episodes(tmp_path, cache):
         )
     )
     original = kit.without_empty_infos(kit.read_block(open_data(tmp_path / "data", cache=cache)))
-    table = kit.table_of(original, tmp_path / "table")
+    table = kit.make_table(original, tmp_path / "table")
     for name, rows, note in (
         ("t", table, "500 by t"),
         ("no t", table.drop_columns(["t"]), "500 by chaining new_obs to obs"),
     ):
-        path = kit.write_files(tmp_path / name, kit.scramble_rows(rows), files=7)
+        path = kit.write_files(tmp_path / name, kit.scramble_rows(rows), num_files=7)
         dataset = open_data(path, cache=cache)
         assert episode_hashes(kit.read_block(dataset)) == episode_hashes(original)
         assert note in dataset.notes[0]
@@ -60,22 +60,24 @@ def test_scrambled_rows_become_the_original_episodes(tmp_path, cache):
 
 def test_stored_order_is_noted(tmp_path, cache):
     block = kit.make_block([4, 7, 3])
-    table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
-    rounds = table.take(np.argsort(np.concatenate([np.arange(n) for n in block.length]), kind="stable"))
-    dataset = open_data(kit.write_files(tmp_path / "rows", rounds, files=3), cache=cache)
+    table = kit.make_table(block, tmp_path / "table").drop_columns(["t"])
+    interleaved_table = table.take(
+        np.argsort(np.concatenate([np.arange(length) for length in block.length]), kind="stable")
+    )
+    dataset = open_data(kit.write_files(tmp_path / "rows", interleaved_table, num_files=3), cache=cache)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert "3 as stored" in dataset.notes[0]
 
 
 def test_missing_timestep_is_named(tmp_path, cache):
-    table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
+    table = kit.make_table(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))
     with pytest.raises(
         DataError, match=r"part-0.parquet: row 6 \(episode e1, t 3\): t is 3 after 1: timestep 2 is"
     ):
         open_data(path, cache=cache)
-    split = Reading((path,), prepare=PrepareSpec(gaps="Split"))
-    dataset = open_data(split, cache=cache)
+    reading = Reading((path,), prepare=PrepareSpec(gaps="Split"))
+    dataset = open_data(reading, cache=cache)
     block = kit.read_block(dataset)
     assert block.num_steps == 13
     assert sorted(zip(block.eps_id, block.t_started, block.length, strict=True)) == [

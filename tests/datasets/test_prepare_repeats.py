@@ -1,4 +1,4 @@
-"""Episodes stored several times, as by recorders that write their buffer again, without timesteps."""
+"""Episodes that are stored several times in tables without timesteps, as when a recorder writes its buffer again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def block():
 
 @pytest.fixture
 def table(tmp_path: Path, block) -> pa.Table:
-    """Rows without `t` and with a column of another name, so that they are a table."""
-    table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
+    """Rows without `t`; a column is renamed, so that they are read as a table and not as a recording."""
+    table = kit.make_table(block, tmp_path / "table").drop_columns(["t"])
     return table.rename_columns(["next_obs" if name == "new_obs" else name for name in table.column_names])
 
 
 def open_table(tmp_path: Path, table: pa.Table, **prepare: Any):
-    path = kit.write_files(tmp_path / "rows", table, files=2)
+    path = kit.write_files(tmp_path / "rows", table, num_files=2)
     return open_data(Reading((path,), prepare=PrepareSpec(**prepare)), cache=tmp_path / "cache")
 
 
@@ -77,20 +77,20 @@ def test_repeated_episodes_are_refused_on_request(tmp_path: Path, table: pa.Tabl
 
 
 def test_different_episode_with_the_same_id_is_kept(tmp_path: Path, table: pa.Table) -> None:
-    place = table.schema.get_field_index("rewards")
-    other_table = table.set_column(place, table.schema.field(place), pa.array(np.zeros(14)))
+    column_index = table.schema.get_field_index("rewards")
+    other_table = table.set_column(column_index, table.schema.field(column_index), pa.array(np.zeros(14)))
     dataset = open_table(tmp_path, pa.concat_tables([table, other_table]), order="Stored")
     assert (dataset.num_episodes, dataset.num_steps) == (6, 28)
     assert any("3 times an episode continues after its end" in note for note in dataset.notes)
 
 
 def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:
-    """A walker that pushes against a wall repeats a timestep."""
+    """All timesteps of the episode are equal, as when a walker pushes against a wall."""
     block = kit.make_block([6])
     block.columns["obs"][:] = 0
     block.columns["actions"][:] = 1
     block.columns["rewards"][:] = 0
-    table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
+    table = kit.make_table(block, tmp_path / "table").drop_columns(["t"])
     dataset = open_table(tmp_path, pa.concat_tables([table, table]))
     assert (dataset.num_episodes, dataset.num_steps) == (1, 6)
 
@@ -99,14 +99,16 @@ def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:
 def test_infos_in_another_order_and_another_nan_are_equal(
     tmp_path: Path, table: pa.Table, order: str
 ) -> None:
-    """As for opened or merged episodes, content that differs only in bytes is equal."""
-    nan = np.array([0x7FF8000000000000, 0xFFF8000000000000], dtype=np.uint64).view(np.float64)
+    """Content that differs only in its bytes is equal, as it is when datasets are opened or merged."""
+    nan_values = np.array([0x7FF8000000000000, 0xFFF8000000000000], dtype=np.uint64).view(np.float64)
     infos = ['{"x": 1, "y": 2}', '{"y":2,"x":1}']
-    alike = [
-        table.set_column(table.schema.get_field_index("rewards"), "rewards", pa.array(np.full(14, nan[i])))
+    equal_tables = [
+        table.set_column(
+            table.schema.get_field_index("rewards"), "rewards", pa.array(np.full(14, nan_values[i]))
+        )
         .append_column("infos", pa.array([infos[i]] * 14))
         .append_column("t", pa.array([*range(4), *range(7), *range(3)]))
         for i in range(2)
     ]
-    dataset = open_table(tmp_path, pa.concat_tables(alike), order=order)
+    dataset = open_table(tmp_path, pa.concat_tables(equal_tables), order=order)
     assert (dataset.num_episodes, dataset.num_steps) == (3, 14)

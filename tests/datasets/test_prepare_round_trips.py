@@ -20,24 +20,24 @@ from support import episode_hashes
 
 @examples(40)
 @given(recordings(), st.integers(0, 99), st.integers(1, 5))
-def test_scrambled_rows_become_the_original_episodes(recording, seed, files):
+def test_scrambled_rows_become_the_original_episodes(recording, seed, num_files):
     block = kit.without_empty_infos(recording[0])
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        table = kit.table_of(block, folder / "table", recording[1])
-        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed), min(files, len(table)))
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        table = kit.make_table(block, folder / "table", recording[1])
+        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed), min(num_files, len(table)))
         prepared_block = kit.read_block(opening.open_data(path, cache=folder / "cache"))
     assert episode_hashes(kit.without_empty_infos(prepared_block)) == episode_hashes(block)
 
 
 @examples(40)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 99), st.booleans())
-def test_rows_without_timesteps_become_the_original_episodes(lengths, seed, scramble):
+def test_rows_without_timesteps_become_the_original_episodes(lengths, seed, is_scrambled):
     block = kit.make_block(lengths, seed)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        table = kit.table_of(block, folder / "table").drop_columns(["t"])
-        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed) if scramble else table)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        table = kit.make_table(block, folder / "table").drop_columns(["t"])
+        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed) if is_scrambled else table)
         prepared_block = kit.read_block(opening.open_data(path, cache=folder / "cache"))
     assert episode_hashes(prepared_block) == episode_hashes(block)
 
@@ -49,16 +49,16 @@ def test_preparing_on_ray_gives_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 13)
     block = kit.make_block(np.arange(1, 60).tolist())
     path = kit.write_files(
-        tmp_path / "rows", kit.scramble_rows(kit.table_of(block, tmp_path / "table")), files=4
+        tmp_path / "rows", kit.scramble_rows(kit.make_table(block, tmp_path / "table")), num_files=4
     )
-    here = opening.open_data(path, cache=tmp_path / "here")
+    local_dataset = opening.open_data(path, cache=tmp_path / "here")
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
-    steps: list[tuple[str, int, int]] = []
-    watch = Hooks(lambda *step: steps.append(step))
-    dataset_from_ray = opening.open_data(path, cache=tmp_path / "there", hooks=watch)
-    assert dataset_from_ray.digest == here.digest
-    assert dataset_from_ray.notes == here.notes
-    assert steps[-1][1] == steps[-1][2] > 1
+    progress_calls: list[tuple[str, int, int]] = []
+    hooks = Hooks(lambda *call: progress_calls.append(call))
+    dataset_from_ray = opening.open_data(path, cache=tmp_path / "there", hooks=hooks)
+    assert dataset_from_ray.digest == local_dataset.digest
+    assert dataset_from_ray.notes == local_dataset.notes
+    assert progress_calls[-1][1] == progress_calls[-1][2] > 1
     assert episode_hashes(kit.read_block(dataset_from_ray)) == episode_hashes(block)
 
 
@@ -67,7 +67,7 @@ def test_preparing_on_ray_gives_the_same_data(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 def test_user_error_on_ray_is_reported_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
-    table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
+    table = kit.make_table(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))
     with pytest.raises(opening.DataError, match=r"row 6 \(episode e1, t 3\): t is 3 after 1"):
         opening.open_data(path, cache=tmp_path / "cache")

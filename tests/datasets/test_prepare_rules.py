@@ -36,7 +36,7 @@ def block():
 
 @pytest.fixture
 def table(tmp_path, block) -> pa.Table:
-    return kit.table_of(block, tmp_path / "table")
+    return kit.make_table(block, tmp_path / "table")
 
 
 def open_rows(path: str, prepare: dict[str, Any] | None = None, **options: Any):
@@ -55,15 +55,15 @@ def test_repeated_rows_count_once_and_are_noted(tmp_path, block, table):
 
 
 def test_timestep_with_two_contents_is_refused(tmp_path, table):
-    place = table.schema.get_field_index("rewards")
-    other_row = table.slice(5, 1).set_column(place, table.schema.field(place), pa.array([9.0]))
+    column_index = table.schema.get_field_index("rewards")
+    other_row = table.slice(5, 1).set_column(column_index, table.schema.field(column_index), pa.array([9.0]))
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scramble_rows(table), other_row]))
     with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep occurs twice"):
         open_rows(path)
 
 
-def days(table: pa.Table, kind: str) -> pa.Table:
-    """Replace timesteps by times, three days apart."""
+def with_times(table: pa.Table, time_type: str) -> pa.Table:
+    """Replace the timesteps by times of a type, three days apart."""
     times = np.datetime64("2026-01-30", "us") + table["t"].to_numpy() * np.timedelta64(3, "D")
     column = {
         "numbers": lambda: pa.array(times.astype("datetime64[D]").astype(np.int64)),
@@ -72,13 +72,13 @@ def days(table: pa.Table, kind: str) -> pa.Table:
         "dates": lambda: pa.array(times).cast(pa.date32()),
         "text": lambda: pa.array([f"{time}" for time in times]),
         "zoned text": lambda: pa.array([f"{time}+02:00" for time in times]),
-    }[kind]()
+    }[time_type]()
     return table.set_column(table.schema.get_field_index("t"), "t", column)
 
 
-@pytest.mark.parametrize("kind", ["timestamps", "zoned", "dates", "text", "zoned text"])
-def test_times_order_rows(tmp_path: Path, block: Block, table: pa.Table, kind: str) -> None:
-    path = kit.write_files(tmp_path / "rows", days(kit.scramble_rows(table), kind), 2)
+@pytest.mark.parametrize("time_type", ["timestamps", "zoned", "dates", "text", "zoned text"])
+def test_times_order_rows(tmp_path: Path, block: Block, table: pa.Table, time_type: str) -> None:
+    path = kit.write_files(tmp_path / "rows", with_times(kit.scramble_rows(table), time_type), 2)
     dataset = open_rows(path)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("put in order: 3 by t" in note for note in dataset.notes)
@@ -87,7 +87,7 @@ def test_times_order_rows(tmp_path: Path, block: Block, table: pa.Table, kind: s
 def test_numbers_that_do_not_count_timesteps_are_joined_on_request(
     tmp_path: Path, block: Block, table: pa.Table
 ) -> None:
-    path = kit.write_files(tmp_path / "rows", days(kit.scramble_rows(table), "numbers"))
+    path = kit.write_files(tmp_path / "rows", with_times(kit.scramble_rows(table), "numbers"))
     with pytest.raises(DataError, match=r"is missing, unless t orders .* \(then set prepare.gaps to Join\)"):
         open_rows(path)
     dataset = open_rows(path, {"gaps": "Join"})
@@ -95,7 +95,7 @@ def test_numbers_that_do_not_count_timesteps_are_joined_on_request(
     assert not any("after timestep 0" in note for note in dataset.notes)
 
 
-def test_rows_around_missing_ones_are_joined_on_request(tmp_path: Path, table: pa.Table) -> None:
+def test_rows_around_missing_rows_are_joined_on_request(tmp_path: Path, table: pa.Table) -> None:
     sparse_table = table.take([0, 2, 3, 4, 8, 10, 11, 13]).drop_columns(["t"])
     path = kit.write_files(tmp_path / "rows", sparse_table)
     with pytest.raises(DataError, match="cannot be ordered by"):
@@ -106,7 +106,7 @@ def test_rows_around_missing_ones_are_joined_on_request(tmp_path: Path, table: p
 
 
 def test_filtering_times_without_next_observations_is_refused(tmp_path: Path, table: pa.Table) -> None:
-    path = kit.write_files(tmp_path / "rows", days(table.drop_columns(["new_obs"]), "dates"))
+    path = kit.write_files(tmp_path / "rows", with_times(table.drop_columns(["new_obs"]), "dates"))
     term = FilterTerm(column="rewards", op="<", value=0.6)
     with pytest.raises(DataError, match="'t' does not count timesteps and the column 'new_obs' is missing"):
         open_rows(path, filter=(term,), ignore_final_observation=True)
@@ -114,16 +114,18 @@ def test_filtering_times_without_next_observations_is_refused(tmp_path: Path, ta
 
 def test_mixing_numbers_and_times_is_refused(tmp_path: Path, table: pa.Table) -> None:
     kit.write_files(tmp_path / "rows", table)
-    kit.write_files(tmp_path / "rows" / "more", days(table, "dates"))
+    kit.write_files(tmp_path / "rows" / "more", with_times(table, "dates"))
     with pytest.raises(DataError, match="'t' holds numbers in one and times in the other"):
         open_rows(str(tmp_path / "rows"))
 
 
 @pytest.mark.parametrize("policy", ["Keep", "Drop", "Refuse"])
 def test_unfinished_episodes_follow_the_policy(tmp_path, table, policy):
-    is_last = np.zeros(14, dtype=bool)
-    open_ended = table.set_column(table.schema.get_field_index("truncateds"), "truncateds", pa.array(is_last))
-    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(open_ended))
+    flags = np.zeros(14, dtype=bool)
+    unfinished_table = table.set_column(
+        table.schema.get_field_index("truncateds"), "truncateds", pa.array(flags)
+    )
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(unfinished_table))
     if policy == "Refuse":
         with pytest.raises(
             DataError, match=r"\(episode e1, t \d\): the episode ends neither terminated nor truncated"
@@ -133,16 +135,18 @@ def test_unfinished_episodes_follow_the_policy(tmp_path, table, policy):
     dataset = open_rows(path, {"unfinished": policy})
     prepared_block = kit.read_block(dataset)
     assert set(prepared_block.eps_id) == ({"e0", "e1", "e2"} if policy == "Keep" else {"e0", "e2"})
-    sentence = "1 episode ends neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
-    assert any(sentence in note for note in dataset.notes)
+    expected_note = (
+        "1 episode ends neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
+    )
+    assert any(expected_note in note for note in dataset.notes)
 
 
 def test_chaining_requires_distinct_observations(tmp_path, table):
     equal_observations = pa.array([[0.0, 0.0, 0.0]] * 14, table.schema.field("obs").type)
-    same = table.set_column(table.schema.get_field_index("obs"), "obs", equal_observations).drop_columns(
-        ["t"]
-    )
-    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(same))
+    table_of_equal_observations = table.set_column(
+        table.schema.get_field_index("obs"), "obs", equal_observations
+    ).drop_columns(["t"])
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table_of_equal_observations))
     with pytest.raises(DataError, match="an observation occurs twice in the episode"):
         open_rows(path, {"order": "Chain"})
     with pytest.raises(DataError, match="cannot be ordered by 't' or by their observations"):
@@ -151,7 +155,7 @@ def test_chaining_requires_distinct_observations(tmp_path, table):
 
 def test_rows_without_ids_are_cut_where_episodes_end(tmp_path, block, table):
     rows = table.drop_columns(["eps_id", "t"])
-    dataset = open_rows(kit.write_files(tmp_path / "rows", rows, files=3))
+    dataset = open_rows(kit.write_files(tmp_path / "rows", rows, num_files=3))
     prepared_block = kit.read_block(dataset)
     assert prepared_block.length.tolist() == block.length.tolist()
     assert (prepared_block.columns["obs"] == block.columns["obs"]).all()
@@ -165,7 +169,7 @@ def test_rows_without_ids_are_cut_where_episodes_end(tmp_path, block, table):
 def test_rows_without_ids_span_partitions(tmp_path, monkeypatch, block, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
     rows = table.drop_columns(["eps_id", "t"])
-    prepared_block = kit.read_block(open_rows(kit.write_files(tmp_path / "rows", rows, files=9)))
+    prepared_block = kit.read_block(open_rows(kit.write_files(tmp_path / "rows", rows, num_files=9)))
     assert prepared_block.length.tolist() == block.length.tolist()
     assert (prepared_block.columns["obs"] == block.columns["obs"]).all()
 
@@ -177,27 +181,31 @@ def test_missing_next_observations_are_refused_or_zeros(tmp_path, block, table):
     ):
         open_rows(path)
     prepared_block = kit.read_block(open_rows(path, ignore_final_observation=True))
-    finals = prepared_block.obs_start + prepared_block.length
-    assert (prepared_block.columns["obs"][finals] == 0).all()
+    final_rows = prepared_block.obs_start + prepared_block.length
+    assert (prepared_block.columns["obs"][final_rows] == 0).all()
     assert prepared_block.num_steps == 14
 
 
-@pytest.mark.parametrize("left_out", [[], ["t"], ["eps_id", "t"]])
-def test_last_steps_without_next_observation_are_dropped(tmp_path, table, left_out):
-    """Episodes of 4 steps (terminated), 7 (truncated) and 3 (without a flag)."""
-    ends = {"terminateds": [3], "truncateds": [10]}
-    flags = {name: pa.array(np.isin(np.arange(14), rows)) for name, rows in ends.items()}
+@pytest.mark.parametrize("missing_columns", [[], ["t"], ["eps_id", "t"]])
+def test_last_steps_without_next_observation_are_dropped(tmp_path, table, missing_columns):
+    """Prepare episodes of 4 steps (terminated), 7 steps (truncated) and 3 steps (without a flag at the end)."""
+    end_rows = {"terminateds": [3], "truncateds": [10]}
+    flags = {name: pa.array(np.isin(np.arange(14), rows)) for name, rows in end_rows.items()}
     for name, values in flags.items():
         table = table.set_column(table.schema.get_field_index(name), name, values)
-    path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs", *left_out]))
+    path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs", *missing_columns]))
     dataset = open_rows(path, {"cut_off_steps": "Drop"})
     prepared_block = kit.read_block(dataset)
     assert prepared_block.length.tolist() == [4, 6, 2]
     assert prepared_block.terminated.tolist() == [True, False, False]
     assert prepared_block.truncated.tolist() == [False, True, False]
-    every = np.array(table["obs"].to_pylist())
-    finals = prepared_block.columns["obs"][prepared_block.obs_start + prepared_block.length]
-    assert finals.tolist() == [[0.0] * every.shape[1], every[10].tolist(), every[13].tolist()]
+    observations = np.array(table["obs"].to_pylist())
+    final_observations = prepared_block.columns["obs"][prepared_block.obs_start + prepared_block.length]
+    assert final_observations.tolist() == [
+        [0.0] * observations.shape[1],
+        observations[10].tolist(),
+        observations[13].tolist(),
+    ]
     assert (
         prepared_block.columns["rewards"].tolist()
         == np.delete(table["rewards"].to_numpy(), [10, 13]).tolist()
@@ -222,11 +230,13 @@ def test_episode_of_one_dropped_step_disappears(tmp_path, table):
         open_rows(kit.write_files(tmp_path / "rows", rows), {"cut_off_steps": "Drop"})
 
 
-@pytest.mark.parametrize("scramble", [False, True])
-@pytest.mark.parametrize("t", ["numbers", "times", "none"])
-def test_filter_keeps_every_passing_transition(tmp_path, table, scramble, t):
-    rows = {"numbers": table, "times": days(table, "dates"), "none": table.drop_columns(["t"])}[t]
-    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(rows) if scramble else rows, files=2)
+@pytest.mark.parametrize("is_scrambled", [False, True])
+@pytest.mark.parametrize("time_type", ["numbers", "times", "none"])
+def test_filter_keeps_every_passing_transition(tmp_path, table, is_scrambled, time_type):
+    rows = {"numbers": table, "times": with_times(table, "dates"), "none": table.drop_columns(["t"])}[
+        time_type
+    ]
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(rows) if is_scrambled else rows, num_files=2)
     term = FilterTerm(column="rewards", op="<", value=0.6)
     prepared_block = kit.read_block(open_rows(path, filter=(term,)))
     expected = {
@@ -264,16 +274,20 @@ def test_filter_on_complete_episodes_sets_t_started(tmp_path, table, block):
 def test_filter_compares_the_agent(tmp_path, block, layout):
     agents = ["ann", "bob", None]
     block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
-    form = "columns" if layout == "scrambled" else layout
-    with BlockWriter(resolve(tmp_path / "data"), DataSpec.from_block(block), "all", layout=form) as writer:
+    stored_layout = "columns" if layout == "scrambled" else layout
+    with BlockWriter(
+        resolve(tmp_path / "data"), DataSpec.from_block(block), "all", layout=stored_layout
+    ) as writer:
         writer.write(block)
     path = str(tmp_path / "data")
     if layout == "scrambled":
-        agent_of = {"e0": "ann", "e1": "bob", "e2": "cid"}
-        rows = kit.table_of(block, tmp_path / "rows")
-        column = pa.array([agent_of[name] for name in rows["eps_id"].to_pylist()])
-        at = rows.schema.get_field_index("agent_id")
-        path = kit.write_files(tmp_path / "mixed", kit.scramble_rows(rows.set_column(at, "agent_id", column)))
+        agents_by_episode = {"e0": "ann", "e1": "bob", "e2": "cid"}
+        rows = kit.make_table(block, tmp_path / "rows")
+        column = pa.array([agents_by_episode[name] for name in rows["eps_id"].to_pylist()])
+        column_index = rows.schema.get_field_index("agent_id")
+        path = kit.write_files(
+            tmp_path / "mixed", kit.scramble_rows(rows.set_column(column_index, "agent_id", column))
+        )
     prepared_block = kit.read_block(
         open_rows(path, filter=(FilterTerm(column="agent_id", op="==", value="bob"),))
     )
@@ -282,9 +296,9 @@ def test_filter_compares_the_agent(tmp_path, block, layout):
 
 
 @pytest.mark.parametrize("term", [("==", "ann"), ("in", ["ann", "bob"])])
-@pytest.mark.parametrize("scramble", [False, True])
-def test_filter_on_agent_without_agents_passes_nothing(tmp_path, table, term, scramble):
-    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table) if scramble else table)
+@pytest.mark.parametrize("is_scrambled", [False, True])
+def test_filter_on_agent_without_agents_passes_nothing(tmp_path, table, term, is_scrambled):
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table) if is_scrambled else table)
     with pytest.raises(DataError, match="holds no rows that pass `filter`"):
         open_rows(path, filter=(FilterTerm(column="agent_id", op=term[0], value=term[1]),))
 

@@ -1,4 +1,4 @@
-"""Errors for named files of unknown formats: what they are, and what can be read."""
+"""Errors for named files of unknown formats say what the file is, and which formats can be read."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ STEP = {"eps_id": "e", "t": 0, "obs": 0.5, "new_obs": 1.5, "actions": 0, "reward
 LINE = json.dumps(STEP).encode() + b"\n"
 
 
-def refusal(path: Path) -> str:
+def open_refused(path: Path) -> str:
+    """Open data that are refused, and return the error's message."""
     with pytest.raises(DataError) as caught:
         open_data(path, cache=path.parent / "cache")
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "expected"),
     [
         ("a.jsonl.zst", pa.Codec("zstd").compress(LINE, asbytes=True), "compressed with zstd: decompress it"),
         ("a.jsonl.bz2", bz2.compress(LINE), "compressed with bzip2: decompress it"),
@@ -41,10 +42,10 @@ def refusal(path: Path) -> str:
         ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', unlike any known format"),
     ],
 )
-def test_file_of_unknown_format_is_described(tmp_path, name, content, sentence):
+def test_file_of_unknown_format_is_described(tmp_path, name, content, expected):
     (tmp_path / name).write_bytes(content)
-    message = refusal(tmp_path / name)
-    assert sentence in message
+    message = open_refused(tmp_path / name)
+    assert expected in message
     assert "supported are Minari, D4RL, Parquet, RLlib's SampleBatch, JSON (plain or gzip)" in message
 
 
@@ -54,14 +55,16 @@ def test_folder_of_a_run_is_refused(tmp_path):
     write_owner(resolve(folder), {"resource": "OfflineTraining/clone", "specHash": "0", "spec": {}})
     (folder / "results.jsonl").write_text('{"training_iteration": 1}\n')
     for run_folder in (folder, folder.parent):
-        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in refusal(run_folder)
+        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in open_refused(
+            run_folder
+        )
 
 
 def test_arrow_and_numpy_files_are_described(tmp_path):
     feather.write_feather(pa.table({"obs": [0.5]}), tmp_path / "a.feather", compression="uncompressed")
     np.savez(tmp_path / "a.npz", obs=np.zeros(3))
-    assert "an Arrow file (Feather): write it as Parquet" in refusal(tmp_path / "a.feather")
-    assert "a ZIP archive or NumPy's .npz" in refusal(tmp_path / "a.npz")
+    assert "an Arrow file (Feather): write it as Parquet" in open_refused(tmp_path / "a.feather")
+    assert "a ZIP archive or NumPy's .npz" in open_refused(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("orient", ["columns", "list"])
@@ -74,7 +77,7 @@ def test_json_with_columns_as_objects_is_refused(tmp_path, orient):
         for name in STEP
     }
     (tmp_path / "a.json").write_text(json.dumps(columns))
-    message = refusal(tmp_path / "a.json")
+    message = open_refused(tmp_path / "a.json")
     assert "holds columns, not rows: write one object for each row (pandas: orient='records')" in message
 
 
@@ -85,7 +88,7 @@ def test_flat_hdf5_with_names_like_minari_is_not_minari(tmp_path):
         file["rewards"] = np.zeros(4)
         file["terminals"] = np.array([0, 1, 0, 0])
         file["episode_terminals"] = np.array([0, 1, 0, 1])
-    message = refusal(tmp_path / "a.h5")
+    message = open_refused(tmp_path / "a.h5")
     assert "Minari" not in message
     assert "no 'timeouts'" in message
     assert "--schema truncateds=episode_terminals" in message

@@ -23,8 +23,8 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
 
 
-class Wholes(Format):
-    """A format with five episodes, of which e1 and e3 never end."""
+class EpisodeFormat(Format):
+    """A format that reads five complete episodes; e1 and e3 are neither terminated nor truncated."""
 
     name = "CSV"
 
@@ -43,40 +43,40 @@ class Wholes(Format):
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(FORMATS, "CSV", Wholes())
+    monkeypatch.setitem(FORMATS, "CSV", EpisodeFormat())
     (tmp_path / "wholes.csv").write_text("")
     return str(tmp_path / "wholes.csv")
 
 
-def reading(path: str, unfinished: str) -> Reading:
+def make_reading(path: str, unfinished: str) -> Reading:
     return Reading((path,), format="CSV", prepare=PrepareSpec(unfinished=unfinished))
 
 
 def test_unfinished_episodes_are_kept_and_noted(path: str) -> None:
-    dataset = open_data(reading(path, "Keep"))
+    dataset = open_data(make_reading(path, "Keep"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e1", "e2", "e3", "e4"]
     assert "2 episodes end neither terminated nor truncated; first: episode e1" in dataset.notes
 
 
 def test_unfinished_episodes_are_dropped_and_noted(path: str) -> None:
-    dataset = open_data(reading(path, "Drop"))
+    dataset = open_data(make_reading(path, "Drop"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e2", "e4"]
     assert "7 rows of unfinished episodes were dropped; first: episode e1" in dataset.notes
 
 
 def test_unfinished_episodes_are_refused(path: str) -> None:
     with pytest.raises(DataError, match=r"wholes\.csv: episode e1 ends neither terminated nor truncated"):
-        open_data(reading(path, "Refuse"))
+        open_data(make_reading(path, "Refuse"))
 
 
 @pytest.fixture
 def dataset_path(tmp_path: Path) -> str:
-    """RLlib's episodes, one of them unfinished and one stored twice."""
+    """Write episodes as RLlib does, one of them unfinished and one stored twice; return their folder."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
     spec = DataSpec.from_block(block)
-    with BlockWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:
+    with BlockWriter(resolve(tmp_path / "hindcast"), spec, "a", layout="episodes/messagepack") as writer:
         writer.write(block.take([0, 1, 2, 0]))
-    (path,) = (tmp_path / "ours").glob("*.parquet")
+    (path,) = (tmp_path / "hindcast").glob("*.parquet")
     return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))
 
 

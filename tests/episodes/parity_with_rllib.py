@@ -1,9 +1,8 @@
 """Compare random episodes in RLlib's classes and in Hindcast's; results and states must be equal.
 
-Run by hand where RLlib can be imported: `python tests/episodes/parity_with_rllib.py [cases]`. It leaves
-out deliberate differences: NumPy indices before the lookback (RLlib wraps around), empty slices with
-`fill` (it returns fill values), slices beyond both ends, episodes that are lookback only, and the rewards' space
-(which its slices lose).
+Run by hand where RLlib can be imported: `python tests/episodes/parity_with_rllib.py [cases]`. The cases do not cover
+deliberate differences: NumPy indices before the lookback (RLlib wraps around), empty slices with `fill` (RLlib returns
+fill values), slices beyond both ends, episodes that are lookback only, and the rewards' space (RLlib's slices lose it).
 """
 
 import importlib.util
@@ -28,46 +27,46 @@ SPACES = [
 ]
 
 
-def plain(value):
-    """Return values with their dtypes and shapes; tuples equal lists, as after MessagePack."""
+def to_plain(value):
+    """Convert arrays to pairs of dtype and list, and tuples to lists, which MessagePack does not distinguish."""
     if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.tolist())
     return value.item() if isinstance(value, np.generic) else value
 
 
-def outcome(function):
+def get_outcome(function):
     """Return the result of a call, or a marker if it raises."""
     try:
-        return plain(function())
+        return to_plain(function())
     except Exception:
         return "refused"
 
 
 def compare(counts, name, case, function, pair):
-    """Compare both results of one call."""
-    reference_outcome, own_outcome = (outcome(lambda thing=thing: function(thing)) for thing in pair)
+    """Compare the results of a function for both objects of a pair, and count the comparison."""
+    reference_outcome, hindcast_outcome = (get_outcome(lambda item=item: function(item)) for item in pair)
     counts[name] += 1
-    if repr(reference_outcome) != repr(own_outcome):
-        raise SystemExit(f"{name}, case {case}:\nreference {reference_outcome}\nours      {own_outcome}")
+    if repr(reference_outcome) != repr(hindcast_outcome):
+        raise SystemExit(f"{name}, case {case}:\nreference {reference_outcome}\nhindcast  {hindcast_outcome}")
 
 
-def indices(rng, length, lookback, neg, fill):
+def make_random_indices(rng, length, lookback, neg_index_as_lookback, fill):
     """Return a random index, list or slice that both classes handle alike."""
-    lowest = -lookback if neg else -lookback - length
-    one = rng.randrange(lowest - 3 * (fill is not None and not neg), length + 3)
+    lowest = -lookback if neg_index_as_lookback else -lookback - length
+    index = rng.randrange(lowest - 3 * (fill is not None and not neg_index_as_lookback), length + 3)
     if rng.random() < 0.4:
-        return one
+        return index
     if rng.random() < 0.4:
         return [rng.randrange(lowest, length + 2) for _ in range(rng.randrange(1, 4))]
     start, stop = sorted(rng.randrange(0, length + 1) for _ in range(2))
     if start == stop:
         return None
-    beyond = slice(start - lookback, stop) if neg else slice(start, stop + 2)
-    return rng.choice([slice(start, stop), slice(None, stop), slice(start, None), beyond])
+    outer_slice = slice(start - lookback, stop) if neg_index_as_lookback else slice(start, stop + 2)
+    return rng.choice([slice(start, stop), slice(None, stop), slice(start, None), outer_slice])
 
 
 def compare_buffers(counts, case, reference_class):
@@ -85,11 +84,19 @@ def compare_buffers(counts, case, reference_class):
         for buffer in buffers:
             buffer.finalize()
     for _ in range(10):
-        neg, fill, one_hot = rng.random() < 0.5, rng.choice([None, 0.0, 2]), rng.random() < 0.2
-        at = indices(rng, len(samples) - lookback, lookback, neg, fill)
-        options = {"neg_index_as_lookback": neg, "fill": fill, "one_hot_discrete": one_hot}
+        neg_index_as_lookback, fill, one_hot = (
+            rng.random() < 0.5,
+            rng.choice([None, 0.0, 2]),
+            rng.random() < 0.2,
+        )
+        indices = make_random_indices(rng, len(samples) - lookback, lookback, neg_index_as_lookback, fill)
+        options = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot}
         compare(
-            counts, "get", (case, at, options), lambda buffer, a=at, o=options: buffer.get(a, **o), buffers
+            counts,
+            "get",
+            (case, indices, options),
+            lambda buffer, a=indices, o=options: buffer.get(a, **o),
+            buffers,
         )
 
 
@@ -98,15 +105,15 @@ def pack_state(episode):
     return msgpack.packb(episode.get_state(), default=msgpack_numpy.encode)
 
 
-def everything(episode):
+def get_all_data(episode):
     """Return all public data of an episode."""
-    rows = msgpack.unpackb(pack_state(episode), object_hook=msgpack_numpy.decode, strict_map_key=False)
-    for time in ("_start_time", "_last_step_time"):
-        del rows[time]
-    del rows["rewards"]["space"]
+    state = msgpack.unpackb(pack_state(episode), object_hook=msgpack_numpy.decode, strict_map_key=False)
+    for key in ("_start_time", "_last_step_time"):
+        del state[key]
+    del state["rewards"]["space"]
     flags = (episode.is_done, episode.is_numpy, episode.is_reset, len(episode), episode.get_return())
     return (
-        rows,
+        state,
         flags,
         episode.get_data_dict() if len(episode) else None,
         repr(episode) if len(episode) else None,
@@ -114,60 +121,68 @@ def everything(episode):
 
 
 def compare_episodes(counts, case, reference_class):
-    """Compare a random episode: as made, sliced, cut, continued, concatenated, packed and unpacked."""
+    """Compare a random episode after it is made, sliced, cut, continued, concatenated, packed and unpacked."""
     rng = random.Random(case)
     space, action_space = rng.choice(SPACES), rng.choice(SPACES)
     space.seed(case)
     action_space.seed(case)
-    steps = rng.randrange(1, 7)
+    num_steps = rng.randrange(1, 7)
     names = ["action_logp", "dist"][: rng.randrange(3)]
     outputs = {"action_logp": 0.25, "dist": np.array([1, 2], np.float32)}
     arguments = {
         "id_": "e",
-        "observations": [space.sample() for _ in range(steps + 1)],
-        "actions": [action_space.sample() for _ in range(steps)],
-        "rewards": [float(rng.randrange(9)) for _ in range(steps)],
-        "infos": rng.choice([None, [{"i": t} for t in range(steps + 1)]]),
-        "extra_model_outputs": {name: [outputs[name]] * steps for name in names},
+        "observations": [space.sample() for _ in range(num_steps + 1)],
+        "actions": [action_space.sample() for _ in range(num_steps)],
+        "rewards": [float(rng.randrange(9)) for _ in range(num_steps)],
+        "infos": rng.choice([None, [{"i": t} for t in range(num_steps + 1)]]),
+        "extra_model_outputs": {name: [outputs[name]] * num_steps for name in names},
         "observation_space": space,
         "action_space": action_space,
-        "len_lookback_buffer": rng.randrange(0, steps),
+        "len_lookback_buffer": rng.randrange(0, num_steps),
         "t_started": rng.choice([None, 3]),
         "terminated": rng.random() < 0.3,
     }
     pair = [cls(**arguments) for cls in (reference_class, SingleAgentEpisode)]
-    if numpy := rng.random() < 0.5:
+    if is_numpy := rng.random() < 0.5:
         for episode in pair:
             episode.to_numpy()
-    compare(counts, "episode", case, everything, pair)
+    compare(counts, "episode", case, get_all_data, pair)
     compare(counts, "bytes", case, pack_state, pair)
     length = len(pair[0])
     start = rng.randrange(0, length)
     stop = rng.randrange(start + 1, length + 1)
-    keep = rng.choice([None, 0, 1, 9])
-    if numpy and any(isinstance(part, spaces.Dict) for part in (space, action_space)):
-        keep = 0  # slices of nested arrays with lookback fail in RLlib
-    part = [episode.slice(slice(start, stop), len_lookback_buffer=keep) for episode in pair]
-    compare(counts, "slice", (case, start, stop, keep), everything, part)
+    len_lookback_buffer = rng.choice([None, 0, 1, 9])
+    if is_numpy and any(isinstance(part, spaces.Dict) for part in (space, action_space)):
+        len_lookback_buffer = 0  # slices of nested arrays with lookback fail in RLlib
+    sliced_pair = [
+        episode.slice(slice(start, stop), len_lookback_buffer=len_lookback_buffer) for episode in pair
+    ]
+    compare(counts, "slice", (case, start, stop, len_lookback_buffer), get_all_data, sliced_pair)
     row = msgpack.unpackb(pack_state(pair[1]), object_hook=msgpack_numpy.decode, strict_map_key=False)
-    read = [cls.from_state(row) for cls in (reference_class, SingleAgentEpisode)]
-    compare(counts, "from_state", case, everything, read)
+    restored_pair = [cls.from_state(row) for cls in (reference_class, SingleAgentEpisode)]
+    compare(counts, "from_state", case, get_all_data, restored_pair)
     if arguments["terminated"]:
         return
-    rest = [episode.cut(keep or 0) for episode in pair]
+    fragments = [episode.cut(len_lookback_buffer or 0) for episode in pair]
     step = (space.sample(), action_space.sample(), 1.0, {"z": 1})
-    for episode in rest:
+    for episode in fragments:
         episode.add_env_step(*step, extra_model_outputs={name: outputs[name] for name in names})
-        if numpy:
+        if is_numpy:
             episode.to_numpy()
-    compare(counts, "cut and step", (case, keep), lambda e: everything(e)[0]["rewards"]["data"], rest)
-    for episode, follows in zip(pair, rest, strict=True):
-        episode.concat_episode(follows)
-    compare(counts, "concat_episode", case, everything, pair)
+    compare(
+        counts,
+        "cut and step",
+        (case, len_lookback_buffer),
+        lambda episode: get_all_data(episode)[0]["rewards"]["data"],
+        fragments,
+    )
+    for episode, fragment in zip(pair, fragments, strict=True):
+        episode.concat_episode(fragment)
+    compare(counts, "concat_episode", case, get_all_data, pair)
 
 
 def main() -> None:
-    """Compare the number of random cases given on the command line."""
+    """Compare as many random cases as the command line says; 2,000 by default."""
     if importlib.util.find_spec("ray") is None or importlib.util.find_spec("tree") is None:
         print("skipped: RLlib is not installed beside Hindcast, nothing was compared")
         return

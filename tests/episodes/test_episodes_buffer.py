@@ -1,30 +1,33 @@
+"""`InfiniteLookbackBuffer` in list mode and in NumPy mode."""
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
 
-DATA = [0, 1, 2, 3, 4, 5, 6, 7]  # three of lookback, then the timesteps 3 4 5 6 7
+DATA = [0, 1, 2, 3, 4, 5, 6, 7]  # three items of lookback, then five timesteps with the values 3 to 7
 
 
-def make(numpy: bool, space: spaces.Space | None = None) -> InfiniteLookbackBuffer:
+def make_buffer(is_numpy: bool, space: spaces.Space | None = None) -> InfiniteLookbackBuffer:
+    """Make a buffer of `DATA`, in list or NumPy mode."""
     buffer = InfiniteLookbackBuffer(DATA, lookback=3, space=space)
-    if numpy:
+    if is_numpy:
         buffer.finalize()
     return buffer
 
 
-def plain(value):
-    """Return lists and numbers in either mode."""
+def to_lists(value):
+    """Convert the values of either mode to lists and numbers."""
     if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
+        return {key: to_lists(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [to_lists(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 @pytest.fixture(params=[False, True], ids=["list", "numpy"])
-def numpy(request):
+def is_numpy(request):
     return request.param
 
 
@@ -80,11 +83,11 @@ def numpy(request):
         (slice(1, -4, -1), True, [4, 3, 2, 1, 0]),
     ],
 )
-def test_get_returns_timesteps_and_lookback(numpy, indices, neg_index_as_lookback, expected):
-    samples = make(numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
-    assert plain(samples) == expected
+def test_get_returns_timesteps_and_lookback(is_numpy, indices, neg_index_as_lookback, expected):
+    samples = make_buffer(is_numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
+    assert to_lists(samples) == expected
     if not isinstance(indices, int | np.integer):
-        assert isinstance(samples, np.ndarray if numpy else list)
+        assert isinstance(samples, np.ndarray if is_numpy else list)
 
 
 @pytest.mark.parametrize(
@@ -113,27 +116,29 @@ def test_get_returns_timesteps_and_lookback(numpy, indices, neg_index_as_lookbac
         (slice(-2, -6, -2), True, [1, 9]),
     ],
 )
-def test_get_fills_indices_out_of_range(numpy, indices, neg_index_as_lookback, expected):
+def test_get_fills_indices_out_of_range(is_numpy, indices, neg_index_as_lookback, expected):
     for space in (None, spaces.Discrete(10)):
-        samples = make(numpy, space).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=9)
-        assert plain(samples) == expected
+        samples = make_buffer(is_numpy, space).get(
+            indices, neg_index_as_lookback=neg_index_as_lookback, fill=9
+        )
+        assert to_lists(samples) == expected
 
 
 @pytest.mark.parametrize(
     ("indices", "neg_index_as_lookback"),
     [(5, False), (-9, False), (-4, True), (-8, True), ([0, 5], False), ([-4], True)],
 )
-def test_get_out_of_range_without_fill_raises(numpy, indices, neg_index_as_lookback):
+def test_get_out_of_range_without_fill_raises(is_numpy, indices, neg_index_as_lookback):
     with pytest.raises(IndexError, match="out of range: there are 5 timesteps and 3 of lookback"):
-        make(numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
+        make_buffer(is_numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
 
 
-def test_slice_with_step_zero_raises(numpy):
+def test_slice_with_step_zero_raises(is_numpy):
     with pytest.raises(ValueError, match="step of a slice cannot be 0"):
-        make(numpy).get(slice(0, 2, 0))
+        make_buffer(is_numpy).get(slice(0, 2, 0))
 
 
-def test_fill_has_shape_and_dtype_of_space(numpy):
+def test_fill_has_shape_and_dtype_of_space(is_numpy):
     space = spaces.Dict(
         camera=spaces.Box(0, 255, (2, 2), np.uint8),
         pose=spaces.Tuple((spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))),
@@ -143,14 +148,14 @@ def test_fill_has_shape_and_dtype_of_space(numpy):
         "pose": (np.ones(3, np.float32), 1),
     }
     buffer = InfiniteLookbackBuffer([sample] * 2, space=space)
-    if numpy:
+    if is_numpy:
         buffer.finalize()
-    blank = buffer.get(5, fill=0)
-    assert blank["camera"].shape == (2, 2) and blank["camera"].dtype == np.uint8
-    assert blank["pose"][0].dtype == np.float32 and blank["pose"][1].dtype == np.int64
+    fill_value = buffer.get(5, fill=0)
+    assert fill_value["camera"].shape == (2, 2) and fill_value["camera"].dtype == np.uint8
+    assert fill_value["pose"][0].dtype == np.float32 and fill_value["pose"][1].dtype == np.int64
     values = buffer.get(slice(1, 4), fill=0)
-    first = values["pose"][0] if numpy else [item["pose"][0] for item in values]
-    assert plain(list(first)) == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
+    positions = values["pose"][0] if is_numpy else [item["pose"][0] for item in values]
+    assert to_lists(list(positions)) == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
 
 
 def test_fill_without_space_has_shape_of_arrays():
@@ -169,29 +174,29 @@ def test_fill_that_does_not_fit_raises():
         buffer.get(3, fill={"a": 1})
 
 
-def test_one_hot_encodes_discrete_leaves_and_fill(numpy):
+def test_one_hot_encodes_discrete_leaves_and_fill(is_numpy):
     space = spaces.Tuple((spaces.Discrete(3, start=4), spaces.MultiDiscrete([2, 2]), spaces.Box(0, 9, (1,))))
     samples = [(4 + i, np.array([i % 2, 1]), np.array([i], np.float32)) for i in range(3)]
     buffer = InfiniteLookbackBuffer(samples, lookback=1, space=space)
-    if numpy:
+    if is_numpy:
         buffer.finalize()
-    one = buffer.get(-1, one_hot_discrete=True)
-    assert plain(one) == [[0, 0, 1], [1, 0, 0, 1], [2]]
-    assert one[0].dtype == one[1].dtype == np.float32
+    last_sample = buffer.get(-1, one_hot_discrete=True)
+    assert to_lists(last_sample) == [[0, 0, 1], [1, 0, 0, 1], [2]]
+    assert last_sample[0].dtype == last_sample[1].dtype == np.float32
     values = buffer.get(slice(-1, 3), neg_index_as_lookback=True, fill=0, one_hot_discrete=True)
-    first = values[0] if numpy else [item[0] for item in values]
-    assert plain(list(first)) == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    first_leaf = values[0] if is_numpy else [item[0] for item in values]
+    assert to_lists(list(first_leaf)) == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
 
 
-def test_one_hot_without_space_or_outside_it_raises(numpy):
+def test_one_hot_without_space_or_outside_it_raises(is_numpy):
     with pytest.raises(ValueError, match="requires the space"):
-        make(numpy).get(0, one_hot_discrete=True)
+        make_buffer(is_numpy).get(0, one_hot_discrete=True)
     with pytest.raises(ValueError, match=r"outside Discrete\(4\)"):
-        make(numpy, spaces.Discrete(4)).get(-1, one_hot_discrete=True)
+        make_buffer(is_numpy, spaces.Discrete(4)).get(-1, one_hot_discrete=True)
 
 
 @pytest.mark.parametrize(
-    ("new", "indices", "neg_index_as_lookback", "expected"),
+    ("new_data", "indices", "neg_index_as_lookback", "expected"),
     [
         (9, 0, False, [0, 1, 2, 9, 4, 5, 6, 7]),
         (9, -1, False, [0, 1, 2, 3, 4, 5, 6, 9]),
@@ -206,15 +211,15 @@ def test_one_hot_without_space_or_outside_it_raises(numpy):
         ([10, 11, 12, 13, 14], None, False, [0, 1, 2, 10, 11, 12, 13, 14]),
     ],
 )
-def test_set_overwrites_at_the_same_indices(numpy, new, indices, neg_index_as_lookback, expected):
-    for form in (new, np.array(new)):
-        buffer = make(numpy)
-        buffer.set(form, at_indices=indices, neg_index_as_lookback=neg_index_as_lookback)
-        assert plain(buffer.data) == expected
+def test_set_overwrites_at_the_same_indices(is_numpy, new_data, indices, neg_index_as_lookback, expected):
+    for data in (new_data, np.array(new_data)):
+        buffer = make_buffer(is_numpy)
+        buffer.set(data, at_indices=indices, neg_index_as_lookback=neg_index_as_lookback)
+        assert to_lists(buffer.data) == expected
 
 
 @pytest.mark.parametrize(
-    ("new", "indices", "match"),
+    ("new_data", "indices", "match"),
     [
         (9, 5, "index 5 .* out of range"),
         ([1, 2], [0, 5], "index 5 .* out of range"),
@@ -223,11 +228,11 @@ def test_set_overwrites_at_the_same_indices(numpy, new, indices, neg_index_as_lo
         ([1], slice(3, 99), "1 new samples were given for 2 timesteps"),
     ],
 )
-def test_invalid_set_raises_and_writes_nothing(numpy, new, indices, match):
-    buffer = make(numpy)
+def test_invalid_set_raises_and_writes_nothing(is_numpy, new_data, indices, match):
+    buffer = make_buffer(is_numpy)
     with pytest.raises(IndexError, match=match):
-        buffer.set(new, at_indices=indices)
-    assert plain(buffer.data) == DATA
+        buffer.set(new_data, at_indices=indices)
+    assert to_lists(buffer.data) == DATA
 
 
 def test_set_other_shape_in_numpy_mode_raises():
@@ -253,12 +258,12 @@ def test_set_does_not_change_passed_arrays():
     data = np.arange(4.0)
     data.flags.writeable = False
     buffer = InfiniteLookbackBuffer(data)
-    part = buffer.section(1, 3, 1, 0)
-    assert np.shares_memory(buffer.data, data) and np.shares_memory(part.data, data)
-    part.set(9.0, at_indices=0)
+    section = buffer.section(1, 3, 1, 0)
+    assert np.shares_memory(buffer.data, data) and np.shares_memory(section.data, data)
+    section.set(9.0, at_indices=0)
     buffer.set(7.0, at_indices=1)
     assert data.tolist() == [0, 1, 2, 3]
-    assert part.data.tolist() == [9, 2] and buffer.data.tolist() == [0, 7, 2, 3]
+    assert section.data.tolist() == [9, 2] and buffer.data.tolist() == [0, 7, 2, 3]
 
 
 def test_passed_list_is_copied():
@@ -268,21 +273,21 @@ def test_passed_list_is_copied():
     assert buffer.data == [1, 2]
 
 
-def test_append_extend_pop_and_concat_change_items(numpy):
-    buffer = make(numpy)
+def test_append_extend_pop_and_concat_change_items(is_numpy):
+    buffer = make_buffer(is_numpy)
     buffer.append(8)
     buffer.extend([9, 10])
     buffer.extend(np.array([11]))
-    assert plain(buffer.get()) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert to_lists(buffer.get()) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
     buffer.pop()
     buffer.pop(0)
-    assert plain(buffer.data) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] and buffer.lookback == 3
-    for buffer_added in (
+    assert to_lists(buffer.data) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] and buffer.lookback == 3
+    for other in (
         InfiniteLookbackBuffer([0, 20], lookback=1),
         InfiniteLookbackBuffer(np.array([0, 21]), 1),
     ):
-        buffer.concat(buffer_added)
-    assert plain(buffer.get(slice(-2, None))) == [20, 21]
+        buffer.concat(other)
+    assert to_lists(buffer.get(slice(-2, None))) == [20, 21]
     with pytest.raises(IndexError, match="pop"):
         buffer.pop(99)
 
@@ -333,23 +338,23 @@ def test_lookback_is_clipped_and_negative_raises():
         InfiniteLookbackBuffer({"a": np.zeros(2), "b": np.zeros(3)})
 
 
-def test_add_number_sequence_or_buffer_returns_new_buffer(numpy):
-    buffer = make(numpy)
-    assert plain((buffer + 1).data) == [1, 2, 3, 4, 5, 6, 7, 8]
-    more = [8, 9]
-    assert plain((buffer + more).get()) == [3, 4, 5, 6, 7, 8, 9]
-    assert plain((buffer + InfiniteLookbackBuffer([0, 8], lookback=1)).get()) == [3, 4, 5, 6, 7, 8]
-    assert plain(buffer.data) == DATA
+def test_add_number_sequence_or_buffer_returns_new_buffer(is_numpy):
+    buffer = make_buffer(is_numpy)
+    assert to_lists((buffer + 1).data) == [1, 2, 3, 4, 5, 6, 7, 8]
+    items = [8, 9]
+    assert to_lists((buffer + items).get()) == [3, 4, 5, 6, 7, 8, 9]
+    assert to_lists((buffer + InfiniteLookbackBuffer([0, 8], lookback=1)).get()) == [3, 4, 5, 6, 7, 8]
+    assert to_lists(buffer.data) == DATA
 
 
-def test_equality_and_repr(numpy):
-    assert make(numpy) == make(numpy)
-    assert make(True) != make(False)
-    assert make(numpy) != make(numpy, spaces.Discrete(9))
+def test_equality_and_repr(is_numpy):
+    assert make_buffer(is_numpy) == make_buffer(is_numpy)
+    assert make_buffer(True) != make_buffer(False)
+    assert make_buffer(is_numpy) != make_buffer(is_numpy, spaces.Discrete(9))
     assert InfiniteLookbackBuffer([1]) != InfiniteLookbackBuffer([2])
-    assert "<- lookback(3) |" in repr(make(numpy))
-    assert make(numpy)[-2:] is not None and plain(make(numpy)[0]) == 3
-    second = make(numpy)
+    assert "<- lookback(3) |" in repr(make_buffer(is_numpy))
+    assert make_buffer(is_numpy)[-2:] is not None and to_lists(make_buffer(is_numpy)[0]) == 3
+    second = make_buffer(is_numpy)
     second[0] = 30
-    assert plain(second.get(0)) == 30
-    assert make(numpy, spaces.Discrete(9)).space_struct == spaces.Discrete(9)
+    assert to_lists(second.get(0)) == 30
+    assert make_buffer(is_numpy, spaces.Discrete(9)).space_struct == spaces.Discrete(9)

@@ -1,6 +1,8 @@
+"""Conversion of episodes to blocks and back."""
+
 import numpy as np
 import pytest
-from episode_builders import add_step, contents, make_episode, observation
+from episode_builders import add_step, get_contents, make_episode, make_observation
 from gymnasium import spaces
 
 from hindcast.episodes.block import Block
@@ -13,7 +15,8 @@ from hindcast.episodes.convert import (
 from hindcast.episodes.episode import SingleAgentEpisode
 
 
-def some_block(**columns) -> Block:
+def make_block(**columns) -> Block:
+    """Make the episodes a (3 steps) and b (2 steps from timestep 40), with added or replaced columns."""
     return Block(
         columns={
             "obs": np.arange(14, dtype=np.float32).reshape(7, 2),
@@ -30,11 +33,11 @@ def some_block(**columns) -> Block:
     )
 
 
-@pytest.mark.parametrize("numpy", [False, True])
-def test_episodes_to_block_makes_columns(numpy):
-    one = make_episode(3, numpy=numpy, terminated=True)
-    two = make_episode(2, numpy=numpy, id_="f", t_started=40, truncated=True)
-    block = episodes_to_block([one, two])
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_episodes_to_block_makes_columns(is_numpy):
+    first = make_episode(3, is_numpy=is_numpy, terminated=True)
+    second = make_episode(2, is_numpy=is_numpy, id_="f", t_started=40, truncated=True)
+    block = episodes_to_block([first, second])
     assert list(block.columns) == ["obs", "actions", "rewards", "logp", "infos"]
     assert block.length.tolist() == [3, 2] and block.eps_id.tolist() == ["e", "f"]
     assert block.t_started.tolist() == [0, 40]
@@ -50,30 +53,42 @@ def test_episodes_to_block_drops_lookback_and_empty_infos():
     assert block.columns["rewards"].tolist() == [4, 5] and block.t_started.tolist() == [10]
     assert block.columns["obs"][:, 0].tolist() == [4, 5, 6]
     assert "infos" not in block.columns
-    with_one = episodes_to_block([make_episode(1, infos=None), make_episode(1, infos=[{}, {"x": 1}])])
-    assert with_one.columns["infos"].tolist() == ["{}", "{}", "{}", '{"x":1}']
+    block_with_infos = episodes_to_block([make_episode(1, infos=None), make_episode(1, infos=[{}, {"x": 1}])])
+    assert block_with_infos.columns["infos"].tolist() == ["{}", "{}", "{}", '{"x":1}']
 
 
 def test_block_to_episodes_returns_views():
-    block = some_block()
-    a, b = block_to_episodes(block, action_space=spaces.Discrete(9))
-    assert (a.id_, a.is_terminated, a.is_truncated, a.t_started, a.t) == ("a", True, False, 0, 3)
-    assert (b.id_, b.is_terminated, b.is_truncated, b.t_started, b.t) == ("b", False, True, 40, 42)
-    assert b.is_numpy and b.rewards.lookback == 0
-    assert b.get_observations().tolist() == [[8, 9], [10, 11], [12, 13]]
-    assert b.get_actions().tolist() == [3, 4] and b.get_actions(0, one_hot_discrete=True)[3] == 1
+    block = make_block()
+    first, second = block_to_episodes(block, action_space=spaces.Discrete(9))
+    assert (first.id_, first.is_terminated, first.is_truncated, first.t_started, first.t) == (
+        "a",
+        True,
+        False,
+        0,
+        3,
+    )
+    assert (second.id_, second.is_terminated, second.is_truncated, second.t_started, second.t) == (
+        "b",
+        False,
+        True,
+        40,
+        42,
+    )
+    assert second.is_numpy and second.rewards.lookback == 0
+    assert second.get_observations().tolist() == [[8, 9], [10, 11], [12, 13]]
+    assert second.get_actions().tolist() == [3, 4] and second.get_actions(0, one_hot_discrete=True)[3] == 1
     for array, column in (
-        (b.get_observations(), "obs"),
-        (b.get_actions(), "actions"),
-        (b.get_rewards(), "rewards"),
-        (b.get_extra_model_outputs("action_logp"), "action_logp"),
+        (second.get_observations(), "obs"),
+        (second.get_actions(), "actions"),
+        (second.get_rewards(), "rewards"),
+        (second.get_extra_model_outputs("action_logp"), "action_logp"),
     ):
         assert np.shares_memory(array, block.columns[column])
-    assert b.get_infos() == [{}, {}, {}]
+    assert second.get_infos() == [{}, {}, {}]
 
 
 def test_set_on_episode_does_not_change_block():
-    block = some_block()
+    block = make_block()
     for column in block.columns.values():
         column.flags.writeable = False
     episode = block_to_episodes(block)[1]
@@ -88,9 +103,9 @@ def test_block_to_episodes_decodes_infos():
     texts = np.array(
         ["{}", '{"lives": 3, "pos": [1.5, 2]}', "", "{}", "{}", "{}", '{"done": true}'], dtype=object
     )
-    a, b = block_to_episodes(some_block(infos=texts))
-    assert a.get_infos() == [{}, {"lives": 3, "pos": [1.5, 2]}, {}, {}]
-    assert b[1:2].get_infos() == [{}, {"done": True}]
+    first, second = block_to_episodes(make_block(infos=texts))
+    assert first.get_infos() == [{}, {"lives": 3, "pos": [1.5, 2]}, {}, {}]
+    assert second[1:2].get_infos() == [{}, {"done": True}]
 
 
 def test_info_json_round_trip():
@@ -133,26 +148,25 @@ def test_nested_values_become_one_column_per_leaf():
         "state_out/c/0": ((2,), "i"),
         "state_out/c/1": ((2,), "i"),
     }
-    for spaces_given in ({}, {"observation_space": observation_space, "action_space": action_space}):
-        (episode_read,) = block_to_episodes(block, **spaces_given)
-        assert (
-            episode_read.get_observations(1)["pose"][1] == ""
-            and episode_read.get_observations(0)["pose"][1] == "start"
-        )
-        assert episode_read.get_actions(1)[0] == 1
-        assert episode_read.get_extra_model_outputs("state_out", 0)["c"] == (1, 2)
-        assert episode_read.get_observations(0).keys() == {"camera", "pose"}
+    for options in ({}, {"observation_space": observation_space, "action_space": action_space}):
+        (restored_episode,) = block_to_episodes(block, **options)
+        assert restored_episode.get_observations(0)["pose"][1] == "start"
+        assert restored_episode.get_observations(1)["pose"][1] == ""
+        assert restored_episode.get_actions(1)[0] == 1
+        assert restored_episode.get_extra_model_outputs("state_out", 0)["c"] == (1, 2)
+        assert restored_episode.get_observations(0).keys() == {"camera", "pose"}
 
 
 def test_episode_without_steps_adds_only_its_observation():
     block = episodes_to_block([make_episode(0, id_="z", extra_model_outputs=None), make_episode(2)])
     assert block.length.tolist() == [0, 2] and block.columns["obs"][:, 0].tolist() == [0, 0, 1, 2]
-    empty, full = block_to_episodes(block)
-    assert (len(empty), len(full)) == (0, 2) and empty.get_observations(0).tolist() == [0, 0]
+    empty_episode, second = block_to_episodes(block)
+    assert (len(empty_episode), len(second)) == (0, 2)
+    assert empty_episode.get_observations(0).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
-    ("episodes", "match"),
+    ("episodes", "message"),
     [
         ([], "at least one episode"),
         ([SingleAgentEpisode("x")], "episode x has no observation"),
@@ -177,13 +191,13 @@ def test_episode_without_steps_adds_only_its_observation():
         ),
     ],
 )
-def test_invalid_episodes_to_block_raises(episodes, match):
-    with pytest.raises(ValueError, match=match):
+def test_invalid_episodes_to_block_raises(episodes, message):
+    with pytest.raises(ValueError, match=message):
         episodes_to_block(episodes)
 
 
 def test_block_without_actions_to_episodes_raises():
-    block = some_block()
+    block = make_block()
     columns = {name: column for name, column in block.columns.items() if name != "actions"}
     with pytest.raises(ValueError, match="the leaf 'actions' does not exist"):
         block_to_episodes(block.with_columns(columns))
@@ -195,5 +209,5 @@ def test_slices_of_episodes_make_the_same_block():
     block = episodes_to_block([head, tail])
     first, second = block_to_episodes(block)
     first.concat_episode(second)
-    assert contents(first) == contents(complete_episode)
-    assert first.get_observations(-1).tolist() == observation(6).tolist()
+    assert get_contents(first) == get_contents(complete_episode)
+    assert first.get_observations(-1).tolist() == make_observation(6).tolist()

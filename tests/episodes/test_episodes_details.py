@@ -1,4 +1,4 @@
-"""Details of episodes (ids, times and the user's own data) as text and back."""
+"""Conversion of episodes' details (ids, times and custom data) to text and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.episodes.details import from_text, to_text
 from hindcast.episodes.episode import SingleAgentEpisode
 
-VALUES = [
+CUSTOM_DATA = [
     {"name": "a", "nested": {"list": [1, 2.5, None, True]}, "text": "ä\n"},
     {"big": 2**70, "low": -(2**63), "unsigned": 2**64 - 1, "c": 1 - 2j, "b": b"\x00\xff"},
     {"tuple": (1, ("a",)), 3: "not text", ("a", 1): [], b"k": {}},
@@ -28,7 +28,7 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("custom_data", VALUES)
+@pytest.mark.parametrize("custom_data", CUSTOM_DATA)
 def test_details_round_trip(custom_data):
     fields = from_text(to_text(agent_id=0, module_id="m", custom_data=custom_data))
     assert fields == {"agent_id": 0, "module_id": "m", "custom_data": custom_data}
@@ -37,9 +37,9 @@ def test_details_round_trip(custom_data):
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_arrays_round_trip_is_bit_exact(array):
-    array_read = from_text(to_text(custom_data={"x": [array]}))["custom_data"]["x"][0]
-    assert type(array_read) is type(array)
-    assert (array_read.dtype, array_read.shape, array_read.tobytes()) == (
+    restored_array = from_text(to_text(custom_data={"x": [array]}))["custom_data"]["x"][0]
+    assert type(restored_array) is type(array)
+    assert (restored_array.dtype, restored_array.shape, restored_array.tobytes()) == (
         array.dtype,
         array.shape,
         array.tobytes(),
@@ -71,42 +71,46 @@ def test_from_text_of_other_text_raises(text):
         from_text(text)
 
 
-def episode(**ids) -> SingleAgentEpisode:
+def make_episode(**ids) -> SingleAgentEpisode:
+    """Make the episode `e` of one step."""
     return SingleAgentEpisode(
         "e", observations=[0.0, 1.0], actions=[1], rewards=[1.0], len_lookback_buffer=0, **ids
     )
 
 
 def test_details_of_episodes_survive_block():
-    one, second = episode(agent_id=("left", 1), module_id="m", multi_agent_episode_id="many"), episode()
-    one.custom_data["seed"] = np.arange(3)
-    one.add_env_step(2.0, 0, 1.0)
-    block = episodes_to_block([second, one])
+    first, second = (
+        make_episode(agent_id=("left", 1), module_id="m", multi_agent_episode_id="many"),
+        make_episode(),
+    )
+    first.custom_data["seed"] = np.arange(3)
+    first.add_env_step(2.0, 0, 1.0)
+    block = episodes_to_block([second, first])
     assert block.details is not None
     assert block.details[0] == ""
-    for episode_read, original in zip(block_to_episodes(block), (second, one), strict=True):
+    for restored_episode, original in zip(block_to_episodes(block), (second, first), strict=True):
         for name in ("agent_id", "module_id", "multi_agent_episode_id", "_start_time", "_last_step_time"):
-            assert getattr(episode_read, name) == getattr(original, name), name
-        assert repr(episode_read.custom_data) == repr(original.custom_data)
+            assert getattr(restored_episode, name) == getattr(original, name), name
+        assert repr(restored_episode.custom_data) == repr(original.custom_data)
 
 
-def test_block_of_episodes_without_details_has_none():
-    assert episodes_to_block([episode(), episode()]).details is None
+def test_block_of_episodes_without_details_has_no_details():
+    assert episodes_to_block([make_episode(), make_episode()]).details is None
 
 
-def test_custom_data_without_text_form_raises_with_episode():
-    wrong = episode()
-    wrong.custom_data["x"] = object()
-    with pytest.raises(ValueError, match="custom data or ids of episode e hold a object"):
-        episodes_to_block([wrong])
+def test_custom_data_without_text_form_raises_with_id_of_episode():
+    episode = make_episode()
+    episode.custom_data["x"] = object()
+    with pytest.raises(ValueError, match="custom data or ids of episode e hold a value of type object"):
+        episodes_to_block([episode])
 
 
 def test_take_and_concat_keep_details():
-    plain = episodes_to_block([episode(), episode()])
-    detailed = episodes_to_block([episode(agent_id=1), episode(agent_id=2)])
-    union = Block.concat([plain, detailed, plain])
+    block_without_details = episodes_to_block([make_episode(), make_episode()])
+    block_with_details = episodes_to_block([make_episode(agent_id=1), make_episode(agent_id=2)])
+    union = Block.concat([block_without_details, block_with_details, block_without_details])
     assert [from_text(text).get("agent_id") for text in union.details] == [None, None, 1, 2, None, None]
     assert from_text(union.take([3]).details[0]) == {"agent_id": 2}
-    assert detailed.with_columns({}).details is detailed.details
-    assert detailed.without_details().details is None
-    assert Block.concat([plain, plain]).details is None
+    assert block_with_details.with_columns({}).details is block_with_details.details
+    assert block_with_details.without_details().details is None
+    assert Block.concat([block_without_details, block_without_details]).details is None

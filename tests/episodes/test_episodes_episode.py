@@ -1,19 +1,29 @@
+"""`SingleAgentEpisode`: steps, lookback, getters and setters, in list mode and in NumPy mode."""
+
 import numpy as np
 import pytest
-from episode_builders import ACTIONS, OBSERVATIONS, add_step, first_entries, make_episode, observation
+from episode_builders import (
+    ACTION_SPACE,
+    OBSERVATION_SPACE,
+    add_step,
+    first_entries,
+    make_episode,
+    make_observation,
+)
 from gymnasium import spaces
 
 from hindcast.episodes.episode import SingleAgentEpisode
 
 
 @pytest.fixture(params=[False, True], ids=["list", "numpy"])
-def numpy(request):
+def is_numpy(request):
     return request.param
 
 
 def make_stepped_episode(**changes) -> SingleAgentEpisode:
-    episode = SingleAgentEpisode(observation_space=OBSERVATIONS, action_space=ACTIONS, **changes)
-    episode.add_env_reset(observation(0), {"i": 0})
+    """Make an episode by a reset and three steps."""
+    episode = SingleAgentEpisode(observation_space=OBSERVATION_SPACE, action_space=ACTION_SPACE, **changes)
+    episode.add_env_reset(make_observation(0), {"i": 0})
     for t in range(3):
         add_step(episode, t)
     return episode
@@ -58,12 +68,12 @@ def test_add_env_step_in_numpy_mode():
 
 
 def test_to_numpy_before_first_step():
-    episode = SingleAgentEpisode(observation_space=OBSERVATIONS, action_space=spaces.Box(-1, 1, (3,)))
-    episode.add_env_reset(observation(0))
+    episode = SingleAgentEpisode(observation_space=OBSERVATION_SPACE, action_space=spaces.Box(-1, 1, (3,)))
+    episode.add_env_reset(make_observation(0))
     episode.to_numpy()
     assert episode.is_numpy and episode.get_actions().shape == (0, 3)
     episode.add_env_step(
-        observation(1), np.ones(3, np.float32), 1.0, extra_model_outputs={"logp": np.float32(-1)}
+        make_observation(1), np.ones(3, np.float32), 1.0, extra_model_outputs={"logp": np.float32(-1)}
     )
     assert episode.get_actions().tolist() == [[1, 1, 1]] and episode.get_actions().dtype == np.float32
     assert episode.get_extra_model_outputs("logp").tolist() == [-1]
@@ -72,10 +82,10 @@ def test_to_numpy_before_first_step():
 
 def test_invalid_add_env_step_raises():
     with pytest.raises(ValueError, match="call add_env_reset before add_env_step"):
-        SingleAgentEpisode().add_env_step(observation(1), 0, 0.0)
+        SingleAgentEpisode().add_env_step(make_observation(1), 0, 0.0)
     episode = make_stepped_episode(id_="e")
     with pytest.raises(ValueError, match="episode e has already been reset"):
-        episode.add_env_reset(observation(0))
+        episode.add_env_reset(make_observation(0))
     with pytest.raises(
         ValueError, match=r"step 3 of episode e has the extra model outputs \[\], .*\['logp'\]"
     ):
@@ -88,25 +98,27 @@ def test_invalid_add_env_step_raises():
 
 
 @pytest.mark.parametrize(
-    ("len_lookback_buffer", "lookback", "length", "the_return"),
+    ("len_lookback_buffer", "lookback", "length", "episode_return"),
     [("auto", 6, 0, 0.0), (0, 0, 6, 15.0), (1, 1, 5, 15.0), (2, 2, 4, 14.0), (6, 6, 0, 0.0), (10, 6, 0, 0.0)],
 )
-def test_len_lookback_buffer_splits_given_data(numpy, len_lookback_buffer, lookback, length, the_return):
-    episode = make_episode(numpy=numpy, len_lookback_buffer=len_lookback_buffer, t_started=100)
+def test_len_lookback_buffer_splits_given_data(
+    is_numpy, len_lookback_buffer, lookback, length, episode_return
+):
+    episode = make_episode(is_numpy=is_numpy, len_lookback_buffer=len_lookback_buffer, t_started=100)
     assert (len(episode), episode.t_started, episode.t) == (length, 100, 100 + length)
     buffers = [episode.observations, episode.actions, episode.rewards, episode.infos]
     assert {buffer.lookback for buffer in [*buffers, *episode.extra_model_outputs.values()]} == {lookback}
     assert len(episode.get_observations()) == length + 1
-    assert episode.get_return() == the_return
+    assert episode.get_return() == episode_return
     assert episode.is_reset and not episode.is_done
 
 
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    ("changes", "message"),
     [
         ({"len_lookback_buffer": -1}, "len_lookback_buffer is -1"),
         ({"len_lookback_buffer": "all"}, "len_lookback_buffer is 'all'"),
-        ({"observations": [observation(0)] * 3}, "6 rewards, so it must have 7 observations .* has 3"),
+        ({"observations": [make_observation(0)] * 3}, "6 rewards, so it must have 7 observations .* has 3"),
         ({"observations": None}, "must have 7 observations .* has 0"),
         ({"actions": [1]}, "must have 6 actions .* has 1"),
         ({"rewards": [1.0, 2.0]}, "2 rewards, so it must have 2 actions .* has 6"),
@@ -115,8 +127,8 @@ def test_len_lookback_buffer_splits_given_data(numpy, len_lookback_buffer, lookb
         ({"actions": {"a": np.zeros(6), "b": np.zeros(5)}}, "differ in length"),
     ],
 )
-def test_inconsistent_columns_raise(changes, match):
-    with pytest.raises(ValueError, match=match):
+def test_inconsistent_columns_raise(changes, message):
+    with pytest.raises(ValueError, match=message):
         make_episode(**changes)
 
 
@@ -163,28 +175,28 @@ def test_default_infos_are_separate_empty_dicts():
     ],
 )
 def test_getters_return_timesteps_and_lookback(
-    numpy, indices, neg_index_as_lookback, per_observation, per_step
+    is_numpy, indices, neg_index_as_lookback, per_observation, per_step
 ):
-    episode = make_episode(numpy=numpy, len_lookback_buffer=2)
+    episode = make_episode(is_numpy=is_numpy, len_lookback_buffer=2)
     is_single = isinstance(indices, int)
     options = {"neg_index_as_lookback": neg_index_as_lookback}
 
-    def values(result, convert=float):
+    def convert_items(result, convert=float):
         return convert(result) if is_single else [convert(item) for item in result]
 
-    def first(item):
+    def first_entry(item):
         return float(item[0])
 
-    assert values(episode.get_observations(indices, **options), first) == per_observation
-    assert values(episode.get_infos(indices, **options), lambda info: info["i"]) == per_observation
-    assert values(episode.get_actions(indices, **options)) == per_step
-    assert values(episode.get_rewards(indices, **options)) == per_step
-    logp = values(episode.get_extra_model_outputs("logp", indices, **options), lambda value: 4 * value)
+    assert convert_items(episode.get_observations(indices, **options), first_entry) == per_observation
+    assert convert_items(episode.get_infos(indices, **options), lambda info: info["i"]) == per_observation
+    assert convert_items(episode.get_actions(indices, **options)) == per_step
+    assert convert_items(episode.get_rewards(indices, **options)) == per_step
+    logp = convert_items(episode.get_extra_model_outputs("logp", indices, **options), lambda value: 4 * value)
     assert logp == per_step
 
 
-def test_getters_fill_and_encode_one_hot(numpy):
-    episode = make_episode(numpy=numpy, len_lookback_buffer=2)
+def test_getters_fill_and_encode_one_hot(is_numpy):
+    episode = make_episode(is_numpy=is_numpy, len_lookback_buffer=2)
     rewards = episode.get_rewards(slice(-4, 5), neg_index_as_lookback=True, fill=0.5)
     assert [float(reward) for reward in rewards] == [0.5, 0.5, 0, 1, 2, 3, 4, 5, 0.5]
     assert episode.get_observations(99, fill=7.0).tolist() == [7, 7]
@@ -194,8 +206,8 @@ def test_getters_fill_and_encode_one_hot(numpy):
     assert episode.get_observations(-1, one_hot_discrete=True).tolist() == [6, 6]
 
 
-def test_getters_of_missing_data_raise(numpy):
-    episode = make_episode(numpy=numpy)
+def test_getters_of_missing_data_raise(is_numpy):
+    episode = make_episode(is_numpy=is_numpy)
     with pytest.raises(IndexError, match=r"index 6 .* 6 timesteps and 0 of lookback"):
         episode.get_actions(6)
     assert first_entries([episode.get_observations(6)]) == [6]
@@ -204,12 +216,12 @@ def test_getters_of_missing_data_raise(numpy):
     with pytest.raises(KeyError, match="no extra model output 'vf_preds'"):
         episode.set_extra_model_outputs(key="vf_preds", new_data=0.0, at_indices=0)
     with pytest.raises(ValueError, match="observation_space/action_space"):
-        make_episode(numpy=numpy, action_space=None).get_actions(0, one_hot_discrete=True)
+        make_episode(is_numpy=is_numpy, action_space=None).get_actions(0, one_hot_discrete=True)
 
 
-def test_setters_overwrite_timesteps(numpy):
-    episode = make_episode(numpy=numpy, len_lookback_buffer=1)
-    episode.set_observations(new_data=observation(50), at_indices=-1)
+def test_setters_overwrite_timesteps(is_numpy):
+    episode = make_episode(is_numpy=is_numpy, len_lookback_buffer=1)
+    episode.set_observations(new_data=make_observation(50), at_indices=-1)
     episode.set_actions(new_data=[8, 9], at_indices=slice(0, 2))
     episode.set_rewards(new_data=[0.5] * 5)
     episode.set_extra_model_outputs(key="logp", new_data=[7.0], at_indices=[-1], neg_index_as_lookback=True)
@@ -221,13 +233,15 @@ def test_setters_overwrite_timesteps(numpy):
 
 def test_space_can_be_set_later():
     episode = make_episode(action_space=None, observation_space=None)
-    episode.action_space, episode.observation_space = ACTIONS, OBSERVATIONS
+    episode.action_space, episode.observation_space = ACTION_SPACE, OBSERVATION_SPACE
     assert episode.get_actions(1, one_hot_discrete=True)[1] == 1
-    assert episode.observation_space is episode.observations.space is OBSERVATIONS
+    assert episode.observation_space is episode.observations.space is OBSERVATION_SPACE
 
 
-def test_get_data_dict_has_columns_of_equal_length(numpy):
-    data = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10, terminated=True).get_data_dict()
+def test_get_data_dict_has_columns_of_equal_length(is_numpy):
+    data = make_episode(
+        is_numpy=is_numpy, len_lookback_buffer=2, t_started=10, terminated=True
+    ).get_data_dict()
     assert list(data["terminateds"]) == [False, False, False, True]
     assert list(data["truncateds"]) == [False] * 4
     assert list(data["t"]) == [10, 11, 12, 13] and list(data["eps_id"]) == ["e"] * 4

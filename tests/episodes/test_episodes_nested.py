@@ -1,3 +1,5 @@
+"""Nested values: leaf names, structure and batches."""
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -39,7 +41,7 @@ def test_map_leaves_of_other_structure_raises():
         nested.map_leaves(lambda a, b: a, 1, (1, 2))
 
 
-def test_equal_compares_structure_dtype_kinds_and_nan():
+def test_equal_compares_structure_shape_and_values():
     assert nested.equal((np.array([np.nan, 1.0]), "a"), (np.array([np.nan, 1.0]), "a"))
     assert not nested.equal((1, 2), (1, 3))
     assert not nested.equal({"a": 1}, {"b": 1})

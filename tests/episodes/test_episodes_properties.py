@@ -32,10 +32,10 @@ INFOS = st.dictionaries(
 
 
 @st.composite
-def episodes(draw, observation_space=None, action_space=None, outputs=None, lookback=True):
+def episodes(draw, observation_space=None, action_space=None, outputs=None, with_lookback=True):
     observation_space = observation_space or draw(st.sampled_from(SPACES))
     action_space = action_space or draw(st.sampled_from(SPACES))
-    steps = draw(st.integers(1, 9))
+    num_steps = draw(st.integers(1, 9))
     for space in (observation_space, action_space):
         space.seed(draw(st.integers(0, 2**31 - 1)))
     names = (
@@ -50,17 +50,17 @@ def episodes(draw, observation_space=None, action_space=None, outputs=None, look
     }
     episode = SingleAgentEpisode(
         draw(st.text("abcdef", min_size=1, max_size=4)),
-        observations=[observation_space.sample() for _ in range(steps + 1)],
+        observations=[observation_space.sample() for _ in range(num_steps + 1)],
         observation_space=observation_space,
-        infos=draw(st.none() | st.lists(INFOS, min_size=steps + 1, max_size=steps + 1)),
-        actions=[action_space.sample() for _ in range(steps)],
+        infos=draw(st.none() | st.lists(INFOS, min_size=num_steps + 1, max_size=num_steps + 1)),
+        actions=[action_space.sample() for _ in range(num_steps)],
         action_space=action_space,
-        rewards=draw(st.lists(st.floats(-9, 9, width=32), min_size=steps, max_size=steps)),
+        rewards=draw(st.lists(st.floats(-9, 9, width=32), min_size=num_steps, max_size=num_steps)),
         terminated=draw(st.booleans()),
         truncated=draw(st.booleans()),
-        extra_model_outputs={name: [values[name]] * steps for name in sorted(names)},
+        extra_model_outputs={name: [values[name]] * num_steps for name in sorted(names)},
         t_started=draw(st.integers(0, 1000)),
-        len_lookback_buffer=draw(st.integers(0, steps - 1)) if lookback else 0,
+        len_lookback_buffer=draw(st.integers(0, num_steps - 1)) if with_lookback else 0,
         agent_id=draw(st.none() | st.just("agent")),
     )
     return episode.to_numpy() if draw(st.booleans()) else episode
@@ -68,62 +68,64 @@ def episodes(draw, observation_space=None, action_space=None, outputs=None, look
 
 @st.composite
 def lists_of_episodes(draw):
-    same = {
+    """Draw episodes with equal spaces and outputs, but with different lengths, ids and values."""
+    options = {
         "observation_space": draw(st.sampled_from(SPACES)),
         "action_space": draw(st.sampled_from(SPACES)),
         "outputs": draw(st.sets(st.sampled_from(["action_logp", "state_out"]))),
     }
-    return draw(st.lists(episodes(**same), min_size=1, max_size=4))
+    return draw(st.lists(episodes(**options), min_size=1, max_size=4))
 
 
-def assert_same(one: SingleAgentEpisode, other: SingleAgentEpisode, lookback: bool = True) -> None:
-    """Assert equality except for mode and dtype; without `lookback`, from the first timestep on."""
-    assert (one.id_, one.t_started, one.t) == (other.id_, other.t_started, other.t)
-    assert (one.is_terminated, one.is_truncated) == (other.is_terminated, other.is_truncated)
-    assert one.extra_model_outputs.keys() == other.extra_model_outputs.keys()
-    assert not lookback or one.rewards.lookback == other.rewards.lookback
-    first = -one.rewards.lookback if lookback else 0
+def assert_same(first: SingleAgentEpisode, second: SingleAgentEpisode, with_lookback: bool = True) -> None:
+    """Assert equality except for mode and dtype; unless `with_lookback`, lookbacks are not compared."""
+    assert (first.id_, first.t_started, first.t) == (second.id_, second.t_started, second.t)
+    assert (first.is_terminated, first.is_truncated) == (second.is_terminated, second.is_truncated)
+    assert first.extra_model_outputs.keys() == second.extra_model_outputs.keys()
+    assert not with_lookback or first.rewards.lookback == second.rewards.lookback
+    start = -first.rewards.lookback if with_lookback else 0
     pairs = [
-        (getattr(one, name), getattr(other, name)) for name in ("observations", "actions", "rewards", "infos")
+        (getattr(first, name), getattr(second, name))
+        for name in ("observations", "actions", "rewards", "infos")
     ]
-    pairs += [(buffer, other.extra_model_outputs[key]) for key, buffer in one.extra_model_outputs.items()]
-    for own_buffer, other_buffer in pairs:
-        assert len(own_buffer) == len(other_buffer)
-        for t in range(first, len(own_buffer)):
-            values = [buffer.get(t, neg_index_as_lookback=True) for buffer in (own_buffer, other_buffer)]
+    pairs += [(buffer, second.extra_model_outputs[key]) for key, buffer in first.extra_model_outputs.items()]
+    for first_buffer, second_buffer in pairs:
+        assert len(first_buffer) == len(second_buffer)
+        for t in range(start, len(first_buffer)):
+            values = [buffer.get(t, neg_index_as_lookback=True) for buffer in (first_buffer, second_buffer)]
             assert nested.equal(*values), f"timestep {t}: {values}"
 
 
 @examples(40)
 @given(lists_of_episodes())
-def test_episodes_to_block_round_trip(given_episodes):
-    block = episodes_to_block(given_episodes)
-    spaces_given = (given_episodes[0].observation_space, given_episodes[0].action_space)
-    for original, copy_read in zip(given_episodes, block_to_episodes(block, *spaces_given), strict=True):
-        assert_same(original, copy_read, lookback=False)
-        copy_read.validate()
+def test_episodes_to_block_round_trip(original_episodes):
+    block = episodes_to_block(original_episodes)
+    original_spaces = (original_episodes[0].observation_space, original_episodes[0].action_space)
+    for original, restored in zip(original_episodes, block_to_episodes(block, *original_spaces), strict=True):
+        assert_same(original, restored, with_lookback=False)
+        restored.validate()
 
 
 @examples(40)
 @given(lists_of_episodes())
-def test_block_to_episodes_round_trip(given_episodes):
-    block = episodes_to_block(given_episodes)
-    copy_read = episodes_to_block(block_to_episodes(block, given_episodes[0].observation_space))
-    assert copy_read.columns.keys() == block.columns.keys()
+def test_block_to_episodes_round_trip(original_episodes):
+    block = episodes_to_block(original_episodes)
+    restored = episodes_to_block(block_to_episodes(block, original_episodes[0].observation_space))
+    assert restored.columns.keys() == block.columns.keys()
     for name, column in block.columns.items():
-        assert copy_read.columns[name].dtype == column.dtype
-        assert np.array_equal(copy_read.columns[name], column)
+        assert restored.columns[name].dtype == column.dtype
+        assert np.array_equal(restored.columns[name], column)
     for name in ("length", "eps_id", "t_started", "terminated", "truncated"):
-        assert np.array_equal(getattr(copy_read, name), getattr(block, name))
+        assert np.array_equal(getattr(restored, name), getattr(block, name))
 
 
 @examples(40)
 @given(lists_of_episodes(), st.data())
-def test_block_of_fragments_equals_block_of_episode(given_episodes, data):
-    block = episodes_to_block(given_episodes)
-    split = data.draw(st.integers(0, block.num_episodes))
-    parts = [block.take(list(range(split))), block.take(list(range(split, block.num_episodes)))]
-    union = Block.concat(parts)
+def test_concatenated_blocks_equal_original_block(original_episodes, data):
+    block = episodes_to_block(original_episodes)
+    boundary = data.draw(st.integers(0, block.num_episodes))
+    blocks = [block.take(list(range(boundary))), block.take(list(range(boundary, block.num_episodes)))]
+    union = Block.concat(blocks)
     assert all(np.array_equal(union.columns[name], column) for name, column in block.columns.items())
     assert np.array_equal(union.length, block.length)
 
@@ -134,10 +136,10 @@ def test_state_round_trip_through_messagepack(episode):
     episode.custom_data["note"] = [1, "x"]
     data = msgpack.packb(episode.get_state(), default=msgpack_numpy.encode)
     state = msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
-    copy_read = SingleAgentEpisode.from_state(state)
-    assert_same(episode, copy_read)
-    assert copy_read.is_numpy == episode.is_numpy and copy_read.custom_data == {"note": [1, "x"]}
-    assert (copy_read.observation_space, copy_read.action_space) == (
+    restored = SingleAgentEpisode.from_state(state)
+    assert_same(episode, restored)
+    assert restored.is_numpy == episode.is_numpy and restored.custom_data == {"note": [1, "x"]}
+    assert (restored.observation_space, restored.action_space) == (
         episode.observation_space,
         episode.action_space,
     )
@@ -146,10 +148,10 @@ def test_state_round_trip_through_messagepack(episode):
 @examples(40)
 @given(episodes(), st.data())
 def test_concatenated_slices_equal_episode(episode, data):
-    at = data.draw(st.integers(0, len(episode)))
-    head, tail = episode[:at], episode[at:]
+    boundary = data.draw(st.integers(0, len(episode)))
+    head, tail = episode[:boundary], episode[boundary:]
     assert len(head) + len(tail) == len(episode)
-    assert head.t == tail.t_started == episode.t_started + at
+    assert head.t == tail.t_started == episode.t_started + boundary
     head.is_terminated = head.is_truncated = False
     head.concat_episode(tail)
     assert_same(head, episode)
@@ -160,30 +162,30 @@ def test_concatenated_slices_equal_episode(episode, data):
 @given(episodes(), st.data())
 def test_steps_added_to_cut_fragment_equal_steps_added_to_episode(episode, data):
     episode.is_terminated = episode.is_truncated = False
-    copied = episode[:]
-    rest = copied.cut(data.draw(st.integers(0, 5)))
+    episode_copy = episode[:]
+    fragment = episode_copy.cut(data.draw(st.integers(0, 5)))
     if data.draw(st.booleans()):
-        rest.to_numpy()
+        fragment.to_numpy()
     for _ in range(data.draw(st.integers(0, 3))):
         step = (episode.observation_space.sample(), episode.action_space.sample(), 1.0)
         outputs = {key: buffer.get(-1) for key, buffer in episode.extra_model_outputs.items()}
-        for target in (episode, rest):
+        for target in (episode, fragment):
             target.add_env_step(*step, {"x": 1}, extra_model_outputs=outputs)
-    copied.concat_episode(rest)
-    assert_same(copied, episode)
+    episode_copy.concat_episode(fragment)
+    assert_same(episode_copy, episode)
 
 
 @examples(40)
 @given(episodes(), st.integers(-12, 12), st.integers(-12, 12), st.integers(0, 4))
 def test_slice_equals_getters(episode, start, stop, lookback):
-    part = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
-    assert nested.equal(list(part.get_rewards()), list(episode.get_rewards(slice(start, stop))))
-    assert part.rewards.lookback <= lookback and part.t - part.t_started == len(part)
-    offset = part.t_started - episode.t_started
-    for t in range(-part.rewards.lookback, len(part) + 1):
-        observation = part.get_observations(t, neg_index_as_lookback=True)
+    section = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
+    assert nested.equal(list(section.get_rewards()), list(episode.get_rewards(slice(start, stop))))
+    assert section.rewards.lookback <= lookback and section.t - section.t_started == len(section)
+    offset = section.t_started - episode.t_started
+    for t in range(-section.rewards.lookback, len(section) + 1):
+        observation = section.get_observations(t, neg_index_as_lookback=True)
         assert nested.equal(observation, episode.get_observations(t + offset, neg_index_as_lookback=True))
-    assert part.is_done == (episode.is_done and part.t == episode.t)
+    assert section.is_done == (episode.is_done and section.t == episode.t)
 
 
 BOUND = st.none() | st.integers(-12, 12)
@@ -197,22 +199,24 @@ BOUND = st.none() | st.integers(-12, 12)
     st.booleans(),
     st.booleans(),
 )
-def test_slice_equals_list_of_its_indices(data, lookback, indices, numpy, as_lookback):
+def test_slice_equals_list_of_its_indices(data, lookback, indices, is_numpy, neg_index_as_lookback):
     buffer = InfiniteLookbackBuffer(data, lookback)
-    n, before = len(buffer), buffer.lookback
-    if numpy:
+    num_timesteps, num_lookback = len(buffer), buffer.lookback
+    if is_numpy:
         buffer.finalize()
-    items = buffer.get(indices, neg_index_as_lookback=as_lookback, fill=-1)
+    items = buffer.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1)
 
     def timestep(index, default):
         if index is None:
             return default
-        return index if index >= 0 or as_lookback else n + index
+        return index if index >= 0 or neg_index_as_lookback else num_timesteps + index
 
     step = indices.step or 1
-    first = timestep(indices.start, 0 if step > 0 else n - 1)
-    last = timestep(indices.stop, n if step > 0 else -1)
-    expected = [data[before + t] if -before <= t < n else -1 for t in range(first, last, step)]
+    start = timestep(indices.start, 0 if step > 0 else num_timesteps - 1)
+    stop = timestep(indices.stop, num_timesteps if step > 0 else -1)
+    expected = [
+        data[num_lookback + t] if -num_lookback <= t < num_timesteps else -1 for t in range(start, stop, step)
+    ]
     assert list(items) == expected
-    present = buffer.get(indices, neg_index_as_lookback=as_lookback)
-    assert list(present) == [value for value in expected if value != -1]
+    available_items = buffer.get(indices, neg_index_as_lookback=neg_index_as_lookback)
+    assert list(available_items) == [value for value in expected if value != -1]

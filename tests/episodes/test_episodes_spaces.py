@@ -1,3 +1,5 @@
+"""Gymnasium spaces as JSON, as state and as structures."""
+
 from __future__ import annotations
 
 import json
@@ -90,7 +92,7 @@ def test_space_round_trip_in_all_forms(space):
 @given(any_spaces())
 @example(spaces.Discrete(3, dtype=np.int32))
 def test_space_json_is_valid_in_resource(space):
-    """The builder writes a space in this form."""
+    """Configs in Python write spaces to resources in this form."""
     model = TypeAdapter(SpaceSpec).validate_python(space_to_json(space))
     assert space_from_json(model.model_dump(mode="json", by_alias=True, exclude_none=True)) == space
 
@@ -112,9 +114,9 @@ def test_flatten_sample_round_trip(space, seed):
     assert leaves.keys() == spaces_by_leaf.keys()
     for name, leaf in leaves.items():
         assert spaces_by_leaf[name].contains(leaf if isinstance(leaf, str) else np.asarray(leaf)), name
-    leaves_read = flatten(unflatten(leaves, "obs", space_struct(space)), "obs")
-    assert leaves_read.keys() == leaves.keys()
-    assert all(leaves_read[name] is leaf for name, leaf in leaves.items())
+    restored_leaves = flatten(unflatten(leaves, "obs", space_struct(space)), "obs")
+    assert restored_leaves.keys() == leaves.keys()
+    assert all(restored_leaves[name] is leaf for name, leaf in leaves.items())
 
 
 def test_space_json_has_documented_form():

@@ -1,14 +1,16 @@
+"""States of episodes, which are the rows of RLlib's episode files."""
+
 import msgpack
 import msgpack_numpy
 import numpy as np
 import pytest
-from episode_builders import ACTIONS, OBSERVATIONS, contents, make_episode
+from episode_builders import ACTION_SPACE, OBSERVATION_SPACE, get_contents, make_episode
 from gymnasium import spaces
 
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.spaces import space_from_state, space_to_state
 
-KEYS = [
+STATE_KEYS = [
     "id_",
     "agent_id",
     "module_id",
@@ -28,7 +30,7 @@ KEYS = [
     "_last_step_time",
     "custom_data",
 ]
-# zlib of the .npy file of float32 -inf without dimension: files contain these bytes
+# The scalar float32 -inf as a .npy file, by zlib and base64: existing episode files contain this text.
 MINUS_INFINITY = (
     "eJyb7BfqGxDJyFDGUK2eklqcXKRupaBuk2airqOgnpZfVFKUmBefX5SSChJ3S8wpTgWKF2ckFqQC+RqaOgq1ChQBLgaGhv8AupYcug=="
 )
@@ -44,12 +46,14 @@ def pack_and_unpack(state):
     return msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
 
 
-@pytest.mark.parametrize("numpy", [False, True])
-def test_state_has_keys_of_rllib_episode_files(numpy):
-    episode = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10, truncated=True, agent_id="a")
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_state_has_keys_of_rllib_episode_files(is_numpy):
+    episode = make_episode(
+        is_numpy=is_numpy, len_lookback_buffer=2, t_started=10, truncated=True, agent_id="a"
+    )
     episode.custom_data["note"] = 1
     state = episode.get_state()
-    assert list(state) == KEYS
+    assert list(state) == STATE_KEYS
     assert state["actions"]["space"] == {"space": "discrete", "n": 10, "start": 0}
     assert state["rewards"]["space"] == {
         "space": "box",
@@ -60,20 +64,20 @@ def test_state_has_keys_of_rllib_episode_files(numpy):
     }
     assert {key: state["rewards"][key] for key in ("lookback", "finalized")} == {
         "lookback": 2,
-        "finalized": numpy,
+        "finalized": is_numpy,
     }
     assert state["infos"]["finalized"] is False and state["infos"]["space"] is None
     assert state["observations"]["space"] == state["_observation_space"]
 
-    episode_read = SingleAgentEpisode.from_state(pack_and_unpack(state))
-    assert contents(episode_read) == contents(episode)
-    assert (
-        episode_read.is_numpy == numpy
-        and episode_read.custom_data == {"note": 1}
-        and episode_read.agent_id == "a"
+    restored_episode = SingleAgentEpisode.from_state(pack_and_unpack(state))
+    assert get_contents(restored_episode) == get_contents(episode)
+    assert restored_episode.is_numpy == is_numpy
+    assert restored_episode.custom_data == {"note": 1} and restored_episode.agent_id == "a"
+    assert (restored_episode.observation_space, restored_episode.action_space) == (
+        OBSERVATION_SPACE,
+        ACTION_SPACE,
     )
-    assert (episode_read.observation_space, episode_read.action_space) == (OBSERVATIONS, ACTIONS)
-    assert episode_read.observations == episode.observations
+    assert restored_episode.observations == episode.observations
 
 
 def test_state_of_empty_episode_has_no_outputs_and_spaces():
@@ -85,8 +89,8 @@ def test_state_of_empty_episode_has_no_outputs_and_spaces():
     )
 
 
-@pytest.mark.parametrize("numpy", [False, True])
-def test_tuples_round_trip(numpy):
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_tuples_round_trip(is_numpy):
     sample = {"camera": np.ones((2, 2), np.uint8), "pose": (np.zeros(3, np.float32), 2)}
     episode = SingleAgentEpisode(
         observations=[sample] * 3,
@@ -96,17 +100,17 @@ def test_tuples_round_trip(numpy):
         action_space=spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))),
         len_lookback_buffer=0,
     )
-    if numpy:
+    if is_numpy:
         episode.to_numpy()
-    episode_read = SingleAgentEpisode.from_state(pack_and_unpack(episode.get_state()))
-    assert episode_read.observations == episode.observations and episode_read.actions == episode.actions
-    assert isinstance(episode_read.get_observations(0)["pose"], tuple) and isinstance(
-        episode_read.get_actions(0), tuple
-    )
+    restored_episode = SingleAgentEpisode.from_state(pack_and_unpack(episode.get_state()))
+    assert restored_episode.observations == episode.observations
+    assert restored_episode.actions == episode.actions
+    assert isinstance(restored_episode.get_observations(0)["pose"], tuple)
+    assert isinstance(restored_episode.get_actions(0), tuple)
 
 
 def test_episode_from_state_is_writable():
-    episode = SingleAgentEpisode.from_state(pack_and_unpack(make_episode(numpy=True).get_state()))
+    episode = SingleAgentEpisode.from_state(pack_and_unpack(make_episode(is_numpy=True).get_state()))
     episode.set_rewards(new_data=9.0, at_indices=0)
     assert episode.get_rewards(0) == 9.0
 
@@ -121,7 +125,9 @@ def test_from_state_accepts_numpy_flags_and_missing_custom_data():
 def test_from_invalid_state_raises():
     state = make_episode().get_state()
     with pytest.raises(ValueError, match="lacks actions, t;"):
-        SingleAgentEpisode.from_state({k: v for k, v in state.items() if k not in ("actions", "t")})
+        SingleAgentEpisode.from_state(
+            {key: value for key, value in state.items() if key not in ("actions", "t")}
+        )
     with pytest.raises(ValueError, match="ends at timestep 9, but its steps end at 6"):
         SingleAgentEpisode.from_state({**state, "t": 9})
     with pytest.raises(ValueError, match="column lacks 'lookback'"):

@@ -22,7 +22,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes
 from hindcast.episodes.episode import SingleAgentEpisode
-from hindcast.episodes.episode_state import state_of
+from hindcast.episodes.episode_state import episode_to_state
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
@@ -61,7 +61,7 @@ def make_state(eps_id="e", num_steps=3, lookback=0, t_started=0, space=OBS, **ch
         t_started=t_started,
         len_lookback_buffer=lookback,
     )
-    return {**state_of(episode), **changes}
+    return {**episode_to_state(episode), **changes}
 
 
 def make_state_with_info(reward: np.float32, keys: list[str]) -> dict:
@@ -77,7 +77,7 @@ def make_state_with_info(reward: np.float32, keys: list[str]) -> dict:
         terminated=True,
         len_lookback_buffer=0,
     )
-    return state_of(episode)
+    return episode_to_state(episode)
 
 
 def write_states(path: Path, *states, rows_per_file: int | None = None) -> Path:
@@ -145,11 +145,11 @@ def test_lookback_is_dropped(tmp_path):
 
 def test_file_with_arrays_and_lists_is_read(tmp_path):
     list_episode = SingleAgentEpisode.from_state(make_state("a", 3, lookback=1, t_started=1))
-    array_state = state_of(
+    array_state = episode_to_state(
         SingleAgentEpisode.from_state(make_state("b", 3, lookback=1, t_started=1)).to_numpy()
     )
     assert array_state["observations"]["finalized"]
-    block = read_all(write_states(tmp_path, state_of(list_episode), array_state))
+    block = read_all(write_states(tmp_path, episode_to_state(list_episode), array_state))
     assert first_values(block) == [1, 2, 3, 4, 1, 2, 3, 4]
     assert block.columns["obs"].dtype == np.float32
     np.testing.assert_array_equal(block.columns["action_logp"][:3], block.columns["action_logp"][3:])
@@ -234,7 +234,7 @@ def any_episodes(draw):
 @given(any_episodes())
 def test_episode_of_any_space_and_mode_is_read(tmp_path_factory, episode):
     folder = tmp_path_factory.mktemp("f")
-    block = read_all(write_states(folder, state_of(episode)))
+    block = read_all(write_states(folder, episode_to_state(episode)))
     (episode_read,) = block_to_episodes(block, episode.observation_space)
     leaves = flatten(episode_read.get_observations(), "obs")
     for name, leaf in flatten(episode.to_numpy().get_observations(), "obs").items():

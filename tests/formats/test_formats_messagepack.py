@@ -18,7 +18,7 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import info_from_json
 from hindcast.episodes.episode import SingleAgentEpisode
-from hindcast.episodes.episode_state import state_of
+from hindcast.episodes.episode_state import episode_to_state
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
@@ -91,7 +91,7 @@ def test_cell_equals_packed_state_of_episode(recording):
     block, spec = recording
     cells = MessagePackEncoder(spec).encode(block).table.column("item").to_pylist()
     for i, cell in enumerate(cells):
-        state = state_of(make_recorded_episode(block, spec, i))
+        state = episode_to_state(make_recorded_episode(block, spec, i))
         assert cell == msgpack.packb(state, default=msgpack_numpy.encode)
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.datasets.inspection.summary import ActionLeaf, DataProblem, ObservationLeaf, Summary
-from hindcast.datasets.inspection.summary_text import describe_coverage, facts
+from hindcast.datasets.inspection.summary_text import describe_coverage, make_facts
 
 BAR_WIDTH = 32
 MAX_ROWS = 12
@@ -41,7 +41,7 @@ def _facts_table(summary: Summary) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
-    for label, value in facts(summary).items():
+    for label, value in make_facts(summary).items():
         table.add_row(label, Text(value))
     return Padding(table, (0, 0, 1, 2), expand=False)
 

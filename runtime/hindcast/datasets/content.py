@@ -1,4 +1,4 @@
-"""Checksums of episodes that depend on neither layout, files nor order, and the search for repeated episodes."""
+"""Checksums of episodes that do not depend on layout, files or order; and the search for repeated episodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, Columns, is_per_observation, root
 
-_ENDS = "episodes"
-_DETAILS = "episode details"  # no column has a space in its name
+_ENDS_KEY = "episodes"
+_DETAILS_KEY = "episode details"  # no column has a space in its name
 _MODULUS = 1 << 256
-Bounds = tuple[str, int, int]
+RowRange = tuple[str, int, int]
+"""Id, first row and last row (exclusive) of an episode."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Content:
     @classmethod
     def from_block(cls, block: Block) -> Content:
         """Compute the content of all episodes of a block."""
-        sums = {name: sum(numbers) % _MODULUS for name, numbers in _digests_by_leaf(block)}
+        sums = {name: sum(digests) % _MODULUS for name, digests in _digests_by_leaf(block)}
         return cls(block.num_episodes, block.num_steps, _drop_zero_sums(sums))
 
     @classmethod
@@ -51,8 +52,8 @@ class Content:
         """Compute the content of each episode of a block."""
         digests_by_leaf = list(_digests_by_leaf(block))
         return [
-            cls(1, steps, _drop_zero_sums({name: numbers[i] for name, numbers in digests_by_leaf}))
-            for i, steps in enumerate(block.length.tolist())
+            cls(1, num_steps, _drop_zero_sums({name: digests[i] for name, digests in digests_by_leaf}))
+            for i, num_steps in enumerate(block.length.tolist())
         ]
 
     def __add__(self, other: Content) -> Content:
@@ -72,7 +73,7 @@ class Content:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Content:
-        """Restore what `to_json` returned."""
+        """Restore a content from the result of `to_json`."""
         sums = {name: int(total, 16) for name, total in data["sums"].items()}
         return cls(data["episodes"], data["timesteps"], sums)
 
@@ -86,7 +87,7 @@ class Content:
         differing_leaves = [name for name in names if self.sums.get(name) != other.sums.get(name)]
         if not differing_leaves:
             return None
-        labels = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
+        labels = {_ENDS_KEY: "lengths or ends", _DETAILS_KEY: "details of episodes"}
         return "different " + ", ".join(labels.get(name, repr(name)) for name in differing_leaves)
 
 
@@ -103,41 +104,45 @@ class Repeats(NamedTuple):
 
 
 def find_repeats(
-    ids: Mapping[int, Hashable], contents: Callable[[Sequence[int]], Mapping[int, Hashable]]
+    ids: Mapping[int, Hashable], compute_contents: Callable[[Sequence[int]], Mapping[int, Hashable]]
 ) -> Repeats:
     """Find repeated episodes; the first of equal episodes is not a repeat.
 
     Args:
-        ids: episode -> its id, in order.
-        contents: returns the content of some episodes; called at most once, with the episodes whose id occurs again.
+        ids: index of an episode -> its id, in the order of the episodes.
+        compute_contents: returns the content of some episodes; called at most once, with all episodes that share an
+            id with another.
     """
     counts = Counter(ids.values())
     repeated_episodes = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
-    content_of = contents(repeated_episodes) if repeated_episodes else {}
+    content_by_episode = compute_contents(repeated_episodes) if repeated_episodes else {}
     repeats = Repeats([], {})
-    first_of_id: dict[Hashable, int] = {}
+    first_episode_by_id: dict[Hashable, int] = {}
     seen_keys: set[tuple[Hashable, Hashable]] = set()
     for episode in repeated_episodes:
         eps_id = ids[episode]
-        key = (eps_id, content_of[episode])
+        key = (eps_id, content_by_episode[episode])
         if key in seen_keys:
             repeats.duplicates.append(episode)
-        elif eps_id in first_of_id:
-            repeats.conflicts[episode] = first_of_id[eps_id]
+        elif eps_id in first_episode_by_id:
+            repeats.conflicts[episode] = first_episode_by_id[eps_id]
         seen_keys.add(key)
-        first_of_id.setdefault(eps_id, episode)
+        first_episode_by_id.setdefault(eps_id, episode)
     return repeats
 
 
-def contents_of(
+def compute_episode_checksums(
     dataset: Dataset, episodes: Sequence[int], leaves: Sequence[str] | None = None
 ) -> dict[int, str]:
-    """Compute a checksum for each of some episodes of a dataset, reading only their units.
+    """Compute the checksums of some episodes of a dataset, reading only their units.
 
     Args:
         dataset: the dataset.
         episodes: indices of episodes.
-        leaves: the leaves to cover; all if None.
+        leaves: the leaves to cover; None covers all.
+
+    Returns:
+        Index of an episode -> `Content.checksum`.
     """
     view = dataset.select(episodes)
     contents = (
@@ -146,16 +151,16 @@ def contents_of(
     return dict(zip(sorted(episodes), contents, strict=True))
 
 
-def leaf_digests(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:
+def compute_leaf_digests(name: str, column: NDArray[Any], row_ranges: Iterable[RowRange]) -> list[int]:
     """Compute a digest of each episode's values in a leaf, as an integer; 0 if infos are empty.
 
     Args:
         name: name of the leaf.
         column: rows of all episodes.
-        bounds: id, first row and last row (exclusive) of each episode.
+        row_ranges: the rows of each episode.
     """
     column = canonicalise(name, column)
-    return list((_text_digests if column.dtype == object else _value_digests)(name, column, bounds))
+    return list((_digest_texts if column.dtype == object else _digest_values)(name, column, row_ranges))
 
 
 def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
@@ -164,61 +169,64 @@ def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
     Numbers become contiguous and little-endian; text other than infos is unchanged.
     """
     if column.dtype == object:
-        return _canonical_json(column) if root(name) == Columns.INFOS else column
+        return _canonicalise_json(column) if root(name) == Columns.INFOS else column
     values = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
     if values.dtype.kind not in "fc" or not values.size:
         return values
     # A complex number is a pair of floats, either of which may be NaN.
     floats = values.view(f"<f{values.itemsize // 2}") if values.dtype.kind == "c" else values
-    # The minimum is NaN if any value is, and takes no array of flags.
+    # The minimum is NaN if any value is; unlike `np.isnan` of all values, it needs no array of flags.
     if not np.isnan(floats.min()):
         return values
     return np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(values.dtype)
 
 
 def _drop_zero_sums(sums: dict[str, int]) -> dict[str, int]:
-    return {name: total for name, total in sums.items() if total or name == _ENDS}
+    return {name: total for name, total in sums.items() if total or name == _ENDS_KEY}
 
 
 def _digests_by_leaf(block: Block) -> Iterator[tuple[str, list[int]]]:
     """Yield each leaf, the ends and the details with a digest per episode."""
     ids = block.eps_id.tolist()
     ends = (block.length, block.t_started, block.terminated, block.truncated)
-    yield _ENDS, [_digest(repr(values)) for values in zip(ids, *(end.tolist() for end in ends), strict=True)]
+    yield (
+        _ENDS_KEY,
+        [_digest(repr(values)) for values in zip(ids, *(end.tolist() for end in ends), strict=True)],
+    )
     if block.details is not None and block.details.any():
-        details = zip(ids, _canonical_json(block.details).tolist(), strict=True)
-        yield _DETAILS, [_digest(repr(pair)) if pair[1] else 0 for pair in details]
+        details = zip(ids, _canonicalise_json(block.details).tolist(), strict=True)
+        yield _DETAILS_KEY, [_digest(repr(pair)) if pair[1] else 0 for pair in details]
     for name, column in block.columns.items():
         starts = block.obs_start if is_per_observation(name) else block.start
         stops = starts + block.length + is_per_observation(name)
-        yield name, leaf_digests(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
+        yield name, compute_leaf_digests(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
 
 
-def _value_digests(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:
+def _digest_values(name: str, column: NDArray[Any], row_ranges: Iterable[RowRange]) -> Iterator[int]:
     # The hash of the common prefix is copied for each episode.
-    head = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
+    prefix_hash = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
     size = column.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     values = column.reshape(-1).view(np.uint8).data
-    for eps_id, first, stop in bounds:
-        sha = head.copy()
-        sha.update(f"{eps_id}\0".encode())
-        sha.update(values[first * size : stop * size])
-        yield int.from_bytes(sha.digest(), "little")
+    for eps_id, first, stop in row_ranges:
+        episode_hash = prefix_hash.copy()
+        episode_hash.update(f"{eps_id}\0".encode())
+        episode_hash.update(values[first * size : stop * size])
+        yield int.from_bytes(episode_hash.digest(), "little")
 
 
-def _text_digests(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
-    for eps_id, first, stop in bounds:
+def _digest_texts(name: str, texts: NDArray[np.object_], row_ranges: Iterable[RowRange]) -> Iterator[int]:
+    for eps_id, first, stop in row_ranges:
         episode_texts = texts[first:stop].tolist()
         has_content = root(name) != Columns.INFOS or any(episode_texts)
         yield _digest(repr((name, eps_id, episode_texts))) if has_content else 0
 
 
-def _canonical_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
-    canonical_texts = {text: _canonical_text(text) for text in set(texts.tolist())}
+def _canonicalise_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
+    canonical_texts = {text: _canonicalise_text(text) for text in set(texts.tolist())}
     return np.array([canonical_texts[text] for text in texts.tolist()], dtype=object)
 
 
-def _canonical_text(text: str) -> str:
+def _canonicalise_text(text: str) -> str:
     if not text or text == EMPTY_INFO:
         return ""
     try:

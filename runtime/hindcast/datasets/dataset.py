@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.api.filter_term import parse_filter
 from hindcast.api.input import FilterTerm
-from hindcast.datasets.episode_table import FIELDS, RETURN, EpisodeTable
+from hindcast.datasets.episode_table import EPISODE_FIELDS, RETURN_FIELD, EpisodeTable
 from hindcast.datasets.sources import map_in_threads
 from hindcast.datasets.units import EpisodeLocation, Unit
 from hindcast.episodes.block import I64, Block
@@ -27,12 +27,12 @@ Episodes = NDArray[Any] | Sequence[int] | Sequence[bool]
 
 
 class Dataset(ABC):
-    """Recorded episodes. Subsets of it (`select`, `split`, `filter`, `sample`) read the same files; nothing is copied.
+    """A dataset of recorded episodes. Its subsets (`select`, `split`, `filter`, `sample`) read the same files.
 
     Attributes:
         spec: leaves, spaces and environment of the episodes.
         units: all units, in the dataset's order.
-        digest: sha256 (hex) that changes when the data do.
+        digest: sha256 (hex) that changes with the data.
         notes: sentences about the data for the user.
     """
 
@@ -43,7 +43,7 @@ class Dataset(ABC):
 
     @cached_property
     def num_episodes(self) -> int:
-        """Number of episodes; one stored in fragments counts once."""
+        """Number of episodes; an episode that is stored in fragments counts once."""
         return sum(len(unit.lengths) for unit in self.units)
 
     @cached_property
@@ -65,7 +65,7 @@ class Dataset(ABC):
             columns: names of columns (`obs` means all its leaves) or of leaves; all by default.
 
         Raises:
-            DataError: a damaged file, or a column that the dataset does not have.
+            DataError: a file is damaged, or the dataset does not have a column.
         """
 
     @abstractmethod
@@ -79,9 +79,9 @@ class Dataset(ABC):
             episodes: `[num_episodes]` booleans, or indices in any order, each once.
 
         Raises:
-            DataError: the wrong number of booleans; indices out of range or repeated.
+            DataError: there is not one boolean for each episode, or an index is out of range or repeated.
         """
-        indices = _indices(episodes, self.num_episodes)
+        indices = _to_indices(episodes, self.num_episodes)
         starts = np.cumsum([0, *(len(unit.lengths) for unit in self.units)])
         boundaries = np.searchsorted(indices, starts)
         origins = [
@@ -106,14 +106,14 @@ class Dataset(ABC):
         """Split the episodes in two, such as for training and validation.
 
         The split depends on the seed and the episodes' ids, not on layout, files or order. Episodes with the same id,
-        such as the fragments that a filter leaves of one, stay together.
+        such as the fragments of an episode that was filtered, stay together.
 
         Args:
-            fraction: fraction of the episodes in the second part, rounded to complete episodes, or to all of an id.
+            fraction: fraction of the episodes in the second part, rounded so that episodes of one id stay together.
             seed: a different seed gives a different split.
 
         Returns:
-            The remaining episodes, and the given fraction of them.
+            The remaining episodes, and the fraction of all episodes.
 
         Raises:
             SpecError: the fraction is not between 0 and 1.
@@ -127,13 +127,17 @@ class Dataset(ABC):
 
         Args:
             terms: comparisons of `return` (sum of rewards), `length`, `terminated`, `truncated` or `eps_id`.
-            top: fraction of those to select, by highest return, rounded up; ties go to the earlier episode.
+            top: select only this fraction of the matching episodes, by highest return, rounded up; of episodes with
+                equal returns, the earlier ones.
 
         Raises:
-            SpecError: a term that cannot be parsed, an unknown field, a fraction that is not between 0 and 1.
+            DataError: returns are compared, and the data have no rewards.
+            SpecError: a term cannot be parsed, a field is unknown, or the fraction is not between 0 and 1.
         """
-        parsed_terms = [_episode_term(term) for term in terms]
-        table = self.episode_table(top is not None or any(term.column == RETURN for term in parsed_terms))
+        parsed_terms = [_parse_episode_term(term) for term in terms]
+        table = self.episode_table(
+            top is not None or any(term.column == RETURN_FIELD for term in parsed_terms)
+        )
         mask = np.ones(len(table.length), dtype=np.bool_)
         for term in parsed_terms:
             mask &= table.satisfies(term)
@@ -153,7 +157,7 @@ class Dataset(ABC):
         fraction: float | None = None,
         seed: int = 0,
     ) -> View:
-        """Draw episodes at random without replacement; as in `split`, the draw depends on the seed and their ids.
+        """Draw random episodes without replacement; as in `split`, the draw depends on the seed and the episodes' ids.
 
         Args:
             episodes: number of episodes.
@@ -162,7 +166,7 @@ class Dataset(ABC):
             seed: a different seed draws different episodes.
 
         Raises:
-            SpecError: not exactly one of the three is given, or it is more than the dataset has.
+            SpecError: not exactly one of the three sizes is set, or the dataset has fewer episodes or timesteps.
         """
         if sum(option is not None for option in (episodes, timesteps, fraction)) != 1:
             raise SpecError("a sample requires exactly one of episodes, timesteps and fraction")
@@ -208,10 +212,10 @@ class UnitOrigin(NamedTuple):
     """The source of a view's unit.
 
     Attributes:
-        dataset: the dataset that it comes from.
-        unit: the unit of that dataset.
-        rows: indices of the selected episodes in that unit, increasing.
-        new_ids: index in that unit -> id in the view, for episodes whose id is changed.
+        dataset: the source dataset.
+        unit: the unit of the source dataset.
+        rows: indices of the selected episodes in the source unit, increasing.
+        new_ids: index of an episode in the source unit -> its id in the view, for episodes whose id is changed.
     """
 
     dataset: Dataset
@@ -219,11 +223,11 @@ class UnitOrigin(NamedTuple):
     rows: I64
     new_ids: Mapping[int, str] = {}
 
-    def as_unit(self, number: int) -> Unit:
+    def make_unit(self, unit_id: int) -> Unit:
         """Make the view's unit."""
         lengths = self.unit.lengths[self.rows]
         nbytes = self.unit.nbytes * int(lengths.sum()) // max(1, int(self.unit.lengths.sum()))
-        return Unit(number, self.unit.parts, lengths, nbytes)
+        return Unit(unit_id, self.unit.parts, lengths, nbytes)
 
 
 class View(Dataset):
@@ -248,7 +252,7 @@ class View(Dataset):
         self.spec = spec
         self.digest = digest
         self.notes = (*(note for dataset in datasets for note in dataset.notes), *notes)
-        self.units = tuple(origin.as_unit(number) for number, origin in enumerate(origins))
+        self.units = tuple(origin.make_unit(unit_id) for unit_id, origin in enumerate(origins))
         self._origins = origins
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
@@ -263,8 +267,8 @@ class View(Dataset):
             block = block.take(rows)
         if missing_leaves:
             # Infos have a value per observation, of which an episode has one more than timesteps.
-            empty = np.full(block.num_steps + block.num_episodes, "", dtype=object)
-            block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty)})
+            empty_texts = np.full(block.num_steps + block.num_episodes, "", dtype=object)
+            block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty_texts)})
         if new_ids:
             eps_ids = [new_ids.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
             block = replace(block, eps_id=np.array(eps_ids, dtype=object))
@@ -276,28 +280,30 @@ class View(Dataset):
         return dataset.locate(source_unit, int(rows[episode]))
 
 
-def _indices(episodes: Episodes, total: int) -> I64:
+def _to_indices(episodes: Episodes, num_episodes: int) -> I64:
     selection = np.asarray(episodes)
     if selection.dtype == np.bool_:
-        if selection.shape != (total,):
+        if selection.shape != (num_episodes,):
             raise DataError(
-                f"the selection has {len(selection):,} booleans, expected one for each of {total:,} episodes"
+                f"the selection has {len(selection):,} booleans, expected one for each of {num_episodes:,} episodes"
             )
         return np.flatnonzero(selection)
     indices = np.unique(selection.astype(np.int64))
     if len(indices) != selection.size:
         raise DataError("an episode was selected twice: give each index once")
-    if len(indices) and (indices[0] < 0 or indices[-1] >= total):
+    if len(indices) and (indices[0] < 0 or indices[-1] >= num_episodes):
         invalid_index = indices[0] if indices[0] < 0 else indices[-1]
-        raise DataError(f"episode {invalid_index} was selected: the data have {total:,}, counted from 0")
+        raise DataError(
+            f"episode {invalid_index} was selected: the data have {num_episodes:,} episodes, counted from 0"
+        )
     return indices
 
 
-def _episode_term(term: FilterTerm | str) -> FilterTerm:
+def _parse_episode_term(term: FilterTerm | str) -> FilterTerm:
     filter_term = parse_filter(term) if isinstance(term, str) else term
-    if filter_term.column not in FIELDS:
+    if filter_term.column not in EPISODE_FIELDS:
         raise SpecError(
-            f"{filter_term.column!r} is not a field of an episode: allowed are {', '.join(FIELDS)}"
+            f"{filter_term.column!r} is not a field of an episode: allowed are {', '.join(EPISODE_FIELDS)}"
         )
     return filter_term
 

@@ -15,8 +15,8 @@ from hindcast.datasets.units import (
     FilePart,
     Unit,
     build_units,
-    continued_rows,
-    counted_rows,
+    continued_row_mask,
+    retained_row_mask,
 )
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
@@ -38,7 +38,7 @@ class EpisodeDataset(Dataset):
         files: the files, in the dataset's order.
         unit_bytes: maximum size of a unit in bytes.
         notes: see `Dataset`.
-        num_repeated: number of stored episodes that do not count because they repeat others.
+        num_repeated: number of stored episodes that are not in the dataset, because they repeat others.
 
     Attributes:
         stored_bytes: size of the files.
@@ -66,24 +66,24 @@ class EpisodeDataset(Dataset):
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""
-        leaves = self._leaf_names(columns)
-        stored_rows = Block.concat(self._read_parts(unit.parts, leaves))
-        groups = self._row_groups(unit)
-        is_counted = counted_rows(groups)
-        if stored_rows.num_episodes != len(is_counted):
+        leaves = self._select_leaves(columns)
+        stored_block = Block.concat(self._read_parts(unit.parts, leaves))
+        row_groups = self._get_row_groups(unit)
+        is_retained = retained_row_mask(row_groups)
+        if stored_block.num_episodes != len(is_retained):
             raise self._changed_error(unit)
-        if not is_counted.all():
-            stored_rows = stored_rows.take(np.flatnonzero(is_counted))
-        block = join_fragments(stored_rows, continued_rows(groups)[is_counted])
+        if not is_retained.all():
+            stored_block = stored_block.take(np.flatnonzero(is_retained))
+        block = join_fragments(stored_block, continued_row_mask(row_groups)[is_retained])
         if not np.array_equal(block.length, unit.lengths):
             raise self._changed_error(unit)
         return block
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
-        groups = self._row_groups(unit)
-        heads = counted_rows(groups) & ~continued_rows(groups)
-        path, row = self._locate_row(unit.parts, int(np.flatnonzero(heads)[episode]))
+        row_groups = self._get_row_groups(unit)
+        is_first_row = retained_row_mask(row_groups) & ~continued_row_mask(row_groups)
+        path, row = self._locate_row(unit.parts, int(np.flatnonzero(is_first_row)[episode]))
         origin = self._files[path].origin
         return EpisodeLocation(origin, None) if origin else EpisodeLocation(path, row)
 
@@ -91,23 +91,23 @@ class EpisodeDataset(Dataset):
         self, unit: Unit, columns: Iterable[str] | None = None
     ) -> Iterator[tuple[str, DataError]]:
         """Yield the files of a unit that cannot be read, with the error of each."""
-        leaves = self._leaf_names(columns)
+        leaves = self._select_leaves(columns)
         for part in unit.parts:
             try:
                 self._read_part(part, leaves)
             except DataError as error:
                 yield part.path, error
 
-    def _leaf_names(self, columns: Iterable[str] | None) -> list[str]:
+    def _select_leaves(self, columns: Iterable[str] | None) -> list[str]:
         if columns is None:
             return list(self.spec.leaves)
         column_names = set(columns)
         unknown_columns = column_names - self.spec.leaves.keys() - {root(leaf) for leaf in self.spec.leaves}
         if unknown_columns:
-            first = next(iter(self._files.values()))
+            first_file = next(iter(self._files.values()))
             raise DataError(
-                f"the dataset of {first.origin or first.location} has no column {', '.join(sorted(unknown_columns))}: "
-                f"it has {', '.join(self.spec.leaves)}"
+                f"the dataset of {first_file.origin or first_file.location} has no column "
+                f"{', '.join(sorted(unknown_columns))}: it has {', '.join(self.spec.leaves)}"
             )
         return [leaf for leaf in self.spec.leaves if leaf in column_names or root(leaf) in column_names]
 
@@ -132,7 +132,7 @@ class EpisodeDataset(Dataset):
         except DataError as error:
             raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 
-    def _row_groups(self, unit: Unit) -> list[RowGroup]:
+    def _get_row_groups(self, unit: Unit) -> list[RowGroup]:
         return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]
 
     def _changed_error(self, unit: Unit) -> DataError:
@@ -140,7 +140,7 @@ class EpisodeDataset(Dataset):
         return DataError(f"{paths} was changed after it was indexed: open the dataset again")
 
     def _locate_row(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
-        """Find the file and the Parquet row of a row counted over several parts."""
+        """Return the path and the row in that file of a row that is counted over several parts."""
         for part in parts:
             groups = self._files[part.path].entry.row_groups
             for i in part.row_groups:

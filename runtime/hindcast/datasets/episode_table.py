@@ -1,4 +1,4 @@
-"""A table with one row per episode, by whose fields episodes are selected."""
+"""A table with one row per episode, to select episodes by its fields."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.tables.filters import OPERATORS
 
-RETURN = "return"
-FIELDS = (RETURN, "length", "terminated", "truncated", "eps_id")
+RETURN_FIELD = "return"
+EPISODE_FIELDS = (RETURN_FIELD, "length", "terminated", "truncated", "eps_id")
 
 
 class EpisodeTable(NamedTuple):
@@ -24,9 +24,9 @@ class EpisodeTable(NamedTuple):
 
     Attributes:
         eps_id: `[N]` object array of `str`.
-        length: `[N]`.
-        terminated: `[N]`.
-        truncated: `[N]`.
+        length: `[N]` number of timesteps.
+        terminated: `[N]` whether the environment ended the episode.
+        truncated: `[N]` whether the episode was cut off.
         returns: `[N]` float64, sums of rewards; None if not requested.
     """
 
@@ -43,18 +43,18 @@ class EpisodeTable(NamedTuple):
         Raises:
             DataError: returns are requested, and rewards have more than one number per timestep.
         """
-        returns = returns_of(block) if with_returns else None
+        returns = compute_returns(block) if with_returns else None
         return cls(block.eps_id, block.length, block.terminated, block.truncated, returns)
 
     @classmethod
     def concat(cls, parts: Iterable[EpisodeTable], with_returns: bool) -> EpisodeTable:
         """Concatenate tables, in order."""
-        no_flags = np.zeros(0, dtype=np.bool_)
+        empty_flags = np.zeros(0, dtype=np.bool_)
         empty = cls(
-            no_flags.astype(object),
-            no_flags.astype(np.int64),
-            no_flags,
-            no_flags,
+            empty_flags.astype(object),
+            empty_flags.astype(np.int64),
+            empty_flags,
+            empty_flags,
             np.zeros(0) if with_returns else None,
         )
         *columns, returns = zip(empty, *parts, strict=True)
@@ -62,12 +62,12 @@ class EpisodeTable(NamedTuple):
         return cls(eps_id, length, terminated, truncated, np.concatenate(returns) if with_returns else None)
 
     def satisfies(self, term: FilterTerm) -> Bool:
-        """Compare one of `FIELDS` and return `[N]` True for episodes that satisfy the term.
+        """Compare one of `EPISODE_FIELDS` and return `[N]` True for episodes that satisfy the term.
 
         Raises:
             SpecError: the value cannot be compared with the field.
         """
-        values = self.returns if term.column == RETURN else getattr(self, term.column)
+        values = self.returns if term.column == RETURN_FIELD else getattr(self, term.column)
         assert values is not None
         expected_values = term.value if term.op == "in" else [term.value]
         for value in expected_values:
@@ -85,14 +85,17 @@ class EpisodeTable(NamedTuple):
             keys.append(_sort_key("sample", seed, occurrence, eps_id))
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
-    def split_mask(self, count: int, seed: int) -> Bool:
-        """Return `[N]` a random mask of about `count` episodes, by the seed and the ids; equal ids stay together."""
+    def split_mask(self, num_episodes: int, seed: int) -> Bool:
+        """Return `[N]` a mask of about `num_episodes` random episodes; it depends on the seed and the ids only.
+
+        Episodes with the same id are all in the mask, or none of them is.
+        """
         ids, id_index, sizes = np.unique(self.eps_id, return_inverse=True, return_counts=True)
         keys = [_sort_key("split", seed, 0, eps_id) for eps_id in ids.tolist()]
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
         cumulative_counts = np.append(0, np.cumsum(sizes[order]))
         is_chosen = np.zeros(len(ids), dtype=np.bool_)
-        is_chosen[order[: int(np.argmin(np.abs(cumulative_counts - count)))]] = True
+        is_chosen[order[: int(np.argmin(np.abs(cumulative_counts - num_episodes)))]] = True
         return is_chosen[id_index]
 
 
@@ -102,7 +105,7 @@ def _sort_key(purpose: str, seed: int, occurrence: int, eps_id: str) -> bytes:
     return hashlib.sha256(f"{purpose} {seed} {occurrence} {eps_id}".encode()).digest()
 
 
-def returns_of(block: Block) -> NDArray[np.float64]:
+def compute_returns(block: Block) -> NDArray[np.float64]:
     """Return `[N]` the sum of each episode's rewards.
 
     Raises:
@@ -117,12 +120,12 @@ def returns_of(block: Block) -> NDArray[np.float64]:
 def _check_comparable(term: FilterTerm, value: Any) -> None:
     is_flag = term.column in ("terminated", "truncated")
     if is_flag:
-        fits, expected = isinstance(value, bool), "true or false"
+        is_comparable, expected = isinstance(value, bool), "true or false"
     elif term.column == "eps_id":
-        fits, expected = isinstance(value, str), "text"
+        is_comparable, expected = isinstance(value, str), "text"
     else:
-        fits, expected = isinstance(value, int | float) and not isinstance(value, bool), "a number"
-    if not fits:
+        is_comparable, expected = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+    if not is_comparable:
         raise SpecError(f"{term.column!r} of an episode is compared with {value!r}: expected {expected}")
     if is_flag and term.op not in ("==", "!=", "in"):
         raise SpecError(f"{term.column!r} of an episode is true or false: compare it with == or !=")

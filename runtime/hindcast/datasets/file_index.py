@@ -1,6 +1,6 @@
-"""The index of Parquet files that no manifest describes, from their footers and, if necessary, their rows.
+"""Index Parquet files that no manifest describes, by their footers and, if necessary, their rows.
 
-The index of other tools' files, whose rows must be decoded, is cached.
+Rows must be decoded if another tool wrote the file; these indices are cached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.formatting import plural
 from hindcast.storage.location import Entry, Location, resolve
 
-_VERSION = 4
+_CACHE_VERSION = 4
 
 
 class IndexedFile(NamedTuple):
@@ -35,10 +35,10 @@ class IndexedFile(NamedTuple):
         entry: rows, timesteps and row groups.
         spec: leaves, spaces and environment.
         layout: name of its layout.
-        episode_parts: part of an episode in each stored row, if another tool wrote the file.
-        unfinished_note: note on the recording that it belongs to, if that is not complete.
+        episode_parts: the part of an episode in each stored row; empty if Hindcast wrote the file.
+        unfinished_note: note that the file's recording is incomplete; empty if it is complete.
         is_listed: whether a recording describes the file, so that it was not opened.
-        origin: name of the data that it was prepared from, for messages; empty for the user's own files.
+        origin: name of the data that the file was prepared from, for messages; empty for the user's files.
     """
 
     location: Location
@@ -61,8 +61,8 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
     Raises:
         DataError: the file is empty, truncated, not Parquet, of no known layout, or has rows that cannot be read.
     """
-    # The checksum covers the size, both ends and the episodes' lengths: not the whole file, which would have to be
-    # read for it.
+    # The checksum covers the size, both ends and the episodes' lengths. Covering the whole file would require reading
+    # it.
     checksum, size = compute_fingerprint(location)
     with open_parquet(location) as file:
         layout, contents = _read_layout(location, file)
@@ -111,7 +111,16 @@ def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Content
 
 
 class _CachedFile(JsonModel):
-    """The index of a file, with the file's size and time of change when it was decoded."""
+    """The index of a file, and the file's size and modification time when it was decoded.
+
+    Attributes:
+        size: size of the file in bytes.
+        modified: modification time in nanoseconds.
+        layout: see `IndexedFile`.
+        spec: see `IndexedFile`; as JSON.
+        entry: see `IndexedFile`.
+        runs: `IndexedFile.episode_parts`.
+    """
 
     size: int
     modified: int
@@ -131,8 +140,8 @@ class _CacheDocument(JsonModel):
 class IndexCache:
     """A cache of the indices of one folder's files whose episode lengths are only known after decoding.
 
-    It is stored in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file is decoded again if its size or time of
-    change differs.
+    It is stored in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file is decoded again if its size or
+    modification time differs.
     """
 
     def __init__(self, folder: Location) -> None:
@@ -140,7 +149,7 @@ class IndexCache:
         name = hashlib.sha256(f"{folder.backend.root} {folder.path}".encode()).hexdigest()[:32]
         self._location = cache_folder().child("index", f"{name}.json")
         self._files = self._load()
-        self._has_new = False
+        self._has_new_files = False
 
     def index(self, entry: Entry) -> IndexedFile:
         """Index a file, or return its index from the cache.
@@ -156,7 +165,7 @@ class IndexCache:
             spec = DataSpec.from_json(cached_file.spec)
             return IndexedFile(entry.location, cached_file.entry, spec, cached_file.layout, cached_file.runs)
         indexed_file = index_file(entry.location, entry.relative_path)
-        # Other files are indexed from their footers alone, which is fast.
+        # Files without episode parts are indexed from their footers alone, which is fast.
         if indexed_file.episode_parts and entry.modified_ns is not None:
             self._files[entry.relative_path] = _CachedFile(
                 size=entry.size,
@@ -166,14 +175,14 @@ class IndexCache:
                 entry=indexed_file.entry,
                 runs=indexed_file.episode_parts,
             )
-            self._has_new = True
+            self._has_new_files = True
         return indexed_file
 
     def save(self) -> None:
         """Store new indices. If the cache cannot be written, files are decoded again."""
-        if not self._has_new:
+        if not self._has_new_files:
             return
-        document = _CacheDocument(version=_VERSION, files=self._files)
+        document = _CacheDocument(version=_CACHE_VERSION, files=self._files)
         try:
             self._location.write_bytes(document.model_dump_json(by_alias=True).encode())
         except UserError:
@@ -186,16 +195,16 @@ class IndexCache:
             document = _CacheDocument.model_validate_json(self._location.read_bytes())
         except (UserError, ValidationError):  # damaged, or written by an older Hindcast: write it again
             return {}
-        return document.files if document.version == _VERSION else {}
+        return document.files if document.version == _CACHE_VERSION else {}
 
 
 def cache_folder() -> Location:
-    """Return the folder of derived files: `$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`."""
+    """Return the folder of caches: `$HINDCAST_CACHE`, which is a path or a URI, or else `~/.cache/hindcast`."""
     folder = os.environ.get("HINDCAST_CACHE")
     if folder:
         return resolve(folder)
     try:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     except RuntimeError:  # the user has no home folder
-        caches = Path(tempfile.gettempdir())
-    return resolve(caches / "hindcast")
+        cache_home = Path(tempfile.gettempdir())
+    return resolve(cache_home / "hindcast")

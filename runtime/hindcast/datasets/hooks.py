@@ -18,7 +18,8 @@ class Hooks:
     """Callbacks; by default they do nothing.
 
     Attributes:
-        progress: called with a stage, the amount done and the total: pieces of data in preparing, otherwise timesteps.
+        progress: called with the name of a stage, the amount of work done and the total; their unit depends on the
+            stage.
         note: called with a sentence for the user.
         check: called often; its exception stops the work.
         accept: called before data are prepared, with their spaces and environment; its exception prevents preparing.

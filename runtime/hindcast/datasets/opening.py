@@ -39,9 +39,9 @@ def open_dataset(
 ) -> EpisodeDataset:
     """Open recorded episodes.
 
-    A folder with a manifest consists of the files that it lists, and a folder with only commits of those that they
-    list. Any other folder is searched recursively for Parquet files, which are indexed from their footers. Several
-    paths make one dataset if their columns and spaces agree.
+    Of a folder with a manifest, the files that the manifest lists are opened; of a folder with only commits, the files
+    that the commits list. Any other folder is searched recursively for Parquet files, which are indexed from their
+    footers. Several paths make one dataset if their columns and spaces agree.
 
     Args:
         paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs.
@@ -55,10 +55,10 @@ def open_dataset(
     """
     path_list = [paths] if isinstance(paths, str | Path | Location) else list(paths)
     data_files = find_files([resolve(path, filesystem) for path in path_list], verify)
-    return dataset_of(data_files.indexed_files, ", ".join(map(str, path_list)))
+    return make_dataset(data_files.indexed_files, ", ".join(map(str, path_list)))
 
 
-def dataset_of(files: Sequence[IndexedFile], name: str) -> EpisodeDataset:
+def make_dataset(files: Sequence[IndexedFile], name: str) -> EpisodeDataset:
     """Make a dataset of indexed files, in their order.
 
     Args:
@@ -83,7 +83,7 @@ def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None)
 
     Args:
         files: files from `find_files`.
-        columns: names of columns (`obs` means all its leaves) or of leaves; all if None.
+        columns: names of columns (`obs` means all its leaves) or of leaves; None keeps all.
 
     Raises:
         DataError: none of the files has a requested column.
@@ -91,8 +91,8 @@ def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None)
     if columns is None or not files:
         return files
     column_names = set(columns)
-    specs = {id(file.spec): file.spec for file in files}  # most files of a recording share one spec
-    known_leaves = dict.fromkeys(leaf for spec in specs.values() for leaf in spec.leaves)
+    specs_by_object = {id(file.spec): file.spec for file in files}  # most files of a recording share one spec
+    known_leaves = dict.fromkeys(leaf for spec in specs_by_object.values() for leaf in spec.leaves)
     unknown_columns = sorted(
         name
         for name in column_names - known_leaves.keys() - {*map(root, known_leaves)}
@@ -108,7 +108,7 @@ def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None)
             spec,
             leaves={name: leaf for name, leaf in spec.leaves.items() if {name, root(name)} & column_names},
         )
-        for key, spec in specs.items()
+        for key, spec in specs_by_object.items()
     }
     return [file._replace(spec=projected_specs[id(file.spec)]) for file in files]
 
@@ -119,7 +119,7 @@ def unfinished_notes(files: Iterable[IndexedFile]) -> Iterator[str]:
 
 
 def repeat_notes(num_repeated: int) -> Iterator[str]:
-    """Yield a note on stored episodes that do not count because they repeat others."""
+    """Yield a note on stored episodes that were dropped because they repeat others, if there are any."""
     if num_repeated:
         verb = "repeats" if num_repeated == 1 else "repeat"
         yield (

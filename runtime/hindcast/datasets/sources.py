@@ -1,4 +1,4 @@
-"""The data files of a user's paths: recordings, plain folders, files, globs."""
+"""Find the data files of a user's paths: recordings, plain folders, files and globs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.storage.location import Entry, Location, broken_links, missing_error
 
 _GLOB = re.compile(r"[*?\[]")
-_THREADS = 8
-_CHUNK = 8 << 20
+_NUM_THREADS = 8
+_CHUNK_BYTES = 8 << 20
 _REMEDY = "copy it again or record again"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
-Refuse = Callable[[Reason, Location, DataError], None]
-"""Called for a file that cannot be used: it raises, or notes the file so that the search continues without it."""
+RefusalReason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
+RefusalHandler = Callable[[RefusalReason, Location, DataError], None]
+"""Called for a file that cannot be used: it raises, or records the error so that the search continues."""
 
 
-def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:  # noqa: ARG001
+def raise_refusal(reason: RefusalReason, location: Location, error: DataError) -> None:  # noqa: ARG001
     """Raise the error of a file that cannot be used."""
     raise error
 
@@ -43,7 +43,7 @@ class DataFiles(NamedTuple):
 
     Attributes:
         indexed_files: the data files, in a fixed order.
-        unopened_files: files in plain folders that were not opened because their names do not end as Parquet's do.
+        unopened_files: files in plain folders that were not opened because their names have no Parquet suffix.
         unlisted_files: Parquet files in recordings that do not list them.
     """
 
@@ -53,7 +53,7 @@ class DataFiles(NamedTuple):
 
 
 def find_files(
-    locations: Sequence[Location], verify: bool = False, refuse: Refuse = raise_refusal
+    locations: Sequence[Location], verify: bool = False, refuse: RefusalHandler = raise_refusal
 ) -> DataFiles:
     """Find the data files of the user's paths; every folder is listed once, and every file opened at most once.
 
@@ -68,7 +68,9 @@ def find_files(
     """
     if not locations:
         raise DataError("paths is empty: name at least one folder or file with episodes")
-    groups = [_find_in(place, verify, refuse) for location in locations for place in expand_glob(location)]
+    groups = [
+        _find_files_at(match, verify, refuse) for location in locations for match in expand_glob(location)
+    ]
     return DataFiles(
         [file for group in groups for file in group.indexed_files],
         [file for group in groups for file in group.unopened_files],
@@ -81,7 +83,7 @@ def expand_glob(location: Location) -> list[Location]:
     base = glob_base(location)
     if base.path == location.path:
         return [location]
-    matches = list(_matches(base, location.path[len(base.path) :].strip("/").split("/")))
+    matches = list(_match_names(base, location.path[len(base.path) :].strip("/").split("/")))
     if not matches:
         raise DataError(f"nothing matches {location}: check the pattern")
     return matches
@@ -93,61 +95,64 @@ def glob_base(location: Location) -> Location:
     # A path that exists is taken literally, although its name contains wildcards.
     if wildcard is None or location.exists():
         return location
-    head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
-    below = location.path[len(head) :].strip("/")
+    base_path = (
+        location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
+    )
+    remainder = location.path[len(base_path) :].strip("/")
     uri = location.uri.rstrip("/")
-    prefix = uri[: len(uri) - len(below)]
-    return Location(location.backend, head, prefix.rstrip("/") or prefix[:1])
+    prefix = uri[: len(uri) - len(remainder)]
+    return Location(location.backend, base_path, prefix.rstrip("/") or prefix[:1])
 
 
-def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
-    """Yield the matches of names with wildcards below a folder, listing as few folders as possible."""
-    name, *rest = names
+def _match_names(folder: Location, names: list[str]) -> Iterator[Location]:
+    """Yield the locations below a folder that match a path pattern, split at `/`; list as few folders as possible."""
+    name, *remaining_names = names
     if "**" in name:
-        yield from _matches_at_any_depth(folder, _glob_pattern("/".join(names)))
+        yield from _match_at_any_depth(folder, _compile_glob("/".join(names)))
         return
-    pattern = _glob_pattern(name)
+    pattern = _compile_glob(name)
     for entry in folder.list():
         if not pattern.fullmatch(entry.relative_path) or is_hidden(entry.relative_path):
             continue
-        if not rest:
+        if not remaining_names:
             yield entry.location
         elif not entry.is_file:
-            yield from _matches(entry.location, rest)
+            yield from _match_names(entry.location, remaining_names)
 
 
-def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
+def _match_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
     """Yield the matches below a folder, except those inside another match."""
     matched_paths: set[str] = set()
     for entry in folder.list(recursive=True):
-        is_inside = any(
+        is_in_match = any(
             entry.relative_path[: slash.start()] in matched_paths
             for slash in re.finditer("/", entry.relative_path)
         )
-        if pattern.fullmatch(entry.relative_path) and not is_inside and not is_hidden(entry.relative_path):
+        if pattern.fullmatch(entry.relative_path) and not is_in_match and not is_hidden(entry.relative_path):
             matched_paths.add(entry.relative_path)
             yield entry.location
 
 
-def _glob_pattern(glob: str) -> re.Pattern[str]:
+def _compile_glob(glob: str) -> re.Pattern[str]:
     """Translate a glob: `*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[![^\]]+\]|\[[^!\]][^\]]*\])", glob)
     parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = [tokens.get(token) or _character_class(token[1:-1]) for token in parts[1::2]]
+    parts[1::2] = [tokens.get(token) or _translate_character_class(token[1:-1]) for token in parts[1::2]]
     try:
         return re.compile("".join(parts))
     except re.error as error:
         raise DataError(f"the pattern {glob} cannot be read ({error}): check its brackets") from error
 
 
-def _character_class(characters: str) -> str:
-    """Translate the inside of brackets; `!` at the beginning negates it."""
+def _translate_character_class(characters: str) -> str:
+    """Translate the characters between brackets; `!` at the beginning negates them."""
     characters = re.sub(r"([\[\\&~|])", r"\\\1", characters)
     return f"[^/{characters[1:]}]" if characters.startswith("!") else f"[{characters}]"
 
 
-def _find_in(location: Location, verify: bool, refuse: Refuse) -> DataFiles:
+def _find_files_at(location: Location, verify: bool, refuse: RefusalHandler) -> DataFiles:
+    """Find the data files of one path: a file, a recording, or a folder of recordings and other files."""
     if not location.exists():
         raise missing_error(location)
     if not location.is_folder():
@@ -155,9 +160,9 @@ def _find_in(location: Location, verify: bool, refuse: Refuse) -> DataFiles:
         entry = Entry(location, location.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
         return DataFiles(_index_files(location.parent(), [entry], refuse), [], [])
     entries = location.list(recursive=True)
-    recordings = _recordings_in(entries)
+    recordings = _find_recordings(entries)
     if "" in recordings:
-        return _recording_files(location, entries, verify, refuse)
+        return _find_recording_files(location, entries, verify, refuse)
     files_by_path: dict[str, list[IndexedFile]] = {}
     unlisted_files: list[Location] = []
     for recording in recordings:
@@ -166,12 +171,12 @@ def _find_in(location: Location, verify: bool, refuse: Refuse) -> DataFiles:
             for entry in entries
             if entry.relative_path.startswith(f"{recording}/")
         ]
-        recording_files = _recording_files(location.child(recording), recording_entries, verify, refuse)
+        recording_files = _find_recording_files(location.child(recording), recording_entries, verify, refuse)
         files_by_path[recording] = recording_files.indexed_files
         unlisted_files += recording_files.unlisted_files
     for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
         refuse("missing", link, missing_error(link))
-    plain_entries = [entry for entry in entries if _is_plain(entry, recordings)]
+    plain_entries = [entry for entry in entries if _is_plain_file(entry, recordings)]
     parquet_entries = [entry for entry in plain_entries if _is_parquet(entry)]
     if not parquet_entries and not recordings:
         names = ", ".join(entry.relative_path for entry in entries[:5]) or "nothing"
@@ -186,17 +191,17 @@ def _find_in(location: Location, verify: bool, refuse: Refuse) -> DataFiles:
     )
 
 
-def _index_files(folder: Location, entries: list[Entry], refuse: Refuse) -> list[IndexedFile]:
+def _index_files(folder: Location, entries: list[Entry], refuse: RefusalHandler) -> list[IndexedFile]:
     """Index files that no recording describes; all must have the same layout."""
     cache = IndexCache(folder)
 
-    def index(entry: Entry) -> IndexedFile | DataError:
+    def try_index(entry: Entry) -> IndexedFile | DataError:
         try:
             return cache.index(entry)
         except DataError as error:
             return error
 
-    results = map_in_threads(index, entries)
+    results = map_in_threads(try_index, entries)
     files: list[IndexedFile] = []
     for entry, file in zip(entries, results, strict=True):
         if isinstance(file, DataError):
@@ -216,7 +221,7 @@ def _mixed_layouts_error(folder: Location, first: IndexedFile, second: IndexedFi
     )
 
 
-def _recordings_in(entries: Iterable[Entry]) -> list[str]:
+def _find_recordings(entries: Iterable[Entry]) -> list[str]:
     """Return the recordings in a recursive listing, as sorted relative paths."""
     return sorted(
         {posixpath.dirname(entry.relative_path) for entry in entries if entry.location.name == FOLDER}
@@ -228,13 +233,15 @@ def _is_parquet(entry: Entry) -> bool:
     return entry.is_file and entry.relative_path.endswith((".parquet", ".pq"))
 
 
-def _is_plain(entry: Entry, recordings: list[str]) -> bool:
+def _is_plain_file(entry: Entry, recordings: list[str]) -> bool:
     is_in_recording = any(entry.relative_path.startswith(f"{recording}/") for recording in recordings)
     return entry.is_file and not is_in_recording and not is_hidden(entry.relative_path)
 
 
-def _recording_files(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
-    """Return the files of a recording's manifest, else of its commits; never other files in the folder."""
+def _find_recording_files(
+    folder: Location, entries: list[Entry], verify: bool, refuse: RefusalHandler
+) -> DataFiles:
+    """Find the files that a recording's manifest lists, or else its commits; other files in the folder are ignored."""
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.layout in EXPORTED_LAYOUTS:
@@ -254,7 +261,7 @@ def _recording_files(folder: Location, entries: list[Entry], verify: bool, refus
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
         spec_and_layout, progress_note = None, describe_progress(folder, commits)
-    files = listed_files(folder, listed_entries, entries, verify, refuse)
+    files = check_listed_files(folder, listed_entries, entries, verify, refuse)
     if spec_and_layout is not None:
         indexed_files = [
             IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True) for file in files
@@ -275,37 +282,37 @@ def _recording_files(folder: Location, entries: list[Entry], verify: bool, refus
     return DataFiles(indexed_files, [], unlisted_files)
 
 
-def listed_files(
+def check_listed_files(
     folder: Location,
     expected_files: Sequence[FileEntry],
     entries: Sequence[Entry] = (),
     verify: bool = False,
-    refuse: Refuse = raise_refusal,
+    refuse: RefusalHandler = raise_refusal,
 ) -> list[FileEntry]:
-    """Return the listed files of a recording that exist with their recorded sizes.
+    """Check the files that a recording lists, and return the files that exist and are unchanged.
 
     Args:
         folder: folder of the recording.
         expected_files: the files in its manifest or commits.
         entries: an earlier listing of the folder.
         verify: whether to compare checksums, too.
-        refuse: called for each of the other listed files.
+        refuse: called for each file that is missing or changed.
 
     Raises:
         DataError: errors of `refuse`.
     """
-    sizes = _sizes(entries)
+    sizes = _sizes_by_path(entries)
     if any(file.path not in sizes for file in expected_files):
         # A file may have been committed after the earlier listing.
-        sizes = _sizes(folder.list(recursive=True))
+        sizes = _sizes_by_path(folder.list(recursive=True))
 
-    def find_problem(file: FileEntry) -> tuple[Reason, str] | None:
+    def find_problem(file: FileEntry) -> tuple[RefusalReason, str] | None:
         size = sizes.get(file.path)
         if size is None:
             return "missing", f"is missing, but the recording lists it: {_REMEDY}"
         if size != file.bytes:
             return "changed", f"has {size} bytes, but was recorded with {file.bytes}: {_REMEDY}"
-        if verify and _checksum(folder.child(file.path)) != file.checksum:
+        if verify and _compute_checksum(folder.child(file.path)) != file.checksum:
             return "changed", f"was changed since it was recorded: {_REMEDY}"
         return None
 
@@ -327,10 +334,12 @@ def _exported_error(folder: Location, layout: str) -> UnknownLayoutError:
     )
 
 
-def _describe_committed(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
-    """Describe the files of commits by the first that can be read."""
-    # Unlike a manifest, commits do not contain the spec; all files of a recording have the same.
-    for number, file in enumerate(files):
+def _describe_committed(
+    folder: Location, files: Sequence[FileEntry], refuse: RefusalHandler
+) -> list[IndexedFile]:
+    """Return the committed files, all with the spec and layout of the first file that can be read."""
+    # Unlike a manifest, commits do not contain the spec, which is the same for all files of a recording.
+    for i, file in enumerate(files):
         location = folder.child(file.path)
         try:
             spec_and_layout = describe_file(location)
@@ -338,20 +347,19 @@ def _describe_committed(folder: Location, files: Sequence[FileEntry], refuse: Re
             refuse("unreadable", location, error)
             continue
         return [
-            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True)
-            for file in files[number:]
+            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True) for file in files[i:]
         ]
     return []
 
 
-def _sizes(entries: Sequence[Entry]) -> dict[str, int]:
+def _sizes_by_path(entries: Sequence[Entry]) -> dict[str, int]:
     return {entry.relative_path: entry.size for entry in entries if entry.is_file}
 
 
-def _checksum(location: Location) -> str:
+def _compute_checksum(location: Location) -> str:
     checksum = hashlib.sha256()
     with location.open_stream() as stream:
-        while chunk := stream.read(_CHUNK):
+        while chunk := stream.read(_CHUNK_BYTES):
             checksum.update(chunk)
     return checksum.hexdigest()
 
@@ -379,6 +387,6 @@ def real_path(location: Location) -> str:
 
 def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Call the function for each item, eight at a time, and return the results in order."""
-    # More threads than processors help, since each waits for its storage.
-    with ThreadPoolExecutor(_THREADS) as pool:
+    # More threads than processors help, since threads mostly wait for the storage.
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
         return list(pool.map(function, items))

@@ -1,4 +1,4 @@
-"""The target of writing episodes: a folder that is filled range by range, with the format of its files."""
+"""`Target`, a folder that episodes are written to, range by range, and the format of its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Target:
     """A folder to write episodes to.
 
     Attributes:
-        folder: the folder.
+        folder: location of the folder.
         format: one of `WRITTEN_FORMATS`.
         rows_per_file: maximum number of rows in a file, in complete episodes; no limit by default.
         file_bytes: approximate maximum size of a file.
@@ -116,27 +116,29 @@ class Target:
         dataset = EpisodeDataset(spec, indexed_files)
         yield from (dataset.read(unit, columns) for unit in dataset.units)
 
-    def write_range(self, spec: DataSpec, number: int, first: int, blocks: Iterable[Block]) -> Commit:
+    def write_range(
+        self, spec: DataSpec, range_index: int, first_episode: int, blocks: Iterable[Block]
+    ) -> Commit:
         """Write the files of a range.
 
         Args:
             spec: spec of the blocks.
-            number: number of the range.
-            first: index of its first episode.
-            blocks: its episodes, in order.
+            range_index: index of the range.
+            first_episode: index of the range's first episode.
+            blocks: the range's episodes, in order.
 
         Returns:
-            The commit; the range counts once the caller has written it.
+            The commit; the range becomes part of the dataset when the caller writes it.
 
         Raises:
             DataError: the format cannot hold the data.
-            StorageError: a file cannot be written; all files of the range are deleted then.
+            StorageError: a file cannot be written; all files of the range are then deleted.
         """
-        # A unique stem, so that files of a killed writer of the same range are never overwritten or mixed in.
+        # The stem is unique, so that files of a killed writer of the same range are neither overwritten nor mixed in.
         writer = BlockWriter(
             self.folder,
             spec,
-            make_file_stem(number, uuid.uuid4().hex[:8]),
+            make_file_stem(range_index, uuid.uuid4().hex[:8]),
             max_rows_per_file=self.rows_per_file,
             max_file_bytes=self.file_bytes,
             compression=self.compression,
@@ -148,10 +150,10 @@ class Target:
                 writer.write(block)
             files = writer.close()
         return Commit(
-            range=number,
+            range=range_index,
             files=files,
             episodes=sum(file.episodes for file in files),
             timesteps=sum(file.timesteps for file in files),
-            first=first,
+            first=first_episode,
             exported=describe_exported_files(self.layout, spec),
         )

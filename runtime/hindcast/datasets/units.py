@@ -1,4 +1,4 @@
-"""Units, into which a dataset's files are split."""
+"""Units, the parts of a dataset that are read at once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,24 @@ UNIT_BYTES = 16 << 20
 
 
 class FilePart(NamedTuple):
-    """Row groups of one file."""
+    """Row groups of one file.
+
+    Attributes:
+        path: path of the file.
+        row_groups: indices of the row groups.
+    """
 
     path: str
     row_groups: tuple[int, ...]
 
 
 class EpisodeLocation(NamedTuple):
-    """The location of an episode, for messages: a file and its row, or the data that it was prepared from."""
+    """The location of an episode, for messages.
+
+    Attributes:
+        path: the file, or the data that the episode was prepared from.
+        row: index of its row in the file; None for prepared data.
+    """
 
     path: str
     row: int | None
@@ -36,11 +46,11 @@ class EpisodeLocation(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The part of a dataset that is read at once: adjacent row groups, of several files if files are small.
+    """A part of a dataset that is read at once: adjacent row groups, of several files if the files are small.
 
     Attributes:
-        id: position in the dataset.
-        parts: its files and their row groups.
+        id: index in the dataset.
+        parts: row groups of each of its files.
         lengths: `[N]` timesteps of each episode.
         nbytes: size in memory, of all columns.
     """
@@ -54,36 +64,36 @@ class Unit(NamedTuple):
 def build_units(files: Iterable[IndexedFile], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
     """Yield units of at most `unit_bytes` in memory; a larger row group or episode makes a larger unit."""
     pending_groups: list[tuple[str, int, RowGroup]] = []
-    size = count = 0
+    size = unit_id = 0
     for file in files:
         for i, group in enumerate(file.entry.row_groups):
             if group.rows == len(group.dropped):
                 continue
-            continues, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
-            # A fragment stays with the previous one, so that a unit has only complete episodes.
-            if pending_groups and not continues and size + nbytes > unit_bytes:
-                yield _make_unit(count, pending_groups, size)
-                count, pending_groups, size = count + 1, [], 0
+            is_continued, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
+            # A fragment stays in the unit of the previous fragment, so that units have only complete episodes.
+            if pending_groups and not is_continued and size + nbytes > unit_bytes:
+                yield _make_unit(unit_id, pending_groups, size)
+                unit_id, pending_groups, size = unit_id + 1, [], 0
             pending_groups.append((str(file.location), i, group))
             size += nbytes
     if pending_groups:
-        yield _make_unit(count, pending_groups, size)
+        yield _make_unit(unit_id, pending_groups, size)
 
 
-def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
+def continued_row_mask(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
     """Return `[rows]` True for rows of adjacent row groups that continue the previous row; never the first row."""
     is_continued = _row_mask(groups, [group.continued for group in groups])
     is_continued[:1] = False
     return is_continued
 
 
-def counted_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
-    """Return `[rows]` True for rows of row groups that count, which do not repeat others."""
+def retained_row_mask(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
+    """Return `[rows]` True for rows of row groups that were not dropped as repeats of other rows."""
     return ~_row_mask(groups, [group.dropped for group in groups])
 
 
 def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Return `[rows]` a mask over the rows of all groups, from the row numbers listed for each group."""
+    """Return `[rows]` a mask over the rows of all groups, from a list of row indices for each group."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
     mask = np.zeros(starts[-1], dtype=np.bool_)
     for start, rows in zip(starts[:-1], row_lists, strict=True):
@@ -93,18 +103,18 @@ def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) ->
 
 def bytes_in_memory(spec: DataSpec, group: RowGroup) -> int:
     """Return the size of a row group's arrays, or of its stored bytes if they are more, as with text."""
-    # Other tools' files store arrays in fewer bytes than they take in memory, by dictionaries, bits and packed cells.
-    # Files that Hindcast wrote do not: for them this must stay the stored size, which the order of data depends on.
+    # Other tools may store arrays in fewer bytes than they take in memory, as dictionaries, bits or packed cells.
+    # Hindcast does not: for its files this must stay the stored size, since the order of data depends on it.
     return max(group.bytes, spec.array_bytes(group.timesteps, group.rows - len(group.continued)))
 
 
-def _make_unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
+def _make_unit(unit_id: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
     parts = tuple(
         FilePart(path, tuple(i for _, i, _ in file_groups))
         for path, file_groups in groupby(groups, key=itemgetter(0))
     )
-    rows = [group for _, _, group in groups]
-    is_counted = counted_rows(rows)
-    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in rows])[is_counted]
-    heads = np.flatnonzero(~continued_rows(rows)[is_counted])
-    return Unit(number, parts, np.add.reduceat(lengths, heads), nbytes)
+    row_groups = [group for _, _, group in groups]
+    is_retained = retained_row_mask(row_groups)
+    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in row_groups])[is_retained]
+    first_rows = np.flatnonzero(~continued_row_mask(row_groups)[is_retained])
+    return Unit(unit_id, parts, np.add.reduceat(lengths, first_rows), nbytes)

@@ -17,7 +17,7 @@ from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 
-_FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+_FINITE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _TOLERANCE = 1e-4
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """The largest number that stays finite in batches, which are float32."""
@@ -65,14 +65,14 @@ def check_spec(
             )
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
-            if not _fits(leaf.dtype, leaf.shape, leaf_space):
+            if not _fits_space(leaf.dtype, leaf.shape, leaf_space):
                 advice = "; replace each text by a number" if leaf.kind == "text" else ""
                 raise DataError(
                     f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}"
                 )
 
 
-def check_numbers(spec: DataSpec, path: str) -> None:
+def check_scalar_columns(spec: DataSpec, path: str) -> None:
     """Check that rewards and log-probabilities are one number per timestep, as every algorithm expects.
 
     Args:
@@ -80,7 +80,7 @@ def check_numbers(spec: DataSpec, path: str) -> None:
         path: path of the data, for the message.
 
     Raises:
-        DataError: a leaf is something else.
+        DataError: a leaf does not have one number per timestep.
     """
     for name in (leaf for column in SCALAR_COLUMNS for leaf in leaves_of(column, spec.leaves)):
         leaf = spec.leaves[name]
@@ -104,8 +104,8 @@ def check_block(
     Args:
         block: the episodes.
         spec: spec of their dataset.
-        observation_space: None for no check beyond finiteness.
-        action_space: None for no check beyond finiteness.
+        observation_space: space of the observations; if None, they must only be finite.
+        action_space: space of the actions; if None, they must only be finite.
         locate: returns the location of an episode of the block, see `Dataset.locate`.
         normalized_actions: whether Box actions are recorded as the module returns them, normalised and before
             clipping, so that the space's bounds do not apply.
@@ -113,10 +113,10 @@ def check_block(
     Raises:
         DataError: the first invalid value, with file, row, timestep, leaf, the value and what is expected.
     """
-    leaf_spaces = leaf_spaces_of(spec, observation_space, action_space)
+    leaf_spaces = get_leaf_spaces(spec, observation_space, action_space)
     for name, column in block.columns.items():
         space = leaf_spaces.get(name)
-        # Observations of a Box may be outside its bounds: those of many environments are.
+        # Observations may be outside the bounds of their Box, as they are in many environments.
         is_bounded = root(name) == Columns.ACTIONS and not normalized_actions
         for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
@@ -124,7 +124,7 @@ def check_block(
             raise DataError(describe_fault(block, name, fault, locate)[-1])
 
 
-def leaf_spaces_of(
+def get_leaf_spaces(
     spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> dict[str, gym.Space]:
     """Return the space of each observation and action leaf of the spec, if the spaces are known."""
@@ -143,15 +143,15 @@ def find_faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Ite
         column: `[S, *shape]` or `[O, *shape]`.
         space: the space of the values; None for any values.
     """
-    if column.dtype.kind in "fc" and root(name) in _FINITE and not _is_finite_in_batches(column):
+    if column.dtype.kind in "fc" and root(name) in _FINITE_COLUMNS and not _is_finite_in_batches(column):
         yield from _find_not_finite(column)
-    outside = values_outside_space(column, space)
-    if outside is not None:
-        yield Fault("outside-space", outside, describe_space(space))
+    is_outside = values_outside_space(column, space)
+    if is_outside is not None:
+        yield Fault("outside-space", is_outside, describe_space(space))
 
 
 def _is_finite_in_batches(column: NDArray[Any]) -> bool:
-    """Return True if all values are finite as float32; False also if only their sum is not finite."""
+    """Return True if all values are finite as float32; may return False if only their sum overflows."""
     # A finite sum has only finite terms, and takes one pass.
     if column.dtype != np.float64:
         return all_finite(column)
@@ -160,7 +160,7 @@ def _is_finite_in_batches(column: NDArray[Any]) -> bool:
 
 
 def _find_not_finite(column: NDArray[Any]) -> Iterator[Fault]:
-    """Yield the values that are not finite, then those that become infinite in float32."""
+    """Yield a fault for values that are not finite, then a fault for values that become infinite in float32."""
     is_finite = np.isfinite(column)
     if not is_finite.all():
         yield Fault("not-finite", ~is_finite, "a finite number")
@@ -172,7 +172,7 @@ def _find_not_finite(column: NDArray[Any]) -> Iterator[Fault]:
 def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
     """Return `[n, *shape]` True for values outside the space; None if all are inside.
 
-    Bounds of a float Box are widened by a 10,000th of their distance. NaN is ignored.
+    Bounds of a float Box are widened, see `_box_limits`. NaN is ignored.
     """
     limits = _value_limits(space)
     if limits is None or not column.size or column.dtype.kind in "cO":
@@ -185,7 +185,7 @@ def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArr
     return is_outside if is_outside.any() else None
 
 
-def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
+def _fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
     if isinstance(space, spaces.Text):
         return dtype is None
     if dtype is None or space is None or shape != space.shape:
@@ -203,7 +203,7 @@ def _value_limits(space: gym.Space | None) -> tuple[Any, Any] | None:
 
 
 def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the bounds of a Box; those of floats are widened by a 10,000th of their distance."""
+    """Return the bounds of a Box; bounds of floats are widened by a 10,000th of their distance, at least by 0.0001."""
     if space.dtype.kind != "f":
         return space.low, space.high
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
@@ -234,10 +234,10 @@ def describe_space(space: gym.Space | None) -> str:
 def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> tuple[EpisodeLocation, str]:
     """Return the location of a fault's first value, and a sentence with the value and what is expected."""
     index = np.unravel_index(int(np.argmax(fault.mask)), fault.mask.shape)
-    first = int(index[0])
+    row = int(index[0])
     starts = block.obs_start if is_per_observation(name) else block.start
-    episode = int(np.searchsorted(starts, first, side="right")) - 1
-    t = int(block.t_started[episode]) + first - int(starts[episode])
+    episode = int(np.searchsorted(starts, row, side="right")) - 1
+    t = int(block.t_started[episode]) + row - int(starts[episode])
     location = locate(episode)
     description = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
     return location, f"{location} (episode {block.eps_id[episode]}), t = {t}: {description}"

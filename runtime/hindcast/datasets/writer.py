@@ -124,7 +124,7 @@ class BlockWriter:
         if not piece.num_episodes:
             return
         group = self._encoder.encode(piece)
-        # Fragments of an episode must be adjacent, so whatever is pending is written before.
+        # Fragments of an episode must be adjacent, so pending episodes are written before the first fragment.
         if is_continued:
             self._flush(should_flush_all=True)
             self._write_group(group, is_continued=True)
@@ -139,26 +139,26 @@ class BlockWriter:
         pending_bytes = sum(int(group.nbytes.sum()) for group in self._pending)
         if not self._pending or (not should_flush_all and pending_bytes < self._group_bytes):
             return
-        rest = EncodedEpisodes.concat(self._pending)
-        while len(rest.length):
-            count = self._num_episodes_of_group(rest)
-            is_last = count == len(rest.length)
-            if is_last and not should_flush_all and rest.nbytes.sum() < self._group_bytes:
+        remaining = EncodedEpisodes.concat(self._pending)
+        while len(remaining.length):
+            count = self._count_episodes_of_next_group(remaining)
+            is_last = count == len(remaining.length)
+            if is_last and not should_flush_all and remaining.nbytes.sum() < self._group_bytes:
                 break
-            self._write_group(rest.slice(0, count), is_continued=False)
-            rest = rest.slice(count, len(rest.length))
-        self._pending = [rest] if len(rest.length) else []
+            self._write_group(remaining.slice(0, count), is_continued=False)
+            remaining = remaining.slice(count, len(remaining.length))
+        self._pending = [remaining] if len(remaining.length) else []
 
-    def _num_episodes_of_group(self, pending: EncodedEpisodes) -> int:
-        """Return how many of the pending episodes the next row group takes."""
-        room = self._max_bytes - self._encoder.estimate_overhead_bytes(pending.table.schema, num_row_groups=1)
-        count = _count_fitting(pending.nbytes, min(self._group_bytes, max(1, room)))
+    def _count_episodes_of_next_group(self, pending: EncodedEpisodes) -> int:
+        """Return how many of the pending episodes fit into the next row group."""
+        room_bytes = self._max_bytes - self._encoder.estimate_overhead_bytes(pending.table.schema, num_row_groups=1)
+        count = _count_fitting(pending.nbytes, min(self._group_bytes, max(1, room_bytes)))
         if self._max_rows is None:
             return count
-        room = self._max_rows - (self._file.num_rows if self._file else 0)
-        if pending.num_rows[0] > room:
-            room = self._max_rows
-        return min(count, _count_fitting(pending.num_rows, room))
+        room_rows = self._max_rows - (self._file.num_rows if self._file else 0)
+        if pending.num_rows[0] > room_rows:
+            room_rows = self._max_rows
+        return min(count, _count_fitting(pending.num_rows, room_rows))
 
     def _write_group(self, group: EncodedEpisodes, is_continued: bool) -> None:
         if self._file is not None and not is_continued and self._is_full(group):
@@ -173,8 +173,8 @@ class BlockWriter:
         if self._max_rows is not None and self._file.num_rows + group.num_rows[0] > self._max_rows:
             return True
         overhead = self._encoder.estimate_overhead_bytes(group.table.schema, self._file.num_row_groups + 1)
-        too_large = self._file.size + group.table.nbytes + overhead > self._max_bytes
-        return too_large or not self._file.accepts(group.table.schema)
+        is_too_large = self._file.size + group.table.nbytes + overhead > self._max_bytes
+        return is_too_large or not self._file.accepts(group.table.schema)
 
     def _finish_file(self) -> None:
         if self._file is None:

@@ -27,7 +27,7 @@ def batch_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def is_batch(value: Any) -> bool:
-    """Return whether a value is an array, or dicts and tuples, and not a sequence of samples."""
+    """Return True for a batched value (an array, a dict or a tuple), False for a sequence of samples."""
     return isinstance(value, np.ndarray) or is_composite(value)
 
 
@@ -43,25 +43,25 @@ def batch_length(value: Nested) -> int:
             raise ValueError(f"expected arrays with a leading time dimension, found {outline(value)}")
         lengths.add(len(leaf))
     if len(lengths) > 1:
-        raise ValueError(f"parts of one value differ in length: {sorted(lengths)}")
+        raise ValueError(f"the leaves of one value differ in length: {sorted(lengths)}")
     return lengths.pop() if lengths else 0
 
 
 def take(value: Nested, index: Any) -> Nested:
-    """Return `leaf[index]` of every leaf: one sample, a view (slice) or a copy (list of indices)."""
+    """Return `leaf[index]` of every leaf: one sample for an int, views for a slice, copies for a list of ints."""
     return map_leaves(lambda leaf: leaf[index], value)
 
 
 def stack(samples: Sequence[Nested]) -> Nested:
-    """Stack samples into one batched value. Text becomes an object array of `str`, which truncates nothing.
+    """Stack samples into one batched value. Text becomes an object array of `str`, so that it is not truncated.
 
     Raises:
-        ValueError: no samples are given, or they differ in structure or shape.
+        ValueError: there are no samples, or they differ in structure or shape.
     """
     if not len(samples):
         raise ValueError("stacking requires at least one sample")
-    first, *rest = samples
-    return map_leaves(lambda *parts: _stack_leaf(parts), first, *rest)
+    first_sample, *other_samples = samples
+    return map_leaves(lambda *items: _stack_leaf(items), first_sample, *other_samples)
 
 
 def unstack(value: Nested) -> list[Nested]:
@@ -75,8 +75,8 @@ def concatenate(values: Sequence[Nested]) -> Nested:
     Raises:
         ValueError: the values differ in structure or in the shape of a sample.
     """
-    first, *rest = values
-    return map_leaves(lambda *parts: np.concatenate(parts), first, *rest)
+    first_value, *other_values = values
+    return map_leaves(lambda *arrays: np.concatenate(arrays), first_value, *other_values)
 
 
 def extend(value: Nested, new: Nested) -> Nested:
@@ -96,13 +96,13 @@ def extend(value: Nested, new: Nested) -> Nested:
     return map_leaves(join, value, new)
 
 
-def fill_missing(samples: Nested, blank: Nested, missing: NDArray[np.bool_]) -> Nested:
-    """Return `[len(missing), …]`: the sample `blank` where `missing`, elsewhere `samples` in order."""
+def fill_missing(samples: Nested, blank: Nested, is_missing: NDArray[np.bool_]) -> Nested:
+    """Return a batch of `len(is_missing)` samples: `blank` where `is_missing`, and elsewhere `samples` in order."""
 
     def fill_leaf(samples: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any]:
-        out = np.empty((len(missing), *blank.shape), dtype=np.result_type(samples.dtype, blank.dtype))
-        out[~missing] = samples
-        out[missing] = blank
+        out = np.empty((len(is_missing), *blank.shape), dtype=np.result_type(samples.dtype, blank.dtype))
+        out[~is_missing] = samples
+        out[is_missing] = blank
         return out
 
     return map_leaves(fill_leaf, samples, blank)
@@ -125,9 +125,9 @@ def overwrite(value: Nested, positions: list[int], new: Nested, in_place: bool) 
 
     def check_shape(leaf: NDArray[Any], samples: Any) -> NDArray[Any]:
         array = text_as_objects(samples)
-        shape, expected = array.shape[1:], leaf.shape[1:]
-        if shape != expected:
-            raise ValueError(f"new data have shape {shape}, expected {expected}")
+        sample_shape, expected_shape = array.shape[1:], leaf.shape[1:]
+        if sample_shape != expected_shape:
+            raise ValueError(f"new data have shape {sample_shape}, expected {expected_shape}")
         return array
 
     def write(leaf: NDArray[Any], samples: NDArray[Any]) -> NDArray[Any]:
@@ -154,22 +154,22 @@ def objects_as_text(leaf: NDArray[Any]) -> NDArray[Any]:
 
 
 def _can_hold(dtype: np.dtype, samples: NDArray[Any]) -> bool:
-    """Return whether an array of the dtype can hold the samples: integers that fit, floats of any precision."""
+    """Return whether a dtype can hold the samples: integers if all fit, floats in any precision."""
     if dtype.kind in "iu" and samples.dtype.kind in "iu" and samples.size:
         limits = np.iinfo(dtype)
         return bool(limits.min <= samples.min() and samples.max() <= limits.max)
     return bool(np.can_cast(samples.dtype, dtype, "same_kind"))
 
 
-def _stack_leaf(parts: Sequence[Any]) -> NDArray[Any]:
-    if isinstance(parts[0], str):
-        return np.array(parts, dtype=object)
+def _stack_leaf(items: Sequence[Any]) -> NDArray[Any]:
+    if isinstance(items[0], str):
+        return np.array(items, dtype=object)
     try:
-        return np.array(parts)
+        return np.array(items)
     except ValueError as error:
-        shapes = [np.asarray(part, dtype=object).shape for part in parts]
+        shapes = [np.asarray(item, dtype=object).shape for item in items]
         mismatch = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
         raise ValueError(
             f"samples differ in shape: {shapes[0]} at index 0, {shapes[mismatch]} at index {mismatch}; "
-            "all of a column must have one shape"
+            "all samples of a column must have the same shape"
         ) from error

@@ -39,7 +39,7 @@ class Block:
         t_started: `[N]` timestep at which the episode (fragment) starts; 0 for a complete episode.
         terminated: `[N]` whether the environment ended the episode.
         truncated: `[N]` whether the episode was cut off (time limit).
-        details: `[N]` data of each episode in addition to its steps, as text of `episodes.details`, object array of
+        details: `[N]` data of each episode in addition to its steps, encoded by `episodes.details`, object array of
             `str`; None if all are empty.
         logged_metrics: metrics that the user's code logged in the pipeline (`MetricsLogger.drain`); reported once.
     """
@@ -71,7 +71,7 @@ class Block:
     @cached_property
     def start(self) -> I64:
         """`[N]` row of each episode's first step."""
-        return _starts(self.length)
+        return _compute_starts(self.length)
 
     @cached_property
     def obs_start(self) -> I64:
@@ -103,12 +103,12 @@ class Block:
 
     def rows_of(self, leaf: str, episode: int) -> slice:
         """Return the rows of one episode in a leaf's column."""
-        n = int(self.length[episode])
+        num_steps = int(self.length[episode])
         if is_per_observation(leaf):
             first = int(self.obs_start[episode])
-            return slice(first, first + n + 1)
+            return slice(first, first + num_steps + 1)
         first = int(self.start[episode])
-        return slice(first, first + n)
+        return slice(first, first + num_steps)
 
     def with_columns(self, columns: dict[str, NDArray]) -> Block:
         """Return the same episodes with other columns."""
@@ -164,7 +164,7 @@ class Block:
         if len(blocks) == 1:  # saves a copy
             return blocks[0]
         if any(Columns.INFOS in block.columns for block in blocks):
-            blocks = [_with_infos(block) for block in blocks]
+            blocks = [_with_infos_column(block) for block in blocks]
         names = blocks[0].columns.keys()
         for block in blocks[1:]:
             if block.columns.keys() != names:
@@ -174,17 +174,17 @@ class Block:
             for name in ("eps_id", *PER_EPISODE_ARRAYS)
         }
         columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in names}
-        return cls(columns, **episode_arrays, details=_all_details(blocks))
+        return cls(columns, **episode_arrays, details=_concat_details(blocks))
 
 
-def _with_infos(block: Block) -> Block:
+def _with_infos_column(block: Block) -> Block:
     if Columns.INFOS in block.columns:
         return block
     infos = np.full(block.num_steps + block.num_episodes, EMPTY_INFO, dtype=object)
     return block.with_columns({**block.columns, Columns.INFOS: infos})
 
 
-def _all_details(blocks: Sequence[Block]) -> NDArray[np.object_] | None:
+def _concat_details(blocks: Sequence[Block]) -> NDArray[np.object_] | None:
     if all(block.details is None for block in blocks):
         return None
     return np.concatenate(
@@ -195,7 +195,8 @@ def _all_details(blocks: Sequence[Block]) -> NDArray[np.object_] | None:
     )
 
 
-def _starts(lengths: I64) -> I64:
+def _compute_starts(lengths: I64) -> I64:
+    """Return where each range starts if ranges of these lengths are laid end to end."""
     ends = np.cumsum(lengths)
     return ends - lengths
 
@@ -203,5 +204,5 @@ def _starts(lengths: I64) -> I64:
 def concat_ranges(starts: I64, lengths: I64) -> I64:
     """Concatenate `range(start, start + length)` of all pairs."""
     total = int(lengths.sum())
-    offsets = np.repeat(starts - _starts(lengths), lengths)
+    offsets = np.repeat(starts - _compute_starts(lengths), lengths)
     return offsets + np.arange(total)

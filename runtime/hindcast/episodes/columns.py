@@ -8,12 +8,12 @@ from typing import Final
 
 SEPARATOR: Final = "/"
 DETAILS: Final = "episode_details"
-"""Column of files with the episodes' data in addition to their steps. A block has no such column."""
+"""Column in files for the data of each episode in addition to its steps. A block has no such column."""
 EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
 
 
 class Columns:
-    """The column names of the field. The values are stable, because files contain them."""
+    """Names of columns. The values are stable, because files contain them."""
 
     OBS = "obs"
     NEXT_OBS = "new_obs"

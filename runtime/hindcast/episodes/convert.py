@@ -1,7 +1,7 @@
 """Conversion between episodes (`SingleAgentEpisode`) and their columnar form (`Block`).
 
 Nested observations and actions become one column per leaf (`obs/camera`, `actions/0`), every extra model
-output a separate column (with leaves such as `state_out/h`), and infos JSON text, unless all are
+output becomes a separate column (with leaves such as `state_out/h`), and infos become JSON text, unless all are
 empty. Ids, times and custom data become the block's `details`. The lookback is not part of the steps and is
 dropped.
 """
@@ -43,15 +43,20 @@ def episodes_to_block(episodes: Sequence[SingleAgentEpisode]) -> Block:
     """Convert episodes to a block with their steps end to end.
 
     Raises:
-        ValueError: no episode is given or has a step; an episode has no observation; episodes differ in
-            columns or shapes; an extra output has the name of a column or a leaf; values are neither
-            numbers nor text; custom data have no text form (see `details`). Names the episode.
+        ValueError: there are no episodes, or none of them has a step; an episode has no observation; episodes differ
+            in columns or shapes; an extra output has the name of a column or a leaf; values are neither numbers nor
+            text; custom data cannot be encoded (see `details`). The message names the episode.
     """
     if not episodes:
         raise ValueError("a block requires at least one episode")
-    parts = [_columns_of(episode) for episode in episodes]
-    names = _common_names(episodes, parts)
-    columns = {name: _concat_column(name, [part[name] for part in parts if name in part]) for name in names}
+    columns_by_episode = [_flatten_columns(episode) for episode in episodes]
+    names = _find_common_names(episodes, columns_by_episode)
+    columns = {
+        name: _concat_column(
+            name, [episode_columns[name] for episode_columns in columns_by_episode if name in episode_columns]
+        )
+        for name in names
+    }
     if any(episode.has_infos for episode in episodes):
         texts = [info_to_json(info) for episode in episodes for info in episode.get_infos()]
         columns[Columns.INFOS] = np.array(texts, dtype=object)
@@ -77,8 +82,9 @@ def block_to_episodes(
     first use.
 
     Args:
-        observation_space: determines the nesting of the observations; without it see `nested.unflatten`.
-        action_space: the same for the actions.
+        block: the episodes.
+        observation_space: determines the nesting of the observations; if None, see `nested.unflatten`.
+        action_space: determines the nesting of the actions; if None, see `nested.unflatten`.
 
     Raises:
         ValueError: a column is missing.
@@ -87,7 +93,7 @@ def block_to_episodes(
     roots = dict.fromkeys([Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *map(root, block.columns)])
     roots.pop(Columns.INFOS, None)  # decoded on first use
     nested_columns = {name: nested.unflatten(block.columns, name, structs.get(name)) for name in roots}
-    outputs = [name for name in nested_columns if name not in _STANDARD_COLUMNS]
+    output_names = [name for name in nested_columns if name not in _STANDARD_COLUMNS]
     episodes = []
     for i in range(block.num_episodes):
         values = {
@@ -100,8 +106,8 @@ def block_to_episodes(
             actions=values[Columns.ACTIONS],
             action_space=action_space,
             rewards=values[Columns.REWARDS],
-            infos=_lazy_infos(block, i),
-            extra_model_outputs={name: values[name] for name in outputs},
+            infos=_make_info_reader(block, i),
+            extra_model_outputs={name: values[name] for name in output_names},
             terminated=bool(block.terminated[i]),
             truncated=bool(block.truncated[i]),
             t_started=int(block.t_started[i]),
@@ -118,18 +124,18 @@ def block_to_episodes(
 
 
 def _encode_details(episodes: Sequence[SingleAgentEpisode]) -> NDArray[np.object_] | None:
-    texts = [_details_of(episode) for episode in episodes]
+    texts = [_encode_episode_details(episode) for episode in episodes]
     return np.array(texts, dtype=object) if any(texts) else None
 
 
-def _details_of(episode: SingleAgentEpisode) -> str:
+def _encode_episode_details(episode: SingleAgentEpisode) -> str:
     try:
         return details.to_text(**{name: getattr(episode, key) for key, name in details.FIELDS.items()})
     except ValueError as error:
         raise ValueError(f"the custom data or ids of episode {episode.id_} hold {error}") from error
 
 
-def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
+def _flatten_columns(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
     if not episode.is_reset:
         raise ValueError(f"episode {episode.id_} has no observation, so it cannot be part of a block")
     values = {Columns.OBS: episode.get_observations()}
@@ -154,18 +160,25 @@ def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def _common_names(
-    episodes: Sequence[SingleAgentEpisode], parts: Sequence[Mapping[str, NDArray[Any]]]
+def _find_common_names(
+    episodes: Sequence[SingleAgentEpisode], columns_by_episode: Sequence[Mapping[str, NDArray[Any]]]
 ) -> list[str]:
     """Return the columns that all episodes have in common; episodes without steps have only their observation."""
-    names = next((list(part) for episode, part in zip(episodes, parts, strict=True) if len(episode)), None)
+    names = next(
+        (
+            list(episode_columns)
+            for episode, episode_columns in zip(episodes, columns_by_episode, strict=True)
+            if len(episode)
+        ),
+        None,
+    )
     if names is None:
         raise ValueError(f"none of the {len(episodes)} episodes has a step")
-    for episode, part in zip(episodes, parts, strict=True):
+    for episode, episode_columns in zip(episodes, columns_by_episode, strict=True):
         expected = {name for name in names if len(episode) or root(name) == Columns.OBS}
-        if part.keys() != expected:
+        if episode_columns.keys() != expected:
             raise ValueError(
-                f"episodes differ in columns: {sorted(part)} in episode {episode.id_}, "
+                f"episodes differ in columns: {sorted(episode_columns)} in episode {episode.id_}, "
                 f"{sorted(expected)} in others; all must have the same"
             )
     return names
@@ -178,7 +191,7 @@ def _concat_column(name: str, columns: list[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(columns)
 
 
-def _lazy_infos(block: Block, episode: int) -> partial[list[dict[str, Any]]] | None:
+def _make_info_reader(block: Block, episode: int) -> partial[list[dict[str, Any]]] | None:
     if Columns.INFOS not in block.columns:
         return None
     # a partial can be pickled, unlike a lambda

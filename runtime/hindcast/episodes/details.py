@@ -1,4 +1,4 @@
-"""Details: data of an episode in addition to its steps, as JSON text: who acted, when, and the user's own data.
+"""Details, the data of an episode in addition to its steps, as JSON text: agent and module, times, custom data.
 
 Empty fields are left out. A value that JSON cannot represent becomes an object whose first key begins
 with `$`: `{"$array": "<base64>", "dtype": "<f4", "shape": [3]}`, `{"$bytes": …}`, `{"$tuple": […]}`.
@@ -25,21 +25,21 @@ FIELDS: Final = {
     "custom_data": "custom_data",
 }
 """Keys of an episode's state -> the fields of the text."""
-_JSON_INTEGERS: Final = range(-(2**63), 2**64)  # those that orjson encodes
-_STORABLE: Final = "biufcU"
+_JSON_INTEGERS: Final = range(-(2**63), 2**64)  # the integers that orjson encodes
+_STORABLE_DTYPE_KINDS: Final = "biufcU"
 
 
 def to_text(**fields: Any) -> str:
     """Encode the fields in `FIELDS` as text; None and empty custom data are left out.
 
     Raises:
-        ValueError: a value is not a number, text, bytes or an array, nor a list, tuple or dict of such.
+        ValueError: a value is not a number, text, bytes or an array, nor a list, tuple or dict of these.
     """
-    present = {name: fields[name] for name in FIELDS.values() if _has_content(fields.get(name))}
-    if not present:
+    filled_fields = {name: fields[name] for name in FIELDS.values() if _has_content(fields.get(name))}
+    if not filled_fields:
         return NO_DETAILS
     try:
-        return orjson.dumps({name: _to_plain(value) for name, value in present.items()}).decode()
+        return orjson.dumps({name: _to_plain(value) for name, value in filled_fields.items()}).decode()
     except orjson.JSONEncodeError as error:
         raise ValueError(f"text that is not Unicode ({error})") from error
 
@@ -65,27 +65,27 @@ def _has_content(value: Any) -> bool:
 def _to_plain(value: Any) -> Any:
     if value is None or type(value) in (bool, str):
         return value
-    for kind, convert in _CONVERTERS:
-        if isinstance(value, kind):
+    for value_type, convert in _CONVERTERS:
+        if isinstance(value, value_type):
             return convert(value)
     raise ValueError(
-        f"a {type(value).__name__}: allowed are numbers, text, bytes, arrays, and lists, tuples and dicts "
-        "of these"
+        f"a value of type {type(value).__name__}: allowed are numbers, text, bytes, arrays, and lists, tuples "
+        "and dicts of these"
     )
 
 
 def _map_to_plain(value: Mapping[Any, Any]) -> dict[str, Any]:
     if all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: _to_plain(part) for key, part in value.items()}
-    # other keys than text, or those that look like a marker, need a list of pairs
-    return {"$map": [[_to_plain(key), _to_plain(part)] for key, part in value.items()]}
+        return {key: _to_plain(item) for key, item in value.items()}
+    # keys that are not text, or look like a marker, require a list of pairs
+    return {"$map": [[_to_plain(key), _to_plain(item)] for key, item in value.items()]}
 
 
 def _array_to_plain(value: np.ndarray | np.generic) -> dict[str, Any]:
-    if value.dtype.kind not in _STORABLE:
+    if value.dtype.kind not in _STORABLE_DTYPE_KINDS:
         raise ValueError(f"an array of {value.dtype}: allowed are booleans, numbers and text")
-    kind = "$array" if isinstance(value, np.ndarray) else "$scalar"
-    return {kind: _encode_base64(value.tobytes()), "dtype": value.dtype.str, "shape": list(value.shape)}
+    marker = "$array" if isinstance(value, np.ndarray) else "$scalar"
+    return {marker: _encode_base64(value.tobytes()), "dtype": value.dtype.str, "shape": list(value.shape)}
 
 
 _CONVERTERS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
@@ -104,22 +104,22 @@ _CONVERTERS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
 
 def _restore_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_restore_value(part) for part in value]
+        return [_restore_value(item) for item in value]
     if not isinstance(value, dict):
         return value
     restore = _RESTORERS.get(next(iter(value), ""))
     if restore is None:
-        return {key: _restore_value(part) for key, part in value.items()}
+        return {key: _restore_value(item) for key, item in value.items()}
     return restore(value)
 
 
-def _read_array(value: Mapping[str, Any], kind: str) -> Any:
-    return np.frombuffer(_decode_base64(value[kind]), np.dtype(value["dtype"])).reshape(value["shape"])
+def _decode_array(value: Mapping[str, Any], marker: str) -> Any:
+    return np.frombuffer(_decode_base64(value[marker]), np.dtype(value["dtype"])).reshape(value["shape"])
 
 
 _RESTORERS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
-    "$array": lambda value: _read_array(value, "$array"),
-    "$scalar": lambda value: _read_array(value, "$scalar")[()],
+    "$array": lambda value: _decode_array(value, "$array"),
+    "$scalar": lambda value: _decode_array(value, "$scalar")[()],
     "$bytes": lambda value: _decode_base64(value["$bytes"]),
     "$complex": lambda value: complex(value["$complex"]),
     "$float": lambda value: float(value["$float"]),

@@ -1,4 +1,4 @@
-"""Samples that replace missing ones (`fill`), and one-hot encoding of discrete values."""
+"""Samples that replace missing samples (`fill`), and one-hot encoding of discrete values."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def _one_hot_leaf(space: spaces.Space, value: Any) -> Any:
         return value
     index, sizes = np.asarray(value) - space.start, np.asarray(num_values(space))
     flat = index.reshape(*index.shape[: index.ndim - sizes.ndim], sizes.size)
-    parts = [_one_hot(flat[..., i], int(n), space) for i, n in enumerate(sizes.ravel())]
+    parts = [_one_hot_numbers(flat[..., i], int(n), space) for i, n in enumerate(sizes.ravel())]
     return np.concatenate(parts, axis=-1)
 
 
-def _one_hot(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.float32]:
+def _one_hot_numbers(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.float32]:
     # a negative index would silently count from the end
     if index.size and (index.min() < 0 or index.max() >= n):
         raise ValueError(f"a value is outside {space}, so it cannot be one-hot encoded")

@@ -12,7 +12,7 @@ import numpy as np
 from hindcast.episodes import episode_parts as parts
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.episode_data import EpisodeData
-from hindcast.episodes.episode_state import episode_from_state, state_of
+from hindcast.episodes.episode_state import episode_from_state, episode_to_state
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
 
 
@@ -20,10 +20,10 @@ class SingleAgentEpisode(EpisodeData):
     """Observations o_0 … o_T, and actions, rewards and model outputs of the T steps between them.
 
     `observations` and `infos` have one item more than there are steps; step t is (o_t, a_t, r_t, o_t+1). An
-    episode that continues another one (`cut`) starts at `t_started` and may keep the last steps before in its
-    lookback buffer; these are not part of its length or return.
+    episode that continues another episode (see `cut`) starts at `t_started`, and may keep the last steps before
+    `t_started` in its lookback buffer; these are not part of its length or return.
 
-    It starts in list mode (a Python object per step, cheap to append to); `to_numpy` turns it into arrays.
+    An episode starts in list mode (a Python object per step, cheap to append to); `to_numpy` turns it into arrays.
     Observations and actions may be nested (dicts, tuples).
 
     Args and attributes: see `EpisodeData`.
@@ -59,8 +59,11 @@ class SingleAgentEpisode(EpisodeData):
         Args:
             observation: next observation, o_t+1.
             action: the action, a_t.
-            infos: the info dict that came with the observation.
-            extra_model_outputs: the model's further outputs at this step; the same keys in every step.
+            reward: the reward, r_t.
+            infos: the info dict that belongs to the observation; empty by default.
+            terminated: whether the environment ended the episode with this step.
+            truncated: whether the episode was cut off after this step.
+            extra_model_outputs: other outputs of the model at this step; every step must have the same keys.
 
         Raises:
             ValueError: the episode has no first observation, is done, or has other extra outputs.
@@ -73,7 +76,8 @@ class SingleAgentEpisode(EpisodeData):
                 f"episode {self.id_} has no first observation: call add_env_reset before add_env_step"
             )
         self._require_same_outputs(outputs, f"step {self.t}")
-        info_buffer = self.infos  # before the observation is added: it may make one info per observation
+        # read before the observation is added, since this may make an info for each observation
+        info_buffer = self.infos
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)
@@ -97,19 +101,19 @@ class SingleAgentEpisode(EpisodeData):
         return self
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Add the steps of the next fragment (`cut` makes one); its lookback is ignored.
+        """Add the steps of the next fragment (see `cut`); the fragment's lookback is ignored.
 
         Raises:
-            ValueError: the fragment belongs to another episode, does not start at this one's last timestep with
-                its last observation, or has other extra outputs; or this episode is done.
+            ValueError: the fragment belongs to another episode, does not start with this episode's last timestep and
+                observation, or has other extra outputs; or this episode is done.
         """
         parts.concat(self, other)
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """Return the next fragment: it starts with this episode's last observation, and has no steps yet.
+        """Return the next fragment, which starts with this episode's last observation and has no steps yet.
 
         Args:
-            len_lookback_buffer: number of this episode's last steps that it keeps as lookback, at most all.
+            len_lookback_buffer: number of this episode's last steps that the fragment keeps as lookback, at most all.
 
         Raises:
             ValueError: the episode is done, or the lookback is negative.
@@ -117,17 +121,17 @@ class SingleAgentEpisode(EpisodeData):
         return parts.cut(self, len_lookback_buffer)
 
     def slice(self, slice_: builtins.slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """Return a run of steps as a separate episode: `episode[2:5]` has three steps and four observations.
+        """Return a range of steps as a separate episode: `episode[2:5]` has three steps and four observations.
 
         Negative bounds count from the end and may reach into the lookback buffer; bounds beyond the data are
-        clipped. The slice is terminated or truncated if it contains the last step of an episode that is.
-        In NumPy mode its columns are views.
+        clipped. The slice is terminated or truncated if the episode is, and the slice contains its last step. In
+        NumPy mode the slice's columns are views.
 
         Args:
             slice_: the steps; a step of k > 1 selects every k-th observation, action and reward (and no
                 lookback).
-            len_lookback_buffer: number of preceding steps that it keeps as lookback, if available; default: as
-                many as this episode has.
+            len_lookback_buffer: number of preceding steps that the slice keeps as lookback, if available; by default
+                as many as this episode has.
 
         Raises:
             ValueError: the step or the lookback is negative, or the step leads beyond the last observation.
@@ -136,15 +140,17 @@ class SingleAgentEpisode(EpisodeData):
 
     def get_data_dict(self) -> dict[str, Any]:
         """Return the steps as columns of equal length, with `t`, `eps_id`, and flags on the last step only."""
-        n = len(self)
-        ends = {Columns.TERMINATEDS: self.is_terminated, Columns.TRUNCATEDS: self.is_truncated}
-        data: dict[str, Any] = {name: [False] * (n - 1) + [flag] * (n > 0) for name, flag in ends.items()}
+        num_steps = len(self)
+        flags = {Columns.TERMINATEDS: self.is_terminated, Columns.TRUNCATEDS: self.is_truncated}
+        data: dict[str, Any] = {
+            name: [False] * (num_steps - 1) + [flag] * (num_steps > 0) for name, flag in flags.items()
+        }
         data[Columns.T] = list(range(self.t_started, self.t))
-        data[Columns.EPS_ID] = [self.id_] * n
+        data[Columns.EPS_ID] = [self.id_] * num_steps
         if self.is_numpy:
             data = {name: np.array(values) for name, values in data.items()}
-        data[Columns.OBS] = self.get_observations(slice(0, n))
-        data[Columns.INFOS] = self.get_infos(slice(0, n))
+        data[Columns.OBS] = self.get_observations(slice(0, num_steps))
+        data[Columns.INFOS] = self.get_infos(slice(0, num_steps))
         data[Columns.ACTIONS] = self.get_actions()
         data[Columns.REWARDS] = self.get_rewards()
         return {**data, **{key: buffer.get() for key, buffer in self.extra_model_outputs.items()}}
@@ -164,12 +170,12 @@ class SingleAgentEpisode(EpisodeData):
         return len(self)
 
     def agent_steps(self) -> int:
-        """Return the number of the agent's steps, which is the same."""
+        """Return the number of the agent's steps, which equals `env_steps`."""
         return len(self)
 
     def get_state(self) -> dict[str, Any]:
         """Return the episode as a map of plain values and arrays, ready for MessagePack; see `from_state`."""
-        return state_of(self)
+        return episode_to_state(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SingleAgentEpisode:

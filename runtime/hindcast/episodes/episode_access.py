@@ -2,14 +2,14 @@
 
 All getters take indices in the same way:
 
-* an int is one timestep, a list or a slice several, None all (without the lookback buffer);
-* a negative index counts from the end, and reaches into the lookback buffer where it goes beyond the start;
+* an int selects one timestep, a list or a slice several, None all (without the lookback buffer);
+* a negative index counts from the end, and reaches into the lookback buffer if it goes beyond the start;
   with `neg_index_as_lookback=True`, -1 is the last timestep before the episode's first;
 * `fill` replaces timesteps out of range; without it an index out of range is an IndexError, and a slice is
   clipped to the available timesteps;
-* `one_hot_discrete=True` encodes discrete values as float32 one-hot vectors (it needs the space).
+* `one_hot_discrete=True` encodes discrete values as float32 one-hot vectors (the space is required).
 
-They return one sample for an int; else a list of samples, or (`is_numpy`) arrays with a leading time
+Getters return one sample for an int; otherwise a list of samples or, in NumPy mode, arrays with a leading time
 dimension.
 """
 
@@ -50,7 +50,7 @@ class EpisodeAccess:
     def get_infos(
         self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Return info dicts at timesteps; there is one more than there are steps. A list in either mode."""
+        """Return info dicts at timesteps, as a list in either mode; there is one more than there are steps."""
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_actions(
@@ -88,7 +88,9 @@ class EpisodeAccess:
         Raises:
             KeyError: the episode has no such output.
         """
-        return self._extra(key).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+        return self._find_output_buffer(key).get(
+            indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill
+        )
 
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
@@ -121,9 +123,11 @@ class EpisodeAccess:
         Raises:
             KeyError: the episode has no such output.
         """
-        self._extra(key).set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+        self._find_output_buffer(key).set(
+            new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
+        )
 
-    def _extra(self, key: str) -> InfiniteLookbackBuffer:
+    def _find_output_buffer(self, key: str) -> InfiniteLookbackBuffer:
         if key not in self.extra_model_outputs:
             names = ", ".join(self.extra_model_outputs) or "none"
             raise KeyError(f"the episode has no extra model output {key!r}; it has: {names}")

@@ -1,4 +1,4 @@
-"""`EpisodeData`: the columns of an episode, its ends and its place in the whole episode."""
+"""`EpisodeData`: the data of an episode or a fragment: columns, ids, flags and timesteps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ Infos = Sequence[dict[str, Any]] | InfiniteLookbackBuffer | Callable[[], Sequenc
 
 
 class EpisodeData(EpisodeAccess):
-    """The columns of an episode or a fragment of one; see `SingleAgentEpisode`, which adds to them.
+    """The data of an episode or a fragment; `SingleAgentEpisode` adds the methods that change them.
 
     Attributes:
         id_: the episode's id; fragments of one episode share it.
-        agent_id, module_id, multi_agent_episode_id: the agent, its module, and the episode of several agents.
+        agent_id, module_id, multi_agent_episode_id: ids of the agent, of its module, and of the multi-agent episode
+            that this episode is a part of.
         observations, infos, actions, rewards: the columns, as `InfiniteLookbackBuffer`.
-        extra_model_outputs: the model's further outputs (`action_logp`, …), one buffer each.
+        extra_model_outputs: name -> buffer of another output of the model (`action_logp`, …).
         is_terminated: whether the environment ended the episode.
-        is_truncated: whether it was cut off, for example by a time limit.
+        is_truncated: whether the episode was cut off, for example by a time limit.
         t_started: timestep of the first observation (after the lookback).
-        t: timestep of the last observation; `t - t_started` steps are between.
+        t: timestep of the last observation; there are `t - t_started` steps.
     """
 
     __slots__ = (
@@ -78,17 +79,22 @@ class EpisodeData(EpisodeAccess):
         dimension, or a buffer, which is used directly. Arrays are not copied.
 
         Args:
-            id_: the episode's id; default: a new random id.
-            observations: T + 1 observations, with those of the lookback.
-            observation_space: their space; required for one-hot encoding, gives `fill` its shape.
-            infos: T + 1 dicts, or a function that makes them on first use; default: empty.
+            id_: the episode's id; a new random id by default.
+            observations: T + 1 observations, including the lookback.
+            observation_space: space of the observations; required for one-hot encoding, and gives `fill` its shape.
+            infos: T + 1 dicts, or a function that makes them on first use; empty dicts by default.
             actions: T actions.
+            action_space: space of the actions; required for one-hot encoding, and gives `fill` its shape.
             rewards: T rewards.
+            terminated: whether the environment ended the episode.
+            truncated: whether the episode was cut off, for example by a time limit.
             extra_model_outputs: name -> T outputs.
-            t_started: timestep of the first observation that is not lookback; default 0.
-            len_lookback_buffer: number of the given steps that are lookback, at most all of them; "auto": all.
-                Pass 0 for a complete episode.
-            multi_agent_episode_id: the episode of several agents that this is a part of.
+            t_started: timestep of the first observation that is not lookback; 0 by default.
+            len_lookback_buffer: number of steps at the beginning that are lookback, at most all steps; "auto" means
+                all steps. Pass 0 for a complete episode.
+            agent_id: id of the agent.
+            module_id: id of the agent's module.
+            multi_agent_episode_id: id of the multi-agent episode that this episode is a part of.
 
         Raises:
             ValueError: the columns' lengths are inconsistent, or the lookback is negative.
@@ -121,7 +127,7 @@ class EpisodeData(EpisodeAccess):
 
     @property
     def infos(self) -> InfiniteLookbackBuffer:
-        """The info dicts, always in list mode; empty ones are made on first use if none were given."""
+        """The info dicts, always in list mode; if there were none, empty dicts are made on first use."""
         if not isinstance(self._infos, InfiniteLookbackBuffer):
             self._infos = InfiniteLookbackBuffer(self._infos(), self.observations.lookback)
         return self._infos
@@ -133,12 +139,12 @@ class EpisodeData(EpisodeAccess):
     @property
     def has_infos(self) -> bool:
         """Return whether any info dict is not empty."""
-        # does not make blank infos only to look at them
+        # avoids making blank infos only to look at them
         return self._infos != self._blank_infos and any(self.infos.get())
 
     @property
     def custom_data(self) -> dict[str, Any]:
-        """The user's own data of the episode; stored in its state and a block's `details`, not in its columns."""
+        """Custom data of the episode; stored in its state and in a block's `details`, not in its columns."""
         return self._custom_data
 
     @property
@@ -178,16 +184,16 @@ class EpisodeData(EpisodeAccess):
         """Check that the columns' lengths and lookbacks are consistent.
 
         Raises:
-            ValueError: they are not.
+            ValueError: a length or a lookback is inconsistent.
         """
-        steps, lookback = self.rewards.len_incl_lookback(), self.rewards.lookback
+        num_steps, lookback = self.rewards.len_incl_lookback(), self.rewards.lookback
         columns = {"actions": self.actions, **self.extra_model_outputs}
         for name, buffer in columns.items():
-            self._check(name, buffer, steps, lookback)
-        if steps or self.is_reset:
-            self._check("observations", self.observations, steps + 1, lookback)
+            self._check_length(name, buffer, num_steps, lookback)
+        if num_steps or self.is_reset:
+            self._check_length("observations", self.observations, num_steps + 1, lookback)
             if isinstance(self._infos, InfiniteLookbackBuffer):
-                self._check("infos", self._infos, steps + 1, lookback)
+                self._check_length("infos", self._infos, num_steps + 1, lookback)
         if self.t - self.t_started != len(self):
             raise ValueError(
                 f"episode {self.id_} runs from timestep {self.t_started} to {self.t}, "
@@ -201,23 +207,25 @@ class EpisodeData(EpisodeAccess):
     def _blank_infos(self) -> list[dict[str, Any]]:
         return [{} for _ in range(self.observations.len_incl_lookback())]
 
-    def _require_same_outputs(self, outputs: Mapping[str, Any], what: str) -> None:
-        """Require the extra outputs of the first step in every other step."""
+    def _require_same_outputs(self, outputs: Mapping[str, Any], subject: str) -> None:
+        """Check that a step or fragment has the extra outputs of the earlier steps; the first step defines them."""
         if self.rewards.len_incl_lookback() == 0:
             for key in outputs:
                 empty = np.zeros(0) if self.is_numpy else None
                 self.extra_model_outputs.setdefault(key, InfiniteLookbackBuffer(empty))
         if outputs.keys() != self.extra_model_outputs.keys():
             raise ValueError(
-                f"{what} of episode {self.id_} has the extra model outputs {sorted(outputs)}, "
+                f"{subject} of episode {self.id_} has the extra model outputs {sorted(outputs)}, "
                 f"earlier steps have {sorted(self.extra_model_outputs)}: all steps must have the same"
             )
 
-    def _check(self, name: str, buffer: InfiniteLookbackBuffer, items: int, lookback: int) -> None:
-        if buffer.len_incl_lookback() != items:
+    def _check_length(
+        self, name: str, buffer: InfiniteLookbackBuffer, expected_length: int, lookback: int
+    ) -> None:
+        if buffer.len_incl_lookback() != expected_length:
             raise ValueError(
                 f"episode {self.id_} has {self.rewards.len_incl_lookback()} rewards, so it must have "
-                f"{items} {name} (lookback included), but it has {buffer.len_incl_lookback()}"
+                f"{expected_length} {name} (lookback included), but it has {buffer.len_incl_lookback()}"
             )
         if buffer.lookback != lookback:
             raise ValueError(
@@ -234,11 +242,11 @@ def _make_buffer(values: Column, lookback: int, space: spaces.Space | None) -> I
 def _resolve_lookback(rewards: Column, len_lookback_buffer: int | Literal["auto"]) -> int:
     if isinstance(rewards, InfiniteLookbackBuffer):
         return rewards.lookback
-    steps = 0 if rewards is None else len(rewards)
+    num_steps = 0 if rewards is None else len(rewards)
     if len_lookback_buffer == "auto":
-        return steps
+        return num_steps
     if not isinstance(len_lookback_buffer, int | np.integer) or len_lookback_buffer < 0:
         raise ValueError(
             f"len_lookback_buffer is {len_lookback_buffer!r}: it must be 'auto', or 0 or more steps"
         )
-    return min(int(len_lookback_buffer), steps)
+    return min(int(len_lookback_buffer), num_steps)

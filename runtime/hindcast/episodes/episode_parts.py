@@ -18,28 +18,30 @@ def cut(episode: E, lookback: int) -> E:
     _require_open(episode)
     _require_lookback(lookback)
     end = episode.rewards.len_incl_lookback()
-    return _section(episode, range(end, end), lookback)
+    return _make_section(episode, range(end, end), lookback)
 
 
 def slice_steps(episode: E, steps: slice, lookback: int | None) -> E:
     """See `SingleAgentEpisode.slice`."""
-    num_before = episode.rewards.lookback if lookback is None else lookback
-    _require_lookback(num_before)
-    total = episode.rewards.len_incl_lookback()
+    len_lookback = episode.rewards.lookback if lookback is None else lookback
+    _require_lookback(len_lookback)
+    num_steps = episode.rewards.len_incl_lookback()
     positions = episode.rewards.positions(steps)
     if positions.step < 0:
         raise ValueError(
             f"a slice of episode {episode.id_} has the step {positions.step}: it must be positive"
         )
-    first = min(max(positions.start, 0), total)
-    indices = range(first, max(first, min(positions.stop, total)), positions.step)
-    final = first + len(indices) * positions.step
-    if final > total:
+    start = min(max(positions.start, 0), num_steps)
+    indices = range(start, max(start, min(positions.stop, num_steps)), positions.step)
+    stop = start + len(indices) * positions.step
+    if stop > num_steps:
         raise ValueError(
             f"a slice of episode {episode.id_} with the step {positions.step} goes beyond its end"
         )
-    section = _section(episode, range(first, final, positions.step), num_before if positions.step == 1 else 0)
-    if final == total:
+    section = _make_section(
+        episode, range(start, stop, positions.step), len_lookback if positions.step == 1 else 0
+    )
+    if stop == num_steps:
         section.is_terminated, section.is_truncated = episode.is_terminated, episode.is_truncated
     return section
 
@@ -54,32 +56,32 @@ def concat(episode: EpisodeData, other: EpisodeData) -> None:
         pairs += [
             (buffer, other.extra_model_outputs[key]) for key, buffer in episode.extra_model_outputs.items()
         ]
-    # the fragment starts with this observation and info again
+    # the fragment repeats this observation and info at its beginning
     episode.observations.pop()
     episode.infos.pop()
-    for own_buffer, other_buffer in pairs:
-        own_buffer.concat(other_buffer)
+    for buffer, other_buffer in pairs:
+        buffer.concat(other_buffer)
     episode.t = other.t
     episode.is_terminated, episode.is_truncated = other.is_terminated, other.is_truncated
     episode._last_step_time = other._last_step_time or episode._last_step_time
     episode.custom_data.update(other.custom_data)
 
 
-def _section(episode: E, steps: range, lookback: int) -> E:
+def _make_section(episode: E, steps: range, lookback: int) -> E:
     """Return the steps at these positions as an episode, with at most `lookback` steps before them."""
     lookback = min(lookback, steps.start)
-    first, final, step = steps.start - lookback, steps.stop, steps.step
+    start, stop, step = steps.start - lookback, steps.stop, steps.step
 
-    def section(buffer: InfiniteLookbackBuffer, last: int) -> InfiniteLookbackBuffer:
-        return buffer.section(first, last, step, lookback)
+    def section(buffer: InfiniteLookbackBuffer, buffer_stop: int) -> InfiniteLookbackBuffer:
+        return buffer.section(start, buffer_stop, step, lookback)
 
-    outputs = {key: section(buffer, final) for key, buffer in episode.extra_model_outputs.items()}
+    outputs = {key: section(buffer, stop) for key, buffer in episode.extra_model_outputs.items()}
     fragment = type(episode)(
         episode.id_,
-        observations=section(episode.observations, final + 1),
-        infos=_infos_section(episode._infos, slice(first, final + 1, step), lookback),
-        actions=section(episode.actions, final),
-        rewards=section(episode.rewards, final),
+        observations=section(episode.observations, stop + 1),
+        infos=_make_infos_section(episode._infos, slice(start, stop + 1, step), lookback),
+        actions=section(episode.actions, stop),
+        rewards=section(episode.rewards, stop),
         extra_model_outputs=outputs,
         observation_space=episode.observation_space,
         action_space=episode.action_space,
@@ -92,7 +94,7 @@ def _section(episode: E, steps: range, lookback: int) -> E:
     return fragment
 
 
-def _infos_section(
+def _make_infos_section(
     infos: InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]], items: slice, lookback: int
 ) -> InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]]:
     if isinstance(infos, InfiniteLookbackBuffer):

@@ -37,7 +37,7 @@ _SPACE_KEYS: Final = ("_observation_space", "_action_space")
 E = TypeVar("E", bound=EpisodeData)
 
 
-def state_of(episode: EpisodeData) -> dict[str, Any]:
+def episode_to_state(episode: EpisodeData) -> dict[str, Any]:
     """See `SingleAgentEpisode.get_state`."""
     state = {key: getattr(episode, key) for key in _REQUIRED_KEYS}
     for key in _COLUMN_KEYS:
@@ -51,9 +51,11 @@ def state_of(episode: EpisodeData) -> dict[str, Any]:
 
 def episode_from_state(cls: type[E], state: Mapping[str, Any]) -> E:
     """See `SingleAgentEpisode.from_state`."""
-    missing = [key for key in _REQUIRED_KEYS if key not in state]
-    if missing:
-        raise ValueError(f"the state of an episode lacks {', '.join(missing)}; it has {', '.join(state)}")
+    missing_keys = [key for key in _REQUIRED_KEYS if key not in state]
+    if missing_keys:
+        raise ValueError(
+            f"the state of an episode lacks {', '.join(missing_keys)}; it has {', '.join(state)}"
+        )
     make_buffer, outputs = InfiniteLookbackBuffer.from_state, state["extra_model_outputs"] or {}
     plain_fields: dict[str, Any] = {
         key: state[key] for key in ("t_started", "agent_id", "module_id", "multi_agent_episode_id")

@@ -18,13 +18,13 @@ Indices = int | slice | Sequence[int] | None
 
 
 class InfiniteLookbackBuffer:
-    """A column in time: `lookback` items of the past, then the timesteps.
+    """One column of an episode: `lookback` items from before the episode's start, then its timesteps.
 
     Timestep t >= 0 is at position `lookback + t` of the data. A negative index counts from the end (-1 is the last
-    timestep), and reaches into the lookback when it goes further back than the timesteps do; with
-    `neg_index_as_lookback` -1 is the last item of the lookback.
+    timestep), and reaches into the lookback if it goes back beyond timestep 0; with `neg_index_as_lookback` -1 is the
+    last item of the lookback.
 
-    It has two modes. In list mode `data` is a list with one sample per item (`finalized` is False). In NumPy
+    A buffer has two modes. In list mode `data` is a list with one sample per item (`finalized` is False). In NumPy
     mode `data` is a batched value: an array, or a dict/tuple of arrays, with a leading time dimension
     (`finalized` is True). `get` returns the same mode: a list, or a batched value.
 
@@ -54,7 +54,7 @@ class InfiniteLookbackBuffer:
             raise ValueError(f"lookback is {lookback}: it must be 0 or more")
         self.finalized = batched.is_batch(data)
         self.data: Any = data if self.finalized else list(data) if data is not None else []
-        self._shared = self.finalized  # others may see the arrays: copy before writing
+        self._shared = self.finalized  # the caller may use the arrays, too: copy them before writing
         self.space = space
         self.lookback = min(int(lookback), self.len_incl_lookback())
 
@@ -85,9 +85,9 @@ class InfiniteLookbackBuffer:
             indices: one timestep; a slice or a list of them; None for all (without the lookback). A negative
                 index counts from the end and may reach into the lookback.
             neg_index_as_lookback: whether -1 is the last item before timestep 0.
-            fill: replaces items that are out of range: a number or text (with the space's shape and
-                dtype; without a space a list returns the bare value), or a nested value. Without it an index
-                out of range is an error, and a slice is clipped.
+            fill: replaces items that are out of range: a number or text, which gets the shape and dtype of the space
+                (without a space, list mode returns it unchanged), or a nested value. Without `fill` an index out of
+                range is an error, and a slice is clipped.
             one_hot_discrete: whether to encode discrete values as float32 one-hot vectors.
 
         Returns:
@@ -107,7 +107,7 @@ class InfiniteLookbackBuffer:
             if 0 <= position < total:
                 return self._encode(self._take(position), one_hot_discrete)
             if fill is None:
-                raise self._out_of_range(indices, from_lookback)
+                raise self._out_of_range_error(indices, from_lookback)
             return self._fill_value(fill, one_hot_discrete)
         positions = self._positions(indices, from_lookback, is_filled=fill is not None)
         # a slice gives views, indices would copy
@@ -116,7 +116,7 @@ class InfiniteLookbackBuffer:
         return self._gather(positions, fill, one_hot_discrete)
 
     def positions(self, indices: slice, neg_index_as_lookback: bool = False) -> range:
-        """Return the positions of a slice; they may be outside the data. Without bounds it covers all timesteps.
+        """Return the positions of a slice, which may be outside the data. A slice without bounds covers all timesteps.
 
         Raises:
             ValueError: the step is 0.
@@ -148,7 +148,7 @@ class InfiniteLookbackBuffer:
         if isinstance(at_indices, int | np.integer):
             at_indices, new_data = [int(at_indices)], [new_data]
         positions = list(self._positions(at_indices, neg_index_as_lookback, is_filled=False))
-        samples = self._samples(new_data)
+        samples = self._convert_samples(new_data)
         count = batched.batch_length(samples) if self.finalized else len(samples)
         if count != len(positions):
             raise IndexError(
@@ -167,7 +167,7 @@ class InfiniteLookbackBuffer:
 
     def extend(self, items: Any) -> None:
         """Add samples at the end: a sequence of samples or a batched value."""
-        samples = self._samples(items)
+        samples = self._convert_samples(items)
         if not self.finalized:
             self.data.extend(samples)
         elif self.len_incl_lookback() == 0:
@@ -192,7 +192,7 @@ class InfiniteLookbackBuffer:
         self.lookback = min(self.lookback, total - 1)
 
     def concat(self, other: InfiniteLookbackBuffer) -> None:
-        """Add the other's timesteps (not its lookback) at the end, in either mode of each."""
+        """Add the timesteps of another buffer (not its lookback) at the end; the buffers may differ in mode."""
         if len(other):
             self.extend(other.get())
 
@@ -211,13 +211,13 @@ class InfiniteLookbackBuffer:
         self.finalized = True
         self._shared = False
 
-    def section(self, first: int, last: int, step: int, lookback: int) -> InfiniteLookbackBuffer:
-        """Return a buffer of the items at `range(first, last, step)`, the first `lookback` of them as lookback.
+    def section(self, first: int, stop: int, step: int, lookback: int) -> InfiniteLookbackBuffer:
+        """Return a buffer of the items at `range(first, stop, step)`, the first `lookback` of them as lookback.
 
-        It has a copied list of the same samples, or views of the arrays.
+        In list mode its list is a copy with the same samples; in NumPy mode its arrays are views.
         """
         self._shared = self._shared or self.finalized  # the section gets views of the arrays
-        return InfiniteLookbackBuffer(self._take(slice(first, last, step)), lookback, self.space)
+        return InfiniteLookbackBuffer(self._take(slice(first, stop, step)), lookback, self.space)
 
     def get_state(self) -> dict[str, Any]:
         """Return the buffer as `{data, lookback, finalized, space}`, ready for MessagePack with NumPy arrays."""
@@ -250,7 +250,7 @@ class InfiniteLookbackBuffer:
         self.set(value, at_indices=key)
 
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
-        """Return a new buffer: all items plus a number; or with the items of a sequence or a buffer added."""
+        """Return a new buffer: with a number added to all items, or with a sequence or another buffer appended."""
         if isinstance(other, Number):
             return InfiniteLookbackBuffer(self._add_number(other), self.lookback, self.space)
         result = InfiniteLookbackBuffer(self.data, self.lookback, self.space)
@@ -272,7 +272,9 @@ class InfiniteLookbackBuffer:
             return False
         if self.finalized:
             return nested.equal(self.data, other.data)
-        return all(nested.equal(one, two) for one, two in zip(self.data, other.data, strict=True))
+        return all(
+            nested.equal(item, other_item) for item, other_item in zip(self.data, other.data, strict=True)
+        )
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -295,33 +297,42 @@ class InfiniteLookbackBuffer:
         """
         total = self.len_incl_lookback()
         if indices is None or isinstance(indices, slice):
-            run = self.positions(indices or slice(None), from_lookback)
-            return run if is_filled else _clip(run, total)
+            slice_positions = self.positions(indices or slice(None), from_lookback)
+            return slice_positions if is_filled else _clip(slice_positions, total)
         positions = [self._position(int(index), from_lookback) for index in indices]
         for index, position in zip(indices, positions, strict=True):
             if not (is_filled or 0 <= position < total):
-                raise self._out_of_range(index, from_lookback)
+                raise self._out_of_range_error(index, from_lookback)
         return positions
 
     def _take(self, positions: Any) -> Any:
-        """Return the item at a position, or those of a slice."""
+        """Return the item at a position, or the items of a slice."""
         return batched.take(self.data, positions) if self.finalized else self.data[positions]
 
     def _gather(self, positions: Sequence[int], fill: Any, one_hot_discrete: bool) -> Any:
         """Return the items at the positions, in either mode, and the fill value outside the data."""
         total = self.len_incl_lookback()
-        missing = [not 0 <= position < total for position in positions]
-        blank = self._fill_value(fill, one_hot_discrete) if any(missing) else None
+        missing_mask = [not 0 <= position < total for position in positions]
+        fill_value = self._fill_value(fill, one_hot_discrete) if any(missing_mask) else None
         if not self.finalized:
             return [
-                blank if is_missing else self._encode(self.data[position], one_hot_discrete)
-                for position, is_missing in zip(positions, missing, strict=True)
+                fill_value if is_missing else self._encode(self.data[position], one_hot_discrete)
+                for position, is_missing in zip(positions, missing_mask, strict=True)
             ]
         present_positions = np.array(
-            [p for p, is_missing in zip(positions, missing, strict=True) if not is_missing], dtype=np.intp
+            [
+                position
+                for position, is_missing in zip(positions, missing_mask, strict=True)
+                if not is_missing
+            ],
+            dtype=np.intp,
         )
         samples = self._encode(batched.take(self.data, present_positions), one_hot_discrete)
-        return batched.fill_missing(samples, blank, np.array(missing)) if any(missing) else samples
+        return (
+            batched.fill_missing(samples, fill_value, np.array(missing_mask))
+            if any(missing_mask)
+            else samples
+        )
 
     def _encode(self, value: Any, one_hot_discrete: bool) -> Any:
         if not one_hot_discrete:
@@ -339,13 +350,13 @@ class InfiniteLookbackBuffer:
             return fill_sample(self._encode(empty_batch(self.space), one_hot_discrete), fill)
         return fill_sample(self.data, fill, widen=True) if self.finalized else fill
 
-    def _out_of_range(self, index: Any, from_lookback: bool) -> IndexError:
+    def _out_of_range_error(self, index: Any, from_lookback: bool) -> IndexError:
         return IndexError(
             f"index {index} (neg_index_as_lookback={from_lookback}) is out of range: there are {len(self)} timesteps "
             f"and {self.lookback} of lookback; pass fill=… to get a value instead"
         )
 
-    def _samples(self, items: Any) -> Any:
+    def _convert_samples(self, items: Any) -> Any:
         """Convert new samples to this buffer's mode."""
         if not self.finalized:
             return batched.unstack(items) if batched.is_batch(items) else list(items)
@@ -361,8 +372,9 @@ class InfiniteLookbackBuffer:
 
 
 def _clip(positions: range, total: int) -> range:
-    """Clip positions to the data; they may run backwards."""
+    """Clip positions to the data; the positions may be descending."""
     first, end = (0, total) if positions.step > 0 else (total - 1, -1)
+    # `first` and `end` bound the data; the length of a range is the number of positions before its bound
     start = min(len(range(positions.start, first, positions.step)), len(positions))
     stop = min(len(range(positions.start, end, positions.step)), len(positions))
     return positions[start : max(start, stop)]

@@ -16,7 +16,7 @@ Nested = Any
 
 
 def is_composite(value: Nested) -> bool:
-    """Return whether a value has parts."""
+    """Return whether a value is a dict or a tuple, and not a leaf."""
     return isinstance(value, Mapping | tuple)
 
 
@@ -61,7 +61,7 @@ def outline(value: Nested) -> str:
 
 
 def flatten(value: Nested, root: str) -> dict[str, Any]:
-    """Flatten a value: leaf name -> leaf, `{"obs/camera": …, "obs/pose/0": …}`; without parts it is the leaf `root`.
+    """Flatten a value to leaf name -> leaf, `{"obs/camera": …, "obs/pose/0": …}`; a leaf becomes `{root: leaf}`.
 
     Raises:
         ValueError: two keys make the same leaf name.
@@ -81,8 +81,9 @@ def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None =
     """Restore a value from its leaves: the inverse of `flatten`.
 
     Args:
-        flat_leaves: leaf name -> leaf; names of other roots are ignored.
-        struct: structure of the value (`space_struct`). Without it parts named 0, 1, 2, … make a tuple, others a dict.
+        flat_leaves: leaf name -> leaf; leaves of other roots are ignored.
+        root: the column of the value, such as `obs`.
+        struct: structure of the value (`space_struct`). Without it keys 0, 1, 2, … make a tuple, other keys a dict.
 
     Raises:
         ValueError: a leaf of the struct (or, without one, every leaf) is missing.
@@ -108,7 +109,7 @@ def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None =
 
 
 def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
-    """Restore tuples in a sample where the struct has them; formats without tuples return lists there."""
+    """Convert lists in a sample to tuples where the struct has tuples, since some formats have no tuples."""
     if isinstance(struct, Mapping):
         return {key: restore_tuples(value[key], part) for key, part in struct.items()}
     if isinstance(struct, tuple):
@@ -117,7 +118,7 @@ def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
 
 
 def lists_as_tuples(value: Nested) -> Nested:
-    """Convert every list to a tuple: for batched values, in which a list is always a tuple."""
+    """Convert every list of a batched value to a tuple; only a format without tuples makes lists there."""
     if isinstance(value, Mapping):
         return {key: lists_as_tuples(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -125,14 +126,14 @@ def lists_as_tuples(value: Nested) -> Nested:
     return value
 
 
-def equal(one: Nested, other: Nested) -> bool:
+def equal(first: Nested, second: Nested) -> bool:
     """Return whether two values have the same structure and leaves (NaN equals NaN)."""
-    if is_composite(one) or is_composite(other):
+    if is_composite(first) or is_composite(second):
         try:
-            return all(leaves(map_leaves(equal, one, other)))
+            return all(leaves(map_leaves(equal, first, second)))
         except ValueError:
             return False
-    a, b = np.asarray(one), np.asarray(other)
+    a, b = np.asarray(first), np.asarray(second)
     # equal_nan fails for text and objects
-    numeric = a.dtype.kind in "fc" and b.dtype.kind in "fc"
-    return bool(np.array_equal(a, b, equal_nan=numeric))
+    is_float = a.dtype.kind in "fc" and b.dtype.kind in "fc"
+    return bool(np.array_equal(a, b, equal_nan=is_float))

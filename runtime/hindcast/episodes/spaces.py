@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.nested import Nested, flatten
 from hindcast.errors import DataError
 
-_ARRAYS: Final = ("low", "high", "nvec", "start")
+_ARRAY_FIELDS: Final = ("low", "high", "nvec", "start")
 # np.load parses an array's header with `ast`, which is not thread-safe before Python 3.11.8 (gh-106905).
 _HEADER_LOCK: Final = threading.Lock()
 _JSON_NAMES: Final = {"max_length": "maxLength", "min_length": "minLength", "subspaces": "spaces"}
@@ -64,7 +64,7 @@ class SpaceKind(ABC):
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
         """Make the space from fields with their JSON names; fields with a default may be missing.
 
-        Bounds and sizes of a state are already arrays, and parts are already spaces.
+        Bounds and sizes from a state are already arrays, and subspaces are already spaces.
         """
 
 
@@ -74,13 +74,13 @@ def space_to_json(space: gym.Space) -> Json:
     Bounds that are the same everywhere become one number; infinities become "-inf" and "inf".
 
     Raises:
-        DataError: the kind of space cannot be recorded (Graph, Sequence, OneOf, your own).
+        DataError: the kind of space cannot be recorded (Graph, Sequence, OneOf, custom spaces).
     """
     for kind in KINDS:
         if type(space) is kind.space:
             return {"type": kind.name, **kind.to_json(space)}
     raise DataError(
-        f"the space {space} has kind {type(space).__name__}, which cannot be recorded: {_list_kinds()}"
+        f"the space {space} has kind {type(space).__name__}, which cannot be recorded: {_list_json_names()}"
     )
 
 
@@ -93,22 +93,22 @@ def space_from_json(data: Json) -> gym.Space:
     for kind in KINDS:
         if data.get("type") == kind.name:
             try:
-                return kind.read(_read_parts(_rename_fields(data), space_from_json))
+                return kind.read(_read_subspaces(_rename_fields(data), space_from_json))
             except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
                 raise DataError(f"the {kind.name} space {data} cannot be read: {error!r}") from error
-    raise DataError(f"a space has the type {data.get('type')!r}: {_list_kinds()}")
+    raise DataError(f"a space has the type {data.get('type')!r}: {_list_json_names()}")
 
 
 def space_to_state(space: gym.Space) -> State:
     """Encode a space as a map of plain values.
 
     Raises:
-        ValueError: episode files cannot hold this kind of space (Graph, Sequence, OneOf, your own).
+        ValueError: episode files cannot hold this kind of space (Graph, Sequence, OneOf, custom spaces).
     """
     for kind in KINDS:
         if isinstance(space, kind.space):
             return {"space": kind.state_name, **kind.to_state(space)}
-    raise ValueError(f"the space {space} cannot be part of an episode's state; {_list_states()}")
+    raise ValueError(f"the space {space} cannot be part of an episode's state; {_list_state_names()}")
 
 
 def space_from_state(state: Mapping[str, Any] | None) -> gym.Space | None:
@@ -122,34 +122,36 @@ def space_from_state(state: Mapping[str, Any] | None) -> gym.Space | None:
     for kind in KINDS:
         if state.get("space") == kind.state_name:
             try:
-                return kind.read(_read_parts(_state_to_json(state), space_from_state))
+                return kind.read(_read_subspaces(_state_to_json(state), space_from_state))
             except (KeyError, TypeError, AttributeError, AssertionError, zlib.error, binascii.Error) as error:
                 raise ValueError(
                     f"the {kind.state_name} space in an episode's state cannot be read: {error!r}"
                 ) from error
-    raise ValueError(f"an episode's state has a space of the kind {state.get('space')!r}; {_list_states()}")
+    raise ValueError(
+        f"an episode's state has a space of the kind {state.get('space')!r}; {_list_state_names()}"
+    )
 
 
 def space_struct(space: gym.Space | None) -> Nested:
     """Return the leaf spaces of a space, nested like its samples, with Dict keys in order. None stays None."""
     if isinstance(space, spaces.Dict):
-        return {key: space_struct(part) for key, part in space.spaces.items()}
+        return {key: space_struct(subspace) for key, subspace in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(space_struct(part) for part in space.spaces)
+        return tuple(space_struct(subspace) for subspace in space.spaces)
     return space
 
 
 def space_from_struct(struct: Nested) -> gym.Space:
     """Make a space from its leaf spaces: the inverse of `space_struct`."""
     if isinstance(struct, dict):
-        return spaces.Dict({key: space_from_struct(part) for key, part in struct.items()})
+        return spaces.Dict({key: space_from_struct(substruct) for key, substruct in struct.items()})
     if isinstance(struct, tuple):
-        return spaces.Tuple([space_from_struct(part) for part in struct])
+        return spaces.Tuple([space_from_struct(substruct) for substruct in struct])
     return struct
 
 
 def flatten_space(space: gym.Space, root: str) -> dict[str, gym.Space]:
-    """Return the leaf spaces by leaf name: `obs/camera`, `actions/0`; a space without parts is the leaf `root`.
+    """Return leaf name -> leaf space: `obs/camera`, `actions/0`; a space that is a leaf has the name `root`.
 
     Raises:
         DataError: two keys make the same leaf name.
@@ -161,7 +163,7 @@ def flatten_space(space: gym.Space, root: str) -> dict[str, gym.Space]:
 
 
 def num_values(space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
-    """Return the number of values of each number in a sample; `[*shape]` for a MultiDiscrete."""
+    """Return how many values each element of a sample can have: an int, or `[*shape]` for a MultiDiscrete."""
     return space.n if isinstance(space, spaces.Discrete) else space.nvec
 
 
@@ -179,8 +181,8 @@ class _Box(SpaceKind):
 
     def to_state(self, space: spaces.Box) -> State:
         return {
-            "low": _encode(space.low),
-            "high": _encode(space.high),
+            "low": _encode_array(space.low),
+            "high": _encode_array(space.high),
             "shape": space.shape,
             "dtype": space.dtype.str,
         }
@@ -222,8 +224,8 @@ class _MultiDiscrete(SpaceKind):
         return {**data, "start": space.start.tolist()} if space.start.any() else data
 
     def to_state(self, space: spaces.MultiDiscrete) -> State:
-        state: State = {"nvec": _encode(space.nvec), "dtype": space.dtype.str}
-        return {**state, "start": _encode(space.start)} if space.start.any() else state
+        state: State = {"nvec": _encode_array(space.nvec), "dtype": space.dtype.str}
+        return {**state, "start": _encode_array(space.start)} if space.start.any() else state
 
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
         nvec, dtype = np.array(fields["nvec"]), np.dtype(fields.get("dtype", "int64"))
@@ -269,13 +271,13 @@ class _Text(SpaceKind):
 
 
 class _Composite(SpaceKind):
-    """Spaces with parts, which are under `spaces`, in a list or by key."""
+    """Spaces that consist of subspaces, which are in the field `spaces`, as a list or by key."""
 
     def to_json(self, space: Any) -> Json:
-        return {"spaces": _map_parts(space_to_json, space.spaces)}
+        return {"spaces": _map_subspaces(space_to_json, space.spaces)}
 
     def to_state(self, space: Any) -> State:
-        return {"spaces": _map_parts(space_to_state, space.spaces)}
+        return {"spaces": _map_subspaces(space_to_state, space.spaces)}
 
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
         return self.space(fields["spaces"])
@@ -297,11 +299,11 @@ class _Tuple(_Composite):
 KINDS: Final = (_Box(), _Discrete(), _MultiDiscrete(), _MultiBinary(), _Text(), _Dict(), _Tuple())
 
 
-def _list_kinds() -> str:
+def _list_json_names() -> str:
     return "allowed are " + ", ".join(kind.name for kind in KINDS)
 
 
-def _list_states() -> str:
+def _list_state_names() -> str:
     return "allowed are " + ", ".join(kind.state_name for kind in KINDS)
 
 
@@ -322,27 +324,27 @@ def _number_to_json(number: float) -> float | str:
     return str(number) if isinstance(number, float) and np.isinf(number) else number
 
 
-def _read_parts(fields: Mapping[str, Any], read: Callable[[Any], Any]) -> Mapping[str, Any]:
-    return {**fields, "spaces": _map_parts(read, fields["spaces"])} if "spaces" in fields else fields
+def _read_subspaces(fields: Mapping[str, Any], read: Callable[[Any], Any]) -> Mapping[str, Any]:
+    return {**fields, "spaces": _map_subspaces(read, fields["spaces"])} if "spaces" in fields else fields
 
 
 def _state_to_json(state: Mapping[str, Any]) -> Json:
     """Return the fields of a state by their names in JSON, with arrays decoded."""
     return {
-        name: _decode(value) if name in _ARRAYS and isinstance(value, str) else value
+        name: _decode_array(value) if name in _ARRAY_FIELDS and isinstance(value, str) else value
         for name, value in _rename_fields(state).items()
     }
 
 
 def _rename_fields(fields: Mapping[str, Any]) -> Json:
-    """Return the fields by their names in JSON; states and Minari have other names for some."""
+    """Return the fields by their names in JSON; states and Minari have other names for some fields."""
     return {_JSON_NAMES.get(name, name): value for name, value in fields.items()}
 
 
-def _map_parts(function: Callable[[Any], Any], parts: Any) -> Any:
-    if isinstance(parts, Mapping):
-        return {key: function(part) for key, part in parts.items()}
-    return [function(part) for part in parts]
+def _map_subspaces(function: Callable[[Any], Any], subspaces: Any) -> Any:
+    if isinstance(subspaces, Mapping):
+        return {key: function(subspace) for key, subspace in subspaces.items()}
+    return [function(subspace) for subspace in subspaces]
 
 
 def _map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -351,13 +353,13 @@ def _map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
-def _encode(array: NDArray[Any]) -> str:
+def _encode_array(array: NDArray[Any]) -> str:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return base64.b64encode(zlib.compress(buffer.getvalue())).decode("ascii")
 
 
-def _decode(text: str) -> NDArray[Any]:
+def _decode_array(text: str) -> NDArray[Any]:
     file = io.BytesIO(zlib.decompress(base64.b64decode(text)))
     with _HEADER_LOCK:
         return np.load(file, allow_pickle=False)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.units import Unit
-from hindcast.datasets.validate import check_block, check_numbers, check_spec
+from hindcast.datasets.validate import check_block, check_scalar_columns, check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import episodes_to_block
 from hindcast.episodes.spaces import space_from_json
@@ -222,7 +222,7 @@ class OfflinePreLearner:
         first = str(where(0))
         custom_names = [connector.name for connector in self._connectors if is_user_code(connector.function)]
         try:
-            check_numbers(spec, first)
+            check_scalar_columns(spec, first)
             if custom_names:
                 check_spec(spec, None, self.action_space, first)
                 check_block(block, spec, None, self.action_space, where, normalized_actions=True)

@@ -10,7 +10,7 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import Summary
-from hindcast.datasets.inspection.summary_text import describe_coverage, facts
+from hindcast.datasets.inspection.summary_text import describe_coverage, make_facts
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import OpenedData, open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -230,7 +230,7 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     Raises:
         StorageError: the file cannot be written.
     """
-    facts_by_label = facts(summary)
+    facts_by_label = make_facts(summary)
     if summary.coverage is not None:
         facts_by_label["coverage"] = describe_coverage(summary.coverage)
     page = Page(

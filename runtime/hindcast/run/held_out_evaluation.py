@@ -15,10 +15,10 @@ import torch
 from hindcast.api import OfflineTraining
 from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.api.pipeline import PipelineSpec
-from hindcast.datasets.content import contents_of
+from hindcast.datasets.content import compute_episode_checksums
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merging import OnConflict, merge
-from hindcast.datasets.prepare.opening import differing_leaves, open_data
+from hindcast.datasets.prepare.opening import find_differing_leaves, open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
@@ -118,7 +118,7 @@ def merge_datasets(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refus
     """Merge datasets (see `merge`), without the leaves that only some have; return a single one unchanged."""
     if len(datasets) == 1:
         return datasets[0]
-    differing = differing_leaves(datasets)
+    differing = find_differing_leaves(datasets)
     return merge([dataset.without(differing) for dataset in datasets] if differing else datasets, on_conflict)
 
 
@@ -152,8 +152,8 @@ def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other
     other_index_by_id = _index_by_id(other)
     ids = [eps_id for eps_id in index_by_id if eps_id in other_index_by_id][:_MAX_COMPARED_EPISODES]
     leaves = sorted(dataset.spec.leaves.keys() & other.spec.leaves.keys())
-    contents = contents_of(dataset, [index_by_id[eps_id] for eps_id in ids], leaves)
-    other_contents = contents_of(other, [other_index_by_id[eps_id] for eps_id in ids], leaves)
+    contents = compute_episode_checksums(dataset, [index_by_id[eps_id] for eps_id in ids], leaves)
+    other_contents = compute_episode_checksums(other, [other_index_by_id[eps_id] for eps_id in ids], leaves)
     return next(
         (
             eps_id

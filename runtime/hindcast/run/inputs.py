@@ -14,7 +14,12 @@ from hindcast.api.input import InputSource
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import Hooks
-from hindcast.datasets.prepare.opening import OpenedData, combine_datasets, differing_leaves, open_reading
+from hindcast.datasets.prepare.opening import (
+    OpenedData,
+    combine_datasets,
+    find_differing_leaves,
+    open_reading,
+)
 from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.spaces import space_to_json
@@ -140,7 +145,7 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
     With a `top`, which may need these columns to choose episodes, `merge_datasets` drops them later.
     """
     opened_data = [input_.opened_data for input_ in inputs if input_.opened_data is not None]
-    differing = differing_leaves([data.dataset for data in opened_data])
+    differing = find_differing_leaves([data.dataset for data in opened_data])
     if differing:
         note(f"columns {', '.join(sorted(differing))} are left out, because not all inputs have them")
     if not differing or any(input_.top is not None for input_ in inputs):
@@ -189,7 +194,7 @@ def _make_input(resource: OfflineTraining, index: int, references: References) -
     path = _resolve_path(field, source, references)
     options = training_options(resource, source)
     if not maps_rows(resource, source):
-        return Input(Reading.from_input(source, path, mapper_given=options), source.weight, source.top)
+        return Input(Reading.from_input(source, path, mapper_training=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
             f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts it to "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.assembly.ordering import RowOrder, order_rows
 from hindcast.datasets.assembly.row_comparison import follows, has_next_obs
-from hindcast.datasets.assembly.rules import Findings, Kind, Rules
+from hindcast.datasets.assembly.rules import FindingKind, Findings, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
@@ -36,13 +36,13 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
 
     Args:
         steps: all rows of the episodes, in stored order.
-        rules: the rules for doing so.
+        rules: the rules to follow.
 
     Returns:
         The episodes, or None if none are left; and the findings.
 
     Raises:
-        DataError: rows that do not form complete episodes under the rules.
+        DataError: the rows do not form complete episodes under the rules.
     """
     steps = _check_next_obs(steps, rules)
     order = order_rows(steps, rules)
@@ -52,36 +52,40 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     if rules.spec.unfinished == "Drop":
         is_kept = ~np.isin(steps.episode[index], unfinished_episodes)
         index, is_start, t = index[is_kept], is_start[is_kept], t[is_kept]
-    # Stored and chained rows were ordered by their observations, so only `t` can contradict these.
+    # Only an order by `t` can contradict the observations: the other orders are based on them.
     if "time" in order.orders and len(index):
-        has_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
-        if has_mismatch.any():
-            findings["unlike"] = rules.finding(steps, np.sort(index[has_mismatch]))
+        is_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
+        if is_mismatch.any():
+            findings["unlike"] = rules.make_finding(steps, np.sort(index[is_mismatch]))
     lacks_next_obs = _rows_without_next_obs(steps, index, np.append(is_start[1:], True)[: len(index)], rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
     if should_drop.any():
-        follower = np.flatnonzero(should_drop & ~is_start)  # those with an earlier row in their episode
-        steps = _drop_last_steps(steps, index[follower - 1], index[follower])
+        dropped_positions = np.flatnonzero(
+            should_drop & ~is_start
+        )  # the first row of an episode has no row before it
+        steps = _drop_last_steps(steps, index[dropped_positions - 1], index[dropped_positions])
         index, is_start, t = index[~should_drop], is_start[~should_drop], t[~should_drop]
     if not len(index):
         return None, Findings(rows=len(steps), orders=order.orders, found=findings)
     starts = np.flatnonzero(is_start)
     length = np.diff(np.append(starts, len(index)))
-    last = index[starts + length - 1]
+    last_rows = index[starts + length - 1]
     episode_block = Block(
         columns={},
         length=length,
         eps_id=steps.episode_ids[steps.episode[index[starts]]],
         t_started=t[starts],
-        terminated=steps.terminated[last],
-        truncated=steps.truncated[last],
+        terminated=steps.terminated[last_rows],
+        truncated=steps.truncated[last_rows],
     )
-    columns = _columns(steps, index, last, episode_block)
+    columns = _make_columns(steps, index, last_rows, episode_block)
     details = None
     if Columns.INFOS in steps.columns:
-        texts, details = _infos(steps.columns[Columns.INFOS][index], steps, index, episode_block, rules)
-        columns[Columns.INFOS] = texts
+        info_texts, details = _decode_infos(
+            steps.columns[Columns.INFOS][index], steps, index, episode_block, rules
+        )
+        columns[Columns.INFOS] = info_texts
     details = _with_actors(details, steps, index[starts])
     block = replace(episode_block, columns=columns, details=details)
     return block, Findings(
@@ -94,17 +98,17 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
 
 
 def read_exported_file(location: Location, layout: str) -> Block:
-    """Read all episodes of a file in an exported layout, in its order.
+    """Read all episodes of a file in an exported layout, in the file's order.
 
     Raises:
-        DataError: the file is damaged.
+        DataError: the file is damaged or holds no episodes.
         StorageError: the file cannot be read.
     """
     file_format, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
     pieces = file_format.list_pieces(location, options)
     steps = [
-        Steps.from_rows(rows, number)
-        for number, piece in enumerate(pieces)
+        Steps.from_rows(rows, piece_index)
+        for piece_index, piece in enumerate(pieces)
         for rows in file_format.read(piece, options)
         if isinstance(rows, Rows)
     ]
@@ -117,31 +121,32 @@ def read_exported_file(location: Location, layout: str) -> Block:
 
 def _unfinished_findings(
     steps: Steps, order: RowOrder, unfinished_episodes: I64, rules: Rules
-) -> dict[Kind, Any]:
+) -> dict[FindingKind, Any]:
+    """Report the unfinished episodes, or refuse them if the rules say so."""
     if not len(unfinished_episodes):
         return {}
-    heads = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
-    heads = np.sort(heads[np.isin(steps.episode[heads], unfinished_episodes)])
+    first_rows = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
+    first_rows = np.sort(first_rows[np.isin(steps.episode[first_rows], unfinished_episodes)])
     if rules.spec.unfinished == "Refuse":
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps,
-            int(heads[0]),
+            int(first_rows[0]),
             "the episode ends neither terminated nor truncated, but prepare.unfinished is Refuse; set it "
             "to Keep or Drop",
         )
     if rules.spec.unfinished == "Keep":
-        return {"unfinished": rules.finding(steps, heads)}
-    return {"dropped": rules.finding(steps, np.isin(steps.episode, unfinished_episodes))}
+        return {"unfinished": rules.make_finding(steps, first_rows)}
+    return {"dropped": rules.make_finding(steps, np.isin(steps.episode, unfinished_episodes))}
 
 
 def _find_unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
-    """Return the episodes whose last row neither terminates nor truncates them."""
-    # With a filter every gap leaves such fragments, so they are not reported.
+    """Return the indices of the episodes whose last row neither terminates nor truncates them."""
+    # A filter leaves unfinished fragments at every gap, so they are not reported.
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     episode = steps.episode[order.index]
-    last = order.index[np.append(episode[1:] != episode[:-1], True)]
-    return steps.episode[last[~steps.is_end[last]]]
+    last_rows = order.index[np.append(episode[1:] != episode[:-1], True)]
+    return steps.episode[last_rows[~steps.is_end[last_rows]]]
 
 
 def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Bool:
@@ -162,37 +167,39 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
         ),
     ):
         if is_refused.any():
-            raise rules.row_error(
+            raise rules.make_row_error(
                 steps, int(index[is_refused].min()), f"'new_obs' is null {where}: fill it{remedy}"
             )
     return is_missing
 
 
-def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[Kind, Any]:
+def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[FindingKind, Any]:
     """Report the last rows of episodes whose next observation is not in the data."""
-    rows: dict[Kind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
-    return {kind: rules.finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)}
+    rows: dict[FindingKind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
+    return {
+        kind: rules.make_finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)
+    }
 
 
-def _drop_last_steps(steps: Steps, new_last: I64, dropped_rows: I64) -> Steps:
-    """Make each row in `new_last` the last of its episode, in place of the following row, which is dropped.
+def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Steps:
+    """Make each row in `new_last_rows` the last of its episode, in place of the following row, which is dropped.
 
     Its next observation is the dropped row's observation, and it is truncated as that row was.
     """
     truncated = steps.truncated.copy()
-    truncated[new_last] = steps.truncated[dropped_rows]
+    truncated[new_last_rows] = steps.truncated[dropped_rows]
     columns = dict(steps.columns)
     for name in leaves_of(Columns.OBS, steps.columns):
         obs = steps.columns[name]
         recorded_next_obs = steps.columns.get(next_leaf(name))
-        # Without next observations in the data, all other last rows terminated their episodes: theirs are zeros.
+        # If the data have no next observations, all other last rows terminate their episodes, and get zeros.
         next_obs = (
             np.full_like(obs, "" if obs.dtype == object else 0)
             if recorded_next_obs is None
             else recorded_next_obs.copy()
         )
         columns[next_leaf(name)] = next_obs
-        next_obs[new_last] = obs[dropped_rows]
+        next_obs[new_last_rows] = obs[dropped_rows]
     return replace(steps, columns=columns, truncated=truncated)
 
 
@@ -200,17 +207,17 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
     """Check the next observations, and convert them and the observations to a common dtype.
 
     Raises:
-        DataError: next observations are required and missing, or their kind or shape differs.
+        DataError: next observations are required and missing, or differ from the observations in kind or shape.
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps, f"the column 'obs' is missing: found {sorted(steps.columns)}; name it under `schema`"
         )
     if not has_next_obs(steps):
         if rules.can_lack_final_obs:
             return steps
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps,
             "the column 'new_obs' is missing, so the data have no observation after an episode's last row; "
             f"name its column under `schema`; or {_FINAL_OBS_REMEDIES}",
@@ -223,58 +230,62 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
             or next_obs.shape != obs.shape
             or (next_obs.dtype == object) != (obs.dtype == object)
         ):
-            raise rules.input_error(
+            raise rules.make_input_error(
                 steps, f"{next_leaf(name)!r} differs from {name!r}: both must have the same dtype and shape"
             )
         if next_obs.dtype != obs.dtype:
-            common = np.result_type(obs, next_obs)
-            columns[name], columns[next_leaf(name)] = obs.astype(common), next_obs.astype(common)
+            common_dtype = np.result_type(obs, next_obs)
+            columns[name], columns[next_leaf(name)] = obs.astype(common_dtype), next_obs.astype(common_dtype)
     return replace(steps, columns=columns)
 
 
-def _columns(steps: Steps, index: I64, last: I64, episode_block: Block) -> dict[str, NDArray[Any]]:
+def _make_columns(steps: Steps, index: I64, last_rows: I64, episode_block: Block) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {}
     for name, column in steps.columns.items():
         if root(name) == Columns.OBS:
-            columns[name] = _observations(
-                column, steps.columns.get(next_leaf(name)), index, last, episode_block
+            columns[name] = _make_observations(
+                column, steps.columns.get(next_leaf(name)), index, last_rows, episode_block
             )
         elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTOR_COLUMNS):
             columns[name] = column[index]
     return columns
 
 
-def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) -> NDArray[np.object_] | None:
-    """Return the details; for episodes without any, the agent and module of their first rows."""
-    actors = {name: steps.columns[name][first].tolist() for name in ACTOR_COLUMNS if name in steps.columns}
+def _with_actors(
+    details: NDArray[np.object_] | None, steps: Steps, first_rows: I64
+) -> NDArray[np.object_] | None:
+    """Return the details of each episode; empty details are replaced by the agent and module of the first row."""
+    actors = {
+        name: steps.columns[name][first_rows].tolist() for name in ACTOR_COLUMNS if name in steps.columns
+    }
     if not actors:
         return details
     texts = [
-        to_text(**{name: text or None for name, text in zip(actors, names, strict=True)})
-        for names in zip(*actors.values(), strict=True)
+        to_text(**{name: actor_id or None for name, actor_id in zip(actors, ids, strict=True)})
+        for ids in zip(*actors.values(), strict=True)
     ]
     if details is not None:
         texts = [str(detail) or text for detail, text in zip(details, texts, strict=True)]
     return np.array(texts, dtype=object) if any(texts) else None
 
 
-def _observations(
-    obs: NDArray[Any], next_obs: NDArray[Any] | None, index: I64, last: I64, episode_block: Block
+def _make_observations(
+    obs: NDArray[Any], next_obs: NDArray[Any] | None, index: I64, last_rows: I64, episode_block: Block
 ) -> NDArray[Any]:
     observations = np.zeros((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
     observations[episode_block.obs_row] = obs[index]
-    final = episode_block.obs_start + episode_block.length
+    final_rows = episode_block.obs_start + episode_block.length
     if next_obs is not None:
-        observations[final] = next_obs[last]
+        observations[final_rows] = next_obs[last_rows]
     elif obs.dtype == object:
-        observations[final] = ""
+        observations[final_rows] = ""
     return observations
 
 
-def _infos(
+def _decode_infos(
     cells: NDArray[Any], steps: Steps, index: I64, episode_block: Block, rules: Rules
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
     try:
         return infos.decode_info_cells(cells, episode_block)
     except CellError as error:
-        raise rules.row_error(steps, int(index[error.row]), str(error)) from error
+        raise rules.make_row_error(steps, int(index[error.row]), str(error)) from error

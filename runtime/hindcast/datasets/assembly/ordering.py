@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hindcast.datasets.assembly.row_comparison import (
-    chained_episodes,
-    chains_of,
+    find_chainable_episodes,
+    find_chains,
+    find_repeated_segments,
     follows,
     has_next_obs,
-    repeated_segments,
     rows_equal,
 )
-from hindcast.datasets.assembly.rules import Finding, Kind, Rules
+from hindcast.datasets.assembly.rules import Finding, FindingKind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
 
@@ -32,11 +32,11 @@ _CHAIN_PROBLEM = (
 
 @dataclass(frozen=True, eq=False)
 class RowOrder:
-    """Rows in order. Shape suffix: K = rows that count.
+    """Rows in order. Shape suffix: K = rows without duplicates.
 
     Attributes:
         index: `[K]` index into the steps.
-        is_start: `[K]` True for the first row of a fragment: of an episode, or after a gap.
+        is_start: `[K]` True for the first row of an episode, and for the first row after a gap.
         t: `[K]` timestep.
         orders: see `Findings`.
         findings: see `Findings.found`.
@@ -46,7 +46,7 @@ class RowOrder:
     is_start: Bool
     t: I64
     orders: dict[str, int] = field(default_factory=dict)
-    findings: dict[Kind, Finding] = field(default_factory=dict)
+    findings: dict[FindingKind, Finding] = field(default_factory=dict)
 
 
 def order_rows(steps: Steps, rules: Rules) -> RowOrder:
@@ -57,30 +57,32 @@ def order_rows(steps: Steps, rules: Rules) -> RowOrder:
         rules: the rules for ordering.
 
     Raises:
-        DataError: the order of rows is in doubt, rows are missing, or rows contradict each other.
+        DataError: the order of the rows is ambiguous, rows are missing, or rows contradict each other.
     """
-    kind = rules.spec.order
-    if kind == "Time" and steps.t is None:
-        raise rules.input_error(steps, "prepare.order is Time, which requires 't'; name it under `schema`")
-    if steps.t is not None and kind in ("Auto", "Time"):
-        return _by_time(steps, rules)
-    if kind == "Chain" and not rules.is_grouped:
-        raise rules.input_error(
+    order_option = rules.spec.order
+    if order_option == "Time" and steps.t is None:
+        raise rules.make_input_error(
+            steps, "prepare.order is Time, which requires 't'; name it under `schema`"
+        )
+    if steps.t is not None and order_option in ("Auto", "Time"):
+        return _order_by_time(steps, rules)
+    if order_option == "Chain" and not rules.is_grouped:
+        raise rules.make_input_error(
             steps, "prepare.order is Chain, which requires 'eps_id'; name it under `schema`"
         )
     if rules.is_filtered and not has_next_obs(steps):
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps,
             "the columns 't' and 'new_obs' are missing, so the order of the rows that pass the filter is "
             "unknown; name one of them under `schema`",
         )
     steps = replace(steps, t=None)
-    if kind == "Chain":
-        return _by_chains(steps, rules)
-    return _by_stored_order(steps, rules, chain=kind == "Auto" and rules.is_grouped)
+    if order_option == "Chain":
+        return _order_by_chains(steps, rules)
+    return _order_as_stored(steps, rules, should_chain=order_option == "Auto" and rules.is_grouped)
 
 
-def _by_time(steps: Steps, rules: Rules) -> RowOrder:
+def _order_by_time(steps: Steps, rules: Rules) -> RowOrder:
     assert steps.t is not None
     index = np.lexsort((steps.t, steps.episode))
     index, findings = _drop_duplicate_rows(steps, index, rules)
@@ -88,15 +90,15 @@ def _by_time(steps: Steps, rules: Rules) -> RowOrder:
     is_same_episode = episode[1:] == episode[:-1]
     if not rules.is_grouped and not rules.should_split_gaps:
         _check_file_transitions(steps, index, is_same_episode & ~is_end[:-1], rules)
-    is_head = np.append(True, ~is_same_episode)
-    orders = {"time": int(is_head.sum())}
+    is_episode_start = np.append(True, ~is_same_episode)
+    orders = {"time": int(is_episode_start.sum())}
     if rules.spec.gaps == "Join" or not steps.has_step_index:
         is_gap = _find_filter_gaps(steps, index, rules) & is_same_episode & ~is_end[:-1]
         order = _cut_at_gaps(steps, rules, index, is_gap, lambda _: _ORDER_PROBLEM)
         return replace(order, orders=orders, findings=findings | order.findings)
-    late_rows = index[is_head & (t > 0)]
+    late_rows = index[is_episode_start & (t > 0)]
     if len(late_rows):
-        findings["late"] = rules.finding(steps, np.sort(late_rows))
+        findings["late"] = rules.make_finding(steps, np.sort(late_rows))
     is_gap = is_same_episode & (np.diff(t) != 1) & ~is_end[:-1]
 
     def describe_gap(i: int) -> str:
@@ -107,11 +109,11 @@ def _by_time(steps: Steps, rules: Rules) -> RowOrder:
 
 
 def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """Return `[K - 1]` True for pairs of rows between which a filter dropped some, although `t` does not show it."""
+    """Return `[K - 1]` True for pairs of rows between which a filter dropped rows, by their observations."""
     if not rules.is_filtered:
         return np.zeros(len(index) - 1, dtype=np.bool_)
     if not has_next_obs(steps):
-        raise rules.input_error(
+        raise rules.make_input_error(
             steps,
             "'t' does not count timesteps and the column 'new_obs' is missing, so consecutive rows cannot "
             "be told from gaps that the filter leaves; name the next observation under `schema`, or leave "
@@ -129,28 +131,33 @@ def _cut_at_gaps(
     *,
     t: I64 | None = None,
 ) -> RowOrder:
-    """Cut episodes at gaps, and where rows continue after an end.
+    """Cut episodes at gaps, and after rows that end them.
 
     Args:
         steps: all rows.
-        rules: whether gaps are allowed; those that a filter made are not reported.
+        rules: say whether gaps are allowed; gaps that a filter leaves are not reported.
         index: `[K]` index into the steps.
         is_gap: `[K - 1]` True for pairs of rows of one episode between which rows are missing.
-        describe_gap: describes what is missing between a pair.
+        describe_gap: returns a sentence about the gap between the rows `index[i]` and `index[i + 1]`, given `i`.
         t: `[K]` timesteps; if None, they are counted from 0, and one is skipped at each gap.
+
+    Raises:
+        DataError: there is a gap, and the rules do not allow it.
     """
     if is_gap.any() and not rules.should_split_gaps:
-        first = int(np.flatnonzero(is_gap)[0])
-        raise rules.row_error(steps, int(index[first + 1]), f"{describe_gap(first)}; {_SPLIT_REMEDY}")
+        first_gap = int(np.flatnonzero(is_gap)[0])
+        raise rules.make_row_error(
+            steps, int(index[first_gap + 1]), f"{describe_gap(first_gap)}; {_SPLIT_REMEDY}"
+        )
     episode = steps.episode[index]
     is_new_episode = episode[1:] != episode[:-1]
     is_restart = ~is_new_episode & steps.is_end[index][:-1]
     is_start = np.append(True, is_new_episode | is_gap | is_restart)
-    findings: dict[Kind, Finding] = {}
+    findings: dict[FindingKind, Finding] = {}
     if is_restart.any():
-        findings["restarts"] = rules.finding(steps, np.sort(index[1:][is_restart]))
+        findings["restarts"] = rules.make_finding(steps, np.sort(index[1:][is_restart]))
     if is_gap.any() and not rules.is_filtered:
-        findings["gaps"] = rules.finding(steps, np.sort(index[1:][is_gap]))
+        findings["gaps"] = rules.make_finding(steps, np.sort(index[1:][is_gap]))
     if t is None:
         position = np.arange(len(index)) + np.cumsum(is_start)
         starts = np.maximum.accumulate(
@@ -160,22 +167,23 @@ def _cut_at_gaps(
     return RowOrder(index, is_start, t, {}, findings)
 
 
-def breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
+def find_breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
     """Return `[K - 1]` True for pairs of rows in different files whose second row does not follow the first."""
     pieces, piece_index = np.unique(steps.piece[index], return_inverse=True)
-    file = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][piece_index]
-    pairs = np.flatnonzero(file[1:] != file[:-1])
+    _, file_of_piece = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)
+    file_index = file_of_piece[piece_index]
+    pairs = np.flatnonzero(file_index[1:] != file_index[:-1])
     is_break = np.zeros(len(index) - 1, dtype=np.bool_)
     is_break[pairs] = ~follows(steps, index[pairs], index[pairs + 1])
     return is_break
 
 
 def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rules: Rules) -> None:
-    """Check that rows without ids, which only `t` joins, do not contradict each other from file to file."""
-    pairs = np.flatnonzero(is_same_episode & breaks_between_files(steps, index, rules))
+    """Check that the observations of adjacent rows match across files, if rows have no ids and are joined by `t`."""
+    pairs = np.flatnonzero(is_same_episode & find_breaks_between_files(steps, index, rules))
     if len(pairs):
         previous_path = rules.paths[int(steps.piece[index[pairs[0]]])]
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps,
             int(index[pairs[0] + 1]),
             f"the observation differs from the next observation of {previous_path}'s last row, and no id says that "
@@ -184,7 +192,7 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
         )
 
 
-def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[FindingKind, Finding]]:
     """Drop rows that repeat the previous row in episode, timestep and all columns."""
     assert steps.t is not None
     episode, t = steps.episode[index], steps.t[index]
@@ -194,36 +202,39 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
     first_rows, second_rows = index[repeats - 1], index[repeats]
     is_equal = rows_equal(steps, first_rows, second_rows)
     if not is_equal.all():
-        first = int(np.flatnonzero(~is_equal)[0])
-        raise rules.row_error(
+        first_conflict = int(np.flatnonzero(~is_equal)[0])
+        raise rules.make_row_error(
             steps,
-            int(second_rows[first]),
+            int(second_rows[first_conflict]),
             "the timestep occurs twice, with different content in "
-            f"{rules.finding(steps, first_rows[first : first + 1])}: are episode ids unique?",
+            f"{rules.make_finding(steps, first_rows[first_conflict : first_conflict + 1])}: are episode ids unique?",
         )
-    problem = f"the row repeats {rules.finding(steps, first_rows[:1])}"
+    problem = f"the row repeats {rules.make_finding(steps, first_rows[:1])}"
     return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)
 
 
-def _by_stored_order(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
-    """Order rows as they are stored; with `chain`, episodes out of order are chained if possible."""
+def _order_as_stored(steps: Steps, rules: Rules, should_chain: bool) -> RowOrder:
+    """Order rows as they are stored; with `should_chain`, chain episodes that are out of order, if possible."""
     index, findings = _drop_repeated_segments(steps, np.argsort(steps.episode, kind="stable"), rules)
-    chained_ids = np.zeros(0, dtype=np.int64)
-    is_gap, is_restart = _find_breaks(steps, index, chained_ids)
+    chained_episodes = np.zeros(0, dtype=np.int64)
+    is_gap, is_restart = _find_breaks(steps, index, chained_episodes)
     broken_episodes = np.unique(steps.episode[index][1:][is_gap | is_restart])
-    if chain and len(broken_episodes) and has_next_obs(steps):
-        chained_ids, rows = chained_episodes(steps, broken_episodes)
-        is_chained = np.isin(steps.episode[index], chained_ids)
+    if should_chain and len(broken_episodes) and has_next_obs(steps):
+        chained_episodes, rows = find_chainable_episodes(steps, broken_episodes)
+        is_chained = np.isin(steps.episode[index], chained_episodes)
         findings |= _duplicate_findings(steps, np.sort(index[is_chained & ~np.isin(index, rows)]), rules)
         index = np.concatenate([index[~is_chained], rows])
         index = index[np.argsort(steps.episode[index], kind="stable")]
-        is_gap, _ = _find_breaks(steps, index, chained_ids)
+        is_gap, _ = _find_breaks(steps, index, chained_episodes)
     order = _cut_at_gaps(steps, rules, index, is_gap & (not rules.should_join_gaps), lambda _: _ORDER_PROBLEM)
-    orders = {"stored": len(np.unique(steps.episode[index])) - len(chained_ids), "chain": len(chained_ids)}
+    orders = {
+        "stored": len(np.unique(steps.episode[index])) - len(chained_episodes),
+        "chain": len(chained_episodes),
+    }
     return replace(order, orders=orders, findings=findings | order.findings)
 
 
-def _find_breaks(steps: Steps, index: I64, chained_ids: I64) -> tuple[Bool, Bool]:
+def _find_breaks(steps: Steps, index: I64, chained_episodes: I64) -> tuple[Bool, Bool]:
     """Find breaks in the episodes that were not chained.
 
     Returns:
@@ -231,47 +242,49 @@ def _find_breaks(steps: Steps, index: I64, chained_ids: I64) -> tuple[Bool, Bool
         the episode.
     """
     episode, is_end = steps.episode[index], steps.is_end[index]
-    is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained_ids)
-    return is_same_episode & ~is_end[:-1] & ~follows(steps, index[:-1], index[1:]), is_same_episode & is_end[
-        :-1
-    ]
+    is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained_episodes)
+    is_gap = is_same_episode & ~is_end[:-1] & ~follows(steps, index[:-1], index[1:])
+    is_restart = is_same_episode & is_end[:-1]
+    return is_gap, is_restart
 
 
-def _drop_repeated_segments(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+def _drop_repeated_segments(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[FindingKind, Finding]]:
     """Drop segments, from one end of an episode to the next, that repeat an earlier segment of the episode."""
     episode, is_end = steps.episode[index], steps.is_end[index]
-    is_head = np.append(True, (episode[1:] != episode[:-1]) | is_end[:-1])
-    is_repeated = repeated_segments(steps, index, is_head)
-    first_rows = np.sort(index[is_repeated & is_head])
+    is_segment_start = np.append(True, (episode[1:] != episode[:-1]) | is_end[:-1])
+    is_repeated = find_repeated_segments(steps, index, is_segment_start)
+    first_rows = np.sort(index[is_repeated & is_segment_start])
     return index[~is_repeated], _repeat_findings(
         steps, first_rows, rules, "repeated", "the episode is stored again from this row on"
     )
 
 
-def _repeat_findings(steps: Steps, rows: I64, rules: Rules, kind: Kind, problem: str) -> dict[Kind, Finding]:
-    """Report rows that do not count, or refuse them if the rules say so; `problem` describes the first."""
+def _repeat_findings(
+    steps: Steps, rows: I64, rules: Rules, kind: FindingKind, problem: str
+) -> dict[FindingKind, Finding]:
+    """Report dropped duplicates, or refuse them if the rules say so; `problem` describes the first."""
     if not len(rows):
         return {}
     if rules.spec.duplicates == "Refuse":
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps, int(rows[0]), f"{problem}, but prepare.duplicates is Refuse; set it to Drop"
         )
-    return {kind: rules.finding(steps, np.sort(rows))}
+    return {kind: rules.make_finding(steps, np.sort(rows))}
 
 
-def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Finding]:
-    """Report rows that do not count because they repeat chained rows."""
+def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[FindingKind, Finding]:
+    """Report rows that were dropped because they repeat chained rows."""
     return _repeat_findings(steps, rows, rules, "duplicates", "the row repeats another")
 
 
-def _by_chains(steps: Steps, rules: Rules) -> RowOrder:
-    """Order rows only by chaining; several chains of an episode become fragments."""
+def _order_by_chains(steps: Steps, rules: Rules) -> RowOrder:
+    """Order rows only by chaining; if an episode has several chains, each becomes a fragment."""
     if not has_next_obs(steps):
-        raise rules.input_error(steps, "prepare.order is Chain, which requires 'new_obs'")
+        raise rules.make_input_error(steps, "prepare.order is Chain, which requires 'new_obs'")
     all_rows = np.arange(len(steps))
-    index, chain, is_ambiguous = chains_of(steps, all_rows)
+    index, chain, is_ambiguous = find_chains(steps, all_rows)
     if is_ambiguous.any():
-        raise rules.row_error(
+        raise rules.make_row_error(
             steps,
             int(index[is_ambiguous].min()),
             "an observation occurs twice in the episode, so its rows cannot be chained; choose another order",

@@ -1,4 +1,4 @@
-"""Compare many rows at a time: which repeat others, and which follow others and so form chains."""
+"""Compare many rows at a time, to find repeated rows, and chains of rows that follow each other."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.content import canonicalise, find_repeats, leaf_digests
+from hindcast.datasets.content import canonicalise, compute_leaf_digests, find_repeats
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 
 Array = NDArray[Any]
-_AT_ONCE = 1 << 16
+_MAX_COMPARED_ROWS = 1 << 16
 
 
 def with_flags(steps: Steps) -> dict[str, Array]:
-    """Return the rows' columns, with terminated and truncated as two more."""
-    ends = {Columns.TERMINATEDS: steps.terminated, Columns.TRUNCATEDS: steps.truncated}
-    return {**steps.columns, **ends}
+    """Return the columns, including `terminateds` and `truncateds`."""
+    flags = {Columns.TERMINATEDS: steps.terminated, Columns.TRUNCATEDS: steps.truncated}
+    return {**steps.columns, **flags}
 
 
 def rows_equal(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
@@ -34,7 +34,7 @@ def rows_equal(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
 
 
 def follows(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
-    """Return `[n]` True if a row's next observation is the other row's observation, or is not in the data."""
+    """Return `[n]` True for pairs whose first row's next observation is the second row's observation, or is missing."""
     is_equal = np.ones(len(first_rows), dtype=np.bool_)
     for name in leaves_of(Columns.OBS, steps.columns):
         next_obs = steps.columns.get(next_leaf(name))
@@ -47,20 +47,20 @@ def values_equal(
     a: Array, rows_a: I64, b: Array, rows_b: I64, convert: Callable[[Array], Array] = np.asarray
 ) -> Bool:
     """Return `[n]` True for rows of two columns that are equal after conversion, bit for bit: NaN equals NaN."""
-    # In parts, so that the copies of the compared rows stay small.
+    # A slice at a time, so that the copies of the compared rows stay small.
     is_equal = np.empty(len(rows_a), dtype=np.bool_)
-    for first in range(0, len(rows_a), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
-        values_a, values_b = convert(a[rows_a[part]]), convert(b[rows_b[part]])
+    for first in range(0, len(rows_a), _MAX_COMPARED_ROWS):
+        rows = slice(first, first + _MAX_COMPARED_ROWS)
+        values_a, values_b = convert(a[rows_a[rows]]), convert(b[rows_b[rows]])
         if a.dtype == object:
-            is_equal[part] = values_a == values_b
+            is_equal[rows] = values_a == values_b
         else:
-            is_equal[part] = (_bits(values_a) == _bits(values_b)).all(axis=1)
+            is_equal[rows] = (_view_as_integers(values_a) == _view_as_integers(values_b)).all(axis=1)
     return is_equal
 
 
-def _bits(rows: Array) -> Array:
-    """View `[n, words]` the rows' bytes, in words as wide as their length allows."""
+def _view_as_integers(rows: Array) -> Array:
+    """View the bytes of each row as unsigned integers `[n, num_integers]`, the widest that divide the row's size."""
     size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
     if not size or not len(rows):
         return np.zeros((len(rows), 0), dtype=np.uint8)
@@ -68,17 +68,17 @@ def _bits(rows: Array) -> Array:
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8).view(f"u{width}")
 
 
-def row_hashes(columns: list[Array]) -> NDArray[np.uint64]:
+def hash_rows(columns: list[Array]) -> NDArray[np.uint64]:
     """Return `[R]` a 64-bit hash of each row over all columns."""
     hash_values = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in columns:
-        words = _text_hashes(column) if column.dtype == object else _bits(column)
-        for i in range(words.shape[1]):
-            hash_values = mix(hash_values ^ words[:, i].astype(np.uint64))
+        integers = _hash_texts(column) if column.dtype == object else _view_as_integers(column)
+        for i in range(integers.shape[1]):
+            hash_values = mix_bits(hash_values ^ integers[:, i].astype(np.uint64))
     return hash_values
 
 
-def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_bits(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix bits by splitmix64's finaliser: each bit of the result depends on all bits of the value."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -86,37 +86,37 @@ def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return value ^ (value >> np.uint64(31))
 
 
-def _text_hashes(column: Array) -> NDArray[np.uint64]:
+def _hash_texts(column: Array) -> NDArray[np.uint64]:
     return np.array([[hash(text) & 0xFFFFFFFFFFFFFFFF] for text in column], dtype=np.uint64).reshape(-1, 1)
 
 
-def repeated_segments(steps: Steps, index: I64, heads: Bool) -> Bool:
+def find_repeated_segments(steps: Steps, index: I64, is_segment_start: Bool) -> Bool:
     """Return `[K]` True for rows of segments that equal an earlier segment of their episode, row for row.
 
     Args:
         steps: all rows.
         index: `[K]` index into the steps; rows of an episode are adjacent.
-        heads: `[K]` True for the first row of a segment.
+        is_segment_start: `[K]` True for the first row of a segment.
     """
-    starts = np.flatnonzero(heads)
+    starts = np.flatnonzero(is_segment_start)
     stops = np.append(starts[1:], len(index))
 
-    def contents(segment_numbers: Sequence[int]) -> Mapping[int, Hashable]:
-        segments = [index[starts[number] : stops[number]] for number in segment_numbers]
-        return dict(zip(segment_numbers, _contents(steps, segments), strict=True))
+    def compute_contents(segment_indices: Sequence[int]) -> Mapping[int, Hashable]:
+        segments = [index[starts[i] : stops[i]] for i in segment_indices]
+        return dict(zip(segment_indices, _digest_segments(steps, segments), strict=True))
 
-    repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), contents)
+    repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), compute_contents)
     is_repeated = np.zeros(len(starts), dtype=np.bool_)
     is_repeated[repeats.duplicates] = True
-    return is_repeated[np.cumsum(heads) - 1]
+    return is_repeated[np.cumsum(is_segment_start) - 1]
 
 
-def distinct_rows(steps: Steps, rows: I64) -> I64:
+def drop_equal_rows(steps: Steps, rows: I64) -> I64:
     """Drop rows with the content of an earlier row of their episode; there must be at least one row."""
-    content_hashes = row_hashes(
+    content_hashes = hash_rows(
         [canonicalise(name, column[rows]) for name, column in with_flags(steps).items()]
     )
-    hash_values = mix(content_hashes ^ mix(steps.episode[rows].astype(np.uint64)))
+    hash_values = mix_bits(content_hashes ^ mix_bits(steps.episode[rows].astype(np.uint64)))
     # Equal rows become neighbours by their hashes; content is compared only where hashes are equal.
     order = np.argsort(hash_values, kind="stable")
     sorted_rows = rows[order]
@@ -128,22 +128,26 @@ def distinct_rows(steps: Steps, rows: I64) -> I64:
     return np.sort(sorted_rows[np.append(True, ~is_repeat)])
 
 
-def _contents(steps: Steps, segments: Sequence[I64]) -> list[Hashable]:
-    """Compute digests of the content of segments of rows."""
+def _digest_segments(steps: Steps, segments: Sequence[I64]) -> list[Hashable]:
+    """Compute the digests of all columns for each segment of rows."""
     index = np.concatenate(segments)
     stops = np.cumsum([len(segment) for segment in segments])
-    bounds = [("", stop - len(segment), stop) for segment, stop in zip(segments, stops.tolist(), strict=True)]
+    row_ranges = [
+        ("", stop - len(segment), stop) for segment, stop in zip(segments, stops.tolist(), strict=True)
+    ]
     columns = with_flags(steps).items()
-    return list(zip(*(leaf_digests(name, column[index], bounds) for name, column in columns), strict=True))
+    return list(
+        zip(*(compute_leaf_digests(name, column[index], row_ranges) for name, column in columns), strict=True)
+    )
 
 
 class Chains(NamedTuple):
-    """Rows sorted by episode, chain and position in the chain. Shape suffix: K = rows that count.
+    """Rows sorted by episode, chain and position in the chain. Shape suffix: K = rows without duplicates.
 
     Attributes:
         rows: `[K]` index into the steps.
         chain: `[K]` number of the row's chain in its episode, by the order of the chains' first stored rows.
-        is_ambiguous: `[K]` True for rows of episodes in which an observation occurs twice, or rows form a circle.
+        is_ambiguous: `[K]` True for rows of episodes in which an observation occurs twice, or rows form a cycle.
     """
 
     rows: I64
@@ -156,20 +160,20 @@ def has_next_obs(steps: Steps) -> bool:
     return bool(leaves_of(Columns.NEXT_OBS, steps.columns))
 
 
-def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
-    """Return those of the episodes whose rows form one chain that ends with the episode, and their rows in order."""
-    chains = chains_of(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
+def find_chainable_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
+    """Return the episodes whose rows form one chain that does not end before its last row; and their rows in order."""
+    chains = find_chains(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
     episode = steps.episode[chains.rows]
     is_last = np.append(episode[1:] != episode[:-1], True)
     is_doubtful = chains.is_ambiguous | (chains.chain > 0) | (steps.is_end[chains.rows] & ~is_last)
-    chainable = np.setdiff1d(episodes, episode[is_doubtful])
-    return chainable, chains.rows[np.isin(episode, chainable)]
+    chainable_episodes = np.setdiff1d(episodes, episode[is_doubtful])
+    return chainable_episodes, chains.rows[np.isin(episode, chainable_episodes)]
 
 
-def chains_of(steps: Steps, rows: I64) -> Chains:
+def find_chains(steps: Steps, rows: I64) -> Chains:
     """Find the chains that some rows form in each episode; equal rows count once."""
-    # An episode that repeats a transition would be a circle, not a chain.
-    rows = distinct_rows(steps, rows)
+    # Equal rows would make their episode ambiguous.
+    rows = drop_equal_rows(steps, rows)
     chain, position, is_ambiguous = _link_rows(steps.take(rows))
     order = np.lexsort((position, chain, steps.episode[rows]))
     return Chains(rows[order], chain[order], is_ambiguous[order])
@@ -179,9 +183,9 @@ def _link_rows(steps: Steps) -> tuple[I64, I64, Bool]:
     """Return, `[R]` each, a row's chain, its position in the chain, and whether it is ambiguous; see `Chains`."""
     count = len(steps)
     names = leaves_of(Columns.OBS, steps.columns)
-    episode_hash = mix(steps.episode.astype(np.uint64))
-    obs_hash = mix(row_hashes([steps.columns[name] for name in names]) ^ episode_hash)
-    next_obs_hash = mix(row_hashes([steps.columns[next_leaf(name)] for name in names]) ^ episode_hash)
+    episode_hash = mix_bits(steps.episode.astype(np.uint64))
+    obs_hash = mix_bits(hash_rows([steps.columns[name] for name in names]) ^ episode_hash)
+    next_obs_hash = mix_bits(hash_rows([steps.columns[next_leaf(name)] for name in names]) ^ episode_hash)
     obs_order = np.argsort(obs_hash, kind="stable")
     sorted_hashes = obs_hash[obs_order]
     match_position = np.minimum(np.searchsorted(sorted_hashes, next_obs_hash), count - 1)
@@ -192,18 +196,18 @@ def _link_rows(steps: Steps) -> tuple[I64, I64, Bool]:
     is_repeat = sorted_hashes[1:] == sorted_hashes[:-1]
     is_ambiguous[obs_order[1:][is_repeat]] = True
     is_ambiguous |= np.bincount(successor[has_successor], minlength=count) > 1
-    distance, end, is_circular = _rank_in_chain(successor, has_successor)
+    distance, end, is_circular = _find_chain_ends(successor, has_successor)
     is_ambiguous |= is_circular
     is_ambiguous = np.isin(steps.episode, steps.episode[is_ambiguous])
 
-    first = np.full(count, count, dtype=np.int64)
-    np.minimum.at(first, end, np.arange(count))
+    first_row = np.full(count, count, dtype=np.int64)
+    np.minimum.at(first_row, end, np.arange(count))
     chain_length = np.zeros(count, dtype=np.int64)
     np.maximum.at(chain_length, end, distance)
-    return _number_chains(steps.episode, first[end]), chain_length[end] - distance, is_ambiguous
+    return _number_chains(steps.episode, first_row[end]), chain_length[end] - distance, is_ambiguous
 
 
-def _rank_in_chain(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]:
+def _find_chain_ends(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]:
     """Return, `[R]` each, a row's distance from the end of its chain, that end, and whether the chain has no end."""
     # Pointer doubling: log2(R) passes over arrays instead of a walk from row to row.
     distance, end = has_successor.astype(np.int64), successor
@@ -214,11 +218,11 @@ def _rank_in_chain(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]
     return distance, end, has_successor[end]
 
 
-def _number_chains(episode: I64, first: I64) -> I64:
+def _number_chains(episode: I64, first_row: I64) -> I64:
     """Return `[R]` the number of each row's chain in its episode, by the chains' first rows."""
-    order = np.lexsort((first, episode))
+    order = np.lexsort((first_row, episode))
     is_first = np.append(True, episode[order][1:] != episode[order][:-1])
-    is_new_chain = np.append(False, first[order][1:] != first[order][:-1])
+    is_new_chain = np.append(False, first_row[order][1:] != first_row[order][:-1])
     count = np.cumsum(is_new_chain | is_first)
     starts = np.maximum.accumulate(np.where(is_first, count, 0))
     numbers = np.empty(len(episode), dtype=np.int64)

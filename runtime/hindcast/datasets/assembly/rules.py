@@ -16,7 +16,7 @@ from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
 from hindcast.formats.entries import JsonModel
 
-Kind = Literal[
+FindingKind = Literal[
     "gaps",
     "duplicates",
     "repeated",
@@ -33,7 +33,7 @@ _ORDERS: Final = {
     "stored": "as stored",
     "chain": "by chaining new_obs to obs",
 }
-_SENTENCES: Final[dict[Kind, tuple[str, str]]] = {
+_SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
     "gaps": (
         "timesteps are missing in 1 place, where an episode was cut",
         "timesteps are missing in {} places, where episodes were cut",
@@ -66,7 +66,7 @@ _SENTENCES: Final[dict[Kind, tuple[str, str]]] = {
         "{} last steps were left out, since there is no new_obs and their episodes did not terminate",
     ),
 }
-"""The sentence for one case, and for several."""
+"""Kind of finding -> a sentence for one case, and one for several cases."""
 
 
 class Finding(JsonModel):
@@ -98,7 +98,7 @@ class Findings(JsonModel):
 
     Attributes:
         rows: number of rows read.
-        episodes: number of episodes made; fragments count each.
+        episodes: number of assembled episodes; each fragment counts as one.
         timesteps: number of their timesteps.
         orders: "time", "stored" or "chain" -> number of episodes ordered in this way; data stored as complete episodes
             are not counted.
@@ -109,13 +109,13 @@ class Findings(JsonModel):
     episodes: int = 0
     timesteps: int = 0
     orders: dict[str, int] = {}
-    found: dict[Kind, Finding] = {}
+    found: dict[FindingKind, Finding] = {}
 
     @classmethod
     def merge(cls, parts: Sequence[Findings]) -> Findings:
-        """Add up findings; the first location is that of the first part."""
+        """Add up the findings of several parts of the data; each finding keeps its first location."""
         orders: Counter[str] = Counter()
-        findings_by_kind: dict[Kind, Finding] = {}
+        findings_by_kind: dict[FindingKind, Finding] = {}
         for part in parts:
             orders.update(part.orders)
             for kind, finding in part.found.items():
@@ -133,19 +133,22 @@ class Findings(JsonModel):
     def sentences(self) -> tuple[str, ...]:
         """Return sentences for the user."""
         orders = ", ".join(
-            f"{formatting.integer(self.orders[name])} {how}"
-            for name, how in _ORDERS.items()
+            f"{formatting.integer(self.orders[name])} {description}"
+            for name, description in _ORDERS.items()
             if self.orders.get(name)
         )
-        first = (
+        counts = (
             f"prepared {formatting.plural(self.rows, 'row')} into {formatting.plural(self.episodes, 'episode')} of "
             f"{formatting.plural(self.timesteps, 'timestep')}"
             + (f"; rows were put in order: {orders}" if orders else "")
         )
-        return (first, *(_sentence(kind, self.found[kind]) for kind in _SENTENCES if kind in self.found))
+        return (
+            counts,
+            *(_format_finding(kind, self.found[kind]) for kind in _SENTENCES if kind in self.found),
+        )
 
 
-def _sentence(kind: Kind, finding: Finding) -> str:
+def _format_finding(kind: FindingKind, finding: Finding) -> str:
     singular, plural = _SENTENCES[kind]
     if finding.count == 1:
         return f"{singular}: {finding}"
@@ -159,7 +162,7 @@ class Rules:
     Attributes:
         spec: the `prepare` section of the input.
         paths: file of each piece.
-        is_filtered: whether rows were dropped, so that some may be missing.
+        is_filtered: whether a filter may have dropped rows.
         should_zero_final_obs: whether zeros replace a missing observation after an episode's last row.
         is_grouped: whether rows have episode ids, by which they are grouped. Otherwise episodes follow each other in
             stored order.
@@ -186,23 +189,23 @@ class Rules:
         """True if adjacent rows of an episode are consecutive timesteps, whatever `t` says."""
         return self.spec.gaps == "Join" and not self.is_filtered
 
-    def finding(self, steps: Steps, selection: Bool | I64) -> Finding:
-        """Make a finding from a mask or indices of rows; it counts all and locates the first."""
+    def make_finding(self, steps: Steps, selection: Bool | I64) -> Finding:
+        """Make a finding from a mask or indices of rows: their number, and the location of the first."""
         rows = np.flatnonzero(selection) if selection.dtype == np.bool_ else selection
-        first = int(rows[0])
+        first_row = int(rows[0])
         return Finding(
             count=len(rows),
-            path=self.paths[int(steps.piece[first])],
-            row=int(steps.row[first]),
-            eps_id=str(steps.episode_ids[steps.episode[first]]),
-            t=int(steps.t[first]) if steps.t is not None and steps.has_step_index else None,
+            path=self.paths[int(steps.piece[first_row])],
+            row=int(steps.row[first_row]),
+            eps_id=str(steps.episode_ids[steps.episode[first_row]]),
+            t=int(steps.t[first_row]) if steps.t is not None and steps.has_step_index else None,
         )
 
-    def row_error(self, steps: Steps, row: int, message: str) -> DataError:
+    def make_row_error(self, steps: Steps, row: int, message: str) -> DataError:
         """Make an error that names one row."""
-        return DataError(f"{self.finding(steps, np.array([row]))}: {message}")
+        return DataError(f"{self.make_finding(steps, np.array([row]))}: {message}")
 
-    def input_error(self, steps: Steps, message: str) -> DataError:
+    def make_input_error(self, steps: Steps, message: str) -> DataError:
         """Make an error about all rows, such as a missing column."""
         return DataError(f"{self.paths[int(steps.piece[0])]}: {message}")
 
@@ -222,17 +225,17 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
 
 
 def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
-    """Return the episodes that the rules keep, and the findings."""
+    """Apply the rules to complete episodes, and return the remaining episodes and the findings."""
     unfinished_episodes = _find_unfinished(block, rules)
-    remaining_block, findings_by_kind = block, dict[Kind, Finding]()
+    remaining_block, findings_by_kind = block, dict[FindingKind, Finding]()
     if len(unfinished_episodes):
-        first = str(block.eps_id[unfinished_episodes[0]])
+        first_id = str(block.eps_id[unfinished_episodes[0]])
         if rules.spec.unfinished == "Keep":
-            findings_by_kind["unfinished"] = Finding(count=len(unfinished_episodes), eps_id=first)
+            findings_by_kind["unfinished"] = Finding(count=len(unfinished_episodes), eps_id=first_id)
         else:
             remaining_block = block.take(np.setdiff1d(np.arange(block.num_episodes), unfinished_episodes))
             findings_by_kind["dropped"] = Finding(
-                count=block.num_steps - remaining_block.num_steps, eps_id=first
+                count=block.num_steps - remaining_block.num_steps, eps_id=first_id
             )
     findings = Findings(
         rows=block.num_steps,
@@ -244,8 +247,8 @@ def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
 
 
 def _find_unfinished(block: Block, rules: Rules) -> I64:
-    """Return the episodes that end neither terminated nor truncated."""
-    # With a filter every gap leaves such fragments, so they are not reported.
+    """Return the indices of the episodes that end neither terminated nor truncated."""
+    # A filter leaves unfinished fragments at every gap, so they are not reported.
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(~block.terminated & ~block.truncated)

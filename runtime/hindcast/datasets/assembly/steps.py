@@ -18,7 +18,7 @@ from hindcast.formats.rows import ACTOR_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import describe_array
 
 Array = NDArray[Any]
-_PER_ROW: Final = ("terminated", "truncated", "next_missing", "piece", "row")
+_ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "piece", "row")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +33,8 @@ class Steps:
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
         next_missing: `[R]` as in `Rows`.
-        piece: `[R]` number of the piece that the row was read from; pieces are numbered in stored order.
-        row: `[R]` number of the row in its file.
+        piece: `[R]` index of the piece that the row was read from; pieces are in stored order.
+        row: `[R]` index of the row in its file.
     """
 
     columns: dict[str, Array]
@@ -52,7 +52,7 @@ class Steps:
 
     @property
     def has_step_index(self) -> bool:
-        """True if `t` counts timesteps in steps of one; dates and times only order them."""
+        """True if `t` counts timesteps; False if it is missing, or has dates and times, which only order rows."""
         return self.t is not None and self.t.dtype.kind != "M"
 
     @property
@@ -62,7 +62,7 @@ class Steps:
 
     @classmethod
     def from_rows(cls, rows: Rows, piece: int) -> Steps:
-        """Make steps of rows with episode ids."""
+        """Make steps from the rows of a piece, given its index; the rows must have episode ids."""
         episode, episode_ids = encode_ids(rows.eps_id)
         return cls(
             columns=rows.columns,
@@ -77,26 +77,26 @@ class Steps:
         )
 
     def take(self, index: Array | slice) -> Steps:
-        """Take rows by index, mask or slice, in its order; a slice is not copied."""
-        arrays: dict[str, Any] = {name: getattr(self, name)[index] for name in ("episode", *_PER_ROW)}
+        """Take rows by indices (in their order), mask or slice; a slice is not copied."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[index] for name in ("episode", *_ROW_FIELDS)}
         columns = {name: column[index] for name, column in self.columns.items()}
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **arrays)
 
-    def split(self, partitions: int) -> dict[int, Steps]:
-        """Split rows by a hash of their episode's id into partition -> its rows; empty partitions are left out."""
-        if partitions == 1:
+    def split(self, num_partitions: int) -> dict[int, Steps]:
+        """Split rows by a hash of their episode's id, and return partition -> rows without empty partitions."""
+        if num_partitions == 1:
             return {0: self}
         # Not Python's `hash`, which differs from process to process.
         partition_of_id = np.array(
-            [zlib.crc32(name.encode()) % partitions for name in self.episode_ids], dtype=np.int64
+            [zlib.crc32(name.encode()) % num_partitions for name in self.episode_ids], dtype=np.int64
         )
         partition_of_row = partition_of_id[self.episode]
         order = np.argsort(partition_of_row, kind="stable")
-        bounds = np.searchsorted(partition_of_row[order], np.arange(partitions + 1))
+        bounds = np.searchsorted(partition_of_row[order], np.arange(num_partitions + 1))
         return {
-            number: self.take(order[bounds[number] : bounds[number + 1]]).compact()
-            for number in range(partitions)
-            if bounds[number] < bounds[number + 1]
+            partition: self.take(order[bounds[partition] : bounds[partition + 1]]).compact()
+            for partition in range(num_partitions)
+            if bounds[partition] < bounds[partition + 1]
         }
 
     @classmethod
@@ -104,7 +104,7 @@ class Steps:
         """Concatenate steps, in order.
 
         Args:
-            parts: at least one, none of them empty.
+            parts: the steps, at least one; none may be empty.
             paths: file of each piece.
 
         Raises:
@@ -114,26 +114,30 @@ class Steps:
             return parts[0]
         for name in (Columns.INFOS, *ACTOR_COLUMNS):
             if any(name in part.columns for part in parts):
-                parts = [part._with_text(name) for part in parts]
+                parts = [part._with_text_column(name) for part in parts]
         _check_compatible(parts, paths)
         all_ids = np.concatenate([part.episode_ids for part in parts])
         id_index, distinct_ids = encode_ids(all_ids)
         offsets = np.cumsum([0, *(len(part.episode_ids) for part in parts)])
-        first = parts[0]
+        first_part = parts[0]
         arrays: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_ROW
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_FIELDS
         }
         return cls(
-            columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
+            columns={
+                name: np.concatenate([part.columns[name] for part in parts]) for name in first_part.columns
+            },
             episode=np.concatenate(
                 [id_index[offset + part.episode] for offset, part in zip(offsets, parts, strict=False)]
             ),
             episode_ids=distinct_ids,
-            t=None if first.t is None else np.concatenate([part.t for part in parts if part.t is not None]),
+            t=None
+            if first_part.t is None
+            else np.concatenate([part.t for part in parts if part.t is not None]),
             **arrays,
         )
 
-    def _with_text(self, name: str) -> Steps:
+    def _with_text_column(self, name: str) -> Steps:
         if name in self.columns:
             return self
         empty_texts = np.full(len(self), "", dtype=object)
@@ -151,23 +155,23 @@ class Steps:
         return replace(self, episode=episode, episode_ids=self.episode_ids[used_ids])
 
 
-def encode_ids(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
-    """Return `[R]` the index of each text among the distinct texts, and these, in the order of first occurrence."""
-    assert texts is not None
-    dictionary_array = pa.array(texts, pa.large_string(), from_pandas=False).dictionary_encode()
-    distinct_texts = np.array(dictionary_array.dictionary.to_pylist(), dtype=object)
-    return dictionary_array.indices.to_numpy().astype(np.int64), distinct_texts
+def encode_ids(ids: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
+    """Return `[R]` the index of each id among the distinct ids, and the distinct ids in order of first occurrence."""
+    assert ids is not None
+    dictionary_array = pa.array(ids, pa.large_string(), from_pandas=False).dictionary_encode()
+    distinct_ids = np.array(dictionary_array.dictionary.to_pylist(), dtype=object)
+    return dictionary_array.indices.to_numpy().astype(np.int64), distinct_ids
 
 
 def _check_compatible(parts: Sequence[Steps], paths: Sequence[str]) -> None:
     for part in parts[1:]:
-        difference = _difference(parts[0], part)
+        difference = _describe_difference(parts[0], part)
         if difference:
             files = " and ".join(dict.fromkeys(paths[int(steps.piece[0])] for steps in (parts[0], part)))
             raise DataError(f"{files} differ: {difference}")
 
 
-def _difference(first: Steps, second: Steps) -> str | None:
+def _describe_difference(first: Steps, second: Steps) -> str | None:
     if second.columns.keys() != first.columns.keys():
         return (
             f"they have the columns {sorted(first.columns)} and {sorted(second.columns)}; name those to "

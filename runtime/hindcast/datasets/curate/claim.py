@@ -1,4 +1,4 @@
-"""Claim a folder for one output: its owner file names the source and the options, and nothing else is mixed in."""
+"""Claim a folder for one output: its owner file records the source and the options, so other outputs are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMEDY: Final = "choose another folder, or pass --replace, which deletes only t
 
 
 def claim(target: Target, digest: str) -> None:
-    """Claim the folder for data with a digest, unless it is already claimed for them.
+    """Claim the target's folder for data with this digest, unless it is already claimed for them.
 
     Raises:
         OutputConflict: the folder holds something else.
@@ -30,20 +30,20 @@ def claim(target: Target, digest: str) -> None:
     if _holds_data(target.folder):
         # The lock of this process is in the folder, too.
         clear_dataset(target.folder, keep=(LOCK,))
-    output_spec = _output_spec(target, digest)
-    mark = {"resource": "hindcast data", "specHash": _hash(output_spec), "spec": output_spec}
-    write_owner(target.folder.child(FOLDER), mark)
+    output_spec = _make_output_spec(target, digest)
+    owner = {"resource": "hindcast data", "specHash": _hash(output_spec), "spec": output_spec}
+    write_owner(target.folder.child(FOLDER), owner)
 
 
 def is_claimed(target: Target, digest: str) -> bool:
-    """Return True if the folder is already claimed for data with this digest.
+    """Return True if the target's folder is already claimed for data with this digest.
 
     Raises:
         OutputConflict: the folder holds something else, so that `claim` would fail.
     """
     folder = target.folder
     owner = read_owner(folder.child(FOLDER))
-    if owner is not None and owner.get("specHash") == _hash(_output_spec(target, digest)):
+    if owner is not None and owner.get("specHash") == _hash(_make_output_spec(target, digest)):
         return True
     if _holds_data(folder):
         if not target.replace:
@@ -56,8 +56,8 @@ def is_claimed(target: Target, digest: str) -> bool:
     return False
 
 
-def _output_spec(target: Target, digest: str) -> dict[str, Any]:
-    """Return everything that the files depend on, for data with this digest."""
+def _make_output_spec(target: Target, digest: str) -> dict[str, Any]:
+    """Return everything that the written files depend on: the data's digest, the format and its options."""
     return {
         "data": digest,
         "format": target.format,

@@ -1,4 +1,4 @@
-"""Write new datasets, in any format, from all or some episodes of others, merged or split."""
+"""Convert, merge and split datasets: write all or some of their episodes as new datasets, in any format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ def convert_data(
     hooks: Hooks = NO_HOOKS,
     choose: Callable[[Dataset], Dataset] = lambda dataset: dataset,
 ) -> WriteResult:
-    """Write the data of a reading, or the episodes that `choose` selects from them, such as by `Dataset.filter`.
+    """Write the data of a reading as a new dataset.
+
+    Args:
+        reading: what to read, and how.
+        target: the folder to write to, and its format.
+        hooks: notified of progress and of notes on the data.
+        choose: selects episodes, such as by `Dataset.filter`; all by default.
 
     Raises:
         SpecError: the destination overlaps a source.
@@ -39,7 +45,7 @@ def convert_data(
 def merge_data(
     readings: Sequence[Reading], target: Target, on_conflict: OnConflict = "Refuse", hooks: Hooks = NO_HOOKS
 ) -> WriteResult:
-    """Write several sources as one dataset; see `merge`."""
+    """Write several sources as one dataset; see `merge` for `on_conflict`."""
     _check_overlap(readings, [target.folder])
     dataset = merge([open_data(reading, hooks=hooks) for reading in readings], on_conflict)
     return _write(dataset, readings, target, hooks)
@@ -47,24 +53,26 @@ def merge_data(
 
 def split_data(
     reading: Reading,
-    rest_target: Target,
+    remaining_target: Target,
     fraction_target: Target,
     *,
     fraction: float,
     seed: int = 0,
     hooks: Hooks = NO_HOOKS,
 ) -> tuple[WriteResult, WriteResult]:
-    """Write a fraction of the episodes to one folder and the rest to another; see `Dataset.split`."""
-    _check_overlap([reading], [rest_target.folder, fraction_target.folder])
-    parts = list(
+    """Write a fraction of the episodes to one folder, and the remaining ones to another; see `Dataset.split`."""
+    _check_overlap([reading], [remaining_target.folder, fraction_target.folder])
+    outputs = list(
         zip(
-            open_data(reading, hooks=hooks).split(fraction, seed), (rest_target, fraction_target), strict=True
+            open_data(reading, hooks=hooks).split(fraction, seed),
+            (remaining_target, fraction_target),
+            strict=True,
         )
     )
     # Both targets are checked before either is written.
-    for part, target in parts:
-        check_target(part, target)
-    first, second = (_write(part, [reading], target, hooks) for part, target in parts)
+    for dataset, target in outputs:
+        check_target(dataset, target)
+    first, second = (_write(dataset, [reading], target, hooks) for dataset, target in outputs)
     return first, second
 
 
@@ -90,8 +98,8 @@ def _common_origin(readings: Sequence[Reading]) -> dict[str, Any]:
 def _check_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
     """Check that no destination equals, contains or is inside a source or another destination."""
     sources = [source for reading in readings for source in reading.locations]
-    for number, target in enumerate(targets):
-        for location in (*sources, *targets[:number]):
+    for i, target in enumerate(targets):
+        for location in (*sources, *targets[:i]):
             if _is_inside(target, location) or _is_inside(location, target):
                 raise SpecError(
                     f"{target} and {location} are the same folder, or one contains the other: write to a "
@@ -99,8 +107,9 @@ def _check_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> 
                 )
 
 
-def _is_inside(first: Location, second: Location) -> bool:
-    if first.backend.root != second.backend.root:
+def _is_inside(location: Location, folder: Location) -> bool:
+    """Return True if the location is the folder or inside it."""
+    if location.backend.root != folder.backend.root:
         return False
-    inner, outer = (real_path(location).rstrip("/") for location in (first, second))
-    return inner == outer or inner.startswith(f"{outer}/")
+    inner_path, outer_path = (real_path(item).rstrip("/") for item in (location, folder))
+    return inner_path == outer_path or inner_path.startswith(f"{outer_path}/")

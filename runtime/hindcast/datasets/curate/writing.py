@@ -18,7 +18,7 @@ from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.sources import listed_files
+from hindcast.datasets.sources import check_listed_files
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -46,7 +46,7 @@ class WriteResult:
 
     Attributes:
         state: AlreadyFinished if an earlier call wrote everything.
-        folder: the folder.
+        folder: location of the written dataset.
         format: one of `WRITTEN_FORMATS`.
         episodes: number of episodes.
         timesteps: number of their timesteps.
@@ -68,7 +68,7 @@ class WriteResult:
 
 
 def check_target(dataset: Dataset, target: Target) -> None:
-    """Check what `write` checks before it writes anything.
+    """Check the dataset and the target, as `write` does before it writes anything.
 
     Raises:
         OutputConflict: the folder holds something else.
@@ -90,8 +90,8 @@ def write(
     Args:
         dataset: the episodes.
         target: the folder and its format.
-        origin: fields of a recording's manifest that hold for the copy, too; none by default.
-        hooks: notified of progress; may stop it.
+        origin: fields of a recording's manifest that also hold for the copy; none by default.
+        hooks: notified of progress; `check` may stop the work.
 
     Raises:
         OutputConflict: the folder holds something else, or another process writes to it.
@@ -100,8 +100,8 @@ def write(
     """
     start_time = time.monotonic()
     check_target(dataset, target)
-    state = target.folder.child(FOLDER)
-    with sole_writer(state) as guard:
+    state_folder = target.folder.child(FOLDER)
+    with sole_writer(state_folder) as guard:
         target = replace(target, folder=target.folder.with_guard(guard))
         claim(target, dataset.digest)
         is_finished = read_manifest(target.folder) is not None
@@ -118,7 +118,7 @@ def write(
         for commit in commits:
             assert commit.content is not None
             content += Content.from_json(commit.content)
-        # Also if an earlier call wrote everything: files may have changed since.
+        # Even if an earlier call wrote everything, since files may have changed after it.
         difference = _find_difference(dataset.spec, content, target, hooks)
         if difference:
             raise _difference_error(target, difference, is_finished)
@@ -147,13 +147,17 @@ def _write_ranges(dataset: Dataset, target: Target, hooks: Hooks) -> None:
     commits = read_commits(target.folder)
     remove_orphans(target.folder, commits.values())
     ranges = _divide_into_ranges(dataset, target)
-    remaining_ranges = [(number, episodes) for number, episodes in enumerate(ranges) if number not in commits]
+    remaining_ranges = [
+        (range_index, episodes) for range_index, episodes in enumerate(ranges) if range_index not in commits
+    ]
     num_done_steps = sum(commit.timesteps for commit in commits.values())
     hooks.progress("Writing", num_done_steps, dataset.num_steps)
     job = _Job(dataset, target, hooks.check)
-    workers = choose_num_workers(len(remaining_ranges), dataset.nbytes * len(remaining_ranges) // len(ranges))
+    num_workers = choose_num_workers(
+        len(remaining_ranges), dataset.nbytes * len(remaining_ranges) // len(ranges)
+    )
     has_lost_details = False
-    for commit, loses_details in map_unordered(_write_range, job, remaining_ranges, workers, hooks.check):
+    for commit, loses_details in map_unordered(_write_range, job, remaining_ranges, num_workers, hooks.check):
         has_lost_details |= loses_details
         write_commit(target.folder, commit)
         num_done_steps += commit.timesteps
@@ -186,20 +190,20 @@ def _divide_into_ranges(dataset: Dataset, target: Target) -> list[range]:
 def _write_range(job: _Job, numbered_range: tuple[int, range]) -> tuple[Commit, bool]:
     """Write the files of one range; return their commit, and whether episode details were dropped."""
     target, content, loses_details = job.target, Content(), False
-    number, episodes = numbered_range
+    range_index, episodes = numbered_range
     dataset = job.dataset.select(episodes)
 
-    def blocks() -> Iterator[Block]:
+    def read_blocks() -> Iterator[Block]:
         nonlocal content, loses_details
         for unit in dataset.units:
             job.check()
-            read = dataset.read(unit)
-            block = read if target.keeps_details else read.without_details()
-            loses_details |= block.details is not read.details
+            stored_block = dataset.read(unit)
+            block = stored_block if target.keeps_details else stored_block.without_details()
+            loses_details |= block.details is not stored_block.details
             content += Content.from_block(block)
             yield block
 
-    commit = target.write_range(dataset.spec, number, episodes.start, blocks())
+    commit = target.write_range(dataset.spec, range_index, episodes.start, read_blocks())
     return commit.model_copy(update={"content": content.to_json()}), loses_details
 
 
@@ -209,15 +213,17 @@ def _find_difference(spec: DataSpec, content: Content, target: Target, hooks: Ho
     Raises:
         DataError: a file was changed since it was written.
     """
-    with _read_back(target, hooks) as read_dataset:
-        read_content, units = Content(), range(len(read_dataset.units))
+    with _read_back(target, hooks) as stored_dataset:
+        stored_content, units = Content(), range(len(stored_dataset.units))
         slices = [units[i : i + _UNITS_PER_TASK] for i in units[::_UNITS_PER_TASK]]
         hooks.progress("Verifying", 0, content.timesteps)
-        workers = choose_num_workers(len(slices), read_dataset.nbytes)
-        for part in map_unordered(_content_of, read_dataset, slices, workers, hooks.check):
-            read_content += part
-            hooks.progress("Verifying", min(read_content.timesteps, content.timesteps), content.timesteps)
-        return content.difference(read_content) or read_dataset.spec.difference(spec)
+        num_workers = choose_num_workers(len(slices), stored_dataset.nbytes)
+        for slice_content in map_unordered(
+            _compute_content, stored_dataset, slices, num_workers, hooks.check
+        ):
+            stored_content += slice_content
+            hooks.progress("Verifying", min(stored_content.timesteps, content.timesteps), content.timesteps)
+        return content.difference(stored_content) or stored_dataset.spec.difference(spec)
 
 
 @contextmanager
@@ -232,7 +238,7 @@ def _read_back(target: Target, hooks: Hooks) -> Iterator[Dataset]:
             return
         manifest = read_manifest(target.folder)
         assert manifest is not None
-        listed_files(target.folder, manifest.files, verify=True)
+        check_listed_files(target.folder, manifest.files, verify=True)
         hooks.check()
         cache = cache_folder().child(f"verify-{uuid.uuid4().hex[:8]}")
         try:
@@ -243,8 +249,8 @@ def _read_back(target: Target, hooks: Hooks) -> Iterator[Dataset]:
         raise DataError(f"{error} (--replace writes {target.folder} again)") from error
 
 
-def _content_of(dataset: Dataset, units: range) -> Content:
-    return sum((Content.from_block(dataset.read(dataset.units[number])) for number in units), Content())
+def _compute_content(dataset: Dataset, units: range) -> Content:
+    return sum((Content.from_block(dataset.read(dataset.units[i])) for i in units), Content())
 
 
 def _difference_error(target: Target, difference: str, is_finished: bool) -> DataError:

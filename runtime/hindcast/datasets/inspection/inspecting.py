@@ -1,4 +1,4 @@
-"""Inspect data of any kind: directly if they are complete episodes in order, else after preparing them."""
+"""Inspect data of any kind: directly if they are complete episodes in order, otherwise after preparing them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
-from hindcast.datasets.inspection.summary import DataProblem, Summary, problem_of, sort_by_severity
-from hindcast.datasets.inspection.survey import DescribedFile, Finder, largest_compatible_group, survey
+from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity
+from hindcast.datasets.inspection.survey import DescribedFile, Finder, find_largest_compatible_group, survey
 from hindcast.datasets.prepare.opening import open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_files, recognise_formats
@@ -36,7 +36,8 @@ def inspect_data(
         hooks: notified of progress in preparing, then in inspecting.
 
     Raises:
-        DataError: a path does not exist, or foreign data cannot be prepared. Bad files among several become problems.
+        DataError: a path does not exist, or foreign data cannot be prepared. If only some files are bad, they become
+            problems instead.
         StorageError: the storage fails or denies access.
     """
     finder = Finder()
@@ -71,9 +72,9 @@ def _inspect_file_by_file(
     """Find the problem of each file, and summarise the other files.
 
     Raises:
-        DataError: the given error, if this finds no more.
+        DataError: `error`, if the search does not find the problem of a single file.
     """
-    if reading.is_plain:
+    if reading.can_open_directly:
         is_foreign = isinstance(finder.error, UnknownLayoutError)
         if finder.files is not None:
             dataset, problems = survey(finder.files, reading.options.columns)
@@ -83,7 +84,7 @@ def _inspect_file_by_file(
         elif not is_foreign:
             raise error
     try:
-        # A file opened by itself would lose its keys.
+        # A file that is opened separately would lose the Hive keys in the names of its folders.
         has_keys = any(file.keys for file in find_source_files(reading))
         files, problems = _find_usable_files(reading) if not has_keys else ([], [])
     except DataError:
@@ -92,14 +93,14 @@ def _inspect_file_by_file(
         raise error
     if files:
         try:
-            summary_of_rest = inspect_data(
+            usable_summary = inspect_data(
                 replace(reading, paths=tuple(files)), sample_limit=sample_limit, hooks=hooks
             )
-        except DataError as together:
-            problems.append(DataProblem(severity="error", kind="unreadable", message=str(together)))
+        except DataError as combined_error:
+            problems.append(DataProblem(severity="error", kind="unreadable", message=str(combined_error)))
         else:
-            return summary_of_rest.model_copy(
-                update={"problems": sort_by_severity([*problems, *summary_of_rest.problems])}
+            return usable_summary.model_copy(
+                update={"problems": sort_by_severity([*problems, *usable_summary.problems])}
             )
     return summarise(EpisodeDataset(DataSpec(), []), known_problems=problems)
 
@@ -108,7 +109,7 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
     """Read every file of an input to its end.
 
     Returns:
-        The files that can be used together, and the problems of the others.
+        The files that can be used together, and the problems of the other files.
 
     Raises:
         DataError: a path does not exist.
@@ -117,34 +118,34 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
     described_files: list[DescribedFile] = []
     problems: list[DataProblem] = []
-    for source in recognised_files:
+    for recognised_file in recognised_files:
         try:
-            described_files.append(_describe_source(source))
+            described_files.append(_describe_source(recognised_file))
         except DataError as error:
-            problems.append(problem_of(str(source.location), error))
-    numbers, _, differing = largest_compatible_group(described_files, widens=True)
-    return [described_files[i].location for i in numbers], [*problems, *differing]
+            problems.append(make_file_problem(str(recognised_file.location), error))
+    indices, _, drift_problems = find_largest_compatible_group(described_files, can_widen=True)
+    return [described_files[i].location for i in indices], [*problems, *drift_problems]
 
 
-def _describe_source(source: RecognisedFile) -> DescribedFile:
+def _describe_source(recognised_file: RecognisedFile) -> DescribedFile:
     """Describe a file by its spaces and the kinds of its columns."""
-    file_format, location, options = source
-    spec, steps = file_format.describe(location), 0
+    file_format, location, options = recognised_file
+    spec, num_steps = file_format.describe(location), 0
     for piece in file_format.list_pieces(location, options):
-        for part in file_format.read(piece, options):
-            spec = _add_leaves(spec, part, location)
-            steps += part.num_steps if isinstance(part, Block) else len(part)
-    return DescribedFile(location, spec, steps)
+        for chunk in file_format.read(piece, options):
+            spec = _add_leaves(spec, chunk, location)
+            num_steps += chunk.num_steps if isinstance(chunk, Block) else len(chunk)
+    return DescribedFile(location, spec, num_steps)
 
 
-def _add_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataSpec:
-    part_spec = replace(
-        spec, leaves={name: infer_leaf(name, column) for name, column in part.columns.items()}
+def _add_leaves(spec: DataSpec, chunk: Rows | Block, location: Location) -> DataSpec:
+    chunk_spec = replace(
+        spec, leaves={name: infer_leaf(name, column) for name, column in chunk.columns.items()}
     )
-    difference = spec.difference(part_spec, can_widen=True) if spec.leaves else None
+    difference = spec.difference(chunk_spec, can_widen=True) if spec.leaves else None
     if difference:
         raise DataError(f"{location} differs from part to part: {difference}")
-    return spec.merge(part_spec)
+    return spec.merge(chunk_spec)
 
 
 def inspect_paths(

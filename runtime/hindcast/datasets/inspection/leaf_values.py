@@ -1,4 +1,4 @@
-"""Statistics of one leaf while a dataset is read: its range, its distribution, and its faults."""
+"""Statistics of one leaf, updated while a dataset is read: its range, its distribution, and its invalid values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, ThinnedRows
-from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity
+from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity
 from hindcast.datasets.units import EpisodeLocation
 from hindcast.datasets.validate import Fault, Locator, all_finite, describe_fault, find_faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 
 MAX_DIMENSIONS = 64
-MAX_VALUES = 10_000
-_MAX_OBSERVATIONS = 1 << 17
-_MIN_ROWS_TO_JUDGE = 20
-_JUDGED_COLUMNS = (Columns.OBS, Columns.ACTIONS)
+MAX_DISTINCT_VALUES = 10_000
+_MAX_SAMPLED_ROWS = 1 << 17
+_TOO_FEW_ROWS = 20
+_COLUMNS_CHECKED_FOR_CONSTANTS = (Columns.OBS, Columns.ACTIONS)
 
 
 class LeafValues:
@@ -32,7 +32,17 @@ class LeafValues:
 
     Args:
         name: name of the leaf.
-        space: space of the leaf, if known.
+        space: space of the leaf; None if unknown.
+
+    Attributes:
+        num_rows: number of rows added.
+        num_zeros: number of rows of zeros; not counted for observations.
+        low: `[D]` minimum of each dimension; None before the first row.
+        high: `[D]` maximum of each dimension; None before the first row.
+        shown_dimensions: indices of the dimensions in `spread` and `sampled_rows`: all, or 64 spread evenly.
+        value_counts: integer -> number of times that it occurs; incomplete after `MAX_DISTINCT_VALUES` values.
+        spread: distributions of the shown dimensions; empty for observations.
+        sampled_rows: shown dimensions of a sample of the observations; empty for other leaves.
     """
 
     def __init__(self, name: str, space: gym.Space | None) -> None:
@@ -42,10 +52,10 @@ class LeafValues:
         self.low: NDArray[Any] | None = None
         self.high: NDArray[Any] | None = None
         self.shown_dimensions: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.values: Counter[int] = Counter()
+        self.value_counts: Counter[int] = Counter()
         self.spread = Spread()
-        self.sampled_rows = ThinnedRows(_MAX_OBSERVATIONS)
-        self._faults: dict[Kind, _FaultSummary] = {}
+        self.sampled_rows = ThinnedRows(_MAX_SAMPLED_ROWS)
+        self._faults: dict[ProblemKind, _FaultSummary] = {}
 
     def add(self, block: Block, locate: Locator) -> None:
         """Add the leaf's column of the next block."""
@@ -53,69 +63,74 @@ class LeafValues:
         if not len(column):
             return
         for fault in find_faults(self.name, column, self.space):
-            self._note(fault, block, locate)
-        flat = column.reshape(len(column), -1)
-        if flat.dtype.kind == "c":
+            self._record_fault(fault, block, locate)
+        flat_values = column.reshape(len(column), -1)
+        if flat_values.dtype.kind == "c":
             return
-        self._update_range(flat)
+        self._update_range(flat_values)
         self.num_rows += len(column)
-        shown_values = flat[:, self.shown_dimensions]
+        shown_values = flat_values[:, self.shown_dimensions]
         if root(self.name) == Columns.OBS:
             self.sampled_rows.add(shown_values)
         else:
             self.spread.add(shown_values)
-            self.num_zeros += int((~flat.any(axis=1)).sum())
-        if column.ndim == 1 and column.dtype.kind in "biu" and len(self.values) <= MAX_VALUES:
-            self.values.update(_count_values(column))
+            self.num_zeros += int((~flat_values.any(axis=1)).sum())
+        if column.ndim == 1 and column.dtype.kind in "biu" and len(self.value_counts) <= MAX_DISTINCT_VALUES:
+            self.value_counts.update(_count_values(column))
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """Minimum and maximum over all dimensions; None before the first value."""
+        """Minimum and maximum over all dimensions; None before the first row."""
         return None if self.low is None or not self.low.size else (self.low.min(), self.high.max())  # type: ignore[union-attr]
 
     @property
     def constant_dimensions(self) -> NDArray[np.int64]:
-        """The dimensions that never change."""
-        if self.low is None or self.num_rows <= _MIN_ROWS_TO_JUDGE:
+        """Indices of the dimensions that never change; empty if there are too few rows to know."""
+        if self.low is None or self.num_rows <= _TOO_FEW_ROWS:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.low == self.high)
 
     def problems(self) -> Iterator[DataProblem]:
         """Yield invalid values, and dimensions that never change."""
         for kind, fault in self._faults.items():
-            yield self._problem(kind, fault)
-        constant = self.constant_dimensions
-        if not len(constant) or root(self.name) not in _JUDGED_COLUMNS or self.low is None:
+            yield self._make_problem(kind, fault)
+        constant_dimensions = self.constant_dimensions
+        if (
+            not len(constant_dimensions)
+            or root(self.name) not in _COLUMNS_CHECKED_FOR_CONSTANTS
+            or self.low is None
+        ):
             return
-        num_dimensions, dimensions = len(self.low), formatting.first_few(constant.tolist(), 8)
-        severity: Severity = "warning" if len(constant) == num_dimensions else "info"
+        num_dimensions, dimensions = len(self.low), formatting.first_few(constant_dimensions.tolist(), 8)
+        severity: Severity = "warning" if len(constant_dimensions) == num_dimensions else "info"
         message = (
             f"{self.name!r} never changes: it is {self.low[0]} in all "
             f"{formatting.plural(self.num_rows, 'inspected row')}"
             if num_dimensions == 1
-            else f"{self.name!r} never changes in {len(constant)} of {num_dimensions} dimensions ({dimensions})"
+            else f"{self.name!r} never changes in {len(constant_dimensions)} of {num_dimensions} dimensions "
+            f"({dimensions})"
         )
         yield DataProblem(severity=severity, kind="constant", message=message)
 
-    def _update_range(self, flat: NDArray[Any]) -> None:
-        if flat.dtype.kind == "f" and not all_finite(flat):
-            low = np.where(np.isnan(flat), np.inf, flat).min(axis=0)
-            high = np.where(np.isnan(flat), -np.inf, flat).max(axis=0)
+    def _update_range(self, flat_values: NDArray[Any]) -> None:
+        if flat_values.dtype.kind == "f" and not all_finite(flat_values):
+            low = np.where(np.isnan(flat_values), np.inf, flat_values).min(axis=0)
+            high = np.where(np.isnan(flat_values), -np.inf, flat_values).max(axis=0)
         else:
-            low, high = flat.min(axis=0), flat.max(axis=0)
+            low, high = flat_values.min(axis=0), flat_values.max(axis=0)
         if self.low is None or self.high is None:
             self.low, self.high = low, high
-            count = min(flat.shape[1], MAX_DIMENSIONS)
-            self.shown_dimensions = np.linspace(0, flat.shape[1] - 1, count).round().astype(np.int64)
+            count = min(flat_values.shape[1], MAX_DIMENSIONS)
+            self.shown_dimensions = np.linspace(0, flat_values.shape[1] - 1, count).round().astype(np.int64)
         else:
             self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
 
-    def _note(self, fault: Fault, block: Block, locate: Locator) -> None:
+    def _record_fault(self, fault: Fault, block: Block, locate: Locator) -> None:
         if fault.kind not in self._faults:
             self._faults[fault.kind] = _FaultSummary(*describe_fault(block, self.name, fault, locate))
         self._faults[fault.kind].num_rows += int(fault.mask.reshape(len(fault.mask), -1).any(axis=1).sum())
 
-    def _problem(self, kind: Kind, fault: _FaultSummary) -> DataProblem:
+    def _make_problem(self, kind: ProblemKind, fault: _FaultSummary) -> DataProblem:
         """Make the problem of a kind of fault."""
         severity: Severity = "error"
         # Box actions are recorded before scaling and clipping, and observations often exceed their bounds a little.
@@ -133,7 +148,7 @@ class LeafValues:
 
 @dataclass
 class _FaultSummary:
-    """Invalid values of one kind: the first, and the number of rows with any."""
+    """Invalid values of one kind: the location and description of the first, and the number of rows with any."""
 
     location: EpisodeLocation
     sentence: str

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.episode_table import returns_of
+from hindcast.datasets.episode_table import compute_returns
 from hindcast.datasets.inspection.leaf_values import LeafValues
-from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
+from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity, make_file_problem
 from hindcast.datasets.units import EpisodeLocation, Unit
-from hindcast.datasets.validate import Locator, check_numbers, check_spec, leaf_spaces_of
+from hindcast.datasets.validate import Locator, check_scalar_columns, check_spec, get_leaf_spaces
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
@@ -29,9 +29,9 @@ from hindcast.formats.arrow.layout import ARROW_EPISODES
 SAMPLE_STEPS = 1_000_000
 _SAMPLE_BYTES = 1 << 30
 _MIN_UNITS = 8
-_MAX_HEAD_UNITS = 2_000
+_MAX_UNITS_FOR_FLAGS = 2_000
 _INSPECTED_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP)
-_SENTENCES: Final[tuple[tuple[Kind, Severity, str], ...]] = (
+_DESCRIPTIONS: Final[tuple[tuple[ProblemKind, Severity, str], ...]] = (
     ("empty-episode", "warning", "no timesteps"),
     ("ended-twice", "warning", "both a terminal state and a cut: they count as terminated"),
     ("no-beginning", "warning", "no beginning: they start after t = 0"),
@@ -47,14 +47,14 @@ def sample_units(units: Sequence[Unit], sample_limit: int | None) -> list[Unit]:
 
     Args:
         units: all units of the dataset.
-        sample_limit: approximate number of their timesteps; all units if None. The sample has at most 1 GiB, but at
-            least eight units.
+        sample_limit: approximate number of timesteps in the sample; None chooses all units. The sample has at most
+            1 GiB, but at least eight units.
     """
     if sample_limit is None or not units:
         return list(units)
-    steps, nbytes = sum(int(unit.lengths.sum()) for unit in units), sum(unit.nbytes for unit in units)
-    share = min(1.0, sample_limit / max(1, steps), _SAMPLE_BYTES / max(1, nbytes))
-    count = min(len(units), max(_MIN_UNITS, int(len(units) * share)))
+    num_steps, nbytes = sum(int(unit.lengths.sum()) for unit in units), sum(unit.nbytes for unit in units)
+    fraction = min(1.0, sample_limit / max(1, num_steps), _SAMPLE_BYTES / max(1, nbytes))
+    count = min(len(units), max(_MIN_UNITS, int(len(units) * fraction)))
     indices = np.linspace(0, len(units) - 1, count).round().astype(int)
     return [units[i] for i in indices]
 
@@ -64,7 +64,7 @@ class Sample:
 
     Args:
         dataset: the dataset.
-        sample_limit: approximate number of timesteps to read; all if None.
+        sample_limit: approximate number of timesteps to read; None reads all.
         progress: called after each unit.
     """
 
@@ -72,31 +72,33 @@ class Sample:
         self, dataset: EpisodeDataset, sample_limit: int | None, progress: Progress | None = None
     ) -> None:
         self.dataset = dataset
-        self.bounds = EpisodeBounds()
+        self.episode_statistics = EpisodeStatistics()
         self.problems: list[DataProblem] = []
         self.returns: list[NDArray[np.float64]] = []
-        self.num_episodes = self.num_steps = self.num_rewarded = 0
-        spaces = self._leaf_spaces()
-        arrays = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
+        self.num_episodes = self.num_steps = self.num_rewarded_episodes = 0
+        leaf_spaces = self._find_leaf_spaces()
+        numeric_leaves = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
         self.leaves = {
-            name: LeafValues(name, spaces.get(name)) for name in arrays if root(name) in _INSPECTED_COLUMNS
+            name: LeafValues(name, leaf_spaces.get(name))
+            for name in numeric_leaves
+            if root(name) in _INSPECTED_COLUMNS
         }
         self._columns = list(self.leaves) if sample_limit is not None else None
         self._read(sample_limit, progress)
 
     def _read(self, sample_limit: int | None, progress: Progress | None) -> None:
         sampled_ids = {unit.id for unit in sample_units(self.dataset.units, sample_limit)}
-        # Ids and flags of all other episodes are read too if that costs little: if they are separate columns.
-        can_read_heads = (
-            self.dataset.layouts == (ARROW_EPISODES,) and len(self.dataset.units) <= _MAX_HEAD_UNITS
+        # Ids and flags of all other episodes are read, too, if they are in separate columns, so that it costs little.
+        can_read_flags = (
+            self.dataset.layouts == (ARROW_EPISODES,) and len(self.dataset.units) <= _MAX_UNITS_FOR_FLAGS
         )
-        for number, unit in enumerate(self.dataset.units):
+        for i, unit in enumerate(self.dataset.units):
             if unit.id in sampled_ids:
                 self._add(unit)
-            elif can_read_heads:
-                self._add_heads(unit)
+            elif can_read_flags:
+                self._add_flags(unit)
             if progress is not None:
-                progress(number + 1, len(self.dataset.units))
+                progress(i + 1, len(self.dataset.units))
 
     def _add(self, unit: Unit) -> None:
         block = self._read_block(unit, self._columns)
@@ -105,18 +107,20 @@ class Sample:
         locate = partial(self.dataset.locate, unit)
         self.num_episodes += block.num_episodes
         self.num_steps += block.num_steps
-        self.bounds.add(block, locate)
+        self.episode_statistics.add(block, locate)
         for leaf in self.leaves.values():
             leaf.add(block, locate)
         rewards = block.columns.get(Columns.REWARDS)
         if rewards is not None and rewards.ndim == 1:
-            self.returns.append(returns_of(block))
-            self.num_rewarded += int(np.count_nonzero(np.bincount(block.episode_of_step[rewards != 0])))
+            self.returns.append(compute_returns(block))
+            self.num_rewarded_episodes += int(
+                np.count_nonzero(np.bincount(block.episode_of_step[rewards != 0]))
+            )
 
-    def _add_heads(self, unit: Unit) -> None:
+    def _add_flags(self, unit: Unit) -> None:
         block = self._read_block(unit, [])
         if block is not None:
-            self.bounds.add(block, partial(self.dataset.locate, unit))
+            self.episode_statistics.add(block, partial(self.dataset.locate, unit))
 
     def _read_block(self, unit: Unit, columns: Sequence[str] | None) -> Block | None:
         try:
@@ -124,33 +128,35 @@ class Sample:
         except DataError as error:
             failures = list(self.dataset.unreadable_files(unit, columns)) or [(unit.parts[0].path, error)]
             known_paths = {problem.path for problem in self.problems}
-            self.problems += [problem_of(path, fault) for path, fault in failures if path not in known_paths]
+            self.problems += [
+                make_file_problem(path, failure) for path, failure in failures if path not in known_paths
+            ]
             return None
 
-    def _leaf_spaces(self) -> dict:
+    def _find_leaf_spaces(self) -> dict:
         spec = self.dataset.spec
-        spaces = (
+        column_spaces = (
             spec.observation_space if leaves_of(Columns.OBS, spec.leaves) else None,
             spec.action_space if leaves_of(Columns.ACTIONS, spec.leaves) else None,
         )
         try:
-            check_numbers(spec, "the dataset")
-            check_spec(spec, *spaces, "the dataset")
+            check_scalar_columns(spec, "the dataset")
+            check_spec(spec, *column_spaces, "the dataset")
         except DataError as error:
             self.problems.append(DataProblem(severity="error", kind="other-space", message=str(error)))
             return {}
-        return leaf_spaces_of(spec, *spaces)
+        return get_leaf_spaces(spec, *column_spaces)
 
 
-class EpisodeBounds:
+class EpisodeStatistics:
     """Ids, lengths, flags and starts of episodes, added one block at a time."""
 
     def __init__(self) -> None:
         self.num_episodes = self.num_terminated = self.num_truncated = 0
-        self._counts: Counter[Kind] = Counter()
-        self._firsts: dict[Kind, tuple[EpisodeLocation, str]] = {}  # and the episode's id
+        self._counts: Counter[ProblemKind] = Counter()
+        self._first_cases: dict[ProblemKind, tuple[EpisodeLocation, str]] = {}  # with the episode's id
         self._ids: list[pa.Array] = []
-        self._blocks: list[tuple[int, Locator]] = []  # episodes up to each block's first
+        self._blocks: list[tuple[int, Locator]] = []  # with the number of episodes before each block
 
     def add(self, block: Block, locate: Locator) -> None:
         """Add the episodes of the next block."""
@@ -159,43 +165,43 @@ class EpisodeBounds:
         self.num_episodes += block.num_episodes
         self.num_terminated += int(block.terminated.sum())
         self.num_truncated += int(block.truncated.sum())
-        kinds: dict[Kind, NDArray[np.bool_]] = {
+        masks_by_kind: dict[ProblemKind, NDArray[np.bool_]] = {
             "ended-twice": block.terminated & block.truncated,
             "unfinished": ~block.terminated & ~block.truncated,
             "empty-episode": block.length == 0,
             "no-beginning": block.t_started > 0,
         }
-        for kind, mask in kinds.items():
+        for kind, mask in masks_by_kind.items():
             if not mask.any():
                 continue
             self._counts[kind] += int(mask.sum())
-            if kind not in self._firsts:
+            if kind not in self._first_cases:
                 episode = int(np.argmax(mask))
-                self._firsts[kind] = locate(episode), str(block.eps_id[episode])
+                self._first_cases[kind] = locate(episode), str(block.eps_id[episode])
 
     def problems(self) -> Iterator[DataProblem]:
         """Yield problems of the episodes' starts, ends and ids."""
-        for kind, severity, description in _SENTENCES:
+        for kind, severity, description in _DESCRIPTIONS:
             if not self._counts[kind]:
                 continue
-            location, eps_id = self._firsts[kind]
+            location, eps_id = self._first_cases[kind]
             count = f"{formatting.integer(self._counts[kind])} of {formatting.plural(self.num_episodes, 'episode')}"
-            has = "has" if self._counts[kind] == 1 else "have"
-            message = f"{count} {has} {description} (first: {eps_id}, {location})"
+            verb = "has" if self._counts[kind] == 1 else "have"
+            message = f"{count} {verb} {description} (first: {eps_id}, {location})"
             yield DataProblem(
                 severity=severity, kind=kind, message=message, path=location.path, row=location.row
             )
-        yield from self._repeated_ids()
+        yield from self._find_repeated_ids()
 
-    def _repeated_ids(self) -> Iterator[DataProblem]:
+    def _find_repeated_ids(self) -> Iterator[DataProblem]:
         ids = pa.chunked_array(self._ids, pa.large_string())
         counts = ids.value_counts()
         repeated_ids = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
         if not len(repeated_ids):
             return
-        second = int(np.flatnonzero(pc.equal(ids, repeated_ids[0]).to_numpy())[1])
-        first, locate = self._blocks[bisect_right(self._blocks, second, key=itemgetter(0)) - 1]
-        location = locate(second - first)
+        second_index = int(np.flatnonzero(pc.equal(ids, repeated_ids[0]).to_numpy())[1])
+        first_of_block, locate = self._blocks[bisect_right(self._blocks, second_index, key=itemgetter(0)) - 1]
+        location = locate(second_index - first_of_block)
         subject = "episode id occurs" if len(repeated_ids) == 1 else "episode ids occur"
         message = (
             f"{formatting.integer(len(repeated_ids))} {subject} more than once: episodes may be stored twice "

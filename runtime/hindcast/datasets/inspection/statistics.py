@@ -1,4 +1,4 @@
-"""Distributions of values for summaries: of arrays, and of values that arrive in parts."""
+"""Distributions of values for summaries, computed from whole arrays or from values that are added in parts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class ValueDistribution(JsonModel):
         median: median.
         max: maximum.
         std: population standard deviation.
-        edges: `[B + 1]` edges of the histogram's bins; one bin for each value if they are few integers.
-        counts: `[B]` number of values in each bin; of an evenly spread part if there are more than 262,144 values.
+        edges: `[B + 1]` edges of the histogram's bins; if the values are integers in a range of less than 20, there is
+            one bin for each integer.
+        counts: `[B]` number of values in each bin, in an evenly spaced sample if there are more than 262,144 values.
     """
 
     count: int
@@ -40,14 +41,14 @@ class ValueDistribution(JsonModel):
 
     @classmethod
     def from_values(cls, values: NDArray[Any]) -> ValueDistribution | None:
-        """Compute the distribution of an array's elements; None if none is finite."""
+        """Compute the distribution of an array's elements; return None if no element is finite."""
         spread = Spread()
         spread.add(values.reshape(-1, 1))
         return next(iter(spread.distributions()), None)
 
 
 class ThinnedRows:
-    """Rows that arrive in parts, thinned to a limit: all, or every 2nd, 4th, … of them.
+    """A sample of rows that are added in parts: all rows, or only every 2nd, 4th, … row, to stay within a limit.
 
     Args:
         max_rows: maximum number of rows to keep.
@@ -60,34 +61,34 @@ class ThinnedRows:
         self._stride = 1
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Add rows; those that are kept are copied."""
+        """Add rows; the rows that are kept are copied."""
         thinned_rows = rows[-self._num_seen % self._stride :: self._stride].copy()
         self._num_seen += len(rows)
         self._parts.append(thinned_rows)
         self._num_kept += len(thinned_rows)
         while self._num_kept > self._max_rows:
-            # Every second row again: those left are still spread evenly over all rows.
+            # Without every second row, the sample is still spread evenly over all rows.
             self._parts = [np.concatenate(self._parts)[::2].copy()]
             self._num_kept = len(self._parts[0])
             self._stride *= 2
 
     @property
     def rows(self) -> NDArray[Any] | None:
-        """The kept rows, in order; None before the first."""
+        """The kept rows, in order; None before any row is added."""
         return np.concatenate(self._parts) if self._parts else None
 
 
 class Spread:
-    """Distributions of each column of `[n, D]` values that arrive in parts.
+    """The distribution of each column of `[n, D]` values that are added in parts.
 
-    Count, extremes, mean and deviation are of all values, median and histogram of `ThinnedRows`.
+    Count, extremes, mean and deviation cover all values; median and histogram cover a sample (see `ThinnedRows`).
     """
 
     def __init__(self) -> None:
         self._sample = ThinnedRows()
         self._count: Any = 0
         self._mean: Any = 0.0
-        self._squares: Any = 0.0
+        self._squared_deviations: Any = 0.0
         self._low: Any = np.inf
         self._high: Any = -np.inf
 
@@ -104,8 +105,8 @@ class Spread:
         self._low = np.minimum(self._low, np.where(is_finite, float_values, np.inf).min(axis=0))
         self._high = np.maximum(self._high, np.where(is_finite, float_values, -np.inf).max(axis=0))
         mean = float_values.sum(axis=0) / np.maximum(count, 1)
-        squares = (np.where(is_finite, float_values - mean, 0.0) ** 2).sum(axis=0)
-        self._merge(count, mean, squares)
+        squared_deviations = (np.where(is_finite, float_values - mean, 0.0) ** 2).sum(axis=0)
+        self._merge(count, mean, squared_deviations)
 
     def distributions(self) -> list[ValueDistribution | None]:
         """Compute `[D]` one distribution per column; None for a column without finite values."""
@@ -113,11 +114,11 @@ class Spread:
         if rows is None:
             return []
         return [
-            self._distribution(column, np.asarray(rows[:, column], np.float64))
+            self._make_distribution(column, np.asarray(rows[:, column], np.float64))
             for column in range(rows.shape[1])
         ]
 
-    def _distribution(self, column: int, sample: F64) -> ValueDistribution | None:
+    def _make_distribution(self, column: int, sample: F64) -> ValueDistribution | None:
         sample = sample[np.isfinite(sample)]
         if not len(sample):
             return None
@@ -129,24 +130,26 @@ class Spread:
             mean=float(self._mean[column]),
             median=float(np.median(sample)),
             max=high,
-            std=float(np.sqrt(self._squares[column] / self._count[column])),
+            std=float(np.sqrt(self._squared_deviations[column] / self._count[column])),
             edges=tuple(edges.tolist()),
             counts=tuple(counts.tolist()),
         )
 
-    def _merge(self, count: NDArray[Any], mean: F64, squares: F64) -> None:
+    def _merge(self, count: NDArray[Any], mean: F64, squared_deviations: F64) -> None:
         # Means and squared deviations are merged as in Chan, Golub and LeVeque (1983).
-        total = np.maximum(self._count + count, 1)
+        total_count = np.maximum(self._count + count, 1)
         distance = mean - self._mean
-        self._squares = self._squares + squares + distance**2 * self._count * count / total
-        self._mean = self._mean + distance * count / total
+        self._squared_deviations = (
+            self._squared_deviations + squared_deviations + distance**2 * self._count * count / total_count
+        )
+        self._mean = self._mean + distance * count / total_count
         self._count = self._count + count
 
 
 def _bin_edges(values: F64, low: float, high: float) -> F64:
     if high - low < _NUM_BINS and (values == np.round(values)).all() and low == round(low):
         return np.arange(low, high + 2) - 0.5
-    # No bins fit between neighbouring floats.
+    # Between neighbouring floats there is no room for several bins.
     if not high > np.nextafter(low, np.inf):
         return np.array([low - 0.5, low + 0.5])
     return np.linspace(low, high, _NUM_BINS + 1)

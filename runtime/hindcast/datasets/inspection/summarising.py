@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.inspection.leaf_values import MAX_VALUES, LeafValues
+from hindcast.datasets.inspection.leaf_values import MAX_DISTINCT_VALUES, LeafValues
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
 from hindcast.datasets.inspection.statistics import F64, ValueDistribution
 from hindcast.datasets.inspection.summary import (
@@ -24,7 +24,7 @@ from hindcast.datasets.inspection.summary import (
     Summary,
     sort_by_severity,
 )
-from hindcast.datasets.validate import LARGEST_FLOAT32, leaf_spaces_of
+from hindcast.datasets.validate import LARGEST_FLOAT32, get_leaf_spaces
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_from_struct, space_to_json
@@ -60,13 +60,14 @@ def summarise(
     """
     spec = dataset.spec
     sample = Sample(dataset, sample_limit, progress)
-    observation_space, observation_origin = _space(sample, Columns.OBS, spec.observation_space)
-    action_space, action_origin = _space(sample, Columns.ACTIONS, spec.action_space)
+    observation_space, observation_origin = _find_space(sample, Columns.OBS, spec.observation_space)
+    action_space, action_origin = _find_space(sample, Columns.ACTIONS, spec.action_space)
     rewards = sample.leaves.get(Columns.REWARDS)
     reward_distributions = rewards.spread.distributions() if rewards is not None else []
-    num_checked, lengths = max(1, sample.bounds.num_episodes), [unit.lengths for unit in dataset.units]
+    num_checked = max(1, sample.episode_statistics.num_episodes)
+    lengths = [unit.lengths for unit in dataset.units]
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
-    leaf_spaces = leaf_spaces_of(spec, observation_space, action_space)
+    leaf_spaces = get_leaf_spaces(spec, observation_space, action_space)
     return Summary(
         layouts=dataset.layouts,
         episodes=dataset.num_episodes,
@@ -83,27 +84,27 @@ def summarise(
         columns={name: str(leaf) for name, leaf in spec.leaves.items()},
         sampled_episodes=sample.num_episodes,
         sampled_timesteps=sample.num_steps,
-        checked_episodes=sample.bounds.num_episodes,
+        checked_episodes=sample.episode_statistics.num_episodes,
         lengths=ValueDistribution.from_values(np.concatenate(lengths)) if lengths else None,
         returns=ValueDistribution.from_values(np.concatenate(sample.returns)) if sample.returns else None,
         rewards=reward_distributions[0] if reward_distributions else None,
         zero_rewards=rewards.num_zeros / rewards.num_rows
         if rewards is not None and rewards.num_rows
         else None,
-        rewarded_episodes_share=sample.num_rewarded / sample.num_episodes
+        rewarded_episodes_share=sample.num_rewarded_episodes / sample.num_episodes
         if sample.returns and sample.num_episodes
         else None,
-        observations=tuple(_observation_leaves(observations, leaf_spaces)),
-        coverage=_coverage(observations, leaf_spaces),
-        actions=tuple(_action_leaves(sample, leaf_spaces)),
-        terminated=sample.bounds.num_terminated / num_checked,
-        truncated=sample.bounds.num_truncated / num_checked,
+        observations=tuple(_describe_observations(observations, leaf_spaces)),
+        coverage=_compute_total_coverage(observations, leaf_spaces),
+        actions=tuple(_describe_actions(sample, leaf_spaces)),
+        terminated=sample.episode_statistics.num_terminated / num_checked,
+        truncated=sample.episode_statistics.num_truncated / num_checked,
         has_logp=Columns.ACTION_LOGP in spec.leaves,
-        problems=sort_by_severity([*known_problems, *_problems(sample)]),
+        problems=sort_by_severity([*known_problems, *_find_problems(sample)]),
     )
 
 
-def _space(
+def _find_space(
     sample: Sample, column: str, recorded_space: gym.Space | None
 ) -> tuple[gym.Space | None, Origin | None]:
     if recorded_space is not None:
@@ -113,7 +114,7 @@ def _space(
     return guess, None if guess is None else "guessed"
 
 
-def _observation_leaves(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Iterator[ObservationLeaf]:
+def _describe_observations(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Iterator[ObservationLeaf]:
     for leaf in leaves:
         if leaf.low is None or leaf.high is None or not leaf.low.size:
             continue
@@ -123,21 +124,23 @@ def _observation_leaves(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> It
             name=leaf.name,
             dimensions=leaf.low.size,
             shown_dimensions=tuple(leaf.shown_dimensions.tolist()),
-            low=tuple(map(_finite, low)),
-            high=tuple(map(_finite, high)),
-            share_of_space=tuple(map(_finite, _range_shares(low, high, leaf.shown_dimensions, leaf_space))),
+            low=tuple(map(_finite_or_none, low)),
+            high=tuple(map(_finite_or_none, high)),
+            share_of_space=tuple(
+                map(_finite_or_none, _compute_range_shares(low, high, leaf.shown_dimensions, leaf_space))
+            ),
             constant_dimensions=len(leaf.constant_dimensions),
-            values_seen=len(leaf.values) if isinstance(leaf_space, spaces.Discrete) else None,
+            values_seen=len(leaf.value_counts) if isinstance(leaf_space, spaces.Discrete) else None,
             values=int(leaf_space.n) if isinstance(leaf_space, spaces.Discrete) else None,
         )
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
 @np.errstate(all="ignore")
-def _range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym.Space | None) -> F64:
+def _compute_range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym.Space | None) -> F64:
     """Return each dimension's range as a fraction of the space's; NaN for unbounded dimensions."""
     if not isinstance(space, spaces.Box):
         return np.full(len(dimensions), np.nan)
@@ -148,7 +151,7 @@ def _range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym
     return np.where(np.isfinite(width) & (width > 0), (high - low) / width, np.nan)
 
 
-def _coverage(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Coverage | None:
+def _compute_total_coverage(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Coverage | None:
     """Compute the coverage of the sampled observations over all leaves, concatenated."""
     # Every leaf samples the same rows, so row i of each belongs to the same observation.
     continuous_leaves = [
@@ -158,30 +161,36 @@ def _coverage(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Coverage | N
     if not samples:
         return None
     observations = np.concatenate(samples, axis=1, dtype=np.float64)
-    count = min(observations.shape[1], _MAX_DIMENSIONS)
-    return coverage_of(
-        observations[:, np.linspace(0, observations.shape[1] - 1, count).round().astype(np.int64)]
+    num_dimensions = min(observations.shape[1], _MAX_DIMENSIONS)
+    return compute_coverage(
+        observations[:, np.linspace(0, observations.shape[1] - 1, num_dimensions).round().astype(np.int64)]
     )
 
 
-def _action_leaves(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLeaf]:
+def _describe_actions(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLeaf]:
     for name in leaves_of(Columns.ACTIONS, sample.leaves):
         leaf = sample.leaves[name]
         if not leaf.num_rows:
             continue
-        if isinstance(leaf_spaces.get(name), spaces.Discrete) and len(leaf.values) <= MAX_VALUES:
-            yield ActionLeaf(name=name, values=dict(sorted(leaf.values.items())))
+        if (
+            isinstance(leaf_spaces.get(name), spaces.Discrete)
+            and len(leaf.value_counts) <= MAX_DISTINCT_VALUES
+        ):
+            yield ActionLeaf(name=name, values=dict(sorted(leaf.value_counts.items())))
             continue
         distributions = leaf.spread.distributions()
-        yield ActionLeaf(name=name, dimensions=tuple(part for part in distributions if part is not None))
+        yield ActionLeaf(
+            name=name,
+            dimensions=tuple(distribution for distribution in distributions if distribution is not None),
+        )
 
 
-def _problems(sample: Sample) -> Iterator[DataProblem]:
+def _find_problems(sample: Sample) -> Iterator[DataProblem]:
     """Yield the problems of the sample, and the notes of the dataset."""
     yield from sample.problems
     for leaf in sample.leaves.values():
         yield from leaf.problems()
-    yield from sample.bounds.problems()
+    yield from sample.episode_statistics.problems()
     rewards = sample.leaves.get(Columns.REWARDS)
     if rewards is not None and rewards.num_rows and rewards.num_zeros == rewards.num_rows:
         message = f"all {formatting.integer(rewards.num_rows)} inspected rewards are 0: returns and values are 0 too"
@@ -193,7 +202,7 @@ def _problems(sample: Sample) -> Iterator[DataProblem]:
         yield DataProblem(severity="info", kind="no-logp", message=message)
 
 
-def coverage_of(observations: NDArray[Any]) -> Coverage | None:
+def compute_coverage(observations: NDArray[Any]) -> Coverage | None:
     """Count `[n, D]` observations in a grid over their first two principal components.
 
     If the second component has less than a thousandth of the first one's variance, the grid has one dimension.
@@ -206,6 +215,7 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
     if not len(values):
         return None
     deviation = values.std(axis=0)
+    # The deviation of constant values is not exactly 0, by rounding.
     is_varying = deviation > 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0))
     if not is_varying.any():
         return None
@@ -225,40 +235,42 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
 
 
 def _project_to_principal_components(z_scores: F64) -> tuple[F64, float]:
-    """Project `[n, D]` values to the one or two principal components.
+    """Project `[n, D]` values to their first one or two principal components.
 
     Returns:
         Coordinates, `[n, 2]` or, if one component suffices, `[n, 1]`; and the explained fraction of the variance.
     """
     variances, directions = np.linalg.eigh(z_scores.T @ z_scores / len(z_scores))
-    count = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE_VARIANCE * variances[-1] else 2
-    components = directions[:, ::-1][:, :count]
+    num_components = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE_VARIANCE * variances[-1] else 2
+    components = directions[:, ::-1][:, :num_components]
     # An eigenvector's sign is arbitrary: its largest coordinate becomes positive.
     signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
-    return z_scores @ (components * signs), float(variances[::-1][:count].sum() / variances.sum())
+    return z_scores @ (components * signs), float(variances[::-1][:num_components].sum() / variances.sum())
 
 
 def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gym.Space | None:
     """Guess the space of `obs` or `actions` from dtypes, shapes and extreme values.
 
     A non-negative integer is Discrete up to the maximum, if the number of values fits int64. Arrays of uint8 are in
-    [0, 255], other integers between their extremes; floats are unbounded. Parts named 0, 1, … form a Tuple, others a
-    Dict.
+    [0, 255], other integers between their extremes; floats are unbounded. Leaves named 0, 1, … form a Tuple, other
+    leaves a Dict.
 
     Returns:
-        The space, or None if a leaf is text or the column has no leaves.
+        The space, or None if the column has no leaves, or a leaf is text, complex or without values.
     """
-    parts: dict[str, gym.Space] = {}
+    spaces_by_leaf: dict[str, gym.Space] = {}
     for name in leaves_of(column, spec.leaves):
         leaf = spec.leaves[name]
-        leaf_space = _guess_leaf(leaf.dtype, leaf.shape, bounds.get(name))
+        leaf_space = _guess_leaf_space(leaf.dtype, leaf.shape, bounds.get(name))
         if leaf_space is None:
             return None
-        parts[name] = leaf_space
-    return space_from_struct(unflatten(parts, column)) if parts else None
+        spaces_by_leaf[name] = leaf_space
+    return space_from_struct(unflatten(spaces_by_leaf, column)) if spaces_by_leaf else None
 
 
-def _guess_leaf(dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None) -> gym.Space | None:
+def _guess_leaf_space(
+    dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None
+) -> gym.Space | None:
     if dtype is None or dtype.kind == "c" or bounds is None:
         return None
     low, high = bounds
@@ -270,6 +282,8 @@ def _guess_leaf(dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds |
         return spaces.Box(0, 255, shape, np.uint8)
     if not shape and low >= 0 and high < _INT64.max:
         # A uint64 value is never in a space of int64, however small it is.
-        fits = np.can_cast(dtype, np.int64)
-        return spaces.Discrete(int(high) + 1) if fits else spaces.Discrete(int(high) + 1, dtype=dtype.type)
+        fits_int64 = np.can_cast(dtype, np.int64)
+        return (
+            spaces.Discrete(int(high) + 1) if fits_int64 else spaces.Discrete(int(high) + 1, dtype=dtype.type)
+        )
     return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype.type)

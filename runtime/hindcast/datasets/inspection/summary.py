@@ -12,7 +12,7 @@ from hindcast.formats.layout import RowError
 
 Origin = Literal["recorded", "guessed"]
 Severity = Literal["error", "warning", "info"]
-Kind = Literal[
+ProblemKind = Literal[
     "unreadable",
     "missing",
     "changed",
@@ -37,30 +37,30 @@ Kind = Literal[
     "note",
 ]
 
-_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
+_SEVERITY_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
 class DataProblem(JsonModel):
-    """A problem of data: an "error" stops training, a "warning" may spoil it, an "info" explains.
+    """A problem of data: an "error" prevents training, a "warning" may make it worse, an "info" is only a remark.
 
     Attributes:
         severity: "error", "warning" or "info".
         kind: stable name of the problem; docs/data/inspect.md says what to do about each.
         message: one sentence.
-        path: the file, if any.
-        row: row in the file, if any.
+        path: the file that has the problem; None if it is not about one file.
+        row: index of the row in that file; None if it is not about one row.
     """
 
     severity: Severity
-    kind: Kind = "note"
+    kind: ProblemKind = "note"
     message: str
     path: str | None = None
     row: int | None = None
 
 
-def problem_of(path: str, error: DataError) -> DataProblem:
+def make_file_problem(path: str, error: DataError) -> DataProblem:
     """Make the problem of a file that cannot be read, with the error's kind and row, if any."""
-    kind: Kind = error.kind if isinstance(error, RowError) else "unreadable"
+    kind: ProblemKind = error.kind if isinstance(error, RowError) else "unreadable"
     row = error.row if isinstance(error, RowError) else None
     message = str(error) if path in str(error) else f"{path}: {error}"
     return DataProblem(severity="error", kind=kind, message=message, path=path, row=row)
@@ -68,7 +68,7 @@ def problem_of(path: str, error: DataError) -> DataProblem:
 
 def sort_by_severity(problems: Iterable[DataProblem]) -> tuple[DataProblem, ...]:
     """Sort problems: errors, warnings, infos; stable within each."""
-    return tuple(sorted(problems, key=lambda problem: _ORDER[problem.severity]))
+    return tuple(sorted(problems, key=lambda problem: _SEVERITY_ORDER[problem.severity]))
 
 
 class ActionLeaf(JsonModel):
@@ -77,7 +77,7 @@ class ActionLeaf(JsonModel):
     Attributes:
         name: name of the leaf.
         values: value of a Discrete action -> number of times that it occurs.
-        dimensions: distribution of each dimension of any other action (the first 64).
+        dimensions: distribution of each dimension of any other action (at most 64 dimensions, spread evenly).
     """
 
     name: str
@@ -92,12 +92,12 @@ class ObservationLeaf(JsonModel):
         name: name of the leaf.
         dimensions: number of dimensions.
         shown_dimensions: the dimensions that the lists below describe: all, or 64 spread evenly.
-        low: minimum of each.
-        high: maximum of each.
-        share_of_space: `(high - low)` of each over the width of its bounds; None if it is unbounded.
+        low: minimum of each shown dimension.
+        high: maximum of each shown dimension.
+        share_of_space: range of each shown dimension as a fraction of the space's range; None if it is unbounded.
         constant_dimensions: number of dimensions, among all, that never change.
-        values_seen: number of values of a Discrete observation that occur.
-        values: number of values of a Discrete observation.
+        values_seen: number of different values that occur; None if the space is not Discrete.
+        values: number of values in the space; None if the space is not Discrete.
     """
 
     name: str
@@ -119,11 +119,12 @@ class Coverage(JsonModel):
 
     Attributes:
         observations: number of observations.
-        side: number of cells along each component; `counts` is `[side, side]`, the first component along its rows.
+        side: number of cells along each component.
         occupied_share: fraction of cells with at least one observation.
-        evenness: entropy of the counts over that of an even spread, in [0, 1].
-        explained_variance: fraction of the variance in the two components.
-        counts: number of observations in each cell.
+        evenness: entropy of the counts as a fraction of the entropy of equal counts, in [0, 1].
+        explained_variance: fraction of the variance that the components explain.
+        counts: `[side, side]` number of observations in each cell, one row per cell of the first component; `[side, 1]`
+            if the grid has one dimension.
     """
 
     observations: int
@@ -147,8 +148,8 @@ class Summary(JsonModel):
         files: number of usable files.
         digest: digest of the dataset.
         environment: id of the environment, if known.
-        observation_space: as JSON; None if it is neither recorded nor can be guessed.
-        action_space: as JSON; None if it is neither recorded nor can be guessed.
+        observation_space: the space as JSON; None if it is not recorded and cannot be guessed.
+        action_space: the space as JSON; None if it is not recorded and cannot be guessed.
         observation_space_from: "recorded", or "guessed" from dtypes, shapes and values.
         action_space_from: "recorded", or "guessed" from dtypes, shapes and values.
         columns: leaf name -> description of its values.

@@ -8,8 +8,8 @@ from hindcast import formatting
 from hindcast.datasets.inspection.summary import Coverage, Origin, Summary
 
 
-def facts(summary: Summary) -> dict[str, str]:
-    """Return label -> text of everything except distributions; unknown values are left out."""
+def make_facts(summary: Summary) -> dict[str, str]:
+    """Return label -> text for everything in a summary except distributions; unknown values are left out."""
     is_sampled = summary.sampled_episodes < summary.episodes
     values_by_label = {
         "format": ", ".join(summary.layouts) or None,
@@ -24,7 +24,9 @@ def facts(summary: Summary) -> dict[str, str]:
         "environment": summary.environment,
         "observations": _describe_space(summary.observation_space, summary.observation_space_from),
         "actions": _describe_space(summary.action_space, summary.action_space_from),
-        "columns": ", ".join(f"{name} {what.removesuffix(' []')}" for name, what in summary.columns.items()),
+        "columns": ", ".join(
+            f"{name} {description.removesuffix(' []')}" for name, description in summary.columns.items()
+        ),
         "ends": (
             f"{formatting.as_percentage(summary.terminated)} terminated, "
             f"{formatting.as_percentage(summary.truncated)} truncated"
@@ -55,9 +57,9 @@ def _describe_sample(summary: Summary) -> str:
     return text
 
 
-def _describe_space(document: dict[str, Any] | None, origin: Origin | None) -> str:
+def _describe_space(space: dict[str, Any] | None, origin: Origin | None) -> str:
     suffix = " (guessed from the data)" if origin == "guessed" else ""
-    return formatting.space(document) + suffix
+    return formatting.space(space) + suffix
 
 
 def _describe_rewards(summary: Summary) -> str | None:

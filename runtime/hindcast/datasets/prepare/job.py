@@ -1,4 +1,4 @@
-"""A preparation: its parts, its rules and its folder, as workers receive them."""
+"""`Job`, a preparation as workers receive it: the parts of the data, the rules and the folder."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Job:
-    """A preparation.
+    """The preparation of a dataset.
 
     Attributes:
         folder: folder of the prepared dataset.
@@ -71,7 +71,7 @@ class Job:
         spec: spaces and environment, as far as they are known; no leaves.
         is_in_order: whether the rows of each episode are adjacent, so that partitions are cut from the stored order.
             Otherwise rows are grouped by their episode's id.
-        open_parts: part number -> iterator over the part, if this process has started to read it; `read` uses it once.
+        open_parts: index of a part -> iterator over it, if this process has started to read it; `read` uses it once.
     """
 
     folder: Location
@@ -95,21 +95,21 @@ class Job:
 
     @cached_property
     def bounds(self) -> list[int]:
-        """First part of each partition in stored order, and the number of parts."""
+        """Index of the first part of each partition in stored order, followed by the number of parts."""
         bounds, size = [0], 0
-        for number, part in enumerate(self.parts):
+        for part_index, part in enumerate(self.parts):
             if size and size + part.nbytes > PARTITION_BYTES:
-                bounds.append(number)
+                bounds.append(part_index)
                 size = 0
             size += part.nbytes
         return [*bounds, len(self.parts)]
 
-    def read(self, number: int) -> Iterator[Rows | Block]:
-        """Read the rows and complete episodes of a part, skipping empty ones."""
-        for chunk in self.open_parts.pop(number, None) or self.parts[number].read():
+    def read(self, part_index: int) -> Iterator[Rows | Block]:
+        """Read the rows and complete episodes of a part, in chunks, skipping empty chunks."""
+        for chunk in self.open_parts.pop(part_index, None) or self.parts[part_index].read():
             if isinstance(chunk, Block):
                 if chunk.num_episodes:
-                    refuse_unfinished(chunk, self.rules, self.parts[number].path)
+                    refuse_unfinished(chunk, self.rules, self.parts[part_index].path)
                     yield chunk
             elif len(chunk):
                 if (chunk.eps_id is not None) != self.rules.is_grouped:
@@ -119,13 +119,13 @@ class Job:
                     )
                 yield chunk
 
-    def scatter(self, number: int) -> Iterator[tuple[int, Steps | Block]]:
-        """Read a part, and yield its rows and complete episodes with the number of their partition."""
-        for chunk in self.read(number):
+    def scatter(self, part_index: int) -> Iterator[tuple[int, Steps | Block]]:
+        """Read a part, and yield the number of a partition and the part's rows or complete episodes in it."""
+        for chunk in self.read(part_index):
             if isinstance(chunk, Block):
-                yield number % self.num_partitions, chunk
+                yield part_index % self.num_partitions, chunk
             else:
-                yield from Steps.from_rows(chunk, number).split(self.num_partitions).items()
+                yield from Steps.from_rows(chunk, part_index).split(self.num_partitions).items()
 
 
 def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows | Block]]]:
@@ -137,11 +137,11 @@ def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iter
     Raises:
         DataError: data are damaged.
     """
-    for number, part in enumerate(parts):
+    for part_index, part in enumerate(parts):
         stream = part.read()
         for chunk in stream:
-            # The part is read on from here later, instead of being opened again.
-            open_parts: dict[int, Iterator[Rows | Block]] = {number: chain([chunk], stream)}
+            # `Job.read` continues from here, instead of opening the part again.
+            open_parts: dict[int, Iterator[Rows | Block]] = {part_index: chain([chunk], stream)}
             if isinstance(chunk, Rows) and len(chunk):
                 return None if chunk.eps_id is None else Steps.from_rows(chunk, 0), open_parts
             if isinstance(chunk, Block) and chunk.num_episodes:
@@ -150,7 +150,7 @@ def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iter
 
 
 def _filter_steps(block: Block, terms: Sequence[FilterTerm]) -> Block:
-    """Filter the timesteps of episodes; adjacent ones form fragments with their own final observations.
+    """Filter the timesteps of episodes; adjacent timesteps that pass form fragments, each with a final observation.
 
     Args:
         block: complete episodes.
@@ -158,7 +158,7 @@ def _filter_steps(block: Block, terms: Sequence[FilterTerm]) -> Block:
             `terminateds` and `truncateds`.
 
     Raises:
-        DataError: a column does not exist, or a value is not of its kind.
+        DataError: a column does not exist, or cannot be compared with the term's value.
     """
     if not terms:
         return block
@@ -169,8 +169,8 @@ def _filter_steps(block: Block, terms: Sequence[FilterTerm]) -> Block:
     is_start[1:] = (np.diff(passing_rows) != 1) | (np.diff(episode) != 0)
     starts = np.flatnonzero(is_start)
     length = np.diff(np.append(starts, len(passing_rows)))
-    episode_of_piece = episode[starts]
-    return block.cut(episode_of_piece, passing_rows[starts] - block.start[episode_of_piece], length)
+    episode_of_fragment = episode[starts]
+    return block.cut(episode_of_fragment, passing_rows[starts] - block.start[episode_of_fragment], length)
 
 
 def _select_columns(block: Block, columns: Sequence[str] | None) -> Block:
@@ -178,14 +178,14 @@ def _select_columns(block: Block, columns: Sequence[str] | None) -> Block:
     if columns is None:
         return block
     column_names = {Columns.OBS, *columns}
-    columns_left = {
+    remaining_columns = {
         name: column for name, column in block.columns.items() if {name, root(name)} & column_names
     }
-    return block.with_columns(columns_left)
+    return block.with_columns(remaining_columns)
 
 
 def _make_table(block: Block, compared_columns: Collection[str]) -> pa.Table:
-    """Make a table with one row per timestep, of the columns with one value per timestep."""
+    """Make a table of the columns with one value per timestep; it has one row per timestep."""
     columns: dict[str, Any] = {
         Columns.EPS_ID: block.eps_id[block.episode_of_step],
         Columns.T: block.t,

@@ -1,4 +1,4 @@
-"""Files in folders of data that are not data, which are noted, or data of another kind, which are refused."""
+"""Other files in folders of data: files without data are noted, and data of another kind are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hindcast.formats.registry import FORMATS
 from hindcast.storage.location import Location
 
 _HEAD_BYTES: Final = 4096
-_MAX_SHOWN: Final = 40
+_MAX_SHOWN_CHARACTERS: Final = 40
 _TITLES: Final = [data_format.title for data_format in FORMATS.values() if data_format.title]
 _SUPPORTED_FORMATS: Final = f"supported are {', '.join(_TITLES[:-1])} and {_TITLES[-1]}"
 _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
@@ -32,21 +32,21 @@ _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xff\xfe", "UTF-16 text: save it as UTF-8"),
     (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
 )
-_JSON: Final = (".json", ".jsonl", ".ndjson")
+_JSON_SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
 
-_PARQUET: Final = "Parquet"
+_PARQUET_FORMAT: Final = "Parquet"
 
 
-def notes_on_skipped(data_files: DataFiles, name: str, reading: Reading) -> tuple[str, ...]:
-    """Return a note on files next to those of a dataset that do not belong to it.
+def check_unopened_files(data_files: DataFiles, name: str, reading: Reading) -> tuple[str, ...]:
+    """Return a note on the files in a dataset's folders that were not opened; no note if there are none.
 
     Args:
-        data_files: the dataset's files and the others.
+        data_files: the dataset's files, and the files that were not opened.
         name: name of the data, for messages.
         reading: what to read, and how.
 
     Raises:
-        DataError: some of the other files contain timesteps in another format.
+        DataError: a file that was not opened contains timesteps in another format.
         StorageError: the storage fails or denies access.
     """
     if not data_files.unopened_files:
@@ -62,7 +62,7 @@ def notes_on_skipped(data_files: DataFiles, name: str, reading: Reading) -> tupl
             f"{name} mixes complete episodes ({episode_file}) and timesteps ({timestep_files[0]}): keep them in "
             "separate folders, and give each as an input"
         )
-    return (non_data_note(data_files.unopened_files),)
+    return (make_non_data_note(data_files.unopened_files),)
 
 
 def split_non_data(
@@ -75,7 +75,7 @@ def split_non_data(
     doubtful_files = [
         file
         for file in recognised_files
-        if file.format.name != _PARQUET and file.location not in named_locations
+        if file.format.name != _PARQUET_FORMAT and file.location not in named_locations
     ]
     if len(doubtful_files) == len(recognised_files):
         return list(recognised_files), []
@@ -83,20 +83,20 @@ def split_non_data(
     return [file for file in recognised_files if file.location not in non_data], non_data
 
 
-def non_data_note(files: Sequence[Location]) -> str:
+def make_non_data_note(files: Sequence[Location]) -> str:
     """Make the note on files without timesteps."""
-    return skipped_note(files, "that is not data" if len(files) == 1 else "that are not data")
+    return make_skipped_note(files, "that is not data" if len(files) == 1 else "that are not data")
 
 
-def skipped_note(files: Sequence[Location], what: str) -> str:
-    """Make the note on files that are not read; `what` describes them."""
-    were = "was" if len(files) == 1 else "were"
+def make_skipped_note(files: Sequence[Location], description: str) -> str:
+    """Make the note on files that are not read; `description` describes them."""
+    verb = "was" if len(files) == 1 else "were"
     names = formatting.first_few([file.name for file in files], 3)
-    return f"{formatting.plural(len(files), 'file')} {what} {were} left out: {names}"
+    return f"{formatting.plural(len(files), 'file')} {description} {verb} left out: {names}"
 
 
 def _find_non_data(source_files: Sequence[RecognisedFile]) -> list[Location]:
-    """Return the files that lack the columns of timesteps, as far as their format can tell."""
+    """Return the files that lack the columns of timesteps, as far as their format shows."""
 
     def has_data(file: RecognisedFile) -> bool:
         try:
@@ -107,8 +107,8 @@ def _find_non_data(source_files: Sequence[RecognisedFile]) -> list[Location]:
 
     return [
         file.location
-        for file, holds in zip(source_files, map_in_threads(has_data, source_files), strict=True)
-        if not holds
+        for file, is_data in zip(source_files, map_in_threads(has_data, source_files), strict=True)
+        if not is_data
     ]
 
 
@@ -120,28 +120,28 @@ def unknown_format_error(location: Location) -> DataError:
     """
     with location.open_stream() as stream:
         head = bytes(stream.read(_HEAD_BYTES))
-    return DataError(f"{location} {_describe_kind(location, head)}; {_SUPPORTED_FORMATS}")
+    return DataError(f"{location} {_describe_content(location, head)}; {_SUPPORTED_FORMATS}")
 
 
-def _describe_kind(location: Location, head: bytes) -> str:
+def _describe_content(location: Location, head: bytes) -> str:
     if not head:
         return "is empty (0 bytes)"
-    kind_text = next((kind for magic, kind in _MAGIC_NUMBERS if head.startswith(magic)), None)
-    if kind_text is not None:
-        return f"is {kind_text}"
+    description = next((text for magic, text in _MAGIC_NUMBERS if head.startswith(magic)), None)
+    if description is not None:
+        return f"is {description}"
     line = _first_line(head)
     if line is None:
         return f"begins with {head[:4]!r}, unlike any known format"
-    if location.name.endswith(_JSON):
+    if location.name.endswith(_JSON_SUFFIXES):
         return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
     return "is text of an unknown format: set `format` (--format CSV)"
 
 
 def _first_line(head: bytes) -> str | None:
     """Return the first line of text; None for anything else."""
-    # The last character may be cut off: up to three bytes of it are ignored.
+    # The last character may be incomplete, so up to three bytes at the end are ignored.
     text = head.decode(errors="ignore")
     is_text = len(head) - len(text.encode()) < 4 and all(
         char.isprintable() or char.isspace() for char in text
     )
-    return (text.lstrip().splitlines() or [""])[0][:_MAX_SHOWN] if is_text else None
+    return (text.lstrip().splitlines() or [""])[0][:_MAX_SHOWN_CHARACTERS] if is_text else None

@@ -1,4 +1,4 @@
-"""Open data of any kind: directly if they are complete episodes in order, else after preparing them."""
+"""Open data of any kind: directly if they are complete episodes in order, otherwise after preparing them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import cache_folder
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
-from hindcast.datasets.opening import dataset_of, project_columns
+from hindcast.datasets.opening import make_dataset, project_columns
 from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.non_data_files import (
-    non_data_note,
-    notes_on_skipped,
-    skipped_note,
+    check_unopened_files,
+    make_non_data_note,
+    make_skipped_note,
     split_non_data,
     unknown_format_error,
 )
 from hindcast.datasets.prepare.partitions import read_notes
-from hindcast.datasets.prepare.preparer import Preparer, Work
+from hindcast.datasets.prepare.preparer import PreparationSource, Preparer
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import (
     RecognisedFile,
@@ -82,7 +82,7 @@ class OpenedData(NamedTuple):
     def without(self, leaves: Collection[str]) -> OpenedData:
         """Return the same data without some leaves."""
         columns = [leaf for leaf in self.dataset.spec.leaves if leaf not in leaves]
-        dataset = dataset_of(project_columns(self.files.indexed_files, columns), self.name)
+        dataset = make_dataset(project_columns(self.files.indexed_files, columns), self.name)
         return self._replace(dataset=dataset, columns=columns)
 
     def with_all_columns(self) -> EpisodeDataset:
@@ -91,7 +91,7 @@ class OpenedData(NamedTuple):
         Raises:
             DataError: files differ in a column that the reading does not include.
         """
-        return self.dataset if self.columns is None else dataset_of(self.files.indexed_files, self.name)
+        return self.dataset if self.columns is None else make_dataset(self.files.indexed_files, self.name)
 
 
 def open_data(
@@ -131,7 +131,7 @@ def combine_datasets(inputs: Sequence[OpenedData]) -> EpisodeDataset:
     """Combine the opened data of several readings into one dataset.
 
     Raises:
-        DataError: they differ in columns, dtypes, shapes or spaces, or two of them contain the same file.
+        DataError: the data differ in columns, dtypes, shapes or spaces, or two readings contain the same file.
     """
     if len(inputs) == 1:
         return inputs[0].dataset
@@ -140,13 +140,13 @@ def combine_datasets(inputs: Sequence[OpenedData]) -> EpisodeDataset:
         for data_input in inputs
         for file in project_columns(data_input.files.indexed_files, data_input.columns)
     ]
-    return dataset_of(files, ", ".join(data_input.name for data_input in inputs))
+    return make_dataset(files, ", ".join(data_input.name for data_input in inputs))
 
 
-def differing_leaves(datasets: Sequence[Dataset]) -> set[str]:
+def find_differing_leaves(datasets: Sequence[Dataset]) -> set[str]:
     """Return the leaves that only some datasets have, such as those that only a stochastic policy records."""
-    first, *rest = [dataset.spec.required_leaves for dataset in datasets]
-    return first.union(*rest) - first.intersection(*rest)
+    first_leaves, *other_leaves = [dataset.spec.required_leaves for dataset in datasets]
+    return first_leaves.union(*other_leaves) - first_leaves.intersection(*other_leaves)
 
 
 def open_reading(
@@ -158,17 +158,17 @@ def open_reading(
     verify: bool = False,
     finder: FileFinder = find_files,
 ) -> OpenedData:
-    """Open the data of a reading, prepared if necessary: every way to data of any kind goes through here.
+    """Open the data of a reading, and prepare them if necessary. All functions that open data of any kind call this.
 
     Complete episodes in order are opened where they are. Everything else is prepared once, as a dataset in the cache:
-    an interrupted preparation is resumed, a finished one is reused. Small data are prepared in this process, larger
-    data on Ray.
+    an interrupted preparation is resumed, a finished preparation is reused. Small data are prepared in this process,
+    larger data on Ray.
 
     Args:
         reading: what to read, and how.
         cache: see `open_data`.
         hooks: notified of progress in preparing, and of waiting; notes on the data are returned instead.
-        ray_options: Ray's options for preparation tasks.
+        ray_options: Ray's options for preparation tasks, such as `label_selector`; none by default.
         verify: see `open_data`.
         finder: finds the files that are opened directly; its errors are raised, except `UnknownLayoutError`.
 
@@ -185,28 +185,28 @@ def open_reading(
         files = finder(reading.locations, verify)
     except UnknownLayoutError as error:
         return _open_foreign(preparer, prepared_folder, error, verify)
-    columns = reading.options.columns if reading.is_plain else None
-    dataset = dataset_of(project_columns(files.indexed_files, columns), name)
+    columns = reading.options.columns if reading.can_open_directly else None
+    dataset = make_dataset(project_columns(files.indexed_files, columns), name)
     check_options("Parquet", reading.options.options, ())
     if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
         raise DataError(
             f"{name} has {formatting.plural(dataset.num_repeated, 'stored episode')} with the id and the "
             "content of another, but prepare.duplicates is Refuse; set it to Drop"
         )
-    notes = notes_on_skipped(files, name, reading)
-    if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
+    notes = check_unopened_files(files, name, reading)
+    if reading.can_open_directly and reading.actions_normalized in (None, dataset.spec.normalized_actions):
         return OpenedData(list(reading.paths), files, dataset, notes, columns=columns)
     folder = prepared_folder.child(preparation_digest([dataset.digest], reading))
-    prepared_data = _open_prepared(folder, lambda: _make_stored_work(dataset, reading), preparer, verify)
+    prepared_data = _open_prepared(folder, lambda: _make_dataset_source(dataset, reading), preparer, verify)
     return prepared_data._replace(notes=(*prepared_data.notes, *notes))
 
 
-def _make_stored_work(dataset: Dataset, reading: Reading) -> Work:
+def _make_dataset_source(dataset: Dataset, reading: Reading) -> PreparationSource:
     parts = [
         Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_read_episodes, dataset, unit))
         for unit in dataset.units
     ]
-    return Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
+    return PreparationSource(parts, replace(dataset.spec, leaves={}), dataset.notes)
 
 
 def _read_episodes(dataset: Dataset, unit: Unit) -> list[Block]:
@@ -216,10 +216,11 @@ def _read_episodes(dataset: Dataset, unit: Unit) -> list[Block]:
 def _open_foreign(
     preparer: Preparer, prepared_folder: Location, error: DataError | None, verify: bool
 ) -> OpenedData:
+    """Prepare foreign files, and open the result; `error` is the error of opening the files directly, if tried."""
     source_files = find_source_files(preparer.reading)
     folder = prepared_folder.child(files_digest(source_files, preparer.reading))
     opened_data = _open_prepared(
-        folder, lambda: _make_foreign_work(source_files, preparer.reading, error), preparer, verify
+        folder, lambda: _make_foreign_source(source_files, preparer.reading, error), preparer, verify
     )
     named_files = {file.location.path for file in source_files if file.is_named}
     locations = [match for location in preparer.reading.locations for match in expand_glob(location)]
@@ -227,19 +228,26 @@ def _open_foreign(
     return opened_data._replace(unfinished_notes=tuple(filter(None, map(describe_unfinished, folders))))
 
 
-def _make_foreign_work(source_files: list[SourceFile], reading: Reading, error: DataError | None) -> Work:
-    """Split foreign files into pieces.
+def _make_foreign_source(
+    source_files: list[SourceFile], reading: Reading, error: DataError | None
+) -> PreparationSource:
+    """Split foreign files into the parts to prepare.
+
+    Args:
+        source_files: the files.
+        reading: what to read, and how.
+        error: error of the attempt to open the files directly; None if there was no attempt.
 
     Raises:
-        DataError: none of the files has a known format.
+        DataError: `error`, or that none of the files has a known format.
     """
     recognised_files, unknown_files = recognise_formats(source_files, reading)
     named_locations = [file.location for file in source_files if file.is_named]
-    named_unknown = [location for location in named_locations if location in unknown_files]
-    if named_unknown and reading.format == "Auto":
-        raise unknown_format_error(named_unknown[0])
-    if not recognised_files or named_unknown:
-        file = (named_unknown or unknown_files or [file.location for file in source_files])[0]
+    unknown_named_files = [location for location in named_locations if location in unknown_files]
+    if unknown_named_files and reading.format == "Auto":
+        raise unknown_format_error(unknown_named_files[0])
+    if not recognised_files or unknown_named_files:
+        file = (unknown_named_files or unknown_files or [file.location for file in source_files])[0]
         raise error or DataError(f"{file} does not have the format {reading.format}: set `format` to another")
     recognised_files, non_data = split_non_data(recognised_files, named_locations)
     pieces = map_in_threads(
@@ -257,10 +265,10 @@ def _make_foreign_work(source_files: list[SourceFile], reading: Reading, error: 
     spec = DataSpec.merge_all(
         (file.location, file_spec) for file, file_spec in zip(recognised_files, specs, strict=True)
     )
-    return Work(parts, spec, (*_notes(recognised_files, unknown_files, non_data), *notes))
+    return PreparationSource(parts, spec, (*_make_notes(recognised_files, unknown_files, non_data), *notes))
 
 
-def _notes(
+def _make_notes(
     recognised_files: Sequence[RecognisedFile],
     unknown_files: Sequence[Location],
     non_data: Sequence[Location],
@@ -268,26 +276,26 @@ def _notes(
     formats = ", ".join(sorted({file.format.name for file in recognised_files}))
     return (
         f"read {formatting.plural(len(recognised_files), 'file')} as {formats}",
-        *((skipped_note(unknown_files, "of no known format"),) if unknown_files else ()),
-        *((non_data_note(non_data),) if non_data else ()),
+        *((make_skipped_note(unknown_files, "of no known format"),) if unknown_files else ()),
+        *((make_non_data_note(non_data),) if non_data else ()),
     )
 
 
 def _open_prepared(
-    folder: Location, find_work: Callable[[], Work], preparer: Preparer, verify: bool
+    folder: Location, make_source: Callable[[], PreparationSource], preparer: Preparer, verify: bool
 ) -> OpenedData:
     """Open the prepared data in a folder, preparing them or waiting until another process has done so."""
-    is_waiting = False
+    has_noted_waiting = False
     while (notes := read_notes(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)) as guard:
                 # Another process may have finished before this one got the lock.
                 if read_notes(folder) is None:
-                    preparer.prepare(folder.with_guard(guard), find_work())
+                    preparer.prepare(folder.with_guard(guard), make_source())
         except OutputConflict as error:
-            if not is_waiting:
+            if not has_noted_waiting:
                 preparer.hooks.note(f"waiting for data that another process is preparing: {error}")
-            is_waiting = True
+            has_noted_waiting = True
             preparer.hooks.check()
             time.sleep(_POLL_INTERVAL_SECONDS)
     columns = preparer.reading.options.columns
@@ -295,5 +303,5 @@ def _open_prepared(
     files = data_files._replace(
         indexed_files=[file._replace(origin=preparer.reading.name) for file in data_files.indexed_files]
     )
-    dataset = dataset_of(project_columns(files.indexed_files, columns), preparer.reading.name)
+    dataset = make_dataset(project_columns(files.indexed_files, columns), preparer.reading.name)
     return OpenedData([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)

@@ -1,4 +1,4 @@
-"""Write partitions: the episodes of each, the commit that makes it count, and the manifest that lists all."""
+"""Write the partitions of a prepared dataset: their episodes, a commit of each, and finally the manifest."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ _DIGEST_BYTES: Final = 8
 
 
 class PartitionCommit(Commit):
-    """The commit of a partition, including the spec of its files, so that both change together.
+    """The commit of a partition. It includes the spec of the partition's files, so that both are replaced together.
 
     Attributes:
         spec: spec of its blocks, as JSON; None if there are no blocks.
         findings: findings in its rows.
-        ids: digests of the ids of its rows, 16 hexadecimal digits each; empty if rows were grouped by id.
+        ids: concatenated digests of the ids of its rows, 16 hexadecimal digits each; empty if rows were grouped by id,
+            or have no ids.
     """
 
     spec: dict[str, Any] | None
@@ -54,31 +55,31 @@ class PartitionCommit(Commit):
     remedy: ClassVar[str] = "delete {folder}; the next run prepares it again"
 
 
-def missing_partitions(job: Job) -> list[int]:
+def find_missing_partitions(job: Job) -> list[int]:
     """Return the numbers of the partitions that are not committed yet, ascending."""
     return sorted(set(range(job.num_partitions)).difference(committed_ranges(job.folder)))
 
 
 def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
-    """Make partitions of rows and episodes in stored order, and yield the number of each when it is made.
+    """Make partitions of rows and episodes in stored order, and yield the number of each partition when it is made.
 
     Args:
         job: the preparation.
-        numbers: numbers of the partitions, ascending. Adjacent ones are made in one pass over their parts.
+        numbers: numbers of the partitions, ascending. Adjacent partitions are made in one pass over their parts.
 
     Raises:
         DataError: as `make_partition`, or data are damaged.
         StorageError: the folder cannot be written.
     """
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        run_numbers = [number for _, number in run]
-        for number, contents in cut_partitions(job, run_numbers[0], run_numbers[-1] + 1):
+    for _, adjacent_pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        adjacent_numbers = [number for _, number in adjacent_pairs]
+        for number, contents in cut_partitions(job, adjacent_numbers[0], adjacent_numbers[-1] + 1):
             make_partition(job, number, contents)
             yield number
 
 
 def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> None:
-    """Make a partition of the rows of its episodes, in any order of their parts, and of complete episodes.
+    """Make a partition from its contents: rows of its episodes, in any order of their parts, and complete episodes.
 
     Raises:
         DataError: rows do not form complete episodes under the rules.
@@ -87,22 +88,22 @@ def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> 
     # Ray may run a task again after its first run has committed the partition.
     if commit_location(job.folder, number).exists():
         return
-    rows = [part for part in contents if isinstance(part, Steps)]
-    rows.sort(key=lambda part: (int(part.piece[0]), int(part.row[0])))
+    row_chunks = [chunk for chunk in contents if isinstance(chunk, Steps)]
+    row_chunks.sort(key=lambda chunk: (int(chunk.piece[0]), int(chunk.row[0])))
     results: list[tuple[Block | None, Findings]] = [
-        keep_whole_episodes(part, job.rules) for part in contents if isinstance(part, Block)
+        keep_whole_episodes(chunk, job.rules) for chunk in contents if isinstance(chunk, Block)
     ]
     ids = ""
-    if rows:
-        steps = Steps.concat(rows, job.rules.paths)
+    if row_chunks:
+        steps = Steps.concat(row_chunks, job.rules.paths)
         if job.is_in_order:
             steps = assign_episode_ids(steps, job)
-            ids = _id_digests(steps) if job.rules.is_grouped else ""
+            ids = _digest_ids(steps) if job.rules.is_grouped else ""
         results.append(assemble(steps, job.rules))
     blocks = [block for block, _ in results if block is not None]
     spec = None
     if blocks:
-        blocks = [_concat(blocks)]
+        blocks = [_concat_blocks(blocks)]
         spec = replace(job.spec, leaves=DataSpec.from_block(blocks[0]).leaves)
     _write_partition(
         job.folder, number, spec, blocks, Findings.merge([finding for _, finding in results]), ids=ids
@@ -114,7 +115,9 @@ def has_split_episodes(folder: Location, num_partitions: int) -> bool:
     seen_digests: set[str] = set()
     for number in range(num_partitions):
         ids = PartitionCommit.read(folder, number).ids
-        digests = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
+        digests = {
+            ids[offset : offset + 2 * _DIGEST_BYTES] for offset in range(0, len(ids), 2 * _DIGEST_BYTES)
+        }
         if not seen_digests.isdisjoint(digests):
             return True
         seen_digests |= digests
@@ -130,7 +133,7 @@ def _write_partition(
     *,
     ids: str = "",
 ) -> PartitionCommit:
-    """Write a partition's episodes, then its commit, which replaces an earlier one."""
+    """Write a partition's episodes, then its commit, which replaces an earlier commit."""
     range_commit = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
     commit = PartitionCommit(
         **dict(range_commit), spec=None if spec is None else spec.to_json(), findings=findings, ids=ids
@@ -139,13 +142,13 @@ def _write_partition(
     return commit
 
 
-def _id_digests(steps: Steps) -> str:
-    # Digests keep commits small. If two of them collide, rows are grouped by id without need.
+def _digest_ids(steps: Steps) -> str:
+    # Digests keep commits small. If two digests collide, rows are grouped by id although it is not necessary.
     used_ids = steps.episode_ids[np.unique(steps.episode)].tolist()
     return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used_ids)
 
 
-def _concat(blocks: Sequence[Block]) -> Block:
+def _concat_blocks(blocks: Sequence[Block]) -> Block:
     try:
         return Block.concat(blocks)
     except ValueError as error:
@@ -163,17 +166,17 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     if not findings.timesteps:
         requirement = "pass `filter`" if job.rules.is_filtered else "form an episode"
         raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {requirement}")
-    spec = _common_spec(commits)
-    commits = [_widen(job.folder, commit, spec) for commit in commits]
+    spec = _merge_specs(commits)
+    commits = [_widen_partition(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
     document = {
-        "notes": [*findings.sentences(), *notes, *_action_notes(spec)],
+        "notes": [*findings.sentences(), *notes, *_make_action_notes(spec)],
         "findings": findings.to_json(),
         "files": list(dict.fromkeys(part.path for part in job.parts)),
         "partitions": job.num_partitions,
     }
     job.folder.child(PREPARED_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    if job.folder.is_local:  # elsewhere another machine may be writing
+    if job.folder.is_local:  # in other storage another machine may be writing
         remove_orphans(job.folder, commits)
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
@@ -189,28 +192,30 @@ def read_notes(folder: Location) -> tuple[str, ...] | None:
     return tuple(orjson.loads(folder.child(PREPARED_FILE).read_bytes())["notes"])
 
 
-def _action_notes(spec: DataSpec) -> tuple[str, ...]:
+def _make_action_notes(spec: DataSpec) -> tuple[str, ...]:
     if spec.normalized_actions or not spec.has_float_actions:
         return ()
     return (NOTE_ON_ACTIONS,)
 
 
-def _common_spec(commits: Sequence[PartitionCommit]) -> DataSpec:
-    """Return the common spec of all partitions, with the narrowest dtypes that hold the numbers of each."""
+def _merge_specs(commits: Sequence[PartitionCommit]) -> DataSpec:
+    """Return the common spec of all partitions, with the narrowest dtypes that can hold the numbers of all."""
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
-    common = specs[0]
+    common_spec = specs[0]
     for spec in specs[1:]:
-        leaves = {**spec.leaves, **common.leaves}
-        for name in common.leaves.keys() & spec.leaves.keys():
-            leaves[name] = _common_leaf(name, common.leaves[name], spec.leaves[name])
-        common = replace(common, leaves=leaves)
-        difference = common.difference(replace(spec, leaves={name: leaves[name] for name in spec.leaves}))
+        leaves = {**spec.leaves, **common_spec.leaves}
+        for name in common_spec.leaves.keys() & spec.leaves.keys():
+            leaves[name] = _merge_leaves(name, common_spec.leaves[name], spec.leaves[name])
+        common_spec = replace(common_spec, leaves=leaves)
+        difference = common_spec.difference(
+            replace(spec, leaves={name: leaves[name] for name in spec.leaves})
+        )
         if difference:
             raise DataError(f"the data differ from file to file: {difference}")
-    return common
+    return common_spec
 
 
-def _common_leaf(name: str, first: Leaf, second: Leaf) -> Leaf:
+def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
     if first == second:
         return first
     if first.dtype is None or second.dtype is None or first.shape != second.shape:
@@ -218,16 +223,18 @@ def _common_leaf(name: str, first: Leaf, second: Leaf) -> Leaf:
     return Leaf(np.result_type(first.dtype, second.dtype), first.shape)
 
 
-def _widen(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
+def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
     """Rewrite a partition in the common dtypes, if necessary, and return its commit."""
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
-    own_spec = DataSpec.from_json(commit.spec)
-    blocks = [_cast(block, spec) for block in Target(folder).read_blocks(own_spec, commit.files)]
+    partition_spec = DataSpec.from_json(commit.spec)
+    blocks = [
+        _cast_columns(block, spec) for block in Target(folder).read_blocks(partition_spec, commit.files)
+    ]
     return _write_partition(folder, commit.range, spec, blocks, commit.findings)
 
 
-def _cast(block: Block, spec: DataSpec) -> Block:
+def _cast_columns(block: Block, spec: DataSpec) -> Block:
     columns = {
         name: column if column.dtype == object else column.astype(spec.leaves[name].dtype, copy=False)
         for name, column in block.columns.items()

@@ -13,11 +13,11 @@ from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.prepare.job import Job, Part, Progress, read_first_rows
 from hindcast.datasets.prepare.partitions import (
+    find_missing_partitions,
     finish,
     has_split_episodes,
     make_ordered_partitions,
     make_partition,
-    missing_partitions,
 )
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
@@ -33,8 +33,14 @@ _ORDER_FILE: Final = "partitioning.json"
 _IN_ORDER: Final = "inOrder"
 
 
-class Work(NamedTuple):
-    """The parts to prepare, their spaces and environment, and notes for the user about the files."""
+class PreparationSource(NamedTuple):
+    """The data to prepare.
+
+    Attributes:
+        parts: the parts to read, in stored order.
+        spec: spaces and environment, as far as they are known; no leaves.
+        notes: notes for the user about the files.
+    """
 
     parts: list[Part]
     spec: DataSpec
@@ -43,25 +49,31 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparer:
-    """The preparation of one input.
+    """Prepare the data of one input.
 
     Rows are processed in stored order, which reads and writes them once, unless the first part shows that the rows of
-    an episode are scattered. If a later part does, the partitions are discarded, and rows are grouped by episode.
+    an episode are not adjacent. If a later part shows this, the partitions are discarded, and rows are grouped by
+    episode.
+
+    Attributes:
+        reading: what to read, and how.
+        hooks: notified of progress; `accept` may prevent the preparation, and `check` may stop it.
+        ray_options: Ray's options for the tasks.
     """
 
     reading: Reading
     hooks: Hooks
     ray_options: Mapping[str, Any]
 
-    def prepare(self, folder: Location, work: Work) -> None:
+    def prepare(self, folder: Location, source: PreparationSource) -> None:
         """Prepare the data in a folder of the cache, or resume an interrupted preparation."""
-        self.hooks.accept(work.spec)
-        job = self._make_job(folder, work)
+        self.hooks.accept(source.spec)
+        job = self._make_job(folder, source)
         if job.is_in_order and job.rules.is_grouped and not self._prepare_in_stored_order(job):
             _discard_partitions(folder)
             job = replace(job, is_in_order=False)
         self._make_partitions(job)
-        finish(job, work.notes)
+        finish(job, source.notes)
 
     def _prepare_in_stored_order(self, job: Job) -> bool:
         """Make partitions of rows in stored order; return False if the rows of an episode were not adjacent."""
@@ -79,30 +91,30 @@ class Preparer:
             from hindcast.datasets.prepare.ray_data import prepare_on_ray
 
             prepare_on_ray(job, self._report, self.ray_options)
-        if unmade := missing_partitions(job):
-            raise RuntimeError(f"partitions {unmade} of {job.folder} were not prepared")
+        if missing := find_missing_partitions(job):
+            raise RuntimeError(f"partitions {missing} of {job.folder} were not prepared")
 
     def _report(self, done: int, total: int) -> None:
         self.hooks.check()
         self.hooks.progress("Preparing", done, total)
 
-    def _make_job(self, folder: Location, work: Work) -> Job:
+    def _make_job(self, folder: Location, source: PreparationSource) -> Job:
         options = self.reading.options
-        first_rows, open_parts = read_first_rows(work.parts)
+        first_rows, open_parts = read_first_rows(source.parts)
         rules = Rules(
             spec=self.reading.prepare,
-            paths=[part.path for part in work.parts],
+            paths=[part.path for part in source.parts],
             is_filtered=bool(options.filter),
             should_zero_final_obs=options.ignore_final_observation,
             is_grouped=first_rows is not None,
         )
-        spec, normalized_actions = work.spec, self.reading.actions_normalized
+        spec, normalized_actions = source.spec, self.reading.actions_normalized
         if normalized_actions is not None:
             spec = replace(spec, normalized_actions=normalized_actions)
-        in_order = first_rows is None or _should_keep_stored_order(
+        is_in_order = first_rows is None or _should_keep_stored_order(
             folder, first_rows.find_scattered_episode() is None
         )
-        return Job(folder, work.parts, rules, spec, in_order, open_parts)
+        return Job(folder, source.parts, rules, spec, is_in_order, open_parts)
 
 
 def prepare_in_process(job: Job, progress: Progress) -> None:
@@ -112,22 +124,22 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
         DataError: rows do not form complete episodes under the rules.
         StorageError: the folder cannot be written.
     """
-    todo = missing_partitions(job)
-    if not todo:
+    missing = find_missing_partitions(job)
+    if not missing:
         return
     if job.is_in_order:
-        progress(0, len(todo))
-        for num_done, _ in enumerate(make_ordered_partitions(job, todo), 1):
-            progress(num_done, len(todo))
+        progress(0, len(missing))
+        for num_done, _ in enumerate(make_ordered_partitions(job, missing), 1):
+            progress(num_done, len(missing))
         return
-    total = len(job.parts) + len(todo)
-    contents: dict[int, list[Steps | Block]] = {number: [] for number in todo}
-    for number in range(len(job.parts)):
-        progress(number, total)
-        for partition, part in job.scatter(number):
-            if partition in contents:
-                contents[partition].append(part)
-    for num_done, number in enumerate(todo):
+    total = len(job.parts) + len(missing)
+    contents: dict[int, list[Steps | Block]] = {number: [] for number in missing}
+    for part_index in range(len(job.parts)):
+        progress(part_index, total)
+        for number, chunk in job.scatter(part_index):
+            if number in contents:
+                contents[number].append(chunk)
+    for num_done, number in enumerate(missing):
         progress(len(job.parts) + num_done, total)
         make_partition(job, number, contents.pop(number))
     progress(total, total)
@@ -135,21 +147,20 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
 
 def _should_keep_stored_order(folder: Location, is_in_order: bool) -> bool:
     """Decide whether rows are processed in stored order, and record it, or return the recorded decision."""
-    # Recorded before the first partition, since a resumed preparation must make the others in the same way.
+    # Recorded before the first partition, since a resumed preparation must make all others in the same way.
     order_file = folder.child(FOLDER, _ORDER_FILE)
     if order_file.exists():
         return bool(orjson.loads(order_file.read_bytes())[_IN_ORDER])
-    _record_order(folder, in_order=is_in_order)
+    _record_order(folder, is_in_order=is_in_order)
     return is_in_order
 
 
 def _discard_partitions(folder: Location) -> None:
     """Delete the partitions made in stored order."""
-    # The order's file is kept: if it were deleted and this process killed, the next one would take the remaining
-    # partitions in stored order for grouped ones.
+    # The order's file is kept until it is overwritten: it must describe the partitions as long as one remains.
     clear_dataset(folder, keep=(LOCK, _ORDER_FILE))
-    _record_order(folder, in_order=False)
+    _record_order(folder, is_in_order=False)
 
 
-def _record_order(folder: Location, *, in_order: bool) -> None:
-    folder.child(FOLDER, _ORDER_FILE).write_bytes(orjson.dumps({_IN_ORDER: in_order}))
+def _record_order(folder: Location, *, is_in_order: bool) -> None:
+    folder.child(FOLDER, _ORDER_FILE).write_bytes(orjson.dumps({_IN_ORDER: is_in_order}))

@@ -1,9 +1,9 @@
-"""Prepare data on Ray, larger than memory, on all CPUs. Everything specific to Ray Data is in this module.
+"""Prepare data on Ray, on all CPUs, even if they are larger than memory. Only this module of the package uses Ray Data.
 
-Rows in order need no shuffle: each task makes adjacent partitions, in one pass over their parts. Other rows are
-divided, part by part, into one chunk for each partition. Ray Data's hash shuffle moves the chunks of a partition
+Rows in stored order need no shuffle: each task makes adjacent partitions, in one pass over their parts. Other rows are
+divided, part by part, into one chunk for each partition. Ray Data's hash shuffle brings the chunks of a partition
 together, through the object store, which spills to disk; a task then makes the partition. These tasks exchange tables:
-each row has the number of a partition, and a cell with a chunk, a user error, or nothing.
+each row has the number of a partition, and a cell with a pickled chunk, a pickled user error, or null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ import ray
 from ray import cloudpickle
 
 from hindcast.datasets.prepare.job import Job, Progress
-from hindcast.datasets.prepare.partitions import make_ordered_partitions, make_partition, missing_partitions
+from hindcast.datasets.prepare.partitions import (
+    find_missing_partitions,
+    make_ordered_partitions,
+    make_partition,
+)
 from hindcast.errors import (
     OutOfMemory,
     SpecError,
@@ -45,16 +49,16 @@ _MAX_PARTITIONS_PER_TASK: Final = 64
 _CANCEL_TIMEOUT_SECONDS: Final = 10.0
 
 Execution = tuple[Iterator[Any], Callable[[], None]]
-"""An iterator over results or user errors of tasks as they end; and a function that ends all tasks."""
+"""An iterator over the results or user errors of tasks, as the tasks end; and a function that ends all tasks."""
 
 
-def prepare_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
-    """Make all missing partitions, on the connected Ray or else on one of this machine.
+def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any]) -> None:
+    """Make all missing partitions, on the connected Ray cluster, or else on a Ray that is started on this machine.
 
     Args:
         job: the preparation.
         progress: called once a second with the number of partitions made.
-        remote_args: Ray's options for the tasks (`label_selector`, `memory`).
+        ray_options: Ray's options for the tasks (`label_selector`, `memory`).
 
     Raises:
         DataError: rows do not form complete episodes under the rules.
@@ -62,21 +66,21 @@ def prepare_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any])
         StorageError: the folder cannot be written.
         WorkerLost: tasks keep dying.
     """
-    todo = missing_partitions(job)
-    if not todo:
+    missing = find_missing_partitions(job)
+    if not missing:
         return
     job.open_parts.clear()  # iterators cannot be pickled
     with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         try:
-            # As bytes: Ray silently repeats a task forever if its argument cannot be unpickled.
+            # The job is sent as bytes, since Ray silently repeats a task forever if its argument cannot be unpickled.
             job_ref = ray.put(cloudpickle.dumps((job, registered_objects())))
             execute = _prepare_in_order if job.is_in_order else _prepare_by_shuffle
-            _wait_for_partitions(job, todo, progress, execute(job_ref, job, todo, remote_args))
+            _wait_for_partitions(job, missing, progress, execute(job_ref, job, missing, ray_options))
         except ray.exceptions.RayError as error:
-            raise _describe_failure(error) from error
+            raise _convert_ray_error(error) from error
 
 
-def _wait_for_partitions(job: Job, todo: list[int], progress: Progress, execution: Execution) -> None:
+def _wait_for_partitions(job: Job, missing: list[int], progress: Progress, execution: Execution) -> None:
     """Wait for all partitions, and end the tasks if the wait ends early."""
     results, end = execution
     # Commits are listed once a second, however many results arrive.
@@ -86,23 +90,25 @@ def _wait_for_partitions(job: Job, todo: list[int], progress: Progress, executio
             while True:
                 future = executor.submit(next, results, None)
                 while not wait([future], max(report_time - time.monotonic(), 0.0)).done:
-                    progress(len(todo) - len(missing_partitions(job)), len(todo))
+                    progress(len(missing) - len(find_missing_partitions(job)), len(missing))
                     report_time = time.monotonic() + _PROGRESS_INTERVAL_SECONDS
                 if (result := future.result()) is None:
                     break
                 unwrap(result)
         finally:
             end()
-    progress(len(todo), len(todo))
+    progress(len(missing), len(missing))
 
 
-def _prepare_in_order(job_ref: Any, _: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
+def _prepare_in_order(job_ref: Any, _: Job, missing: list[int], ray_options: Mapping[str, Any]) -> Execution:
     """Start tasks that make adjacent partitions in stored order."""
-    # Many partitions per task, since parts are read twice where two tasks meet.
-    count = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(todo) // _MAX_PARTITIONS_PER_TASK))
-    make_some = ray.remote(_make_ordered).options(**{"num_cpus": 1, **remote_args})
+    # A task makes many partitions, since the parts between two tasks are read twice.
+    num_tasks = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(missing) // _MAX_PARTITIONS_PER_TASK))
+    remote_function = ray.remote(_make_partitions_in_order).options(**{"num_cpus": 1, **ray_options})
     tasks = [
-        make_some.remote(job_ref, numbers.tolist()) for numbers in np.array_split(todo, count) if len(numbers)
+        remote_function.remote(job_ref, numbers.tolist())
+        for numbers in np.array_split(missing, num_tasks)
+        if len(numbers)
     ]
 
     def results() -> Iterator[Any]:
@@ -123,39 +129,45 @@ def _prepare_in_order(job_ref: Any, _: Job, todo: list[int], remote_args: Mappin
     return results(), end
 
 
-def _make_ordered(job_bytes: bytes, numbers: list[int]) -> list[int] | UserError:
-    """Make those of the partitions that are missing, and return their numbers."""
+def _make_partitions_in_order(job_bytes: bytes, numbers: list[int]) -> list[int] | UserError:
+    """Make the partitions among `numbers` that are missing, and return their numbers."""
 
-    def make_all() -> list[int]:
-        # If this task replaces one that was lost, some partitions are committed already.
+    def make_missing() -> list[int]:
+        # If this task replaces a task that was lost, some partitions are already committed.
         job = _unpickle_job(job_bytes)
         return list(
-            make_ordered_partitions(job, [number for number in missing_partitions(job) if number in numbers])
+            make_ordered_partitions(
+                job, [number for number in find_missing_partitions(job) if number in numbers]
+            )
         )
 
-    return catch_user_error(make_all)
+    return catch_user_error(make_missing)
 
 
-def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
+def _prepare_by_shuffle(
+    job_ref: Any, job: Job, missing: list[int], ray_options: Mapping[str, Any]
+) -> Execution:
     """Start a shuffle that makes partitions of rows in any order."""
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # failures are raised as well
     map_options = {
-        "fn_args": [[job_ref], frozenset(todo)],
+        "fn_args": [[job_ref], frozenset(missing)],
         "batch_size": None,
         "batch_format": "pyarrow",
         "zero_copy_batch": True,
         "num_cpus": 1,
-        **remote_args,
+        **ray_options,
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        numbers = ray.data.from_blocks([pa.table({_PARTITION: [number]}) for number in range(len(job.parts))])
-        chunks = numbers.map_batches(_scatter, **map_options)
+        part_indices = ray.data.from_blocks(
+            [pa.table({_PARTITION: [part_index]}) for part_index in range(len(job.parts))]
+        )
+        chunks = part_indices.map_batches(_scatter, **map_options)
         _configure(chunks.context)
-        partitions = chunks.repartition(len(todo), keys=[_PARTITION]).map_batches(
-            _make_shuffled, **map_options
+        partitions = chunks.repartition(len(missing), keys=[_PARTITION]).map_batches(
+            _make_shuffled_partitions, **map_options
         )
         _configure(partitions.context)
         bundles, _, executor = partitions._execute_to_iterator(capture_executor=False)
@@ -163,7 +175,7 @@ def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Ma
     def results() -> Iterator[Any]:
         for bundle in bundles:
             for table in ray.get(list(bundle.block_refs)):
-                if len(table):  # Ray Data returns a table without columns if no partition went there
+                if len(table):  # Ray Data returns a table without columns from a task without partitions
                     yield from _unpickle_cells(table)
 
     return results(), partial(executor.shutdown, force=True)
@@ -172,7 +184,7 @@ def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Ma
 def _configure(context: Any) -> None:
     context.target_max_block_size = None  # a partition is one block
     context.shuffle_compression = "lz4"
-    # By default, parts wait in the object store until they are a gigabyte.
+    # By default, chunks wait in the object store until their size is a gigabyte.
     context.shuffle_input_batch_bytes = 0
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -203,21 +215,21 @@ def _unpickle_cells(table: pa.Table) -> list[Any]:
     return [cloudpickle.loads(cell.as_buffer()) for cell in table[_CELL].drop_null()]
 
 
-def _scatter(numbers: pa.Table, job_refs: list[Any], todo: frozenset[int]) -> pa.Table:
-    """Divide a part into chunks, or, if it cannot be read, return the error for every partition."""
-    # Any partition could lack rows of that part, so none may be made.
-    number = numbers[_PARTITION][0].as_py()
+def _scatter(part_indices: pa.Table, job_refs: list[Any], missing: frozenset[int]) -> pa.Table:
+    """Divide a part into chunks; if the part cannot be read, return the error for every partition."""
+    # Any partition could lack rows of a part that cannot be read, so no partition may be made.
+    part_index = part_indices[_PARTITION][0].as_py()
     try:
         job = _unpickle_job(ray.get(job_refs[0]))
-        chunks = [chunk for chunk in job.scatter(number) if chunk[0] in todo]
+        chunks = [chunk for chunk in job.scatter(part_index) if chunk[0] in missing]
     except UserError as error:
-        return _make_table((partition, error) for partition in todo)
+        return _make_table((partition, error) for partition in missing)
     # The first part names every partition, so that partitions without rows are committed, too.
-    empty_chunks = [(partition, None) for partition in todo] if number == 0 else []
+    empty_chunks = [(partition, None) for partition in missing] if part_index == 0 else []
     return _make_table([*empty_chunks, *chunks])
 
 
-def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> pa.Table:
+def _make_shuffled_partitions(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> pa.Table:
     """Make the partitions of these chunks, and return their numbers or user errors.
 
     Args:
@@ -227,7 +239,7 @@ def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> 
 
     def make_one(number: int) -> int:
         contents = _unpickle_cells(chunks.filter(pc.equal(chunks[_PARTITION], number)))
-        make_partition(_unpickle_job(ray.get(job_refs[0])), number, [unwrap(part) for part in contents])
+        make_partition(_unpickle_job(ray.get(job_refs[0])), number, [unwrap(chunk) for chunk in contents])
         return number
 
     return _make_table(
@@ -236,8 +248,8 @@ def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> 
     )
 
 
-def _describe_failure(error: Exception) -> Exception:
-    """Turn an error of Ray into a sentence if tasks died; return a defect's exception unchanged."""
+def _convert_ray_error(error: Exception) -> Exception:
+    """Convert an error of Ray to a user error if tasks died; return an exception that a task raised unchanged."""
     reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return OutOfMemory(f"tasks that prepare the data ran out of memory ({reason})")

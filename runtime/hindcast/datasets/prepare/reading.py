@@ -1,4 +1,4 @@
-"""`Reading`, the paths to read and the options for doing so."""
+"""`Reading`, the paths to read and the options for reading them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hindcast.storage.location import Location, resolve
 
 @dataclass(frozen=True)
 class Reading:
-    """The paths to read and the options for doing so: an `InputSource` without its weight.
+    """The paths to read and the options for reading them: an `InputSource` without its weight.
 
     Attributes:
         paths: files, folders and globs; rows of one episode may be in several of them.
         format: name of the format, see `InputSource.format`.
         options: options for the format's reader.
         prepare: how rows become complete episodes.
-        actions_normalized: whether Box actions are in [-1, 1]; None uses what the data say.
+        actions_normalized: whether Box actions are in [-1, 1]; None for what the data's format or manifest says.
         filesystem: file system that contains the paths, unless they are URIs.
     """
 
@@ -39,16 +39,16 @@ class Reading:
         path: str,
         mapper: str | None = None,
         mapper_kwargs: Mapping[str, Any] | None = None,
-        mapper_given: Mapping[str, Any] | None = None,
+        mapper_training: Mapping[str, Any] | None = None,
     ) -> Reading:
-        """Make the reading of a training's input.
+        """Make a reading from a training's input.
 
         Args:
             source: the input.
             path: path of the input, or of the dataset that it refers to.
             mapper: import path of the training's pre-learner.
             mapper_kwargs: the pre-learner's keyword arguments.
-            mapper_given: the training, as JSON.
+            mapper_training: the training, as JSON.
         """
         options = ReadOptions(
             schema=source.schema_map,
@@ -59,7 +59,7 @@ class Reading:
             options=source.read_options,
             mapper=mapper,
             mapper_kwargs=mapper_kwargs or {},
-            mapper_training=mapper_given or {},
+            mapper_training=mapper_training or {},
         )
         return cls((path,), source.format, options, source.prepare, source.actions_normalized)
 
@@ -74,8 +74,8 @@ class Reading:
         return [resolve(path, self.filesystem) for path in self.paths]
 
     @property
-    def is_plain(self) -> bool:
-        """True if complete episodes can be opened directly."""
+    def can_open_directly(self) -> bool:
+        """True if complete episodes need not be prepared."""
         return (
             self.format in ("Auto", "Parquet")
             and not self.options.filter

@@ -1,4 +1,4 @@
-"""The foreign files of a reading, and fingerprints that show whether they changed."""
+"""The files of a reading that must be prepared, and digests that show whether they changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ import orjson
 import pyarrow as pa
 
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.sources import check_distinct, expand_glob, glob_base, listed_files, map_in_threads
+from hindcast.datasets.sources import (
+    check_distinct,
+    check_listed_files,
+    expand_glob,
+    glob_base,
+    map_in_threads,
+)
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import read_exported_manifest
 from hindcast.formats.dataset_folder.folder_owner import OWNER_FILE, read_owner
@@ -24,20 +30,20 @@ from hindcast.storage.location import Entry, Location, broken_links, missing_err
 from hindcast.user_code import import_object, source_digest
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-VERSION: Final = 3
+PREPARATION_VERSION: Final = 3
 """Version of prepared data: increased when the same files would become different episodes or commits."""
 _FINGERPRINT_BYTES: Final = 64 << 10
-_RUN_MARK: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
-_WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9]\d{0,17}")
+_RUN_OWNER_FILE: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
+_INTEGER: Final = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 class SourceFile(NamedTuple):
-    """A file, or a folder that is read as one.
+    """A file, or a folder that is read as one file.
 
     Attributes:
         location: the file or folder.
         is_named: whether the user named it; otherwise it was found in a folder.
-        keys: columns in the names of its folders, below the path that the user named.
+        keys: Hive keys, name -> value, in the names of its folders below the path that the user named.
     """
 
     location: Location
@@ -46,7 +52,7 @@ class SourceFile(NamedTuple):
 
 
 class RecognisedFile(NamedTuple):
-    """A source location with its format and the options for reading it."""
+    """A source file with its format and the options for reading it."""
 
     format: Format
     location: Location
@@ -60,8 +66,12 @@ def find_source_files(reading: Reading) -> list[SourceFile]:
         DataError: a path does not exist, or a file is named twice.
         StorageError: the storage fails or denies access.
     """
-    source_files = [place for location in reading.locations for place in _find_at(reading, location)]
-    check_distinct(place.location for place in source_files)
+    source_files = [
+        source_file
+        for location in reading.locations
+        for source_file in _find_source_files_at(reading, location)
+    ]
+    check_distinct(source_file.location for source_file in source_files)
     return source_files
 
 
@@ -71,13 +81,13 @@ def recognise_formats(
     """Detect the formats of source files.
 
     Returns:
-        The files with their formats, and the locations without a known format.
+        The files with their formats, and the locations of the files without a known format.
 
     Raises:
         DataError: a file cannot be read.
     """
-    formats = map_in_threads(lambda file: _detect(file, reading), source_files)
-    types = _key_types(source_files)
+    formats = map_in_threads(lambda file: _detect_format(file, reading), source_files)
+    types = _infer_key_types(source_files)
     recognised_files = [
         RecognisedFile(file_format, file.location, _with_keys(reading.options, file, types))
         for file, file_format in zip(source_files, formats, strict=True)
@@ -89,14 +99,14 @@ def recognise_formats(
     return recognised_files, unknown_files
 
 
-def _key_types(source_files: list[SourceFile]) -> dict[str, pa.DataType]:
-    """Return the type of each key: int64 if all its values are integers in canonical form, else text."""
+def _infer_key_types(source_files: list[SourceFile]) -> dict[str, pa.DataType]:
+    """Return the Arrow type of each key: int64 if all its values are integers in canonical form, else string."""
     values: dict[str, list[str]] = {}
     for file in source_files:
         for name, value in file.keys.items():
             values.setdefault(name, []).extend([] if value is None else [value])
     return {
-        name: pa.int64() if texts and all(map(_WHOLE_NUMBER.fullmatch, texts)) else pa.string()
+        name: pa.int64() if texts and all(map(_INTEGER.fullmatch, texts)) else pa.string()
         for name, texts in values.items()
     }
 
@@ -111,11 +121,15 @@ def _with_keys(
 
 
 def files_digest(source_files: list[SourceFile], reading: Reading) -> str:
-    """Compute the sha256 (hex) of the files' fingerprints and the options: the name of the prepared data."""
-    prints_by_file = map_in_threads(lambda file: fingerprints(file.location), source_files)
-    keys = [f"{number} {dict(file.keys)}" for number, file in enumerate(source_files) if file.keys]
+    """Compute the sha256 (hex) of the files' fingerprints and the options, which names the prepared data's folder."""
+    fingerprints_by_file = map_in_threads(lambda file: compute_fingerprints(file.location), source_files)
+    keys = [f"{i} {dict(file.keys)}" for i, file in enumerate(source_files) if file.keys]
     return preparation_digest(
-        [*(fingerprint for prints in prints_by_file for fingerprint in prints), *keys], reading
+        [
+            *(fingerprint for file_fingerprints in fingerprints_by_file for fingerprint in file_fingerprints),
+            *keys,
+        ],
+        reading,
     )
 
 
@@ -123,7 +137,7 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
     """Compute the sha256 (hex) of data and options, including the source code of classes among the options."""
     options = reading.options
     document = {
-        "version": VERSION,
+        "version": PREPARATION_VERSION,
         "data": data,
         "format": reading.format,
         "actionsNormalized": reading.actions_normalized,
@@ -137,7 +151,7 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
         "mapper": options.mapper,
         "mapperSource": mapper_digest(options),
         "mapperKwargs": dict(options.mapper_kwargs),
-        # Options added later count only if they are set, so that data prepared before are still found.
+        # Newer options are included only if they are set, so that data prepared by older versions are still found.
         **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
         **({"mapperGiven": dict(options.mapper_training)} if options.mapper_training else {}),
         **_method_source(options),
@@ -154,8 +168,8 @@ def _method_source(options: ReadOptions) -> dict[str, str]:
     return {"methodSource": source_digest(import_object(method, "readOptions.method"))}
 
 
-def fingerprints(location: Location) -> list[str]:
-    """Return path, size and time of change of a file, or of each file in a folder."""
+def compute_fingerprints(location: Location) -> list[str]:
+    """Return path, size and modification time of a file, or of each file in a folder."""
     if location.is_folder():
         return [
             _fingerprint(entry.location, entry.size, entry.modified_ns)
@@ -165,50 +179,55 @@ def fingerprints(location: Location) -> list[str]:
     return [_fingerprint(location, info.size or 0, info.mtime_ns)]
 
 
-def _fingerprint(location: Location, size: int, modified: int | None) -> str:
-    if modified is not None:
-        return f"{location.path} {size} {modified}"
-    # Some storage reports no time of change: there, both ends of the file are hashed.
+def _fingerprint(location: Location, size: int, modified_ns: int | None) -> str:
+    if modified_ns is not None:
+        return f"{location.path} {size} {modified_ns}"
+    # If the storage reports no modification time, both ends of the file are hashed.
     with location.open() as stream:
         head = stream.read(min(size, _FINGERPRINT_BYTES))
         stream.seek(max(0, size - _FINGERPRINT_BYTES))
         return f"{location.path} {size} {hashlib.sha256(head + stream.read()).hexdigest()}"
 
 
-def _find_at(reading: Reading, location: Location) -> Iterator[SourceFile]:
+def _find_source_files_at(reading: Reading, location: Location) -> Iterator[SourceFile]:
     base = glob_base(location)
     for match in expand_glob(location):
         if not match.exists():
             raise missing_error(match)
         if not match.is_folder():
-            yield SourceFile(match, is_named=True, keys=hive_keys(base, match))
+            yield SourceFile(match, is_named=True, keys=parse_hive_keys(base, match))
             continue
         manifest = read_exported_manifest(match)
         if manifest is not None:
-            files = listed_files(match, manifest.files)
+            files = check_listed_files(match, manifest.files)
             yield from (SourceFile(match.child(file.path), is_named=False) for file in files)
             continue
         entries = match.list(recursive=True)
-        _check_not_run(entries)
+        _refuse_runs(entries)
         for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
             raise missing_error(link)
         locations = find_locations(entries, reading.format)
         if not locations:
             raise DataError(f"{match} holds no files")
-        yield from (SourceFile(inside, is_named=False, keys=hive_keys(base, inside)) for inside in locations)
+        yield from (
+            SourceFile(nested_location, is_named=False, keys=parse_hive_keys(base, nested_location))
+            for nested_location in locations
+        )
 
 
-def _check_not_run(entries: Sequence[Entry]) -> None:
+def _refuse_runs(entries: Sequence[Entry]) -> None:
     """Refuse the folder of a training's run or runs, whose results and checkpoints are not data."""
-    for run in [entry.location.parent() for entry in entries if _RUN_MARK.fullmatch(entry.relative_path)]:
-        resource = str((read_owner(run) or {}).get("resource"))
+    for run_folder in [
+        entry.location.parent() for entry in entries if _RUN_OWNER_FILE.fullmatch(entry.relative_path)
+    ]:
+        resource = str((read_owner(run_folder) or {}).get("resource"))
         if resource.startswith("OfflineTraining/"):
             raise DataError(
-                f"{run} is a run of {resource}, not data: name a dataset, such as one that it was trained on"
+                f"{run_folder} is a run of {resource}, not data: name a dataset, such as one that it was trained on"
             )
 
 
-def _detect(source_file: SourceFile, reading: Reading) -> Format | None:
+def _detect_format(source_file: SourceFile, reading: Reading) -> Format | None:
     if reading.format != "Auto":
         file_format = FORMATS[reading.format]
         return file_format if source_file.is_named or file_format.recognises(source_file.location) else None
@@ -219,7 +238,7 @@ def _detect(source_file: SourceFile, reading: Reading) -> Format | None:
     return None if is_unmapped else detected_format
 
 
-def hive_keys(base: Location, location: Location) -> dict[str, str | None]:
+def parse_hive_keys(base: Location, location: Location) -> dict[str, str | None]:
     """Parse Hive keys, name -> value (None: null), from the folders between `base` and a location below it."""
     folders = location.path[len(base.path) :].strip("/").split("/")[:-1]
     parts = [folder.partition("=") for folder in folders]

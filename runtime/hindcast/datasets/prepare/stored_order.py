@@ -1,7 +1,7 @@
 """Cut rows in stored order into episodes, by their ids or, without ids, by their ends.
 
-A partition is a run of parts and contains the episodes that begin in them. Its last episode may continue in the
-following parts, and its first rows may belong to an episode of the previous partition.
+A partition consists of adjacent parts, and contains the episodes that begin in them. Its last episode may continue in
+the following parts, and its first rows may belong to an episode of the previous partition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hindcast.datasets.assembly.ordering import breaks_between_files
+from hindcast.datasets.assembly.ordering import find_breaks_between_files
 from hindcast.datasets.assembly.row_comparison import follows
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.prepare.job import Job
@@ -21,7 +21,9 @@ from hindcast.errors import DataError
 from hindcast.formats.rows import Rows
 
 
-def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[Steps | Block]]]:
+def cut_partitions(
+    job: Job, first_partition: int, stop_partition: int
+) -> Iterator[tuple[int, list[Steps | Block]]]:
     """Yield the number and the content of adjacent partitions: rows of complete episodes, and blocks.
 
     Their parts are read once, as a stream. In addition, the part before them is read for its last row, and the parts
@@ -29,46 +31,46 @@ def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[
 
     Args:
         job: the preparation.
-        first: number of the first partition.
-        stop: number of the partition after the last.
+        first_partition: number of the first partition.
+        stop_partition: number of the last partition, plus one.
 
     Raises:
         DataError: data are damaged, or files differ.
     """
-    number, is_open = first, False
+    partition, is_episode_open = first_partition, False
     contents: list[Steps | Block] = []
-    row_before = _row_before(job, job.bounds[first])
-    for part in range(job.bounds[first], len(job.parts)):
-        if part >= job.bounds[stop] and not is_open:
+    previous_row = _read_row_before(job, job.bounds[first_partition])
+    for part_index in range(job.bounds[first_partition], len(job.parts)):
+        if part_index >= job.bounds[stop_partition] and not is_episode_open:
             break
-        for chunk in job.read(part):
-            rest: Steps | Block
+        for chunk in job.read(part_index):
+            remaining: Steps | Block
             if isinstance(chunk, Block):
-                rest, row_before = chunk, None
+                remaining, previous_row = chunk, None
             else:
-                steps = _to_steps(job, chunk, part)
-                head_rows = np.flatnonzero(_find_heads(steps, row_before, job))
-                head = int(head_rows[0]) if len(head_rows) else len(steps)
-                row_before = steps.take(np.array([-1]))
-                if is_open and head:
-                    contents.append(steps.take(slice(head)))
-                if head == len(steps):
+                steps = _to_steps(job, chunk, part_index)
+                episode_starts = np.flatnonzero(_find_episode_starts(steps, previous_row, job))
+                first_start = int(episode_starts[0]) if len(episode_starts) else len(steps)
+                previous_row = steps.take(np.array([-1]))
+                if is_episode_open and first_start:
+                    contents.append(steps.take(slice(first_start)))
+                if first_start == len(steps):
                     continue
-                rest = steps.take(slice(head, None))
-            while part >= job.bounds[number + 1]:
-                yield number, contents
-                number, contents = number + 1, []
-                if number == stop:
+                remaining = steps.take(slice(first_start, None))
+            while part_index >= job.bounds[partition + 1]:
+                yield partition, contents
+                partition, contents = partition + 1, []
+                if partition == stop_partition:
                     return
-            contents.append(rest)
-            is_open = isinstance(rest, Steps)
-    for last in range(number, stop):
-        yield last, contents
+            contents.append(remaining)
+            is_episode_open = isinstance(remaining, Steps)
+    for remaining_partition in range(partition, stop_partition):
+        yield remaining_partition, contents
         contents = []
 
 
 def assign_episode_ids(steps: Steps, job: Job) -> Steps:
-    """Complete the rows of a partition from `cut_partitions` with the ids of their episodes.
+    """Add ids of episodes to the rows of a partition from `cut_partitions`, if they have no ids.
 
     Raises:
         DataError: the rows of an id are not adjacent.
@@ -80,53 +82,55 @@ def assign_episode_ids(steps: Steps, job: Job) -> Steps:
     return steps
 
 
-def _row_before(job: Job, first: int) -> Steps | None:
-    """Return the row before a part's first row; None if there is no row, or a complete episode."""
-    # Of a part only the last rows are kept while it is read.
-    for part in reversed(range(first)):
-        for chunk in deque(job.read(part), maxlen=1):
-            return None if isinstance(chunk, Block) else _to_steps(job, chunk, part).take(np.array([-1]))
+def _read_row_before(job: Job, first_part: int) -> Steps | None:
+    """Return the row before a part's first row; None if no part precedes it, or the last one ends with an episode."""
+    # The deque keeps only the last chunk of a part while the part is read.
+    for part_index in reversed(range(first_part)):
+        for chunk in deque(job.read(part_index), maxlen=1):
+            return (
+                None if isinstance(chunk, Block) else _to_steps(job, chunk, part_index).take(np.array([-1]))
+            )
     return None
 
 
-def _to_steps(job: Job, rows: Rows, part: int) -> Steps:
+def _to_steps(job: Job, rows: Rows, part_index: int) -> Steps:
     if not job.rules.is_grouped:
         rows = replace(rows, eps_id=np.full(len(rows), "", dtype=object))
-    return Steps.from_rows(rows, part)
+    return Steps.from_rows(rows, part_index)
 
 
-def _find_heads(steps: Steps, row_before: Steps | None, job: Job) -> Bool:
+def _find_episode_starts(steps: Steps, previous_row: Steps | None, job: Job) -> Bool:
     """Return `[R]` True for the first rows of episodes."""
     if job.rules.is_grouped:
-        continues = (
-            row_before is not None
-            and row_before.episode_ids[row_before.episode[0]] == steps.episode_ids[steps.episode[0]]
+        is_continued = (
+            previous_row is not None
+            and previous_row.episode_ids[previous_row.episode[0]] == steps.episode_ids[steps.episode[0]]
         )
-        return np.append(not continues, np.diff(steps.episode) != 0)
-    if row_before is None:
-        all_steps, first_head = steps, np.array([True])
+        return np.append(not is_continued, np.diff(steps.episode) != 0)
+    if previous_row is None:
+        all_steps, first_is_start = steps, np.array([True])
     else:
-        all_steps = Steps.concat([row_before, steps], job.rules.paths)
-        first_head = np.zeros(0, dtype=np.bool_)
+        all_steps = Steps.concat([previous_row, steps], job.rules.paths)
+        first_is_start = np.zeros(0, dtype=np.bool_)
     count = len(all_steps)
-    is_cut = all_steps.is_end[:-1].copy()
+    is_start = all_steps.is_end[:-1].copy()
     if all_steps.t is not None:
-        is_cut |= all_steps.t[1:] <= all_steps.t[:-1]
+        is_start |= all_steps.t[1:] <= all_steps.t[:-1]
         if job.rules.should_split_gaps:
-            is_cut |= breaks_between_files(all_steps, np.arange(count), job.rules)
+            is_start |= find_breaks_between_files(all_steps, np.arange(count), job.rules)
     elif job.rules.should_split_gaps:
-        is_cut |= ~follows(all_steps, np.arange(count - 1), np.arange(1, count))
-    return np.append(first_head, is_cut)
+        is_start |= ~follows(all_steps, np.arange(count - 1), np.arange(1, count))
+    return np.append(first_is_start, is_start)
 
 
 def _name_episodes(steps: Steps, job: Job) -> Steps:
     """Name episodes by the file and the row at which they begin."""
-    is_head = _find_heads(steps, None, job)
+    is_start = _find_episode_starts(steps, None, job)
     episode_ids = np.array(
         [
             f"{job.rules.paths[piece]}:{row}"
-            for piece, row in zip(steps.piece[is_head].tolist(), steps.row[is_head].tolist(), strict=True)
+            for piece, row in zip(steps.piece[is_start].tolist(), steps.row[is_start].tolist(), strict=True)
         ],
         dtype=object,
     )
-    return replace(steps, episode=np.cumsum(is_head) - 1, episode_ids=episode_ids)
+    return replace(steps, episode=np.cumsum(is_start) - 1, episode_ids=episode_ids)
