@@ -49,42 +49,47 @@ class ConnectorContext:
 
     Attributes:
         observation_space: the environment's, or the data's.
-        action_space: the same.
+        action_space: the environment's, or the data's.
         module: the policy's network; connectors in RLlib's form get a copy.
-        next_obs: whether the algorithm reads `new_obs`.
+        needs_next_obs: whether the algorithm reads `new_obs`.
     """
 
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
     module: RLModule | None = None
-    next_obs: bool = False
+    needs_next_obs: bool = False
 
 
 def make_connectors(
-    named: Iterable[NamedCall], objects: Sequence[Any], context: ConnectorContext
+    entries: Iterable[NamedCall], objects: Sequence[Any], context: ConnectorContext
 ) -> list[BlockConnector | BatchConnector]:
     """Return the connectors of a resource, in order.
 
     Args:
-        named: library names or "package.module:Name" of a class or a function, with keyword arguments.
+        entries: library names or "package.module:Name" of a class or a function, with keyword arguments.
         objects: further connectors, of any form.
+        context: properties of the training.
 
     Raises:
         SpecError: an unknown name, or an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
-    steps = [step for connector in named for step in _expand(_construct(connector, context), connector.name)]
-    steps += [step for connector in objects for step in _expand(connector, type(connector).__name__)]
-    connectors: list[BlockConnector | BatchConnector] = []
+    connectors = [
+        connector for entry in entries for connector in _expand(_construct(entry, context), entry.name)
+    ]
+    connectors += [connector for entry in objects for connector in _expand(entry, type(entry).__name__)]
+    grouped_connectors: list[BlockConnector | BatchConnector] = []
     # Grouped, so that a block is converted to episodes once for adjacent connectors.
-    for takes_episodes, group in groupby(steps, key=is_episode_connector):
-        group_steps = list(group)
-        connectors += [EpisodeConnector(group_steps, context)] if takes_episodes else group_steps
-    return connectors
+    for takes_episodes, group in groupby(connectors, key=is_episode_connector):
+        group_connectors = list(group)
+        grouped_connectors += (
+            [EpisodeConnector(group_connectors, context)] if takes_episodes else group_connectors
+        )
+    return grouped_connectors
 
 
 def make_learner_pipeline(
-    named: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
+    entries: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
     """Return a resource's connectors as RLlib's pipeline for learners, followed by RLlib's default connectors.
 
@@ -93,7 +98,7 @@ def make_learner_pipeline(
         UserCodeError: importing or constructing one raised.
     """
     context = ConnectorContext(observation_space, action_space)
-    connectors = [connector for entry in named for connector in _flatten(_construct(entry, context))]
+    connectors = [connector for entry in entries for connector in _flatten(_construct(entry, context))]
     for connector in connectors:
         if not is_episode_connector(connector):
             raise SpecError(
@@ -115,7 +120,7 @@ def is_episode_connector(candidate: Any) -> bool:
     """Return True if an object is called with episodes."""
     if isinstance(candidate, BlockConnector | BatchConnector | type) or not callable(candidate):
         return False
-    return isinstance(candidate, ConnectorV2) or "episodes" in _parameters(candidate)
+    return isinstance(candidate, ConnectorV2) or "episodes" in _parameters_of(candidate)
 
 
 def _expand(entry: Any, name: str) -> Iterator[Any]:
@@ -133,7 +138,7 @@ def _expand(entry: Any, name: str) -> Iterator[Any]:
             for connector in connectors
             if type(connector) is AddNextObservationsFromEpisodesToTrainBatch
         ]
-        # Connectors of the user's own may rely on defaults before them, so only those at the end are dropped.
+        # Custom connectors may rely on default ones before them, so only default ones at the end are dropped.
         while connectors and (
             is_default(connectors[-1]) or type(connectors[-1]) in LIBRARY_CONNECTORS.values()
         ):
@@ -164,40 +169,44 @@ def _check_connector(candidate: Any, name: str) -> Any:
     )
 
 
-def _construct(named: NamedCall, context: ConnectorContext) -> Any:
-    factory = _factory(named.name)
+def _construct(entry: NamedCall, context: ConnectorContext) -> Any:
+    factory = _find_factory(entry.name)
     if _is_connector(factory):  # registered from Python as an object
         return copy.deepcopy(factory)
     if not callable(factory):
         return factory
-    with calling(f"{_FIELD}: creating {named.name!r}", factory):
-        return _call_factory(factory, named.kwargs, context)
+    with calling(f"{_FIELD}: creating {entry.name!r}", factory):
+        return _call_factory(factory, entry.kwargs, context)
 
 
 def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: ConnectorContext) -> Any:
-    """Call a class, with the spaces under RLlib's names if it has these parameters, or a function of both spaces."""
+    """Call a class or a function of the user's with its keyword arguments and the spaces.
+
+    A class gets the spaces under RLlib's names, as far as it has such parameters; a function gets them as its first two
+    arguments, if it accepts them.
+    """
     spaces: tuple[gym.Space | None, ...] = (context.observation_space, context.action_space)
     if isinstance(factory, type):
-        parameters = _parameters(factory)
+        parameters = _parameters_of(factory)
         space_kwargs = {
             name: space for name, space in zip(_SPACES, spaces, strict=True) if name in parameters
         }
         return factory(**{**space_kwargs, **kwargs})
     try:
         inspect.signature(factory).bind_partial(*spaces, **kwargs)
-    except (TypeError, ValueError):  # it does not accept two more arguments, or is written in C
+    except (TypeError, ValueError):  # it does not accept the spaces, or is written in C
         spaces = ()
     return factory(*spaces, **kwargs)
 
 
-def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(factory).parameters
     except ValueError:  # the class is written in C
         return {}
 
 
-def _factory(name: str) -> Any:
+def _find_factory(name: str) -> Any:
     if ":" in name:
         return import_object(name, _FIELD)
     if name in LIBRARY_CONNECTORS:
@@ -218,8 +227,9 @@ class EpisodeConnector(BlockConnector):
     """A connector over blocks that runs connectors over episodes.
 
     Args:
-        connectors: objects with the call of `ConnectorV2`.
-        context: if its `next_obs` is set, a connector that changes observations in the batch must set `new_obs` too.
+        connectors: objects that are called like a `ConnectorV2`.
+        context: if its `needs_next_obs` is set, a connector that changes observations in the batch must also set
+            `new_obs`.
     """
 
     def __init__(self, connectors: Sequence[Any], context: ConnectorContext) -> None:
@@ -227,7 +237,7 @@ class EpisodeConnector(BlockConnector):
         self._spaces = (context.observation_space, context.action_space)
         self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=connectors)
         self._module = None if context.module is None else MultiRLModule(frozen_copy(context.module))
-        self._next_obs = context.next_obs
+        self._needs_next_obs = context.needs_next_obs
         self._is_checked = False
         self.stochastic = any(bool(getattr(connector, "stochastic", False)) for connector in connectors)
         self.columns = tuple(name for connector in connectors for name in getattr(connector, "columns", ()))
@@ -260,12 +270,12 @@ class EpisodeConnector(BlockConnector):
                 shared_data={"context": context},
                 metrics=context.metrics,
             )
-        return with_batch(episodes_to_block(episodes), batch, next_obs=self._next_obs)
+        return with_batch(episodes_to_block(episodes), batch, needs_next_obs=self._needs_next_obs)
 
     def _check_each(self, block: Block, context: Context) -> None:
-        """Name the first connector that breaks a rule: together they are only known as one connector."""
-        for count, connector in enumerate(self.connectors, 1):
-            pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:count])
+        """Raise the error of the first connector that breaks a rule; other checks see all of them as one connector."""
+        for num_connectors, connector in enumerate(self.connectors, 1):
+            pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:num_connectors])
             try:
                 first, second = (
                     self._run(pipeline, block, replace(context, metrics=MetricsLogger())) for _ in range(2)

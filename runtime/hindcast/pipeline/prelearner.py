@@ -66,13 +66,14 @@ class OfflinePreLearner:
     """A callable that reads a unit, maps it to episodes, validates them and runs the connectors.
 
     To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`: override
-    `_map_to_episodes` or `__call__`; `__init__` may take options (`spec.pipeline.preLearnerKwargs`) and must pass the
-    others on. The number of episodes and their lengths must stay, since they determine the order of batches. For files
-    that contain no timesteps (text, images, binary), override `map_rows`, which makes episodes of them.
+    `_map_to_episodes` or `__call__`; `__init__` may take options (`spec.pipeline.preLearnerKwargs`) and must pass all
+    others to `super().__init__`. The number of episodes and their lengths must not change, since they determine the
+    order of batches. For files that contain no timesteps (text, images, binary), override `map_rows`, which makes
+    episodes of them.
 
     In RLlib's form it maps rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
-    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, each row of
-    which is learned from separately. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
+    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, and each
+    of its rows is a separate item. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
     RLlib's other arguments, and only `__call__` runs the training's connectors.
 
     Args:
@@ -87,7 +88,7 @@ class OfflinePreLearner:
             that they may exceed the space's bounds.
         config: in RLlib's form, the training's options; all arguments above are then left out.
         spaces: in RLlib's form, the spaces of observations and actions.
-        rllib_kwargs: RLlib's other arguments.
+        rllib_kwargs: in RLlib's form, its other arguments, which are not used.
 
     Attributes:
         stochastic: whether the result differs between epochs; a subclass that draws random numbers sets it.
@@ -139,7 +140,7 @@ class OfflinePreLearner:
         """The policy's network, in RLlib's form."""
         return self.config.rl_module_spec.build()
 
-    def _batch_of(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+    def _map_rows_to_batch(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Convert rows to a module's batch (`default_policy/obs` …) by episodes and connectors, in RLlib's form."""
         if self.config.input_read_episodes:
             episodes = items_to_episodes(rows)
@@ -161,16 +162,16 @@ class OfflinePreLearner:
                 different results for the first unit.
         """
         if isinstance(unit, Mapping):
-            return self._batch_of(unit)
+            return self._map_rows_to_batch(unit)
         start_time = time.perf_counter()
         stored_block = self._read_unit(unit)
         read_time = time.perf_counter()
-        block = self._map(stored_block)
+        block = self._map_block(stored_block)
         if self._validate and epoch == 0:
-            self._check(block, unit)
+            self._check_block(block, unit)
         metrics = MetricsLogger()
-        for position, connector in enumerate(self._connectors):
-            context = Context(self._seed, position, epoch, unit.id, connector.stochastic, metrics)
+        for index, connector in enumerate(self._connectors):
+            context = Context(self._seed, index, epoch, unit.id, connector.stochastic, metrics)
             block = self._run_connector(block, connector, context)
         if self._validate and epoch == 0:
             self._check_learnable(block, unit)
@@ -183,9 +184,9 @@ class OfflinePreLearner:
 
     def _read_unit(self, unit: Unit) -> Block:
         """Read the unit as stored."""
-        is_own = type(self).__call__ is OfflinePreLearner.__call__
+        has_default_call = type(self).__call__ is OfflinePreLearner.__call__
         # Other threads of the data worker may pre-learn while this one reads, but not in the middle of user code.
-        with release_turn() if is_own else nullcontext():
+        with release_turn() if has_default_call else nullcontext():
             return self.dataset.read(unit, self._columns)
 
     @classmethod
@@ -209,7 +210,7 @@ class OfflinePreLearner:
 
     @classmethod
     def make_episodes(
-        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
+        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
     ) -> Block | None:
         """Return the episodes that the class makes of rows, in RLlib's form or by `map_rows`; None if there are none.
 
@@ -222,14 +223,14 @@ class OfflinePreLearner:
         config, is_rllib_form = TrainingConfig(training), is_in_rllib_form(cls)
         name = mapper_name(cls, config) if is_rllib_form else "map_rows"
 
-        def make() -> Block | None:
+        def make_block() -> Block | None:
             read_only_rows = as_read_only(rows)
             if is_rllib_form:
-                return _to_block_or_none(prelearn_rows(cls, read_only_rows, kwargs, training, where))
+                return _to_block_or_none(prelearn_rows(cls, read_only_rows, kwargs, training, location))
             return _to_block_or_none(cls.map_rows(read_only_rows, **kwargs))
 
-        with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
-            return _check_made_twice(cls, make, config)
+        with calling(f"{cls.__name__}.{name}, given {location},", getattr(cls, name)):
+            return _make_checked(cls, make_block, config)
 
     def _map_to_episodes(self, *args: Any, **kwargs: Any) -> Any:
         """Hook: map stored data to episodes.
@@ -244,20 +245,22 @@ class OfflinePreLearner:
         if args and isinstance(args[0], Block):
             return args[0]
         schema = kwargs.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
-        return {"episodes": rows_to_episodes(_rows_argument(args, kwargs), schema)}
+        return {"episodes": rows_to_episodes(_find_rows(args, kwargs), schema)}
 
     def _map_sample_batch_to_episode(self, *args: Any, **kwargs: Any) -> Any:
         """Hook, in RLlib's form: map SampleBatch rows, a fragment of an episode each, to `{"episodes": [...]}`."""
-        return {"episodes": sample_batches_to_episodes(_rows_argument(args, kwargs))}
+        return {"episodes": sample_batches_to_episodes(_find_rows(args, kwargs))}
 
-    def _map(self, block: Block) -> Block:
-        is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
-        if is_own or has_rllib_mapper(type(self)):  # a mapper of rows ran when the data were prepared
+    def _map_block(self, block: Block) -> Block:
+        has_default_mapper = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
+        if has_default_mapper or has_rllib_mapper(
+            type(self)
+        ):  # a mapper of rows ran when the data were prepared
             return block
         with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
             return self._run_checked(lambda: _to_block(self._map_to_episodes(block)), block.length, "mapping")
 
-    def _check(self, block: Block, unit: Unit) -> None:
+    def _check_block(self, block: Block, unit: Unit) -> None:
         check_block(
             block,
             self.dataset.spec,
@@ -268,15 +271,15 @@ class OfflinePreLearner:
         )
 
     def _check_learnable(self, block: Block, unit: Unit) -> None:
-        """Check that algorithms can learn from the columns; check those of the user's connectors like recorded data."""
-        spec, where = DataSpec.from_block(block), partial(self.dataset.locate, unit)
-        first = str(where(0))
+        """Check that algorithms can learn from the columns; check results of custom connectors like recorded data."""
+        spec, locate = DataSpec.from_block(block), partial(self.dataset.locate, unit)
+        first_location = str(locate(0))
         custom_names = [connector.name for connector in self._connectors if is_user_code(connector.function)]
         try:
-            check_numbers(spec, first)
+            check_numbers(spec, first_location)
             if custom_names:
-                check_spec(spec, None, self.action_space, first)
-                check_block(block, spec, None, self.action_space, where, normalized_actions=True)
+                check_spec(spec, None, self.action_space, first_location)
+                check_block(block, spec, None, self.action_space, locate, normalized_actions=True)
         except DataError as error:
             if not custom_names:
                 raise
@@ -286,21 +289,23 @@ class OfflinePreLearner:
         loggers = iter((context.metrics, MetricsLogger()))  # metrics of the second call are dropped
 
         def run() -> Block:
-            new = connector(block, replace(context, metrics=next(loggers)))
-            check_observations(new, block)
-            return new
+            result = connector(block, replace(context, metrics=next(loggers)))
+            check_observations(result, block)
+            return result
 
         with calling(f"connector {connector.name}", connector.function):
             return self._run_checked(run, block.length, context.connector_index)
 
-    def _run_checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
+    def _run_checked(
+        self, make: Callable[[], Block], lengths: NDArray[np.int64], step_key: Hashable
+    ) -> Block:
         """Run a custom step on a unit; on the first unit run it twice and compare the results."""
-        new = make()
-        check_episodes(new, lengths)
-        if step not in self._checked_steps:
-            self._checked_steps.add(step)
-            check_repeatable(new.columns, make().columns)
-        return new
+        block = make()
+        check_episodes(block, lengths)
+        if step_key not in self._checked_steps:
+            self._checked_steps.add(step_key)
+            check_repeatable(block.columns, make().columns)
+        return block
 
 
 def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
@@ -319,23 +324,23 @@ _checked_classes: set[type] = set()
 """Pre-learners that this process has called twice with the same rows."""
 
 
-def _check_made_twice(
+def _make_checked(
     cls: type[OfflinePreLearner], make: Callable[[], Block | None], config: TrainingConfig
 ) -> Block | None:
     """Return the checked result of `make`; for the first rows call it twice and compare the results."""
-    first = make()
-    if first is None:
+    first_block = make()
+    if first_block is None:
         return None
-    check_mapped_episodes(first, None if has_rllib_call(cls) else config.observation_space)
+    check_mapped_episodes(first_block, None if has_rllib_call(cls) else config.observation_space)
     if cls not in _checked_classes:
         _checked_classes.add(cls)
-        second = make()
-        if second is None or not np.array_equal(first.length, second.length):
+        second_block = make()
+        if second_block is None or not np.array_equal(first_block.length, second_block.length):
             raise Misuse(
                 f"returned two different lists of episodes for the same data: {REPEATABILITY_RULES.format('')}."
             )
-        check_repeatable(first.columns, second.columns)
-    return first
+        check_repeatable(first_block.columns, second_block.columns)
+    return first_block
 
 
 def _to_block_or_none(episodes: Any) -> Block | None:
@@ -348,7 +353,7 @@ def _to_block_or_none(episodes: Any) -> Block | None:
     return episodes_to_block(episodes) if episodes else None
 
 
-def _rows_argument(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_rows(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the rows among the arguments of a hook in RLlib's form: `batch`, else the first mapping."""
     rows = kwargs.get("batch", next((argument for argument in args if isinstance(argument, Mapping)), None))
     return rows or {}
@@ -362,8 +367,8 @@ def _to_block(result: Any) -> Block:
 def constructor_kwargs(cls: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `spec.pipeline.preLearnerKwargs` for `__init__`, without those only for mapping rows."""
     parameters = inspect.signature(cls).parameters
-    is_own = cls.__init__ is not OfflinePreLearner.__init__
-    if is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    has_custom_init = cls.__init__ is not OfflinePreLearner.__init__
+    if has_custom_init and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(kwargs)
     mapper = cls._map_to_episodes if has_rllib_mapper(cls) else cls.map_rows
     mapper_parameters = inspect.signature(mapper).parameters
@@ -395,5 +400,5 @@ def unit_prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     """
     cls = prelearner_class(pipeline)
     takes_config = "config" in inspect.signature(cls.__init__).parameters
-    is_own = cls.__init__ is not OfflinePreLearner.__init__
-    return OfflinePreLearner if has_rllib_call(cls) or (is_own and takes_config) else cls
+    has_custom_init = cls.__init__ is not OfflinePreLearner.__init__
+    return OfflinePreLearner if has_rllib_call(cls) or (has_custom_init and takes_config) else cls

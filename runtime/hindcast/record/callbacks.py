@@ -1,4 +1,4 @@
-"""`Callbacks`: methods of the user's, called during trainings and while episodes are played."""
+"""`Callbacks`: base class of a user's callbacks, called during trainings and while episodes are played."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNSUPPORTED_HOOKS: Final = {
     "on_sub_environment_created": "rename it to on_environment_created",
     "on_trainer_init": "rename it to on_algorithm_init",
 }
-"""RLlib's callback method that is not supported -> what to do instead."""
+"""RLlib's callback methods that are not supported -> what to do instead."""
 EPISODE_HOOKS: Final = (
     "on_environment_created",
     "on_episode_created",
@@ -113,7 +113,7 @@ class Callbacks:
         metrics_logger: MetricsLogger,
         **kwargs: Any,
     ) -> None:
-        """Called when an evaluation on held-out episodes has ended; metrics are `evaluation/offline` of the results."""
+        """Called when an evaluation on held-out episodes has ended; metrics are `evaluation/offline` of the result."""
 
     def on_environment_created(
         self,

@@ -61,7 +61,7 @@ class LivePlayer:
         with evaluation_mode(self.policy.module):
             self.prepare(timesteps)
             try:
-                with torch_threads(1):  # as in recordings: the same numbers on any machine
+                with torch_threads(1):  # as in recordings, so that the numbers are the same on any machine
                     episodes = list(self._runner.play(indices))
                 self.metrics.add(self._runner.metrics.drain())
             finally:
