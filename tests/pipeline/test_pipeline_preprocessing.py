@@ -15,20 +15,21 @@ STEPS = 30
 
 
 def act(preprocessing, dataset):
-    """`{step: what the module sees}` and the same of next observations, by acting through each episode."""
-    observations, after = {}, {}
+    """Return the observations, and the next ones, that the module gets when it acts in each episode, by step."""
+    observations, next_observations = {}, {}
     for block in dataset.blocks:
         for episode in range(block.num_episodes):
             rows = block.columns["obs"][block.rows_of("obs", episode)]
             steps = block.columns["rewards"][block.rows_of("rewards", episode)]
-            first = np.zeros(len(rows), dtype=bool)
-            first[0] = True
-            views = [
-                preprocessing.observe(rows[t : t + 1], first[t : t + 1])["obs"][0] for t in range(len(rows))
+            is_first = np.zeros(len(rows), dtype=bool)
+            is_first[0] = True
+            processed = [
+                preprocessing.observe(rows[t : t + 1], is_first[t : t + 1])["obs"][0]
+                for t in range(len(rows))
             ]
-            observations |= dict(zip(steps.astype(int), views, strict=False))
-            after |= dict(zip(steps.astype(int), views[1:], strict=True))
-    return observations, after
+            observations |= dict(zip(steps.astype(int), processed, strict=False))
+            next_observations |= dict(zip(steps.astype(int), processed[1:], strict=True))
+    return observations, next_observations
 
 
 @pytest.mark.parametrize("kind", ["resident", "streaming"])
@@ -46,10 +47,10 @@ def test_training_and_acting_get_the_same_observations(
     dataset = FakeDataset(UNITS, obs_shape=shape)
     recipe = Recipe(Needs(frozenset({"obs", "new_obs", "rewards"})), preprocessing)
     batch = make_feed(kind, dataset, recipe=recipe, batch_size=STEPS, window_steps=12).next()
-    observations, after = act(preprocessing, dataset)
+    observations, next_observations = act(preprocessing, dataset)
     for row, step in enumerate(batch["rewards"].int().tolist()):
         assert np.array_equal(batch["obs"][row].numpy(), observations[step].astype(np.float32))
-        assert np.array_equal(batch["new_obs"][row].numpy(), after[step].astype(np.float32))
+        assert np.array_equal(batch["new_obs"][row].numpy(), next_observations[step].astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", ["resident", "streaming"])

@@ -219,7 +219,7 @@ class OfflineData(Feed):
 
     @property
     def updates_per_iteration(self) -> int:
-        """Updates per iteration: `datasetNumItersPerLearner`, else one pass, rounded up; 1,000 if nothing is recorded."""
+        """Updates per iteration: `datasetNumItersPerLearner`, else one pass; 1,000 without recorded data."""
         num_iters = self._settings.pipeline.dataset_num_iters_per_learner
         return num_iters or math.ceil(self.epoch_size / self.batch_size) or _UPDATES_PER_LIVE_ITERATION
 
