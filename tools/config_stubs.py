@@ -31,11 +31,11 @@ def get_trainable_cls(name: str) -> type[NamedAlgorithm]: ...
 """
 
 
-def config_stubs(algorithms: Iterable[str]) -> str:
+def make_config_stubs(algorithms: Iterable[str]) -> str:
     """Return the stub file of `hindcast.builder.algorithm_configs`."""
     return _HEAD + "".join(f"class {name}Config(AlgorithmConfig): ...\n" for name in algorithms)
 
 
-def class_stubs(algorithms: Iterable[str]) -> str:
+def make_class_stubs(algorithms: Iterable[str]) -> str:
     """Return the stub file of `hindcast.builder.algorithm_classes`."""
     return _CLASSES_HEAD + "".join(f"class {name}(NamedAlgorithm): ...\n" for name in algorithms)

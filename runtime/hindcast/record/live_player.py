@@ -24,7 +24,7 @@ class LivePlayer:
         seed: with an episode's index it determines the episode's start and the policy's noise.
         width: number of environments that are stepped together.
         records_states: episodes contain the policy's recurrent state after each step.
-        explore: sample actions; False takes the policy's mode.
+        explore: sample actions; False takes the mode of their distribution.
         prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
         callbacks: "package.module:Class" of callbacks, called with episodes.
         metrics: logger for metrics of the callbacks.

@@ -37,7 +37,7 @@ class RecordingTask(NamedTuple):
         environment: environment to play in.
         width: number of slots of a runner.
         seed: seed of the recording.
-        explore: sample from the policy; False takes its mode.
+        explore: sample actions; False takes the mode of their distribution.
         target: folder and format of the dataset; the folder has the guard that every change must pass.
         prefix: prefix of the episodes' ids.
         data: columns of the dataset.

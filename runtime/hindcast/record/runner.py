@@ -101,7 +101,7 @@ class EnvRunner:
         policy: acts for all slots at once.
         width: B, the number of slots.
         seed: with an episode's index it determines the episode's start and the policy's noise.
-        explore: sample from the policy; False takes its mode.
+        explore: sample actions; False takes the mode of their distribution.
         records_states: episodes contain the policy's recurrent state after each step, `state_out/…`.
         callbacks: "package.module:Class" of callbacks, called with episodes.
 
