@@ -88,7 +88,8 @@ class Board:
         key = (who, data, algorithm)
         values = [
             self.normalise(
-                select([float(np.mean(each["returns"])) for each in piece["evaluations"]]), piece["seed"]
+                select([float(np.mean(evaluation["returns"])) for evaluation in piece["evaluations"]]),
+                piece["seed"],
             )
             for piece in self._results
             if (piece["who"], piece["data"], piece["algorithm"]) == key
@@ -163,7 +164,7 @@ def make_section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) 
     """Return the section of an environment."""
     environment = board.environment
     data = list(environment.data)
-    head = ["algorithm", "by", *(f"{each} ({board.data_score(each):.0f})" for each in data)]
+    head = ["algorithm", "by", *(f"{name} ({board.data_score(name):.0f})" for name in data)]
     rows = [make_row(board, algorithm, who) for algorithm in environment.algorithms for who in LIBRARIES]
     table = [head, ["---"] * len(head), *filter(None, rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
@@ -174,7 +175,7 @@ def make_section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) 
         f"{environment.updates:,} updates ({format_reduced_updates(environment)}), an evaluation of "
         f"{environment.evaluation_episodes} episodes every {environment.evaluation_interval:,}, {counts} "
         f"seed{'s' * (seeds != [1])} each; {board.core_hours:.1f} core-hours in all"
-        f"{''.join(f', {each}' for each in board.gpu_counts)}. "
+        f"{''.join(f', {gpu_count}' for gpu_count in board.gpu_counts)}. "
         "The number in parentheses in the header is the data's own score."
     )
     picture_line = f"![Scores in {environment.id}](scoreboard-{name}.png)"

@@ -23,11 +23,11 @@ MakeFeed = Callable[..., WindowFeed]
 
 @pytest.fixture
 def make_feed() -> Iterator[MakeFeed]:
-    """`make_feed(kind, dataset, batch_size=…, …)`; the feeds are closed after the test."""
+    """`make_feed(feed_kind, dataset, batch_size=…, …)`; the feeds are closed after the test."""
     feeds: list[WindowFeed] = []
 
     def make(
-        kind: str,
+        feed_kind: str,
         dataset: FakeDataset,
         *,
         batch_size: int = 10,
@@ -37,7 +37,9 @@ def make_feed() -> Iterator[MakeFeed]:
         **order_options: Any,
     ) -> WindowFeed:
         feeds.append(
-            FEED_CLASSES[kind](make_loader(dataset, recipe, prelearn, **order_options), batch_size, targets)
+            FEED_CLASSES[feed_kind](
+                make_loader(dataset, recipe, prelearn, **order_options), batch_size, targets
+            )
         )
         return feeds[-1]
 

@@ -19,7 +19,7 @@ from layers import examples
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
 
-both_feeds = pytest.mark.parametrize("kind", ["resident", "streaming"])
+both_feeds = pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
 
 
 def prefetcher_threads():
@@ -37,15 +37,15 @@ def take_steps(feed, num_batches):
 
 
 @both_feeds
-def test_epoch_is_a_permutation_of_the_dataset(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS)
+def test_epoch_is_a_permutation_of_the_dataset(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), batch_size=STEPS)
     for _ in range(3):
         assert sorted(feed.next()["rewards"].tolist()) == list(range(STEPS))
 
 
 @both_feeds
-def test_batch_columns_belong_to_the_same_steps(kind, make_feed):
-    batch = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS).next()
+def test_batch_columns_belong_to_the_same_steps(feed_kind, make_feed):
+    batch = make_feed(feed_kind, FakeDataset(UNITS), batch_size=STEPS).next()
     step = batch["rewards"]
     assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
     assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
@@ -55,8 +55,8 @@ def test_batch_columns_belong_to_the_same_steps(kind, make_feed):
 
 
 @both_feeds
-def test_flags_are_set_on_last_step_of_episode(kind, make_feed):
-    batch = make_feed(kind, FakeDataset([[2, 3], [4]]), batch_size=9).next()
+def test_flags_are_set_on_last_step_of_episode(feed_kind, make_feed):
+    batch = make_feed(feed_kind, FakeDataset([[2, 3], [4]]), batch_size=9).next()
     by_step = batch["rewards"].argsort()
     assert batch["terminateds"][by_step].nonzero().flatten().tolist() == [1, 8]
     assert batch["truncateds"][by_step].nonzero().flatten().tolist() == [4]
@@ -83,9 +83,9 @@ def test_resident_and_streaming_feeds_deliver_the_same_batches(units, batch_size
 
 
 @both_feeds
-def test_batches_across_windows_and_epochs_are_full(kind, make_feed):
+def test_batches_across_windows_and_epochs_are_full(feed_kind, make_feed):
     batch_size = 37
-    feed = make_feed(kind, FakeDataset(UNITS), batch_size=batch_size, window_steps=30)
+    feed = make_feed(feed_kind, FakeDataset(UNITS), batch_size=batch_size, window_steps=30)
     batches = [feed.next() for _ in range(20)]
     assert {len(batch["rewards"]) for batch in batches} == {batch_size}
     steps = np.concatenate([batch["rewards"].numpy() for batch in batches])
@@ -94,10 +94,10 @@ def test_batches_across_windows_and_epochs_are_full(kind, make_feed):
 
 
 @both_feeds
-def test_another_seed_gives_other_batches(kind, make_feed):
+def test_another_seed_gives_other_batches(feed_kind, make_feed):
     dataset = FakeDataset(UNITS)
     first_steps, repeated_steps, other_steps = (
-        take_steps(make_feed(kind, dataset, seed=seed), 5) for seed in (1, 1, 2)
+        take_steps(make_feed(feed_kind, dataset, seed=seed), 5) for seed in (1, 1, 2)
     )
     assert (first_steps == repeated_steps).all()
     assert (first_steps != other_steps).any()
@@ -105,12 +105,12 @@ def test_another_seed_gives_other_batches(kind, make_feed):
 
 @both_feeds
 @pytest.mark.parametrize("num_batches", [0, 1, 3, 9, 10, 11, 40])
-def test_resume_repeats_the_run_exactly(kind, num_batches, make_feed):
+def test_resume_repeats_the_run_exactly(feed_kind, num_batches, make_feed):
     options = {"batch_size": 13, "window_steps": 25}
-    original = make_feed(kind, FakeDataset(UNITS), **options)
+    original = make_feed(feed_kind, FakeDataset(UNITS), **options)
     for _ in range(num_batches):
         original.next()
-    resumed_feed = make_feed(kind, FakeDataset(UNITS), **options)
+    resumed_feed = make_feed(feed_kind, FakeDataset(UNITS), **options)
     resumed_feed.seek(original.state())
     assert resumed_feed.cursor == original.cursor == 13 * num_batches
     for _ in range(10):
@@ -128,8 +128,8 @@ def test_streaming_feed_after_seek_reads_only_its_window(make_feed):
 
 
 @both_feeds
-def test_seek_back_repeats_batches(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), window_steps=25)
+def test_seek_back_repeats_batches(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), window_steps=25)
     start = feed.state()
     first_steps = take_steps(feed, 15)
     feed.seek(start)
@@ -137,17 +137,17 @@ def test_seek_back_repeats_batches(kind, make_feed):
 
 
 @both_feeds
-def test_seek_to_position_of_other_data_or_order_raises(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS))
+def test_seek_to_position_of_other_data_or_order_raises(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS))
     with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
-        feed.seek(make_feed(kind, FakeDataset([*UNITS, [1]])).state())
+        feed.seek(make_feed(feed_kind, FakeDataset([*UNITS, [1]])).state())
     with pytest.raises(DataError, match="seed"):
-        feed.seek(make_feed(kind, FakeDataset(UNITS), seed=5).state())
+        feed.seek(make_feed(feed_kind, FakeDataset(UNITS), seed=5).state())
 
 
 @both_feeds
-def test_metrics_report_epoch_and_coverage(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS // 2)
+def test_metrics_report_epoch_and_coverage(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), batch_size=STEPS // 2)
     feed.next()
     assert feed.metrics()["coverage"] == pytest.approx(0.5, abs=0.01)
     for _ in range(4):
@@ -158,11 +158,11 @@ def test_metrics_report_epoch_and_coverage(kind, make_feed):
 
 
 @both_feeds
-def test_coverage_with_replacement_counts_windows_drawn_from(kind, make_feed):
+def test_coverage_with_replacement_counts_windows_drawn_from(feed_kind, make_feed):
     """After 10 of 100 windows, about 1 - 1/e of their timesteps have been drawn, and none of the other 90 windows'."""
     num_units, window_steps = 100, 50
     feed = make_feed(
-        kind,
+        feed_kind,
         FakeDataset([[window_steps]] * num_units),
         batch_size=window_steps,
         window_steps=window_steps,
@@ -177,13 +177,15 @@ def test_coverage_with_replacement_counts_windows_drawn_from(kind, make_feed):
 
 
 @both_feeds
-def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(kind, make_feed):
+def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(feed_kind, make_feed):
     """Sources of 200 and 100 timesteps, as 20 and 10 sequences."""
     needs = Needs(frozenset({"rewards"}), seq_len=10)
     sources = []
     for units in ([[20]] * 10, [[20]] * 5):
         items = np.full(len(units), 2)
-        sources.append((make_feed(kind, FakeDataset(units), recipe=Recipe(needs), unit_items=items), 1.0))
+        sources.append(
+            (make_feed(feed_kind, FakeDataset(units), recipe=Recipe(needs), unit_items=items), 1.0)
+        )
     mixed_feed = MixedFeed(sources, seed=0, batch_size=5)
     assert mixed_feed.metrics()["coverage"] == 0.0
     while mixed_feed.cursor < 10:
@@ -196,7 +198,7 @@ def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(kind, make_feed
 
 
 @both_feeds
-def test_next_when_loading_fails_raises(kind, make_feed):
+def test_next_when_loading_fails_raises(feed_kind, make_feed):
     dataset = FakeDataset(UNITS)
 
     def prelearn(unit, epoch):
@@ -204,7 +206,7 @@ def test_next_when_loading_fails_raises(kind, make_feed):
             raise DataError("file-3.parquet is damaged")
         return dataset.read(unit)
 
-    feed = make_feed(kind, dataset, prelearn=prelearn, window_steps=20)
+    feed = make_feed(feed_kind, dataset, prelearn=prelearn, window_steps=20)
     for _ in range(2):
         with pytest.raises(DataError, match="file-3"):
             take_steps(feed, 40)
@@ -213,7 +215,7 @@ def test_next_when_loading_fails_raises(kind, make_feed):
 
 
 @both_feeds
-def test_next_after_failed_read_reads_again(kind, make_feed):
+def test_next_after_failed_read_reads_again(feed_kind, make_feed):
     dataset, damaged_units = FakeDataset(UNITS), {3, 4}
 
     def prelearn(unit, epoch):
@@ -222,8 +224,8 @@ def test_next_after_failed_read_reads_again(kind, make_feed):
             raise DataError(f"file-{unit.id}.parquet is damaged")
         return dataset.read(unit)
 
-    feed = make_feed(kind, dataset, prelearn=prelearn, window_steps=20, batch_size=1)
-    expected_feed = make_feed(kind, FakeDataset(UNITS), window_steps=20, batch_size=1)
+    feed = make_feed(feed_kind, dataset, prelearn=prelearn, window_steps=20, batch_size=1)
+    expected_feed = make_feed(feed_kind, FakeDataset(UNITS), window_steps=20, batch_size=1)
     for _ in range(STEPS):
         expected = expected_feed.next()
         while True:
@@ -237,9 +239,9 @@ def test_next_after_failed_read_reads_again(kind, make_feed):
 
 
 @both_feeds
-def test_close_ends_threads_and_feed_can_resume(kind, make_feed):
+def test_close_ends_threads_and_feed_can_resume(feed_kind, make_feed):
     options = {"window_steps": 20, "batch_size": 7}
-    feed, open_feed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
+    feed, open_feed = (make_feed(feed_kind, FakeDataset(UNITS), **options) for _ in range(2))
     assert are_equal_batches(feed.next(), open_feed.next())
     open_feed.close()
     feed.close()
@@ -280,7 +282,7 @@ def test_prefetcher_loads_at_most_one_window_ahead(make_feed):
 
 
 @both_feeds
-def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, make_feed):
+def test_targets_are_computed_from_whole_episodes_on_entering_a_window(feed_kind, make_feed):
     window_steps = []
 
     def returns_to_go(window):
@@ -290,7 +292,9 @@ def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, mak
         return {"value_targets": totals[episode]}
 
     dataset = FakeDataset(UNITS)
-    feed = make_feed(kind, dataset, targets=Targets(returns_to_go, lambda: 0), window_steps=25, batch_size=5)
+    feed = make_feed(
+        feed_kind, dataset, targets=Targets(returns_to_go, lambda: 0), window_steps=25, batch_size=5
+    )
     totals = np.concatenate(
         [
             np.repeat(np.add.reduceat(block.columns["rewards"], block.start), block.length)
@@ -307,9 +311,9 @@ def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, mak
 
 def test_targets_get_the_same_window_in_both_feeds(make_feed):
     windows_by_kind = {"resident": [], "streaming": []}
-    for kind, windows in windows_by_kind.items():
+    for feed_kind, windows in windows_by_kind.items():
         feed = make_feed(
-            kind,
+            feed_kind,
             FakeDataset(UNITS),
             window_steps=25,
             targets=Targets(lambda window, seen=windows: seen.append(window) or {}, lambda: 0),
@@ -323,7 +327,7 @@ def test_targets_get_the_same_window_in_both_feeds(make_feed):
 
 
 @both_feeds
-def test_needed_composite_column_brings_all_its_leaves(kind, make_feed):
+def test_needed_composite_column_brings_all_its_leaves(feed_kind, make_feed):
     dataset = FakeDataset([[4, 3], [5]])
     for block in dataset.blocks:
         obs = block.columns.pop("obs")
@@ -334,31 +338,31 @@ def test_needed_composite_column_brings_all_its_leaves(kind, make_feed):
         }
         block.columns.update(columns)
     recipe = Recipe(Needs(frozenset({"obs", "new_obs", "actions"})))
-    batch = make_feed(kind, dataset, recipe=recipe).next()
+    batch = make_feed(feed_kind, dataset, recipe=recipe).next()
     assert sorted(batch) == ["actions/0", "new_obs/camera", "new_obs/speed", "obs/camera", "obs/speed"]
     assert batch["obs/camera"].dtype == torch.uint8
     assert torch.equal(batch["obs/camera"][:, 0], batch["obs/speed"].to(torch.uint8))
 
 
 @both_feeds
-def test_batch_contains_only_needed_columns(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
+def test_batch_contains_only_needed_columns(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
     assert list(feed.next()) == ["actions"]
 
 
 @both_feeds
-def test_missing_column_is_named(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
+def test_missing_column_is_named(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
     with pytest.raises(DataError, match=r"'action_logp'.*actions, obs, rewards"):
         feed.next()
 
 
 @both_feeds
-def test_text_column_raises_with_remedy(kind, make_feed):
+def test_text_column_raises_with_remedy(feed_kind, make_feed):
     dataset = FakeDataset([[2]])
     dataset.blocks[0].columns["obs"] = np.array(["a", "b", "c"], dtype=object)
     with pytest.raises(DataError, match=r"'obs' is text.*connector"):
-        make_feed(kind, dataset).next()
+        make_feed(feed_kind, dataset).next()
 
 
 @pytest.mark.parametrize(
@@ -379,9 +383,9 @@ def test_batches_have_documented_dtypes(stored, delivered):
 
 
 @both_feeds
-def test_resume_with_replacement_repeats_batches(kind, make_feed):
+def test_resume_with_replacement_repeats_batches(feed_kind, make_feed):
     options = {"replacement": True, "window_steps": 25, "batch_size": 9}
-    feed, resumed_feed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
+    feed, resumed_feed = (make_feed(feed_kind, FakeDataset(UNITS), **options) for _ in range(2))
     steps = take_steps(feed, 20)
     assert len(set(steps.tolist())) < len(steps)
     resumed_feed.seek(feed.state())

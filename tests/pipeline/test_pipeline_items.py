@@ -31,7 +31,7 @@ STEP_COLUMNS = frozenset(
         "n_step",
     }
 )
-both_feeds = pytest.mark.parametrize("kind", ["resident", "streaming"])
+both_feeds = pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
 
 
 def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, dict[str, Any]]:
@@ -63,23 +63,23 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
     return items
 
 
-def take_epoch(kind: str, dataset: FakeDataset, needs: Needs, **order: Any) -> Batch:
+def take_epoch(feed_kind: str, dataset: FakeDataset, needs: Needs, **order: Any) -> Batch:
     """Return all items of an epoch, taken in batches that span windows."""
-    with closing(FEED_CLASSES[kind](make_loader(dataset, Recipe(needs), **order), 1)) as feed:
-        parts, num_remaining = [], feed.epoch_size
+    with closing(FEED_CLASSES[feed_kind](make_loader(dataset, Recipe(needs), **order), 1)) as feed:
+        batches, num_remaining = [], feed.epoch_size
         while num_remaining:
-            parts.append(feed.take(min(7, num_remaining)))
-            num_remaining -= len(parts[-1]["obs"])
-        return {leaf: torch.cat([part[leaf] for part in parts]) for leaf in parts[0]}
+            batches.append(feed.take(min(7, num_remaining)))
+            num_remaining -= len(batches[-1]["obs"])
+        return {leaf: torch.cat([item_batch[leaf] for item_batch in batches]) for leaf in batches[0]}
 
 
 @examples(100)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 20), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 @both_feeds
-def test_n_step_items_equal_reference(kind, seed, n, gamma):
+def test_n_step_items_equal_reference(feed_kind, seed, n, gamma):
     dataset = random_dataset(seed)
     expected = n_step_reference(dataset, n, gamma)
-    batch = take_epoch(kind, dataset, Needs(STEP_COLUMNS, n_step=n, gamma=gamma), window_steps=25)
+    batch = take_epoch(feed_kind, dataset, Needs(STEP_COLUMNS, n_step=n, gamma=gamma), window_steps=25)
     step_indices = batch["actions"][:, 0].int().tolist()
     assert sorted(step_indices) == sorted(expected)
     for position, step_index in enumerate(step_indices):
@@ -151,13 +151,13 @@ def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
 @examples(100)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
 @both_feeds
-def test_sequences_equal_reference(kind, seed, seq_len, data):
+def test_sequences_equal_reference(feed_kind, seed, seq_len, data):
     dataset = add_states(random_dataset(seed))
     burn_in = data.draw(st.integers(0, seq_len - 1))
     columns = frozenset({"obs", "actions", "rewards", "t", "state_out"})
     needs = Needs(columns, seq_len=seq_len, burn_in=burn_in, initial_state="recorded")
     expected = sequence_reference(dataset, seq_len, burn_in)
-    batch = take_epoch(kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
+    batch = take_epoch(feed_kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
     first_steps = batch["actions"][:, 0, 0].int().tolist()
     assert sorted(first_steps) == sorted(expected)
     rewards = np.concatenate([block.columns["rewards"] for block in dataset.blocks])
@@ -183,7 +183,7 @@ def test_sequences_equal_reference(kind, seed, seq_len, data):
 @examples(50)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
 @both_feeds
-def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len, data):
+def test_sequences_with_stride_begin_along_the_whole_episode(feed_kind, seed, seq_len, data):
     dataset = random_dataset(seed)
     stride = data.draw(st.integers(1, seq_len))
     needs = Needs(frozenset({"actions", "t", "obs"}), seq_len=seq_len, stride=stride)
@@ -193,7 +193,7 @@ def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len
         for episode in range(block.num_episodes)
         for start in range(0, int(block.length[episode]), stride)
     ]
-    batch = take_epoch(kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
+    batch = take_epoch(feed_kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
     sequences = [
         row[mask].tolist() for row, mask in zip(batch["actions"][..., 0], batch["loss_mask"], strict=True)
     ]
@@ -202,11 +202,11 @@ def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len
 
 
 @both_feeds
-def test_n_step_columns_of_sequences_reach_beyond_their_end(kind):
+def test_n_step_columns_of_sequences_reach_beyond_their_end(feed_kind):
     dataset = random_dataset(3)
     needs = Needs(STEP_COLUMNS, n_step=3, gamma=0.9, seq_len=4)
     expected = n_step_reference(dataset, 3, 0.9)
-    batch = take_epoch(kind, dataset, needs, unit_items=items_per_unit(dataset, needs))
+    batch = take_epoch(feed_kind, dataset, needs, unit_items=items_per_unit(dataset, needs))
     for row, step in batch["loss_mask"].nonzero().tolist():
         item = expected[int(batch["actions"][row, step, 0])]
         for name, value in item.items():
@@ -250,8 +250,8 @@ def test_sequences_resume_at_any_batch_in_both_feeds(seed, seq_len, replacement,
     needs = Needs(frozenset({"actions", "t"}), seq_len=seq_len, burn_in=seq_len // 2)
     order = {"window_steps": 20, "replacement": replacement, "unit_items": items_per_unit(dataset, needs)}
     feeds = [
-        FEED_CLASSES[kind](make_loader(dataset, Recipe(needs), **order), 3)
-        for kind in ("resident", "streaming") * 2
+        FEED_CLASSES[feed_kind](make_loader(dataset, Recipe(needs), **order), 3)
+        for feed_kind in ("resident", "streaming") * 2
     ]
     with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
         original = [feeds[0].next() for _ in range(num_batches + 5)]

@@ -174,8 +174,8 @@ def test_resume_repeats_the_run_exactly(sampling, num_batches):
 def test_shards_of_draws_equal_the_batch_of_one_learner():
     single_feed, ranks = make_live_feed(), [make_live_feed() for _ in range(2)]
     for _ in range(6):
-        parts = [feed.take(10, Shard(rank, 2)) for rank, feed in enumerate(ranks)]
-        assert are_equal_batches(concat_batches(parts), single_feed.next())
+        shards = [feed.take(10, Shard(rank, 2)) for rank, feed in enumerate(ranks)]
+        assert are_equal_batches(concat_batches(shards), single_feed.next())
 
 
 @both_samplings

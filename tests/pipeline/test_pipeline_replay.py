@@ -100,10 +100,10 @@ def test_shards_of_learners_equal_the_draws_of_one(sampling):
     single_feed, ranks = make_replay_feed(sampling), [make_replay_feed(sampling) for _ in range(3)]
     for _ in range(20):
         (expected,) = train(single_feed, 1)
-        parts = [train(feed, 1, Shard(rank, 3))[0] for rank, feed in enumerate(ranks)]
-        assert are_equal_batches(concat_batches(parts), expected)
+        shards = [train(feed, 1, Shard(rank, 3))[0] for rank, feed in enumerate(ranks)]
+        assert are_equal_batches(concat_batches(shards), expected)
         for feed in ranks if sampling == "prioritized" else ():
-            feed.prioritise(torch.cat([priorities_of_batch(part) for part in parts]))
+            feed.prioritise(torch.cat([priorities_of_batch(shard_batch) for shard_batch in shards]))
 
 
 def test_sequences_have_their_own_priorities():

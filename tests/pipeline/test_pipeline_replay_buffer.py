@@ -20,13 +20,13 @@ from layers import examples
 both_buffers = pytest.mark.parametrize("buffer_class", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
 
 
-def make_episode(number, steps, start=0, end="", infos=False):
-    """Make an episode with observations [number, t], actions t and rewards 100 * number + t."""
+def make_episode(episode_index, steps, start=0, end="", infos=False):
+    """Make an episode with observations [episode_index, t], actions t and rewards 100 * episode_index + t."""
     return SingleAgentEpisode(
-        f"e{number}",
-        observations=[np.array([number, t], np.float32) for t in range(start, start + steps + 1)],
+        f"e{episode_index}",
+        observations=[np.array([episode_index, t], np.float32) for t in range(start, start + steps + 1)],
         actions=[np.int64(t) for t in range(start, start + steps)],
-        rewards=[np.float32(100 * number + t) for t in range(start, start + steps)],
+        rewards=[np.float32(100 * episode_index + t) for t in range(start, start + steps)],
         infos=[{"t": t} for t in range(start, start + steps + 1)] if infos else None,
         extra_model_outputs={"action_logp": [np.float32(-t) for t in range(start, start + steps)]},
         terminated=end == "terminated",
@@ -58,7 +58,7 @@ def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
     for episode_lengths in lengths:
         block = make_block(episode_lengths, first)
         store.add(block)
-        expected_blocks += [block.take([number]) for number in range(len(episode_lengths))]
+        expected_blocks += [block.take([episode_index]) for episode_index in range(len(episode_lengths))]
         first += sum(episode_lengths)
         sizes = [
             sum(column.nbytes for column in block_part.columns.values()) for block_part in expected_blocks
@@ -81,8 +81,8 @@ def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
 
 def test_store_merges_blocks():
     store = EpisodeStore(100_000)
-    for number in range(2000):
-        store.add(make_block([3 + number % 5], number))
+    for episode_index in range(2000):
+        store.add(make_block([3 + episode_index % 5], episode_index))
     assert len(store.blocks) < 60
 
 
@@ -102,33 +102,42 @@ def test_fragments_are_joined_to_one_episode(buffer_class):
     assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (3, 16)
     assert buffer.get_added_timesteps() == 16
     for item in draw_episodes(buffer, n_step=2):
-        number, t = item.get_observations(0)
-        last = {0: 6, 1: 5, 2: 12}[number]
+        episode_index, t = item.get_observations(0)
+        final_t = {0: 6, 1: 5, 2: 12}[episode_index]
         n = item.get_extra_model_outputs("n_step", 0)
-        assert n == min(2, last - t)
-        assert item.get_observations(-1).tolist() == [number, t + n]
-        assert item.is_terminated == (number == 1 and t + n == 5)
+        assert n == min(2, final_t - t)
+        assert item.get_observations(-1).tolist() == [episode_index, t + n]
+        assert item.is_terminated == (episode_index == 1 and t + n == 5)
         assert item.t_started == t
 
 
 @both_buffers
 def test_transition_covers_n_steps(buffer_class):
     buffer = buffer_class(1000)
-    buffer.add([make_episode(number, 3 + number, end="truncated", infos=True) for number in range(8)])
+    buffer.add(
+        [
+            make_episode(episode_index, 3 + episode_index, end="truncated", infos=True)
+            for episode_index in range(8)
+        ]
+    )
     options = {"n_step": (1, 4), "gamma": 0.5, "include_infos": True, "include_extra_model_outputs": True}
     transitions = set()
     for item in draw_episodes(buffer, 1000, **options):
-        (number, t), n = item.get_observations(0), item.get_extra_model_outputs("n_step", 0)
-        assert item.get_rewards(0) == pytest.approx(sum(0.5**k * (100 * number + t + k) for k in range(n)))
+        (episode_index, t), n = item.get_observations(0), item.get_extra_model_outputs("n_step", 0)
+        assert item.get_rewards(0) == pytest.approx(
+            sum(0.5**k * (100 * episode_index + t + k) for k in range(n))
+        )
         assert item.get_actions(0) == t
         assert item.get_extra_model_outputs("action_logp", 0) == -t
         assert item.get_infos([0, -1]) == [{"t": t}, {"t": t + n}]
-        assert item.id_ == f"e{int(number)}"
-        assert item.is_truncated == (t + n == 3 + number)
+        assert item.id_ == f"e{int(episode_index)}"
+        assert item.is_truncated == (t + n == 3 + episode_index)
         assert item.get_extra_model_outputs("weights", 0) == 1
-        transitions.add((number, t, int(n)))
+        transitions.add((episode_index, t, int(n)))
     assert {n for _, _, n in transitions} == {1, 2, 3}
-    assert len({(number, t) for number, t, _ in transitions}) == len(buffer) == sum(range(3, 11))
+    assert (
+        len({(episode_index, t) for episode_index, t, _ in transitions}) == len(buffer) == sum(range(3, 11))
+    )
     assert buffer.get_sampled_timesteps() == 1000
     assert list(draw_episodes(buffer, 1)[0].extra_model_outputs) == ["n_step", "weights"]
 
@@ -136,7 +145,12 @@ def test_transition_covers_n_steps(buffer_class):
 def test_rows_are_adjacent_steps_of_episodes():
     buffer = EpisodeReplayBuffer(1000, batch_size_B=50, batch_length_T=7)
     ends = {0: "terminated", 1: "truncated", 2: ""}
-    buffer.add([make_episode(number, 3 + 4 * number, end=ends[number]) for number in range(3)])
+    buffer.add(
+        [
+            make_episode(episode_index, 3 + 4 * episode_index, end=ends[episode_index])
+            for episode_index in range(3)
+        ]
+    )
     sample = buffer.sample()
     assert {name: values.shape for name, values in sample.items()} == {
         **dict.fromkeys(
@@ -146,18 +160,21 @@ def test_rows_are_adjacent_steps_of_episodes():
     }
     for row in range(50):
         for position in range(7):
-            (number, t), last = sample["obs"][row, position], 3 + 4 * sample["obs"][row, position, 0]
-            ends_here = t == last
+            (episode_index, t), final_t = (
+                sample["obs"][row, position],
+                3 + 4 * sample["obs"][row, position, 0],
+            )
+            ends_here = t == final_t
             assert sample["is_first"][row, position] == (
                 position == 0 or sample["is_last"][row, position - 1]
             )
             assert sample["is_last"][row, position] == (ends_here or position == 6)
-            assert sample["actions"][row, position] == min(t, last - 1)
-            assert sample["rewards"][row, position] == (100 * number + t - 1 if t else 0)
-            assert sample["is_terminated"][row, position] == (ends_here and number == 0)
-            assert sample["is_truncated"][row, position] == (ends_here and number == 1)
+            assert sample["actions"][row, position] == min(t, final_t - 1)
+            assert sample["rewards"][row, position] == (100 * episode_index + t - 1 if t else 0)
+            assert sample["is_terminated"][row, position] == (ends_here and episode_index == 0)
+            assert sample["is_truncated"][row, position] == (ends_here and episode_index == 1)
             if position and not sample["is_first"][row, position]:
-                assert sample["obs"][row, position - 1].tolist() == [number, t - 1]
+                assert sample["obs"][row, position - 1].tolist() == [episode_index, t - 1]
             elif position:
                 assert t == 0
     assert buffer.get_sampled_timesteps() == 350
@@ -165,13 +182,13 @@ def test_rows_are_adjacent_steps_of_episodes():
 
 def test_sampled_sequences_have_lookback():
     buffer = EpisodeReplayBuffer(1000)
-    buffer.add([make_episode(number, 2 + 5 * number) for number in range(3)])
+    buffer.add([make_episode(episode_index, 2 + 5 * episode_index) for episode_index in range(3)])
     starts = set()
     samples = buffer.sample(300, sample_episodes=True, batch_length_T=4, lookback=2, min_batch_length_T=3)
     for item in samples:
-        number, t = item.get_observations(0)
-        assert len(item) == min(4, 2 + 5 * number - t) >= 3
-        starts.add((int(number), int(t)))
+        episode_index, t = item.get_observations(0)
+        assert len(item) == min(4, 2 + 5 * episode_index - t) >= 3
+        starts.add((int(episode_index), int(t)))
         assert item.rewards.lookback == min(2, t)
     assert starts == {(1, t) for t in range(5)} | {(2, t) for t in range(10)}
     with pytest.raises(ValueError, match="longest stored episode has 12"):
@@ -215,8 +232,8 @@ def test_buffer_after_set_state_continues_exactly(buffer_class):
 
     def learn(buffer, rounds):
         drawn_items = []
-        for number in rounds:
-            buffer.add(make_episode(number, 5 + number % 4, infos=True))
+        for episode_index in rounds:
+            buffer.add(make_episode(episode_index, 5 + episode_index % 4, infos=True))
             sample = draw_episodes(buffer, 32, n_step=2)
             drawn_items += [
                 (item.id_, item.t_started, *item.get_extra_model_outputs("weights")) for item in sample
@@ -249,9 +266,9 @@ def test_pending_priorities_survive_a_resume():
 def test_priorities_move_with_their_steps():
     buffer = PrioritizedEpisodeReplayBuffer(40, alpha=0.5, seed=3)
     priority_of = {}
-    for number in range(12):
-        buffer.add(make_episode(number, 8), weight=2.0)
-        priority_of |= {(number, t): 2.0 for t in range(8)}
+    for episode_index in range(12):
+        buffer.add(make_episode(episode_index, 8), weight=2.0)
+        priority_of |= {(episode_index, t): 2.0 for t in range(8)}
         sample = buffer.sample(30)
         sampled_steps = [tuple(map(int, item.get_observations(0))) for item in sample]
         new_priorities = {step: 0.1 + (7 * step[0] + 3 * step[1]) % 5 for step in sampled_steps}
@@ -260,7 +277,7 @@ def test_priorities_move_with_their_steps():
     stored_steps = sorted(step for step in priority_of if step[0] >= 12 - buffer.get_num_episodes())
     powers = np.sqrt([priority_of[step] + 1e-6 for step in stored_steps])
     sample = buffer.sample(20_000, beta=0.4)
-    index_of_step = {step: number for number, step in enumerate(stored_steps)}
+    index_of_step = {step: index for index, step in enumerate(stored_steps)}
     counts, weights = np.zeros(len(stored_steps)), np.zeros(len(stored_steps))
     for item in sample:
         step = index_of_step[tuple(map(int, item.get_observations(0)))]

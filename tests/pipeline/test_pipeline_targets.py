@@ -15,17 +15,17 @@ from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
-both_kinds = pytest.mark.parametrize("kind", list(FEED_CLASSES))
+both_feeds = pytest.mark.parametrize("feed_kind", list(FEED_CLASSES))
 
 
 class Training:
     """A feed and a count of updates; a target is the count when it was computed, `made_at`."""
 
-    def __init__(self, kind, every=None, **options):
+    def __init__(self, feed_kind, every=None, **options):
         self.updates = 0
         self.computed_at = []
         targets = Targets(self._compute, lambda: self.updates, every)
-        self.feed = FEED_CLASSES[kind](
+        self.feed = FEED_CLASSES[feed_kind](
             make_loader(FakeDataset(UNITS), window_steps=25), 4, targets, **options
         )
 
@@ -42,7 +42,7 @@ class Training:
 
 @pytest.fixture
 def start_training():
-    """`start_training(kind, every)` returns a `Training`, whose feed is closed after the test."""
+    """`start_training(feed_kind, every)` returns a `Training`, whose feed is closed after the test."""
     trainings = []
 
     def start(*args):
@@ -54,35 +54,35 @@ def start_training():
         training.feed.close()
 
 
-@both_kinds
-def test_targets_are_kept_until_the_window_ends(kind, start_training):
-    training = start_training(kind)
+@both_feeds
+def test_targets_are_kept_until_the_window_ends(feed_kind, start_training):
+    training = start_training(feed_kind)
     for _ in range(40):
         window = training.feed._order.locate(training.feed.cursor + 3)[0]
         made_at = training.update()["made_at"][-1]
         assert made_at == window.first_cursor // 4
 
 
-@both_kinds
+@both_feeds
 @pytest.mark.parametrize("every", [1, 3])
-def test_targets_are_recomputed_when_due(kind, every, start_training):
-    training = start_training(kind, every)
+def test_targets_are_recomputed_when_due(feed_kind, every, start_training):
+    training = start_training(feed_kind, every)
     for update in range(40):
         assert training.feed.metrics().get("targets_age", 0) <= every
         assert update - training.update()["made_at"].min() < every
     assert len(set(training.computed_at)) < len(training.computed_at) + 1
 
 
-@both_kinds
+@both_feeds
 @pytest.mark.parametrize("every", [None, 3])
 @pytest.mark.parametrize("num_updates", [0, 1, 5, 6, 7, 8, 25])
-def test_resume_keeps_current_targets(kind, every, num_updates, start_training):
-    original = start_training(kind, every)
+def test_resume_keeps_current_targets(feed_kind, every, num_updates, start_training):
+    original = start_training(feed_kind, every)
     for _ in range(num_updates):
         original.update()
     state, tensors = json.loads(json.dumps(original.feed.state())), original.feed.tensors()
-    for other_kind in FEED_CLASSES:
-        resumed = start_training(other_kind, every)
+    for other_feed_kind in FEED_CLASSES:
+        resumed = start_training(other_feed_kind, every)
         resumed.updates = num_updates
         resumed.feed.seek(state, tensors)
         assert resumed.feed.state() == state, "a checkpoint right after the resume contains the targets too"
@@ -91,9 +91,9 @@ def test_resume_keeps_current_targets(kind, every, num_updates, start_training):
     assert all(torch.equal(batch["made_at"], resumed.update()["made_at"]) for batch in expected)
 
 
-@both_kinds
-def test_closed_feed_keeps_current_targets(kind, start_training):
-    training, reopened = start_training(kind), start_training(kind)
+@both_feeds
+def test_closed_feed_keeps_current_targets(feed_kind, start_training):
+    training, reopened = start_training(feed_kind), start_training(feed_kind)
     for _ in range(9):
         training.update()
         reopened.update()

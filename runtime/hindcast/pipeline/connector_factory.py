@@ -112,7 +112,7 @@ def make_learner_pipeline(
 
 def _flatten(entry: Any) -> list[Any]:
     if isinstance(entry, list | tuple):
-        return [connector for part in entry for connector in _flatten(part)]
+        return [connector for element in entry for connector in _flatten(element)]
     return list(entry) if type(entry) is LearnerConnectorPipeline else [entry]
 
 
@@ -129,8 +129,8 @@ def _expand(entry: Any, name: str) -> Iterator[Any]:
     The default connectors at the end of a pipeline are left out: a training does the same without them.
     """
     if isinstance(entry, list | tuple):
-        for part in entry:
-            yield from _expand(part, name)
+        for element in entry:
+            yield from _expand(element, name)
     elif type(entry) is LearnerConnectorPipeline:
         connectors = list(entry)
         requested_columns = [
@@ -277,11 +277,11 @@ class EpisodeConnector(BlockConnector):
         for num_connectors, connector in enumerate(self.connectors, 1):
             pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:num_connectors])
             try:
-                first, second = (
+                first_block, second_block = (
                     self._run(pipeline, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
                 )
-                check_episodes(second, block.length)
-                check_repeatable(first.columns, second.columns)
+                check_episodes(second_block, block.length)
+                check_repeatable(first_block.columns, second_block.columns)
             except (Misuse, ValueError) as error:
                 raise_user_code_error(
                     error, f"connector {type(connector).__name__}", type(connector).__call__

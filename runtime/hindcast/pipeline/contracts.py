@@ -88,7 +88,7 @@ def check_mapped_episodes(block: Block, observation_space: gym.Space | None) -> 
 
 
 def as_read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return views of the rows that raise where user code writes into them."""
+    """Return views of the rows, in which writes by user code raise an error."""
     return {
         name: _read_only_view(column) if isinstance(column, np.ndarray) else column
         for name, column in rows.items()

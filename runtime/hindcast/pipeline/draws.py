@@ -92,7 +92,7 @@ class Draws:
         """See `Feed.prioritise`.
 
         Raises:
-            UserCodeError: items are not drawn by priority, or the number of priorities differs from that of items.
+            UserCodeError: items are not drawn by priority, or there is not exactly one priority per item.
         """
         current = self.priorities
         assert self.pending_items is not None

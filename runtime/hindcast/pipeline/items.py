@@ -39,7 +39,7 @@ class Sequences(NamedTuple):
         first_step: `[I]` int64, index of the first step among the steps of all episodes.
         length: `[I]` int64, number of steps, including burn-in and excluding padding.
         burn_in: `[I]` int64, number of steps that only warm up the state.
-        is_first: `[I]` bool, whether the first step is also that of the episode.
+        is_first: `[I]` bool, whether the first step is the first one of its episode.
     """
 
     first_step: Tensor

@@ -72,12 +72,12 @@ class MetricsLogger:
                 f"metric {key!r}: reduce is {reduce!r}, expected mean, ema, sum, min, max or item"
             )
         try:
-            number = float(value)
+            float_value = float(value)
         # torch raises RuntimeError for a tensor of several elements.
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"metric {key!r} is a {type(value).__name__}, expected a number") from error
         values = self._entries.setdefault(_key_path(key), (reduction, window, []))[-1]
-        values.append(number)
+        values.append(float_value)
         if window is not None:
             del values[:-window]
 

@@ -143,7 +143,7 @@ class Needs:
 
     @property
     def stored_columns(self) -> frozenset[str]:
-        """The columns to read from storage, without those that are computed from others."""
+        """The columns to read from storage, including those that other needed columns are computed from."""
         column_sets = (_SOURCE_COLUMNS.get(root(column), frozenset({column})) for column in self.columns)
         return frozenset().union(*column_sets)
 

@@ -117,8 +117,8 @@ class OfflineData(Feed):
         preprocessing: the steps between environment and module, applied to observations.
         observation_space: the environment's; the first dataset's if None.
         action_space: the environment's; the first dataset's if None.
-        executor: where units are read; in this process if None.
-        connectors: connector objects, which run after those of `pipeline`.
+        executor: reads the units; `Local`, which reads in this process, if None.
+        connectors: connector objects, which run after the connectors of `pipeline`.
         shard: this learner's shard of each batch.
         live_sources: episodes that the policy plays during training, mixed with `sources` by weight.
         module: the policy's network, for connectors in RLlib's form: they get a copy.

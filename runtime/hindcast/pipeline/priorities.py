@@ -76,7 +76,7 @@ class Priorities:
             uniform_B: `[B]` float64, from 0 to below 1.
 
         Returns:
-            `[B]` int64 slots, and `[B]` float64, the probability of each relative to that of the least likely slot.
+            The slots, `[B]` int64, and their probabilities relative to the least likely slot's, `[B]` float64.
         """
         mass = uniform_B * self.total
         nodes = torch.zeros_like(mass, dtype=torch.int64)

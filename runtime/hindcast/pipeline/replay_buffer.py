@@ -389,8 +389,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             module_id: not used: there is one agent.
 
         Raises:
-            ValueError: nothing was drawn since episodes were added or priorities set, the number of priorities differs
-                from that of items, or a priority is NaN or infinite.
+            ValueError: nothing was drawn since episodes were added or priorities set, there is not exactly one priority
+                per item, or a priority is NaN or infinite.
         """
         values = np.asarray(priorities, dtype=np.float64)
         items = self._draws.pending_items

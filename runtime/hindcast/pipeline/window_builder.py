@@ -27,7 +27,7 @@ def build_window(
     Args:
         length: `[N]` steps of every episode of the blocks.
         blocks: consumed one at a time.
-        recipe: what to keep and how, and on which device the window is.
+        recipe: columns of the window, their preprocessing and their device.
         pin_memory: allocate in page-locked memory if that device is a GPU.
 
     Raises:

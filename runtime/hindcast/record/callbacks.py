@@ -54,8 +54,8 @@ class Callbacks:
     them.
 
     All arguments are passed by name. `algorithm` is the training, with `iteration`, `get_policy()` and `get_module()`;
-    in Python it is the `RunningAlgorithm`. Metrics that are logged with `metrics_logger` appear in the next result,
-    those of episode methods under `env_runners`. Methods must accept `**kwargs`, for future arguments.
+    in Python it is the `RunningAlgorithm`. Metrics that are logged with `metrics_logger` appear in the next result;
+    metrics of episode methods appear there under `env_runners`. Methods must accept `**kwargs`, for future arguments.
 
     Episode methods receive `env_runner`, `env_index` (index of the environment), `env` (`env.envs[env_index]` is the
     environment), `rl_module` (the policy's network; None for a random policy) and `episode`. Overriding one of them

@@ -173,7 +173,7 @@ def record_ranges(
 
     Args:
         workers: runners.
-        policy: any policy for `LocalWorkers`; its path or files for others.
+        policy: in any form for `LocalWorkers`; its path or files for other workers.
         next_range: returns the next range.
         check: called at least every second, and after each range; an exception from it ends the recording.
 
