@@ -101,9 +101,9 @@ def read_d4rl(path: Path) -> int:
 def make_tfrecord(path: Path, episodes: int) -> None:
     """Write one `tf.train.Example` per timestep, encoded without TensorFlow."""
     rng = np.random.default_rng(0)
-    records = [_example(row, rng) for row in range(episodes * STEPS)]
+    records = [_encode_example(row, rng) for row in range(episodes * STEPS)]
     headers = [len(record).to_bytes(8, "little") for record in records]
-    checksum_pairs = zip(_checksums(headers), _checksums(records), strict=True)
+    checksum_pairs = zip(_compute_checksums(headers), _compute_checksums(records), strict=True)
     with path.open("wb") as file:
         for header, record, (header_checksum, record_checksum) in zip(
             headers, records, checksum_pairs, strict=True
@@ -111,34 +111,41 @@ def make_tfrecord(path: Path, episodes: int) -> None:
             file.write(header + header_checksum + record + record_checksum)
 
 
-def _example(row: int, rng: np.random.Generator) -> bytes:
+def _encode_example(row: int, rng: np.random.Generator) -> bytes:
     values = rng.normal(size=2 * OBSERVATIONS + ACTIONS + 1).astype("<f4")
-    parts = np.split(values, [OBSERVATIONS, 2 * OBSERVATIONS, -1])
+    values_by_leaf = np.split(values, [OBSERVATIONS, 2 * OBSERVATIONS, -1])
     names = ("obs", "new_obs", "actions", "rewards")
-    entries = [_entry(name, 2, part.tobytes()) for name, part in zip(names, parts, strict=True)]
-    entries.append(_entry("terminateds", 3, bytes([row % STEPS == STEPS - 1])))
-    entries.append(_entry("t", 3, _varint(row % STEPS)))
-    entries.append(_entry("eps_id", 1, f"e{row // STEPS}".encode()))
-    return _field(1, b"".join(entries))
+    entries = [
+        _encode_entry(name, 2, leaf_values.tobytes())
+        for name, leaf_values in zip(names, values_by_leaf, strict=True)
+    ]
+    entries.append(_encode_entry("terminateds", 3, bytes([row % STEPS == STEPS - 1])))
+    entries.append(_encode_entry("t", 3, _encode_varint(row % STEPS)))
+    entries.append(_encode_entry("eps_id", 1, f"e{row // STEPS}".encode()))
+    return _encode_field(1, b"".join(entries))
 
 
-def _checksums(parts: list[bytes]) -> list[bytes]:
-    lengths = np.array([len(part) for part in parts])
-    data = np.frombuffer(b"".join(parts), dtype=np.uint8)
+def _compute_checksums(chunks: list[bytes]) -> list[bytes]:
+    lengths = np.array([len(chunk) for chunk in chunks])
+    data = np.frombuffer(b"".join(chunks), dtype=np.uint8)
     return [checksum.tobytes() for checksum in masked_crc(data, np.cumsum(lengths) - lengths, lengths)]
 
 
-def _entry(name: str, value_field: int, values: bytes) -> bytes:
-    return _field(1, _field(1, name.encode()) + _field(2, _field(value_field, _field(1, values))))
+def _encode_entry(name: str, value_field: int, values: bytes) -> bytes:
+    return _encode_field(
+        1,
+        _encode_field(1, name.encode())
+        + _encode_field(2, _encode_field(value_field, _encode_field(1, values))),
+    )
 
 
-def _field(field_number: int, data: bytes) -> bytes:
-    return bytes([field_number << 3 | 2]) + _varint(len(data)) + data
+def _encode_field(field_number: int, data: bytes) -> bytes:
+    return bytes([field_number << 3 | 2]) + _encode_varint(len(data)) + data
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     low_bits, remaining = value & 127, value >> 7
-    return bytes([low_bits | 128]) + _varint(remaining) if remaining else bytes([low_bits])
+    return bytes([low_bits | 128]) + _encode_varint(remaining) if remaining else bytes([low_bits])
 
 
 def read_tfrecord(path: Path) -> int:

@@ -82,10 +82,10 @@ class Board:
         return float(np.mean([self.normalise(means[data], seed) for seed, means in self._recorded.items()]))
 
     def score(
-        self, who: str, data: str, algorithm: str, select: Callable[[list[float]], float]
+        self, library: str, data: str, algorithm: str, select: Callable[[list[float]], float]
     ) -> Score | None:
         """Return the score over all seeds, or None if there is none; `select` picks one of the evaluations' means."""
-        key = (who, data, algorithm)
+        key = (library, data, algorithm)
         values = [
             self.normalise(
                 select([float(np.mean(evaluation["returns"])) for evaluation in piece["evaluations"]]),
@@ -165,7 +165,9 @@ def make_section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) 
     environment = board.environment
     data = list(environment.data)
     head = ["algorithm", "by", *(f"{name} ({board.data_score(name):.0f})" for name in data)]
-    rows = [make_row(board, algorithm, who) for algorithm in environment.algorithms for who in LIBRARIES]
+    rows = [
+        make_row(board, algorithm, library) for algorithm in environment.algorithms for library in LIBRARIES
+    ]
     table = [head, ["---"] * len(head), *filter(None, rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
     seeds = sorted({score.seeds for score in all_scores(board)})
@@ -204,20 +206,23 @@ def format_reduced_updates(environment: Environment) -> str:
     )
 
 
-def make_row(board: Board, algorithm: str, who: str) -> list[str] | None:
+def make_row(board: Board, algorithm: str, library: str) -> list[str] | None:
     """Return a row of the table, or None if nothing was trained."""
     cells = []
     for data in board.environment.data:
-        at_last, best = board.score(who, data, algorithm, last), board.score(who, data, algorithm, max)
+        at_last, best = (
+            board.score(library, data, algorithm, last),
+            board.score(library, data, algorithm, max),
+        )
         cells.append(f"{at_last} ({best})" if at_last and best else "")
-    return [algorithm, who, *cells] if any(cells) else None
+    return [algorithm, library, *cells] if any(cells) else None
 
 
 def all_scores(board: Board) -> list[Score]:
     """Return all last scores."""
     scores = [
-        board.score(who, data, algorithm, last)
-        for who in LIBRARIES
+        board.score(library, data, algorithm, last)
+        for library in LIBRARIES
         for data in board.environment.data
         for algorithm in board.environment.algorithms
     ]
@@ -276,9 +281,9 @@ def make_picture(board: Board) -> Picture:
         for axes, data in zip(panels, environment.data, strict=True):
             style_axes(axes, theme, data)
             axes.axvline(board.data_score(data), color=theme.muted_ink, linewidth=1, linestyle=":")
-            for who, colour, shift in zip(LIBRARIES, theme.series, (-0.2, 0.0, 0.2), strict=False):
+            for library, colour, shift in zip(LIBRARIES, theme.series, (-0.2, 0.0, 0.2), strict=False):
                 for position, algorithm in enumerate(environment.algorithms):
-                    score = board.score(who, data, algorithm, last)
+                    score = board.score(library, data, algorithm, last)
                     if score:
                         half_interval = None if math.isnan(score.half_interval) else score.half_interval
                         axes.errorbar(

@@ -300,15 +300,15 @@ class TestRollout:
 
 
 class TestWrongEnvironments:
-    def make_wrong_environment(self, what: str) -> dict[str, Any]:
-        return {"id": "toy_environments:Wrong", "kwargs": {"what": what}}
+    def make_wrong_environment(self, fault: str) -> dict[str, Any]:
+        return {"id": "toy_environments:Wrong", "kwargs": {"what": fault}}
 
-    @pytest.mark.parametrize("what", ["reset", "step"])
-    def test_exception_is_reported_with_line(self, what: str) -> None:
-        message = {"reset": "the simulator is not there", "step": "the simulator fell over"}[what]
-        pattern = rf"in {what}\(\) raised RuntimeError at .*toy_environments\.py:\d+: {message}"
+    @pytest.mark.parametrize("fault", ["reset", "step"])
+    def test_exception_is_reported_with_line(self, fault: str) -> None:
+        message = {"reset": "the simulator is not there", "step": "the simulator fell over"}[fault]
+        pattern = rf"in {fault}\(\) raised RuntimeError at .*toy_environments\.py:\d+: {message}"
         with pytest.raises(UserCodeError, match=pattern):
-            play_episodes(self.make_wrong_environment(what), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     def test_exception_in_constructor_is_reported(self) -> None:
         with pytest.raises(UserCodeError, match=r"ValueError at .*toy_environments\.py:\d+: no such level"):
@@ -328,13 +328,13 @@ class TestWrongEnvironments:
         with pytest.raises(SpecError, match="no fixed shape"):
             play_episodes(WALK, RandomActor(Preprocessing(gym.spaces.Discrete(2), gym.spaces.Discrete(3))))
 
-    @pytest.mark.parametrize("what", ["shape", "short", "missing", "not a number"])
-    def test_observation_that_does_not_fit_space_is_refused(self, what: str) -> None:
+    @pytest.mark.parametrize("fault", ["shape", "short", "missing", "not a number"])
+    def test_observation_that_does_not_fit_space_is_refused(self, fault: str) -> None:
         with pytest.raises(DataError, match=r"toy_environments:Wrong.* observation .*observation_space"):
-            play_episodes(self.make_wrong_environment(what), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     @pytest.mark.parametrize(
-        ("what", "message"),
+        ("fault", "message"),
         [
             (
                 "old reset",
@@ -346,9 +346,9 @@ class TestWrongEnvironments:
             ),
         ],
     )
-    def test_old_api_names_values_of_gymnasium(self, what: str, message: str) -> None:
+    def test_old_api_names_values_of_gymnasium(self, fault: str, message: str) -> None:
         with pytest.raises(UserCodeError, match=f"toy_environments:Wrong.*{message}"):
-            play_episodes(self.make_wrong_environment(what), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     def test_reward_that_is_not_number_is_refused(self) -> None:
         with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*reward.*None"):
