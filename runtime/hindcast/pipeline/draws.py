@@ -82,7 +82,7 @@ class Draws:
 
     def uniforms(self, count: int) -> Tensor:
         """Return the random numbers of the next `count` draws: `[count]` float64 in [0, 1)."""
-        # NumPy's Philox gives the same numbers on every machine; generators of the learner's device need not.
+        # NumPy's Philox gives the same numbers on every machine; a generator of the learner's device may not.
         uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
         self.count += count
         # A blocking copy would make every update wait for the GPU.

@@ -134,7 +134,7 @@ class EpisodeStore:
         """Replace the stored episodes by the result of `arrays`; other keys are ignored.
 
         Args:
-            arrays: see `arrays`.
+            arrays: the result of the method `arrays`.
             num_evicted: number of episodes that were dropped before.
         """
         self.blocks, self.num_evicted, self._index = [], num_evicted, None

@@ -49,7 +49,7 @@ class LiveSource:
         name: name in checkpoints and messages.
         player: plays episodes.
         updates: returns the number of updates of the training so far.
-        weight: its fraction of batches is this over the sum of all sources' weights.
+        weight: the source's fraction of batches is its weight over the sum of all sources' weights.
         timesteps_per_update: timesteps to play per update.
         warmup: timesteps to play before the first update.
         capacity: maximum number of timesteps kept; the oldest episodes are dropped.

@@ -17,7 +17,7 @@ _SOURCE_COLUMNS: Final[dict[str, frozenset[str]]] = {
     Columns.N_STEP: frozenset(),
     Columns.T: frozenset(),
 }
-"""Columns that are computed, not stored -> the stored columns that this needs, besides the ends of episodes."""
+"""Columns that are computed instead of read -> the stored columns for it, besides the ends of episodes."""
 STATE_COLUMNS: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that contain initial states, the preferred one first."""
 _SAMPLING_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
@@ -53,8 +53,7 @@ class Needs:
     with replacement, which requires resident data. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952), item i has
     the probability P(i) = pᵢ^alpha / Σ pₖ^alpha; batches contain `weights`, `[B]` float32: (N·P(i))^-beta over the
     maximum of these weights over all N items. pᵢ is 1 at first, then the last value of the algorithm's losses for it
-    (`Losses.priorities`). An algorithm whose beta grows, to b, uses
-    `weights ** (b / beta)`.
+    (`Losses.priorities`). An algorithm whose beta grows, to b, uses `weights ** (b / beta)`.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column

@@ -55,7 +55,7 @@ class Source(NamedTuple):
     Attributes:
         name: location of the data as the user wrote it, for messages.
         dataset: the opened dataset.
-        weight: its fraction of batches is this over the sum of all sources' weights.
+        weight: the source's fraction of batches is its weight over the sum of all sources' weights.
     """
 
     name: str

@@ -88,7 +88,7 @@ class OfflinePreLearner:
             that they may exceed the space's bounds.
         config: in RLlib's form, the training's options; all arguments above are then left out.
         spaces: in RLlib's form, the spaces of observations and actions.
-        rllib_kwargs: in RLlib's form, its other arguments, which are not used.
+        rllib_kwargs: RLlib's other arguments, which are not used.
 
     Attributes:
         stochastic: whether the result differs between epochs; a subclass that draws random numbers sets it.
@@ -253,9 +253,8 @@ class OfflinePreLearner:
 
     def _map_block(self, block: Block) -> Block:
         has_default_mapper = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
-        if has_default_mapper or has_rllib_mapper(
-            type(self)
-        ):  # a mapper of rows ran when the data were prepared
+        # A mapper of rows ran when the data were prepared.
+        if has_default_mapper or has_rllib_mapper(type(self)):
             return block
         with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
             return self._run_checked(lambda: _to_block(self._map_to_episodes(block)), block.length, "mapping")

@@ -28,7 +28,7 @@ def _range_size(num_episodes: int, width: int, rows_per_file: int | None) -> int
 
 
 class EpisodeExtent:
-    """A number of episodes, in at most about 64 ranges of equal size.
+    """A number of episodes, in at most 64 ranges of equal size; the last one may be smaller.
 
     Args:
         total: requested amount, in `unit`.
