@@ -109,7 +109,7 @@ def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
     open_reading(Reading((str(rows),)), cache=cache)
 
 
-def test_preparation_killed_at_every_kind_of_moment_resumes_exactly(
+def test_preparation_killed_at_every_kind_of_file_operation_resumes_exactly(
     rows: Path, tmp_path: Path, reference: Any
 ) -> None:
     """Kill it once, then again while it resumes."""

@@ -77,7 +77,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_recording_killed_at_every_kind_of_moment_resumes_exactly(
+def test_recording_killed_at_every_kind_of_file_operation_resumes_exactly(
     tmp_path: Path, reference: dict[str, Any]
 ) -> None:
     """Kill one recording repeatedly; if it ends before a kill point, kill a new one there."""
@@ -163,7 +163,7 @@ def test_user_error_in_a_runner_is_reported_in_one_sentence(tmp_path: Path) -> N
     assert driver.process.returncode == 6
 
 
-def test_ctrl_c_ends_the_recording_which_resumes(tmp_path: Path, reference: dict[str, Any]) -> None:
+def test_recording_resumes_after_ctrl_c(tmp_path: Path, reference: dict[str, Any]) -> None:
     """Interrupt the expert's training, then the recording."""
     for stage in ("progress Training", "progress Recording"):
         driver = Driver(expert_recording(tmp_path / "data"), tmp_path)
@@ -222,9 +222,7 @@ class TestFullDisk:
 
 
 class TestReadOnly:
-    def test_read_only_from_the_start_is_reported(
-        self, tmp_path: Path, small_disk: Callable[[str], Path]
-    ) -> None:
+    def test_read_only_folder_is_reported(self, tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
         disk = small_disk("size=1m")
         small_disk("remount,ro")
         output = Driver(recording(disk / "data"), tmp_path).finish()
@@ -233,7 +231,7 @@ class TestReadOnly:
         assert str(disk / "data") in output
         assert not list(disk.iterdir())
 
-    def test_read_only_in_the_middle_is_reported(
+    def test_folder_that_becomes_read_only_is_reported(
         self, tmp_path: Path, small_disk: Callable[..., Path], reference: dict[str, Any]
     ) -> None:
         disk = small_disk("size=64m")

@@ -89,7 +89,7 @@ def assert_clean(folder: Path) -> None:
     assert [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
 
 
-def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
+def test_hundred_updates_equal_fifty_and_fifty_in_a_new_process(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compare weights, optimiser, random state, metrics and every batch, including the first after resuming."""
@@ -116,7 +116,7 @@ def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
     assert interrupted == expected
 
 
-def test_training_killed_at_every_kind_of_moment_resumes_exactly(
+def test_training_killed_at_every_kind_of_file_operation_resumes_exactly(
     tmp_path: Path, walks: Path, reference: dict[str, Any]
 ) -> None:
     """Kill one run repeatedly; if it ends before a kill point, kill a new one there."""
@@ -251,9 +251,7 @@ def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
     assert_clean(runs)
 
 
-def test_ctrl_c_ends_the_training_which_resumes(
-    tmp_path: Path, walks: Path, reference: dict[str, Any]
-) -> None:
+def test_training_resumes_after_ctrl_c(tmp_path: Path, walks: Path, reference: dict[str, Any]) -> None:
     """Interrupt at random moments."""
     resource = evaluated_training(tmp_path / "interrupted", walks, parallel=False)
     for _ in range(2):

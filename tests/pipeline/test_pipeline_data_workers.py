@@ -186,7 +186,7 @@ def test_stream_after_killed_data_worker_is_unchanged(tmp_path: Path):
     assert (tmp_path / "died").exists()
 
 
-def test_stream_when_data_workers_keep_dying_raises():
+def test_stream_raises_when_data_workers_keep_dying():
     dataset = FakeDataset([[3]])
     with pytest.raises(WorkerLost, match="a data worker died 4 times"):
         next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [UnitInEpoch(dataset.units[0], 0)], Dies()))

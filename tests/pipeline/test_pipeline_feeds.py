@@ -158,7 +158,7 @@ def test_metrics_report_epoch_and_coverage(feed_kind, make_feed):
 
 
 @both_feeds
-def test_coverage_with_replacement_counts_windows_drawn_from(feed_kind, make_feed):
+def test_coverage_with_replacement_estimates_distinct_steps(feed_kind, make_feed):
     """After 10 of 100 windows, about 1 - 1/e of their timesteps have been drawn, and none of the other 90 windows'."""
     num_units, window_steps = 100, 50
     feed = make_feed(
@@ -198,7 +198,7 @@ def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(feed_kind, make
 
 
 @both_feeds
-def test_next_when_loading_fails_raises(feed_kind, make_feed):
+def test_next_raises_when_loading_fails(feed_kind, make_feed):
     dataset = FakeDataset(UNITS)
 
     def prelearn(unit, epoch):
@@ -327,7 +327,7 @@ def test_targets_get_the_same_window_in_both_feeds(make_feed):
 
 
 @both_feeds
-def test_needed_composite_column_brings_all_its_leaves(feed_kind, make_feed):
+def test_composite_column_in_needs_adds_all_its_leaves(feed_kind, make_feed):
     dataset = FakeDataset([[4, 3], [5]])
     for block in dataset.blocks:
         obs = block.columns.pop("obs")

@@ -244,7 +244,7 @@ def test_unsupported_settings_of_live_samples_raise(make_dataset, needs, pipelin
         )
 
 
-def test_live_samples_without_recorded_data_train():
+def test_live_samples_train_without_recorded_data():
     data = OfflineData([], Needs(ALL_COLUMNS), batch_size=2, seed=5, live_sources=[make_live_source()])
     assert (data.epoch_size, data.updates_per_iteration) == (0, 1000)
     data.next()

@@ -86,7 +86,7 @@ def test_store_merges_blocks():
     assert len(store.blocks) < 60
 
 
-def test_text_counts_by_its_characters():
+def test_bytes_of_text_include_its_characters():
     store = EpisodeStore(1000)
     store.add(episodes_to_block([make_episode(0, 3, infos=True)]))
     block_without_infos = episodes_to_block([make_episode(0, 3)])

@@ -99,13 +99,13 @@ class TestEpisodeExtent:
 class TestTimestepExtent:
     extent: Extent = TimestepExtent(5000, width=8, rows_per_file=None)
 
-    def test_only_range_0_until_its_lengths_are_known(self) -> None:
+    def test_only_range_0_is_recorded_until_its_lengths_are_known(self) -> None:
         work = self.extent.next_range({}, set())
         assert work is not None
         assert work.number == 0
         assert self.extent.next_range({}, {0}) is None
 
-    def test_ends_when_prefix_of_commits_reaches_total(self) -> None:
+    def test_no_range_follows_when_prefix_of_commits_reaches_total(self) -> None:
         commits = {0: make_commit(0, 32, 2000), 2: make_commit(2, 32, 4000)}
         assert self.extent.num_done(commits) == 2000
         work = self.extent.next_range(commits, set())

@@ -61,7 +61,7 @@ class TestEpisodes:
     def test_episodes_come_in_order_of_indices(self) -> None:
         assert [episode.index for episode in play_episodes(WALK, indices=range(5, 30))] == list(range(5, 30))
 
-    def test_episodes_equal_those_played_alone(self) -> None:
+    def test_episodes_equal_those_of_single_environment(self) -> None:
         for episode in play_episodes(WALK):
             env = make_environment(EnvironmentSpec(id=WALK["id"]))
             obs, _ = env.reset(seed=reset_seed(0, "episode", episode.index))
@@ -346,7 +346,9 @@ class TestWrongEnvironments:
             ),
         ],
     )
-    def test_old_api_names_values_of_gymnasium(self, fault: str, message: str) -> None:
+    def test_environment_of_old_gym_api_is_refused_with_expected_values(
+        self, fault: str, message: str
+    ) -> None:
         with pytest.raises(UserCodeError, match=f"toy_environments:Wrong.*{message}"):
             play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 

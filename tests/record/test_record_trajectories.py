@@ -66,7 +66,7 @@ def test_extracted_episode_does_not_change_with_later_steps() -> None:
     assert columns["x"].tolist() == [1.0]
 
 
-def test_memory_follows_longest_running_episode() -> None:
+def test_memory_is_bounded_by_longest_running_episode() -> None:
     tracemalloc.start()
     history = Trajectories(2)
     history.begin(0)

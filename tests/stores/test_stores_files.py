@@ -68,7 +68,7 @@ def test_pickled_location_contains_no_credentials(store_folder):
     assert pickle.loads(pickle_bytes).read_bytes() == b"x"
 
 
-def test_create_leaves_an_existing_file(store_folder):
+def test_exclusive_create_does_not_replace_existing_file(store_folder):
     assert store_folder.at("x").create_exclusive(b"first")
     assert not store_folder.at("x").create_exclusive(b"second")
     assert store_folder.at("x").read_bytes() == b"first"

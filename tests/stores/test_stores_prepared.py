@@ -54,7 +54,7 @@ def test_failed_preparation_is_never_used(store_folder, json_lines, monkeypatch)
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("ray_here")
-def test_data_workers_read_the_store_as_the_learner_does(s3):
+def test_data_workers_read_same_batches_from_store_as_learner(s3):
     record(recording(f"{s3.uri}/data", output={"maxRowsPerFile": 8}))
     needs = Needs(frozenset({"obs", "actions", "rewards"}))
     s3.fail(every=5, status=503)

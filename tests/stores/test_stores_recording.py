@@ -94,7 +94,7 @@ def test_globs_and_folders_are_opened(s3, walks):
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_training_keeps_its_run_in_the_store(store_folder, walks, fault):
+def test_training_writes_its_run_to_the_store(store_folder, walks, fault):
     record(recording(f"{store_folder.uri}/data"))
     store_folder.fail(every=3, **fault)
     train(training(f"{store_folder.uri}/runs", f"{store_folder.uri}/data"))
