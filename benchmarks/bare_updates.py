@@ -1,6 +1,7 @@
 """The bare arithmetic of updates: plain torch with each algorithm's matrix products, losses and Adam steps, no more.
 
-One function an algorithm, each giving what makes one update of a batch. No metrics, no clipping, no checks, no options.
+Each algorithm has one function, which returns a function that makes one update with a batch. There are no metrics, no
+clipping, no checks and no options.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ Batch: TypeAlias = dict[str, Tensor]
 Update: TypeAlias = Callable[[Batch], None]
 
 OBSERVATIONS, ACTIONS, HIDDEN = 17, 6, 256
-TAU, SAMPLES = 0.005, 10
+TAU, NUM_SAMPLES = 0.005, 10
 
 
 def bc(device: str) -> Update:
-    """Cloning by likelihood."""
+    """Return an update of behaviour cloning by maximum likelihood."""
     policy = _mlp(OBSERVATIONS, 2 * ACTIONS).to(device)
     adam = _adam(policy.parameters(), 1e-4)
 
     def update(batch: Batch) -> None:
-        _move(adam, -_logp(policy(batch["obs"]), batch["actions"]).mean())
+        _step(adam, -_logp(policy(batch["obs"]), batch["actions"]).mean())
 
     return update
 
 
 def iql(device: str) -> Update:
-    """V first; then policy and critics in one pass."""
-    policy, value, critics = _mlp(OBSERVATIONS, 2 * ACTIONS), _mlp(OBSERVATIONS, 1), _Twins()
+    """Return an update of IQL: V first; then policy and critics in one step."""
+    policy, value, critics = _mlp(OBSERVATIONS, 2 * ACTIONS), _mlp(OBSERVATIONS, 1), _TwinCritics()
     policy, value, critics = policy.to(device), value.to(device), critics.to(device)
-    slow = copy.deepcopy(critics).requires_grad_(False)
-    of_value, of_others = (
+    target_critics = copy.deepcopy(critics).requires_grad_(False)
+    value_adam, other_adam = (
         _adam(value.parameters(), 3e-4),
         _adam([*policy.parameters(), *critics.parameters()], 3e-4),
     )
@@ -45,135 +46,139 @@ def iql(device: str) -> Update:
     def update(batch: Batch) -> None:
         obs, actions = batch["obs"], batch["actions"]
         with torch.no_grad():
-            q = torch.minimum(*slow(obs, actions))
-        gap = q - value(obs).squeeze(-1)
-        _move(of_value, (torch.where(gap < 0, 0.3, 0.7) * gap.square()).mean())
+            q = torch.minimum(*target_critics(obs, actions))
+        advantage = q - value(obs).squeeze(-1)
+        _step(value_adam, (torch.where(advantage < 0, 0.3, 0.7) * advantage.square()).mean())
         with torch.no_grad():
             weights = (3.0 * (q - value(obs).squeeze(-1))).exp().clamp(max=100.0)
             td_target = batch["rewards"] + batch["discounts"] * value(batch["new_obs"]).squeeze(-1)
         policy_loss = -(weights * _logp(policy(obs), actions)).mean()
-        _move(of_others, policy_loss + _squares(critics(obs, actions), td_target))
-        _follow(slow, critics)
+        _step(other_adam, policy_loss + _squared_error(critics(obs, actions), td_target))
+        _polyak_update(target_critics, critics)
 
     return update
 
 
 def td3bc(device: str) -> Update:
-    """The policy, and the slow copies, every second time."""
-    policy, critics = _mlp(OBSERVATIONS, ACTIONS).to(device), _Twins().to(device)
-    slow_policy, slow = (copy.deepcopy(net).requires_grad_(False) for net in (policy, critics))
-    of_policy, of_critics = _adam(policy.parameters(), 3e-4), _adam(critics.parameters(), 3e-4)
+    """Return an update of TD3+BC; every second one also updates the policy and the target networks."""
+    policy, critics = _mlp(OBSERVATIONS, ACTIONS).to(device), _TwinCritics().to(device)
+    target_policy, target_critics = (copy.deepcopy(net).requires_grad_(False) for net in (policy, critics))
+    policy_adam, critic_adam = _adam(policy.parameters(), 3e-4), _adam(critics.parameters(), 3e-4)
     updates = 0
 
     def update(batch: Batch) -> None:
         nonlocal updates
         obs, next_obs = batch["obs"], batch["new_obs"]
         with torch.no_grad():
-            next_actions = torch.tanh(slow_policy(next_obs))
+            next_actions = torch.tanh(target_policy(next_obs))
             noise = (0.2 * torch.randn_like(next_actions)).clamp(-0.5, 0.5)
             next_actions = (next_actions + noise).clamp(-1.0, 1.0)
-            td_target = batch["rewards"] + batch["discounts"] * torch.minimum(*slow(next_obs, next_actions))
-        _move(of_critics, _squares(critics(obs, batch["actions"]), td_target))
+            td_target = batch["rewards"] + batch["discounts"] * torch.minimum(
+                *target_critics(next_obs, next_actions)
+            )
+        _step(critic_adam, _squared_error(critics(obs, batch["actions"]), td_target))
         updates += 1
         if updates % 2:
             return
         policy_actions = torch.tanh(policy(obs))
         values = critics.first(torch.cat([obs, policy_actions], -1))
-        cloning = (policy_actions - batch["actions"]).square().mean()
-        _move(of_policy, cloning - 2.5 * values.mean() / values.detach().abs().mean())
-        _follow(slow, critics)
-        _follow(slow_policy, policy)
+        cloning_loss = (policy_actions - batch["actions"]).square().mean()
+        _step(policy_adam, cloning_loss - 2.5 * values.mean() / values.detach().abs().mean())
+        _polyak_update(target_critics, critics)
+        _polyak_update(target_policy, policy)
 
     return update
 
 
 def dqn(device: str, penalty: float = 0.0) -> Update:
-    """Double Q-learning; the copy takes over too rarely to count."""
+    """Return an update of double DQN; the target network is updated too rarely to count."""
     values = _mlp(OBSERVATIONS, ACTIONS).to(device)
-    slow = copy.deepcopy(values).requires_grad_(False)
+    target_values = copy.deepcopy(values).requires_grad_(False)
     adam = _adam(values.parameters(), 5e-4)
 
     def update(batch: Batch) -> None:
         actions, next_obs = batch["actions"].unsqueeze(-1), batch["new_obs"]
         with torch.no_grad():
-            best = values(next_obs).argmax(-1, keepdim=True)
-            td_target = batch["rewards"] + batch["discounts"] * slow(next_obs).gather(-1, best).squeeze(-1)
+            best_actions = values(next_obs).argmax(-1, keepdim=True)
+            td_target = batch["rewards"] + batch["discounts"] * target_values(next_obs).gather(
+                -1, best_actions
+            ).squeeze(-1)
         all_values = values(batch["obs"])
         q_taken = all_values.gather(-1, actions).squeeze(-1)
         loss = functional.huber_loss(q_taken, td_target)
         if penalty:
             loss = loss + penalty * (all_values.logsumexp(-1) - q_taken).mean()
-        _move(adam, loss)
+        _step(adam, loss)
 
     return update
 
 
 def discrete_cql(device: str) -> Update:
-    """DQN with a penalty."""
+    """Return an update of discrete CQL: DQN with a penalty."""
     return dqn(device, penalty=1.0)
 
 
-def cql(device: str, conservative: bool = True) -> Update:
-    """Thirty actions a state, and the weight of their penalty is trained."""
-    policy, critics = _mlp(OBSERVATIONS, 2 * ACTIONS).to(device), _Twins().to(device)
-    slow = copy.deepcopy(critics).requires_grad_(False)
+def cql(device: str, is_conservative: bool = True) -> Update:
+    """Return an update of CQL, with 30 actions per state and a trained weight of their penalty."""
+    policy, critics = _mlp(OBSERVATIONS, 2 * ACTIONS).to(device), _TwinCritics().to(device)
+    target_critics = copy.deepcopy(critics).requires_grad_(False)
     log_alpha, log_weight = (torch.zeros((), device=device, requires_grad=True) for _ in range(2))
-    of_policy, of_critics = _adam(policy.parameters(), 1e-4), _adam(critics.parameters(), 3e-4)
-    of_alpha, of_weight = _adam([log_alpha], 1e-4), _adam([log_weight], 3e-4)
-    samples = SAMPLES if conservative else 0
+    policy_adam, critic_adam = _adam(policy.parameters(), 1e-4), _adam(critics.parameters(), 3e-4)
+    alpha_adam, weight_adam = _adam([log_alpha], 1e-4), _adam([log_weight], 3e-4)
+    num_samples = NUM_SAMPLES if is_conservative else 0
 
     def update(batch: Batch) -> None:
         obs, next_obs, actions = batch["obs"], batch["new_obs"], batch["actions"]
         with torch.no_grad():
-            later, later_logp = _sample_actions(policy(next_obs), samples + 1)
-            next_v = torch.minimum(*slow(next_obs, later[0]))
-            if not conservative:
-                next_v = next_v - log_alpha.exp() * later_logp[0]
+            next_actions, next_logp = _sample_actions(policy(next_obs), num_samples + 1)
+            next_v = torch.minimum(*target_critics(next_obs, next_actions[0]))
+            if not is_conservative:
+                next_v = next_v - log_alpha.exp() * next_logp[0]
             td_target = batch["rewards"] + batch["discounts"] * next_v
         q_taken = critics(obs, actions)
-        loss = _squares(q_taken, td_target)
-        if conservative:
+        loss = _squared_error(q_taken, td_target)
+        if is_conservative:
             with torch.no_grad():
-                now, now_logp = _sample_actions(policy(obs), samples)
-                uniform = torch.rand_like(now) * 2.0 - 1.0
-                other_actions = torch.cat([uniform, now, later[1:]])
-                density = torch.full_like(now_logp, -ACTIONS * math.log(2.0))
-                densities = torch.cat([density, now_logp, later_logp[1:]])
-            of_each = zip(
+                current_actions, current_logp = _sample_actions(policy(obs), num_samples)
+                uniform = torch.rand_like(current_actions) * 2.0 - 1.0
+                other_actions = torch.cat([uniform, current_actions, next_actions[1:]])
+                density = torch.full_like(current_logp, -ACTIONS * math.log(2.0))
+                densities = torch.cat([density, current_logp, next_logp[1:]])
+            pairs = zip(
                 critics(obs.expand(len(other_actions), *obs.shape), other_actions), q_taken, strict=True
             )
             gaps = torch.stack(
-                [5.0 * (torch.logsumexp(q - densities, 0) - q_of_taken).mean() for q, q_of_taken in of_each]
+                [5.0 * (torch.logsumexp(q - densities, 0) - q_of_taken).mean() for q, q_of_taken in pairs]
             )
             weight = log_weight.exp().clamp(max=1e6)
             loss = loss + (weight.detach() * (gaps - 5.0)).sum()
-            _move(of_weight, -0.5 * (weight * (gaps.detach() - 5.0)).sum())
-        _move(of_critics, loss)
+            _step(weight_adam, -0.5 * (weight * (gaps.detach() - 5.0)).sum())
+        _step(critic_adam, loss)
         sampled_actions, logp = _sample_actions(policy(obs), 1)
         q = torch.minimum(*critics(obs, sampled_actions[0]))
-        _move(of_policy, (log_alpha.detach().exp() * logp[0] - q).mean())
-        _move(of_alpha, -log_alpha * (logp.detach().mean() - ACTIONS))
-        _follow(slow, critics)
+        _step(policy_adam, (log_alpha.detach().exp() * logp[0] - q).mean())
+        _step(alpha_adam, -log_alpha * (logp.detach().mean() - ACTIONS))
+        _polyak_update(target_critics, critics)
 
     return update
 
 
 def sac(device: str) -> Update:
-    """CQL without what is conservative, and with the entropy in the targets."""
-    return cql(device, conservative=False)
+    """Return an update of SAC: CQL without its penalty, and with the entropy in the targets."""
+    return cql(device, is_conservative=False)
 
 
 def capture_update(update: Update, batches: list[Batch]) -> Update:
-    """Two updates as a CUDA graph (every second one may do otherwise), launched with the second one's batch."""
+    """Capture two updates as a CUDA graph, which every second call replays, since TD3+BC's updates alternate."""
     pair = [{name: column.clone() for name, column in batches[0].items()} for _ in range(2)]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         for _ in range(4):
             update(pair[0])
-    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().wait_stream(side_stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with torch.cuda.graph(graph, stream=side_stream):
         for batch in pair:
             update(batch)
     num_calls = 0
@@ -188,7 +193,7 @@ def capture_update(update: Update, batches: list[Batch]) -> Update:
     return launch
 
 
-UPDATES = {
+UPDATE_FACTORIES = {
     "BC": bc,
     "IQL": iql,
     "TD3BC": td3bc,
@@ -199,7 +204,7 @@ UPDATES = {
 }
 
 
-class _Twins(nn.Module):
+class _TwinCritics(nn.Module):
     """Two critics of observations and actions."""
 
     def __init__(self) -> None:
@@ -226,18 +231,20 @@ def _adam(parameters: Iterable[Tensor], lr: float) -> torch.optim.Adam:
     return torch.optim.Adam(parameters, lr=lr, fused=True, capturable=parameters[0].is_cuda)
 
 
-def _move(adam: torch.optim.Adam, loss: Tensor) -> None:
+def _step(adam: torch.optim.Adam, loss: Tensor) -> None:
     loss.backward(inputs=adam.param_groups[0]["params"])
     adam.step()
     adam.zero_grad()
 
 
-def _follow(slow: nn.Module, quick: nn.Module) -> None:
-    torch._foreach_lerp_([*slow.parameters()], [parameter.detach() for parameter in quick.parameters()], TAU)
+def _polyak_update(target: nn.Module, online: nn.Module) -> None:
+    torch._foreach_lerp_(
+        [*target.parameters()], [parameter.detach() for parameter in online.parameters()], TAU
+    )
 
 
-def _squares(values: tuple[Tensor, Tensor], wanted: Tensor) -> Tensor:
-    return functional.mse_loss(values[0], wanted) + functional.mse_loss(values[1], wanted)
+def _squared_error(values: tuple[Tensor, Tensor], td_target: Tensor) -> Tensor:
+    return functional.mse_loss(values[0], td_target) + functional.mse_loss(values[1], td_target)
 
 
 def _logp(inputs: Tensor, actions: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
     python benchmarks/cartpole.py
 
-Each round is a new process: `hindcast run` on a training whose data are there. The first update counts from the
-start of the process, imports and all; return 450 counts seconds of training. The documentation of RLlib gives 98 s
-for the latter, and RLlib 2.60 was not there after 193 s on a machine of two cores.
+Each round is a new process: `hindcast run` on a training whose data have been recorded. The time to the first update
+begins with the process and includes imports; the time to return 450 is training alone. RLlib's documentation gives 98 s
+for the latter; RLlib 2.60 had not reached it after 193 s on a machine with two cores.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ spec:
 
 
 def run(folder: Path, text: str, name: str) -> float:
-    """Seconds of a `hindcast run`."""
+    """Execute `hindcast run` on a resource, and return the seconds that it took."""
     file = folder / f"{name}.yaml"
     file.write_text(text.replace("FOLDER", str(folder)))
     start_time = time.perf_counter()
@@ -69,31 +69,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    first, final_returns = [], []
+    update_seconds, training_seconds = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        expert = run(folder, RECORDING, "recording")
-        for number in range(arguments.rounds):
-            one = TRAINING.replace("UPDATES", "1").replace(
+        recording_seconds = run(folder, RECORDING, "recording")
+        for index in range(arguments.rounds):
+            update_resource = TRAINING.replace("UPDATES", "1").replace(
                 "evaluation: {interval: 1, duration: 10}", "seed: 0"
             )
-            first.append(
-                run(folder, one.replace("NAME", f"first{number}").replace("STOP", "updates: 1"), "first")
+            update_seconds.append(
+                run(
+                    folder,
+                    update_resource.replace("NAME", f"first{index}").replace("STOP", "updates: 1"),
+                    "first",
+                )
             )
-            clone = TRAINING.replace("UPDATES", "20").replace("STOP", "episodeReturnMean: 450")
-            run(folder, clone.replace("NAME", f"clone{number}"), "clone")
-            lines = (folder / f"runs/clone{number}/r1/results.jsonl").read_bytes().splitlines()
+            clone_resource = TRAINING.replace("UPDATES", "20").replace("STOP", "episodeReturnMean: 450")
+            run(folder, clone_resource.replace("NAME", f"clone{index}"), "clone")
+            lines = (folder / f"runs/clone{index}/r1/results.jsonl").read_bytes().splitlines()
             results = [orjson.loads(line) for line in lines]
-            evaluating = sum(line["timers"]["evaluation_wait_s"] for line in results if "timers" in line)
-            final_returns.append(results[-1]["time_total_s"] + evaluating)
+            evaluation_seconds = sum(
+                line["timers"]["evaluation_wait_s"] for line in results if "timers" in line
+            )
+            training_seconds.append(results[-1]["time_total_s"] + evaluation_seconds)
     table = Table("what", "median s", "all", "target", title="CartPole, 500 episodes")
-    table.add_row("expert and 500 episodes recorded, whole process", f"{expert:.1f}", "", "")
+    table.add_row("expert and 500 episodes recorded, whole process", f"{recording_seconds:.1f}", "", "")
     rows = (
-        ("whole process of one update, report included", first, "< 5 s"),
-        ("training to return 450", final_returns, "< 15 s"),
+        ("whole process of one update, report included", update_seconds, "< 5 s"),
+        ("training to return 450", training_seconds, "< 15 s"),
     )
-    for what, values, target in rows:
-        table.add_row(what, f"{statistics.median(values):.2f}", str([round(v, 2) for v in values]), target)
+    for label, values, target in rows:
+        table.add_row(label, f"{statistics.median(values):.2f}", str([round(v, 2) for v in values]), target)
     Console().print(table)
 
 

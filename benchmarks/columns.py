@@ -2,8 +2,8 @@
 
     python benchmarks/columns.py [--rllib PYTHON]
 
-Recording: CartPole-v1 with its expert, one runner, 8 environments, CPU time of the whole process, all layouts taking
-turns; and what encoding and writing alone does. Reading: 500-step episodes of CartPole's columns from the page cache,
+Recording: CartPole-v1 with its expert, one runner, 8 environments, CPU time of the whole process, the layouts in turns;
+and encoding and writing alone. Reading: 500-step episodes of CartPole's columns from the page cache,
 one thread, into arrays of whole episodes; RLlib reads the same file with its own classes (into episodes of one step
 each, as it does).
 """
@@ -36,8 +36,8 @@ from hindcast.storage.location import resolve
 ROWS_OF_RIVAL = 20_000
 
 
-def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
-    """Timesteps per second of CPU time of recording to a new folder."""
+def record(policy: Path, num_episodes: int, output: dict[str, str]) -> float:
+    """Record to a new folder, and return timesteps per second of CPU time."""
     actor = load_actor(str(policy), CARTPOLE)
     with tempfile.TemporaryDirectory() as folder:
         data = describe_columns(CARTPOLE, actor, explore=True)
@@ -45,23 +45,23 @@ def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
         task = RecordingTask(
             CARTPOLE, WIDTH, 0, True, Target.from_output(spec, resolve(folder)), "bench", data
         )
-        ranges = [RangeToRecord(0, range(episodes))]
+        ranges = [RangeToRecord(0, range(num_episodes))]
         start_time = time.process_time()
-        (made,) = record_ranges(
+        (recorded_range,) = record_ranges(
             LocalWorkers(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
-        return made.commit.timesteps / (time.process_time() - start_time)
+        return recorded_range.commit.timesteps / (time.process_time() - start_time)
 
 
-def read(file: Path) -> Callable[[], float]:
-    """Read all rows, all columns."""
+def make_reader(file: Path) -> Callable[[], float]:
+    """Return a function that reads all rows and columns, and returns timesteps per second of CPU time."""
 
-    def once() -> float:
+    def read_once() -> float:
         start_time = time.process_time()
-        steps = read_exported_file(resolve(file), "columns").num_steps
-        return steps / (time.process_time() - start_time)
+        num_steps = read_exported_file(resolve(file), "columns").num_steps
+        return num_steps / (time.process_time() - start_time)
 
-    return once
+    return read_once
 
 
 OUTPUTS = {
@@ -74,12 +74,12 @@ OUTPUTS = {
 }
 
 
-def recordings(folder: Path, episodes: int, rounds: int) -> None:
-    """All layouts against Episodes / Arrow."""
+def compare_recording(folder: Path, num_episodes: int, rounds: int) -> None:
+    """Compare recording in each layout with Episodes / Arrow."""
     train_expert(folder / "module")
     results = take_turns(
         {
-            name: lambda output=output: record(folder / "module", episodes, output)
+            name: lambda output=output: record(folder / "module", num_episodes, output)
             for name, output in OUTPUTS.items()
         },
         rounds,
@@ -91,12 +91,12 @@ def recordings(folder: Path, episodes: int, rounds: int) -> None:
         ("CSV", 0.9),
         ("SampleBatch", 0.9),
     ):
-        pair = {who: results[who] for who in (name, "Episodes")}
+        pair = {layout: results[layout] for layout in (name, "Episodes")}
         report(f"recording: {name} against Episodes", "timesteps/s", pair, name, {"Episodes": target})
 
 
 def write(block: Block, layout: str) -> float:
-    """Timesteps per second of CPU time of encoding and writing CartPole's columns."""
+    """Encode and write CartPole's columns, and return timesteps per second of CPU time."""
     spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
     with tempfile.TemporaryDirectory() as folder:
         start_time = time.process_time()
@@ -105,8 +105,8 @@ def write(block: Block, layout: str) -> float:
         return block.num_steps / (time.process_time() - start_time)
 
 
-def writings(rounds: int) -> None:
-    """Measure the layouts without playing episodes."""
+def compare_writing(rounds: int) -> None:
+    """Compare encoding and writing in each layout, without playing episodes."""
     block = make_block(200)
     results = take_turns(
         {name: lambda name=name: write(block, name) for name in (*LAYOUTS, *EXPORTED_LAYOUTS)}, rounds
@@ -114,15 +114,15 @@ def writings(rounds: int) -> None:
     report("encoding and writing", "timesteps/s", results, "JSON", {})
 
 
-def readings(folder: Path, python: str, rounds: int) -> None:
-    """Ours against RLlib's."""
+def compare_reading(folder: Path, python: str, rounds: int) -> None:
+    """Compare reading Columns with RLlib."""
     block = make_block(800)
     spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
     with BlockWriter(resolve(folder), spec, "s", layout="columns") as writer:
         writer.write(block)
     file = folder / "s-000.parquet"
     with Rival("rllib_columns.py", python, str(file), str(ROWS_OF_RIVAL)) as rival:
-        results = take_turns({"Hindcast": read(file), "RLlib": rival}, rounds)
+        results = take_turns({"Hindcast": make_reader(file), "RLlib": rival}, rounds)
     report("reading Columns", "timesteps/s", results, "Hindcast", {"RLlib": 30})
 
 
@@ -136,10 +136,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.rllib:
         with tempfile.TemporaryDirectory() as folder:
-            readings(Path(folder), arguments.rllib, arguments.rounds)
-    writings(arguments.rounds)
+            compare_reading(Path(folder), arguments.rllib, arguments.rounds)
+    compare_writing(arguments.rounds)
     with tempfile.TemporaryDirectory() as folder:
-        recordings(Path(folder), arguments.episodes, arguments.rounds)
+        compare_recording(Path(folder), arguments.episodes, arguments.rounds)
 
 
 if __name__ == "__main__":

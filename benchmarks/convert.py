@@ -2,9 +2,9 @@
 
     python benchmarks/convert.py --rllib PYTHON
 
-Episodes of 500 timesteps in MessagePack, as in decode_messagepack.py. In the same run, taking turns: RLlib decoding the
-same cells, which is only a part of what converting takes. CPU time of one process, start-up aside. After the table:
-what the conversion of four times as many episodes holds in memory beyond that of the first.
+Episodes of 500 timesteps in MessagePack, as in decode_messagepack.py. In the same run, in turns: RLlib decoding the
+same cells, which is only a part of a conversion. CPU time of one process, without its start. After the table: how much
+more memory the conversion of four times as many episodes takes.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
-_AT_ONCE = 200
+_EPISODES_PER_BLOCK = 200
 
 
-def make_recording(folder: Path, episodes: int) -> Path:
-    """A file of episodes in MessagePack."""
-    block = make_block(min(episodes, _AT_ONCE))
+def make_recording(folder: Path, num_episodes: int) -> Path:
+    """Write a file of episodes in MessagePack, and return its path."""
+    block = make_block(min(num_episodes, _EPISODES_PER_BLOCK))
     spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
     with BlockWriter(
         resolve(folder), spec, "s", max_file_bytes=1 << 40, layout=MESSAGEPACK_EPISODES
     ) as writer:
-        for first in range(0, episodes, block.num_episodes):
-            ids = [f"{first + i:032x}" for i in range(block.num_episodes)]
+        for first_index in range(0, num_episodes, block.num_episodes):
+            ids = [f"{first_index + i:032x}" for i in range(block.num_episodes)]
             writer.write(replace(block, eps_id=np.array(ids, dtype=object)))
     return folder / "s-000.parquet"
 
 
-def hindcast_converter(path: Path, out: Path) -> Callable[[], float]:
-    """Convert it, in this process."""
+def make_converter(path: Path, out: Path) -> Callable[[], float]:
+    """Return a function that converts the file, and returns timesteps per second of CPU time."""
 
     def convert() -> float:
         shutil.rmtree(out, ignore_errors=True)
@@ -60,8 +60,8 @@ def hindcast_converter(path: Path, out: Path) -> Callable[[], float]:
     return convert
 
 
-def peak() -> int:
-    """Most bytes that this process has held."""
+def peak_memory_bytes() -> int:
+    """Return the peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
@@ -77,12 +77,19 @@ def main() -> None:
         path = make_recording(folder / "recorded", arguments.episodes)
         with Rival("rllib_decode.py", arguments.rllib, str(path)) as rival:
             results = take_turns(
-                {"Hindcast": hindcast_converter(path, folder / "out"), "RLlib": rival}, arguments.rounds
+                {"Hindcast": make_converter(path, folder / "out"), "RLlib": rival}, arguments.rounds
             )
         report("MessagePack to Arrow, verified", "timesteps/s", results, "Hindcast", {"RLlib": 5})
-        before = peak()
-        hindcast_converter(make_recording(folder / "more", 4 * arguments.episodes), folder / "out")()
-        print(json.dumps({"peak_bytes": before, "more_bytes_for_four_times_the_data": peak() - before}))
+        bytes_before = peak_memory_bytes()
+        make_converter(make_recording(folder / "more", 4 * arguments.episodes), folder / "out")()
+        print(
+            json.dumps(
+                {
+                    "peak_bytes": bytes_before,
+                    "more_bytes_for_four_times_the_data": peak_memory_bytes() - bytes_before,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python benchmarks/data_workers.py [--workers 2] [--megabytes 768]
 
 17 observations, 6 actions, episodes of 1000 timesteps, units of 16 MiB, page cache. Both read the same units in the
-same order through the same pre-learner; each delivered array is looked at once (a sum), as the copy into a window
-would. Workers and this process share the machine's processors. Counted from the second pass over the data on: in the
-first one workers are still starting; the seconds until its first block are printed. Two sources, in turns, and one
-alone have one worker.
+same order through the same pre-learner; each delivered array is read once (a sum), as the copy into a window would do.
+Workers and this process share the machine's processors. The time counts from the second pass over the data on, since
+workers are still starting in the first one; the seconds until the first block are printed. One worker is measured with
+one source, and with two sources in turns.
 """
 
 from __future__ import annotations
@@ -45,47 +45,54 @@ def main() -> None:
         write_data(Path(folder) / "data", episodes)
         dataset = open_dataset(Path(folder) / "data")
         pool = DataWorkers((args.workers, args.workers))
-        single = DataWorkers((1, 1))
-        starts: list[float] = []
+        single_worker = DataWorkers((1, 1))
+        start_seconds: list[float] = []
         with ray_connection(num_cpus=args.workers):
             results = take_turns(
                 {
-                    "DataWorkers": lambda: speed(pool, dataset, starts),
-                    "Local": lambda: speed(Local(), dataset, []),
-                    "one worker": lambda: speed(single, dataset, []),
-                    "one worker, two sources": lambda: speed(single, dataset, [], sources=2),
+                    "DataWorkers": lambda: measure_speed(pool, dataset, start_seconds),
+                    "Local": lambda: measure_speed(Local(), dataset, []),
+                    "one worker": lambda: measure_speed(single_worker, dataset, []),
+                    "one worker, two sources": lambda: measure_speed(
+                        single_worker, dataset, [], num_sources=2
+                    ),
                 },
                 args.rounds,
             )
         title = f"blocks of 16 MiB, {args.workers} data workers"
         report(title, "timesteps/s", results, "DataWorkers", {})
         print(f"DataWorkers / Local: {ratio(results, 'DataWorkers', 'Local'):.2f} x")
-        two = ratio(results, "one worker, two sources", "one worker")
-        print(f"two sources / one, on one worker: {two:.2f} x")
-        print(f"seconds until the first block: {statistics.median(starts):.1f}")
+        two_source_ratio = ratio(results, "one worker, two sources", "one worker")
+        print(f"two sources / one, on one worker: {two_source_ratio:.2f} x")
+        print(f"seconds until the first block: {statistics.median(start_seconds):.1f}")
 
 
-def speed(executor: Executor, dataset: Dataset, starts: list[float], sources: int = 1) -> float:
-    """Timesteps/s after the first pass; the seconds until its first block go to `starts`."""
+def measure_speed(
+    executor: Executor, dataset: Dataset, start_seconds: list[float], num_sources: int = 1
+) -> float:
+    """Return timesteps/s after the first pass; append the seconds until the first block to `start_seconds`."""
     start_time = time.perf_counter()
-    arriving = blocks(executor, dataset, sources)
-    next(arriving)
-    starts.append(time.perf_counter() - start_time)
-    deque(islice(arriving, len(dataset.units) - 1), maxlen=0)
-    second = time.perf_counter()
-    steps = 0
-    for block in arriving:
+    arriving_blocks = stream_blocks(executor, dataset, num_sources)
+    next(arriving_blocks)
+    start_seconds.append(time.perf_counter() - start_time)
+    deque(islice(arriving_blocks, len(dataset.units) - 1), maxlen=0)
+    second_pass_time = time.perf_counter()
+    num_steps = 0
+    for block in arriving_blocks:
         for column in block.columns.values():
             column.sum()
-        steps += block.num_steps
-    return steps / (time.perf_counter() - second)
+        num_steps += block.num_steps
+    return num_steps / (time.perf_counter() - second_pass_time)
 
 
-def blocks(executor: Executor, dataset: Dataset, sources: int) -> Iterator[Block]:
-    """All blocks of some passes, read as so many sources, in turns."""
+def stream_blocks(executor: Executor, dataset: Dataset, num_sources: int) -> Iterator[Block]:
+    """Yield the blocks of all passes, read as `num_sources` sources, in turns."""
     work = [UnitInEpoch(unit, epoch) for epoch in range(_PASSES) for unit in dataset.units]
-    parts = [work[number::sources] for number in range(sources)]
-    streams = [executor.stream(f"data{i}", part, OfflinePreLearner(dataset)) for i, part in enumerate(parts)]
+    work_by_source = [work[index::num_sources] for index in range(num_sources)]
+    streams = [
+        executor.stream(f"data{i}", source_work, OfflinePreLearner(dataset))
+        for i, source_work in enumerate(work_by_source)
+    ]
     return chain.from_iterable(zip(*streams, strict=False))
 
 

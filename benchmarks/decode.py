@@ -4,7 +4,7 @@
 
 Episodes of 500 to 1,000 timesteps with 17 + 6 + 1 float32 a timestep, LZ4, read through `Dataset.read`. In
 the same run: NumPy copying as many bytes (the ceiling), and the same episodes as Parquet of nested lists read
-by pyarrow (the way to store episodes that suggests itself). Medians of several rounds, taking turns.
+by pyarrow (the most obvious way to store episodes). Medians of several rounds, in turns.
 """
 
 from __future__ import annotations
@@ -32,61 +32,61 @@ from hindcast.storage.location import resolve
 WIDTHS = {"obs": 17, "actions": 6, "rewards": 1}
 
 
-def make_block(steps: int, smooth: bool) -> Block:
-    """Episodes of random walks rounded to 3 digits (LZ4 can compress them), or of noise (it cannot)."""
+def make_block(steps: int, is_smooth: bool) -> Block:
+    """Make episodes of random walks rounded to 3 digits (LZ4 can compress them), or of noise (it cannot)."""
     rng = np.random.default_rng(0)
     length = rng.integers(500, 1001, size=steps // 750)
-    total, episodes = int(length.sum()), len(length)
+    num_steps, num_episodes = int(length.sum()), len(length)
 
     def column(rows: int, width: int) -> np.ndarray:
         values = rng.standard_normal((rows, width), dtype=np.float32)
-        return (values * 0.01).cumsum(axis=0).round(3).astype(np.float32) if smooth else values
+        return (values * 0.01).cumsum(axis=0).round(3).astype(np.float32) if is_smooth else values
 
     return Block(
         columns={
-            "obs": column(total + episodes, WIDTHS["obs"]),
-            "actions": column(total, WIDTHS["actions"]),
-            "rewards": column(total, 1)[:, 0],
+            "obs": column(num_steps + num_episodes, WIDTHS["obs"]),
+            "actions": column(num_steps, WIDTHS["actions"]),
+            "rewards": column(num_steps, 1)[:, 0],
         },
         length=length,
-        eps_id=np.array([f"e-{i:06d}" for i in range(episodes)], dtype=object),
-        t_started=np.zeros(episodes, dtype=np.int64),
-        terminated=np.ones(episodes, dtype=np.bool_),
-        truncated=np.zeros(episodes, dtype=np.bool_),
+        eps_id=np.array([f"e-{i:06d}" for i in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
+        terminated=np.ones(num_episodes, dtype=np.bool_),
+        truncated=np.zeros(num_episodes, dtype=np.bool_),
     )
 
 
 def write_nested(block: Block, path: Path) -> None:
-    """One row per episode, each column a list of lists of floats."""
+    """Write one row per episode, in which each column is a list of lists of floats."""
     columns = {"length": pa.array(block.length)}
     for name, values in block.columns.items():
-        extra = name == "obs"
-        offsets = np.concatenate([[0], np.cumsum(block.length + extra)]).astype(np.int32)
-        inner: pa.Array = pa.array(values.reshape(-1))
+        has_final_row = name == "obs"
+        offsets = np.concatenate([[0], np.cumsum(block.length + has_final_row)]).astype(np.int32)
+        values_array: pa.Array = pa.array(values.reshape(-1))
         if values.ndim == 2:
-            inner = pa.FixedSizeListArray.from_arrays(inner, values.shape[1])
-        columns[name] = pa.ListArray.from_arrays(offsets, inner)
+            values_array = pa.FixedSizeListArray.from_arrays(values_array, values.shape[1])
+        columns[name] = pa.ListArray.from_arrays(offsets, values_array)
     pq.write_table(pa.table(columns), path, compression="lz4", row_group_size=220)
 
 
 def read_nested(path: Path) -> int:
-    """Read it back into `[S, *shape]` arrays, row group by row group."""
-    file, steps = pq.ParquetFile(path), 0
+    """Read such a file into `[S, *shape]` arrays, row group by row group; return the number of steps."""
+    file, num_steps = pq.ParquetFile(path), 0
     for i in range(file.num_row_groups):
         table = file.read_row_group(i, use_threads=False)
         for name, width in WIDTHS.items():
-            flat = table.column(name).combine_chunks().flatten()
-            values = flat.flatten() if pa.types.is_fixed_size_list(flat.type) else flat
+            flattened = table.column(name).combine_chunks().flatten()
+            values = flattened.flatten() if pa.types.is_fixed_size_list(flattened.type) else flattened
             values.to_numpy().reshape(-1, width)
-        steps += int(table.column("length").to_numpy().sum())
-    return steps
+        num_steps += int(table.column("length").to_numpy().sum())
+    return num_steps
 
 
-def measure(rivals: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
-    """Median timesteps per second of each, taking turns."""
-    rates: dict[str, list[float]] = {name: [] for name in rivals}
+def measure(readers: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
+    """Return the median timesteps per second of each way of reading, measured in turns."""
+    rates: dict[str, list[float]] = {name: [] for name in readers}
     for i in range(rounds + 1):
-        for name, run in rivals.items():
+        for name, run in readers.items():
             start_time = time.process_time()
             steps = run()
             if i:  # the first round warms up
@@ -94,9 +94,9 @@ def measure(rivals: dict[str, Callable[[], int]], rounds: int) -> dict[str, floa
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
-def run_one(folder: Path, steps: int, smooth: bool, rounds: int) -> dict[str, float]:
-    """Write the data, then read it all three ways."""
-    block = make_block(steps, smooth)
+def measure_data(folder: Path, steps: int, is_smooth: bool, rounds: int) -> dict[str, float]:
+    """Write the data, read it in all three ways, and return their timesteps per second."""
+    block = make_block(steps, is_smooth)
     with BlockWriter(resolve(folder), DataSpec.from_block(block), make_file_stem(0, "bench")) as writer:
         writer.write(block)
     nested_file = folder / "_nested.parquet"
@@ -132,12 +132,12 @@ def main() -> None:
     table = Table(
         "data", "way", "M steps/s", "of numpy copy", "of nested lists", title="decode, one thread, LZ4"
     )
-    for label, smooth in (("random walks, 3 digits", True), ("noise", False)):
+    for data_name, is_smooth in (("random walks, 3 digits", True), ("noise", False)):
         with tempfile.TemporaryDirectory() as folder:
-            rates = run_one(Path(folder), arguments.steps, smooth, arguments.rounds)
+            rates = measure_data(Path(folder), arguments.steps, is_smooth, arguments.rounds)
         for way, rate in rates.items():
             ratios = (rate / rates["numpy copy"], rate / rates["nested lists"])
-            table.add_row(label, way, f"{rate / 1e6:.1f}", *(f"{ratio:.2f} x" for ratio in ratios))
+            table.add_row(data_name, way, f"{rate / 1e6:.1f}", *(f"{ratio:.2f} x" for ratio in ratios))
         table.add_section()
     Console().print(table)
 

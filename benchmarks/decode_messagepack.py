@@ -3,7 +3,7 @@
     python benchmarks/decode_messagepack.py --rllib PYTHON
 
 Episodes of 500 timesteps as CartPole's are recorded: 4 observations, an action, a reward, 2 logits, a
-log-probability. In the same run, taking turns: RLlib decoding the same cells with its own classes. CPU time.
+log-probability. In the same run, in turns: RLlib decoding the same cells with its own classes. CPU time.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePac
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
-STEPS = 500
+STEPS_PER_EPISODE = 500
 
 
-def make_block(episodes: int) -> Block:
-    """Random numbers in CartPole's columns."""
-    rng, steps = np.random.default_rng(0), episodes * STEPS
-    none = np.zeros(episodes, dtype=np.bool_)
+def make_block(num_episodes: int) -> Block:
+    """Make episodes of random numbers in CartPole's columns."""
+    rng, num_steps = np.random.default_rng(0), num_episodes * STEPS_PER_EPISODE
+    no_flags = np.zeros(num_episodes, dtype=np.bool_)
     return Block(
         columns={
-            "obs": rng.standard_normal((steps + episodes, 4), dtype=np.float32),
-            "actions": rng.integers(0, 2, steps),
-            "rewards": np.ones(steps),
-            "action_dist_inputs": rng.standard_normal((steps, 2), dtype=np.float32),
-            "action_logp": rng.standard_normal(steps, dtype=np.float32),
+            "obs": rng.standard_normal((num_steps + num_episodes, 4), dtype=np.float32),
+            "actions": rng.integers(0, 2, num_steps),
+            "rewards": np.ones(num_steps),
+            "action_dist_inputs": rng.standard_normal((num_steps, 2), dtype=np.float32),
+            "action_logp": rng.standard_normal(num_steps, dtype=np.float32),
         },
-        length=np.full(episodes, STEPS),
-        eps_id=np.array([f"{i:032x}" for i in range(episodes)], dtype=object),
-        t_started=np.zeros(episodes, dtype=np.int64),
-        terminated=~none,
-        truncated=none,
+        length=np.full(num_episodes, STEPS_PER_EPISODE),
+        eps_id=np.array([f"{i:032x}" for i in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
+        terminated=~no_flags,
+        truncated=no_flags,
     )
 
 
-def hindcast_decoder(path: Path, spec: DataSpec) -> Callable[[], float]:
-    """Decode all cells, all columns."""
+def make_decoder(path: Path, spec: DataSpec) -> Callable[[], float]:
+    """Return a function that decodes all cells and columns, and returns timesteps per second of CPU time."""
     table, layout, leaves = pq.read_table(path), MessagePackEpisodes(), list(spec.leaves)
 
     def decode() -> float:
@@ -74,7 +74,7 @@ def main() -> None:
             writer.write(block)
         path = Path(folder) / "s-000.parquet"
         with Rival("rllib_decode.py", arguments.rllib, str(path)) as rival:
-            results = take_turns({"Hindcast": hindcast_decoder(path, spec), "RLlib": rival}, arguments.rounds)
+            results = take_turns({"Hindcast": make_decoder(path, spec), "RLlib": rival}, arguments.rounds)
     report("decode MessagePack, 500-step episodes", "timesteps/s", results, "Hindcast", {"RLlib": 30})
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/frames.py
 
-8 episodes of 250 timesteps with an 84 x 84 x 1 uint8 frame each, smooth enough for LZ4 to find something. CPU time, in
-the same run as NumPy copying as many bytes.
+8 episodes of 250 timesteps with an 84 x 84 x 1 uint8 frame each, smooth enough for LZ4 to compress. CPU time, in the
+same run as NumPy copying as many bytes.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
 EPISODES, LENGTH, SIDE = 8, 250, 84
-TARGET = 60_000
+MIN_STEPS_PER_SECOND = 60_000
 
 
 def make_block() -> Block:
-    """Frames that drift by a grey value or so."""
-    rng, steps = np.random.default_rng(0), EPISODES * LENGTH
-    drift = rng.integers(-1, 2, (steps + EPISODES, SIDE, SIDE, 1), dtype=np.int8)
+    """Make episodes of frames whose pixels drift by at most one grey value per step."""
+    rng, num_steps = np.random.default_rng(0), EPISODES * LENGTH
+    drift = rng.integers(-1, 2, (num_steps + EPISODES, SIDE, SIDE, 1), dtype=np.int8)
     return Block(
         columns={
             "obs": (drift.cumsum(axis=0, dtype=np.int16) + 128).astype(np.uint8),
-            "actions": rng.integers(0, 4, steps),
-            "rewards": np.ones(steps, dtype=np.float32),
+            "actions": rng.integers(0, 4, num_steps),
+            "rewards": np.ones(num_steps, dtype=np.float32),
         },
         length=np.full(EPISODES, LENGTH),
         eps_id=np.array([f"e-{i}" for i in range(EPISODES)], dtype=object),
@@ -51,7 +51,7 @@ def make_block() -> Block:
 
 
 def make_timed(act: Callable[[], object]) -> Callable[[], float]:
-    """Timesteps a second of CPU time."""
+    """Return a function that calls `act`, and returns timesteps per second of CPU time."""
 
     def run() -> float:
         start_time = time.process_time()
@@ -62,13 +62,13 @@ def make_timed(act: Callable[[], object]) -> Callable[[], float]:
 
 
 def write(folder: Path, layout: str, block: Block) -> None:
-    """Encode and write the block as files of that layout."""
+    """Write the block as files of a layout."""
     with BlockWriter(resolve(folder), DataSpec.from_block(block), "s", layout=layout) as writer:
         writer.write(block)
 
 
-def reader(folder: Path, layout: str, block: Block) -> Callable[[], object]:
-    """Reads the block back from files of that layout."""
+def make_reader(folder: Path, layout: str, block: Block) -> Callable[[], object]:
+    """Write the block, and return a function that reads it back."""
     write(folder, layout, block)
     if layout == COLUMNS_LAYOUT:
         return lambda: read_exported_file(resolve(folder / "s-000.parquet"), layout)
@@ -86,16 +86,24 @@ def main() -> None:
     block = make_block()
     with tempfile.TemporaryDirectory() as name:
         layouts = (*LAYOUTS, COLUMNS_LAYOUT)
-        folders = {layout: Path(name) / str(number) for number, layout in enumerate(layouts)}
-        copying = {"numpy copy": make_timed(block.columns["obs"].copy)}
-        readers = {layout: make_timed(reader(folder, layout, block)) for layout, folder in folders.items()}
+        folders = {layout: Path(name) / str(index) for index, layout in enumerate(layouts)}
+        copiers = {"numpy copy": make_timed(block.columns["obs"].copy)}
+        readers = {
+            layout: make_timed(make_reader(folder, layout, block)) for layout, folder in folders.items()
+        }
         writers = {
             layout: make_timed(partial(write, folder, layout, block)) for layout, folder in folders.items()
         }
-        reading = take_turns(copying | readers, arguments.rounds)
-        writing = take_turns(copying | writers, arguments.rounds)
-    report(f"reading frames (target {TARGET:,} in episodes)", "timesteps/s", reading, COLUMNS_LAYOUT, {})
-    report("writing frames", "timesteps/s", writing, COLUMNS_LAYOUT, {})
+        reading_rates = take_turns(copiers | readers, arguments.rounds)
+        writing_rates = take_turns(copiers | writers, arguments.rounds)
+    report(
+        f"reading frames (target {MIN_STEPS_PER_SECOND:,} in episodes)",
+        "timesteps/s",
+        reading_rates,
+        COLUMNS_LAYOUT,
+        {},
+    )
+    report("writing frames", "timesteps/s", writing_rates, COLUMNS_LAYOUT, {})
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python benchmarks/learner_overhead.py
 
-All run the same networks, batches, threads and fused Adam, in turns of 5 updates; printed are medians over the turns,
-and of microseconds the fastest tenth, since what disturbs a turn takes longer than what is measured.
-`overhead_us` is over a loop of the same arithmetic, which computes what the learner's metrics are (loss, entropy,
-gradient norm) and leaves them; `learner_over_bare` and `overhead_with_metrics_us` are over one without them. On the CPU
-it is the process's time that counts, so that others on the machine do not.
+All run the same networks, batches, threads and fused Adam, in turns of 5 updates. Medians over the turns are printed;
+for microseconds the 10 % quantile, since a disturbance takes longer than the overhead. `overhead_us` compares with a
+loop of the same arithmetic, which also computes the learner's metrics (loss, entropy, gradient norm) and drops them;
+`learner_over_bare` and `overhead_with_metrics_us` compare with a loop without them. On the CPU the time is CPU time of
+this process, so that other programs do not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hindcast.learn.algorithm import Algorithm, ModelInputs, Step, new_networks
 from hindcast.learn.learner import Learner
 from hindcast.models.rl_module import RLModule
 
-TURN = 5
+UPDATES_PER_TURN = 5
 
 
 def main() -> None:
@@ -45,24 +45,24 @@ def main() -> None:
         ModelSpec(),
     )
     algorithm = build("BC", {})
-    source = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     batches = [
         {
-            "obs": torch.randn(args.batch, 17, generator=source).to(args.device),
-            "actions": torch.randn(args.batch, 6, generator=source).to(args.device),
+            "obs": torch.randn(args.batch, 17, generator=generator).to(args.device),
+            "actions": torch.randn(args.batch, 6, generator=generator).to(args.device),
         }
-        for _ in range(TURN)
+        for _ in range(UPDATES_PER_TURN)
     ]
     learner = Learner(algorithm, new_networks(algorithm, inputs, seed=0), args.device)
-    same = _same_arithmetic(algorithm, new_networks(algorithm, inputs, seed=0).to(args.device))
-    bare = _bare(new_networks(algorithm, inputs, seed=0).to(args.device)["policy"])
-    steps = {"learner": learner.update, "bare": bare, "same": same}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    full_step = _make_full_step(algorithm, new_networks(algorithm, inputs, seed=0).to(args.device))
+    bare_step = _make_bare_step(new_networks(algorithm, inputs, seed=0).to(args.device)["policy"])
+    step_functions = {"learner": learner.update, "bare": bare_step, "full": full_step}
+    seconds: dict[str, list[float]] = {name: [] for name in step_functions}
     for turn in range(args.turns):
-        for name in sorted(steps, reverse=bool(turn % 2)):
-            seconds[name].append(_seconds(steps[name], batches, args.device))
-    learner_seconds, bare_seconds, repeated_seconds = (
-        np.array(seconds[name][10:]) / TURN for name in ("learner", "bare", "same")
+        for name in sorted(step_functions, reverse=bool(turn % 2)):
+            seconds[name].append(_measure_seconds(step_functions[name], batches, args.device))
+    learner_seconds, bare_seconds, full_seconds = (
+        np.array(seconds[name][10:]) / UPDATES_PER_TURN for name in ("learner", "bare", "full")
     )
     learner.metrics()
     print(
@@ -75,34 +75,36 @@ def main() -> None:
                 "bare_ms": round(float(np.median(bare_seconds)) * 1e3, 3),
                 "learner_ms": round(float(np.median(learner_seconds)) * 1e3, 3),
                 "learner_over_bare": round(float(np.median(learner_seconds / bare_seconds)), 4),
-                "overhead_us": _microseconds(learner_seconds, repeated_seconds),
-                "overhead_with_metrics_us": _microseconds(learner_seconds, bare_seconds),
+                "overhead_us": _overhead_microseconds(learner_seconds, full_seconds),
+                "overhead_with_metrics_us": _overhead_microseconds(learner_seconds, bare_seconds),
             }
         )
     )
 
 
-def _microseconds(ours: np.ndarray, theirs: np.ndarray) -> float:
-    fastest, of_theirs = (float(np.quantile(seconds, 0.1)) for seconds in (ours, theirs))
-    return round((fastest - of_theirs) * 1e6, 1)
+def _overhead_microseconds(our_seconds: np.ndarray, their_seconds: np.ndarray) -> float:
+    our_quantile, their_quantile = (
+        float(np.quantile(seconds, 0.1)) for seconds in (our_seconds, their_seconds)
+    )
+    return round((our_quantile - their_quantile) * 1e6, 1)
 
 
-def _same_arithmetic(algorithm: Algorithm, nets: nn.ModuleDict) -> Callable[[dict[str, torch.Tensor]], None]:
+def _make_full_step(algorithm: Algorithm, nets: nn.ModuleDict) -> Callable[[dict[str, torch.Tensor]], None]:
     parameters = list(nets.parameters())
     adam = torch.optim.Adam(parameters, lr=1e-4, fused=True)
-    here = Step(0, 0, torch.Generator())
+    update_step = Step(0, 0, torch.Generator())
 
     def step(batch: dict[str, torch.Tensor]) -> None:
-        losses = algorithm.losses(nets, batch, here)
+        losses = algorithm.losses(nets, batch, update_step)
         losses.losses["policy"].backward()
-        torch.nn.utils.get_total_norm([each.grad for each in parameters])
+        torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters])
         adam.step()
         adam.zero_grad()
 
     return step
 
 
-def _bare(policy: RLModule) -> Callable[[dict[str, torch.Tensor]], None]:
+def _make_bare_step(policy: RLModule) -> Callable[[dict[str, torch.Tensor]], None]:
     adam = torch.optim.Adam(policy.parameters(), lr=1e-4, fused=True)
 
     def step(batch: dict[str, torch.Tensor]) -> None:
@@ -115,7 +117,7 @@ def _bare(policy: RLModule) -> Callable[[dict[str, torch.Tensor]], None]:
     return step
 
 
-def _seconds(
+def _measure_seconds(
     step: Callable[[dict[str, torch.Tensor]], None], batches: list[dict[str, torch.Tensor]], device: str
 ) -> float:
     clock = time.process_time if device == "cpu" else time.perf_counter

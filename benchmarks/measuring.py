@@ -17,7 +17,7 @@ from rich.table import Table
 
 
 def take_turns(rivals: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Call each rival `rounds` times after a warm-up, in alternating order, and return its values."""
+    """Call each rival once to warm up and then `rounds` times, in alternating order; return its values."""
     results: dict[str, list[float]] = {name: [] for name in rivals}
     for turn in range(rounds + 1):
         for name in sorted(rivals, reverse=bool(turn % 2)):
@@ -28,14 +28,15 @@ def take_turns(rivals: Mapping[str, Callable[[], float]], rounds: int) -> dict[s
 
 
 class Rival:
-    """A script of `rivals/`, run by another environment's Python: it answers each line with what it measured.
+    """A script of `rivals/`, run by the Python of another environment; it answers each line with a measured value.
 
-    Between its turns it is stopped, with all that it started: it neither works ahead nor takes time from the others.
+    Between its turns it is stopped, with all processes that it started, so that it neither works ahead nor takes time
+    from the others.
 
     Args:
-        script: its name there.
-        python: the environment's.
-        arguments: of the script.
+        script: file name of the script.
+        python: Python interpreter of the environment.
+        arguments: command-line arguments of the script.
     """
 
     def __init__(self, script: str, python: str, *arguments: str) -> None:
@@ -50,13 +51,16 @@ class Rival:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        error_class: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._send(signal.SIGCONT)
         self._process.communicate()
 
     def __call__(self, line: str = "") -> float:
-        """One turn of what the line says."""
+        """Send a line to the script, and return the value that it measured."""
         assert self._process.stdin is not None
         self._send(signal.SIGCONT)
         print(line, file=self._process.stdin, flush=True)
@@ -71,23 +75,25 @@ class Rival:
             raise RuntimeError(f"{self._process.args} ended before it answered")
         return line
 
-    def _send(self, what: signal.Signals) -> None:
-        """To all processes of its session."""
+    def _send(self, signal_number: signal.Signals) -> None:
+        """Send a signal to all processes of the session."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(int(process.name)) == self._process.pid:
-                    os.kill(int(process.name), what)
+                    os.kill(int(process.name), signal_number)
 
 
-def ratio(found: Mapping[str, list[float]], ours: str, rival: str) -> float:
-    """Median of ours / rival over the pairs of turns."""
-    return statistics.median(mine / other for mine, other in zip(found[ours], found[rival], strict=True))
+def ratio(results: Mapping[str, list[float]], ours: str, rival: str) -> float:
+    """Return the median of `ours` / `rival` over the pairs of turns."""
+    return statistics.median(
+        our_value / rival_value for our_value, rival_value in zip(results[ours], results[rival], strict=True)
+    )
 
 
 def report(
     title: str,
     unit: str,
-    found: Mapping[str, list[float]],
+    results: Mapping[str, list[float]],
     ours: str,
     targets: Mapping[str, float],
     *,
@@ -96,21 +102,21 @@ def report(
     """Print a table of medians, ours as a ratio to each rival with its target; then the same as JSON.
 
     Args:
-        title: of the table.
-        unit: of what was found.
-        found: values of each, by who had them.
-        ours: who we are.
-        targets: least ratio of ours, by rival.
-        floor: least value of ours; None for any.
+        title: title of the table.
+        unit: unit of the values.
+        results: measured values, by name.
+        ours: name of our values.
+        targets: minimum ratio of ours to each rival.
+        floor: minimum of our values; None for none.
     """
-    table = Table("who", unit, "ours / it", "target", title=title)
+    table = Table("name", unit, "ours / rival", "target", title=title)
     line = {"benchmark": title, "unit": unit}
-    for name, values in found.items():
+    for name, values in results.items():
         median = statistics.median(values)
         cells = ["", f"≥ {floor:,}" if floor and name == ours else ""]
         if name in targets:
-            cells = [f"{ratio(found, ours, name):.2f} x", f"≥ {targets[name]:g} x"]
-            line[f"ours_over_{name}"] = f"{ratio(found, ours, name):.3f}"
+            cells = [f"{ratio(results, ours, name):.2f} x", f"≥ {targets[name]:g} x"]
+            line[f"ours_over_{name}"] = f"{ratio(results, ours, name):.3f}"
         table.add_row(name, f"{median:,.0f}", *cells)
         line[name] = f"{median:.1f}"
     console = Console()

@@ -1,12 +1,12 @@
-"""Reading datasets of others: Minari against Minari, D4RL against the usual loop, TFRecord against `tfrecord`.
+"""Speed of reading foreign datasets: Minari against Minari, D4RL against a loop, TFRecord against `tfrecord`.
 
     python benchmarks/media.py
 
 500-step episodes of a hopper's columns (11 observations, 3 actions) from the page cache, one thread, CPU time, into
-arrays. Ours come as whole blocks of episodes, checked: lengths, flags, parts against the spaces; in TFRecord each
-checksum. Minari's are read by Minari, so that the ratio is what our checks cost (links, nulls, rows).
-The rivals give what they give: Minari one object for each episode, the loop over D4RL's file a dict of arrays
-for each episode, `tfrecord` (left out where it is not installed) a dict for each timestep, without its checksum.
+arrays. Hindcast returns blocks of episodes and checks lengths, flags and the leaves' shapes, and in TFRecord each
+checksum. It reads Minari's files by Minari, so the ratio is the cost of its checks (links, nulls, rows). Minari returns
+one object per episode, the loop over D4RL's file a dict of arrays per episode, and `tfrecord` (left out if it is not
+installed) a dict per timestep, without its checksum.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from hindcast.storage.location import resolve
 STEPS, OBSERVATIONS, ACTIONS = 500, 11, 3
 
 
-def make_minari(folder: Path, form: str, episodes: int) -> None:
-    """A dataset of Minari's own writer, named `bench/<form>-v0`."""
+def make_minari(folder: Path, data_format: str, episodes: int) -> None:
+    """Write a dataset with Minari, named `bench/<data_format>-v0`."""
     import minari
     from minari.data_collector import EpisodeBuffer
 
@@ -54,25 +54,25 @@ def make_minari(folder: Path, form: str, episodes: int) -> None:
         for _ in range(episodes)
     ]
     minari.create_dataset_from_buffers(
-        f"bench/{form}-v0",
+        f"bench/{data_format}-v0",
         buffer=buffers,
         observation_space=gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
         action_space=gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
-        data_format=form,
+        data_format=data_format,
     )
     assert folder.exists()
 
 
-def read_minari(form: str) -> int:
-    """With Minari."""
+def read_minari(data_format: str) -> int:
+    """Read the dataset with Minari; return the number of steps."""
     import minari
 
-    dataset = minari.load_dataset(f"bench/{form}-v0")
+    dataset = minari.load_dataset(f"bench/{data_format}-v0")
     return sum(len(episode.rewards) for episode in dataset.iterate_episodes())
 
 
 def make_d4rl(path: Path, episodes: int) -> None:
-    """As D4RL's files are built."""
+    """Write a file in D4RL's layout."""
     rng, rows = np.random.default_rng(0), episodes * STEPS
     observations = rng.normal(size=(rows + 1, OBSERVATIONS)).astype(np.float32)
     with h5py.File(path, "w") as file:
@@ -84,7 +84,7 @@ def make_d4rl(path: Path, episodes: int) -> None:
 
 
 def read_d4rl(path: Path) -> int:
-    """The loop with which such files are cut into episodes everywhere: row by row."""
+    """Read such a file by the usual loop over its rows; return the number of steps."""
     with h5py.File(path) as file:
         columns = {name: file[name][()] for name in file}
     steps = 0
@@ -99,48 +99,57 @@ def read_d4rl(path: Path) -> int:
 
 
 def make_tfrecord(path: Path, episodes: int) -> None:
-    """One `tf.train.Example` for each timestep, encoded here: a feature is a length-delimited map entry."""
+    """Write one `tf.train.Example` per timestep, encoded without TensorFlow."""
     rng = np.random.default_rng(0)
-    records = [_example(row, rng) for row in range(episodes * STEPS)]
-    heads = [len(record).to_bytes(8, "little") for record in records]
-    sums = zip(_checksums(heads), _checksums(records), strict=True)
+    records = [_encode_example(row, rng) for row in range(episodes * STEPS)]
+    headers = [len(record).to_bytes(8, "little") for record in records]
+    checksum_pairs = zip(_compute_checksums(headers), _compute_checksums(records), strict=True)
     with path.open("wb") as file:
-        for head, record, (of_head, of_record) in zip(heads, records, sums, strict=True):
-            file.write(head + of_head + record + of_record)
+        for header, record, (header_checksum, record_checksum) in zip(
+            headers, records, checksum_pairs, strict=True
+        ):
+            file.write(header + header_checksum + record + record_checksum)
 
 
-def _example(row: int, rng: np.random.Generator) -> bytes:
+def _encode_example(row: int, rng: np.random.Generator) -> bytes:
     values = rng.normal(size=2 * OBSERVATIONS + ACTIONS + 1).astype("<f4")
-    parts = np.split(values, [OBSERVATIONS, 2 * OBSERVATIONS, -1])
+    values_by_leaf = np.split(values, [OBSERVATIONS, 2 * OBSERVATIONS, -1])
     names = ("obs", "new_obs", "actions", "rewards")
-    entries = [_entry(name, 2, part.tobytes()) for name, part in zip(names, parts, strict=True)]
-    entries.append(_entry("terminateds", 3, bytes([row % STEPS == STEPS - 1])))
-    entries.append(_entry("t", 3, _varint(row % STEPS)))
-    entries.append(_entry("eps_id", 1, f"e{row // STEPS}".encode()))
-    return _field(1, b"".join(entries))
+    entries = [
+        _encode_entry(name, 2, leaf_values.tobytes())
+        for name, leaf_values in zip(names, values_by_leaf, strict=True)
+    ]
+    entries.append(_encode_entry("terminateds", 3, bytes([row % STEPS == STEPS - 1])))
+    entries.append(_encode_entry("t", 3, _encode_varint(row % STEPS)))
+    entries.append(_encode_entry("eps_id", 1, f"e{row // STEPS}".encode()))
+    return _encode_field(1, b"".join(entries))
 
 
-def _checksums(parts: list[bytes]) -> list[bytes]:
-    lengths = np.array([len(part) for part in parts])
-    data = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    return [sum_.tobytes() for sum_ in compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)]
+def _compute_checksums(chunks: list[bytes]) -> list[bytes]:
+    lengths = np.array([len(chunk) for chunk in chunks])
+    data = np.frombuffer(b"".join(chunks), dtype=np.uint8)
+    return [checksum.tobytes() for checksum in compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)]
 
 
-def _entry(name: str, kind: int, values: bytes) -> bytes:
-    return _field(1, _field(1, name.encode()) + _field(2, _field(kind, _field(1, values))))
+def _encode_entry(name: str, value_field: int, values: bytes) -> bytes:
+    return _encode_field(
+        1,
+        _encode_field(1, name.encode())
+        + _encode_field(2, _encode_field(value_field, _encode_field(1, values))),
+    )
 
 
-def _field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+def _encode_field(field_number: int, data: bytes) -> bytes:
+    return bytes([field_number << 3 | 2]) + _encode_varint(len(data)) + data
 
 
-def _varint(number: int) -> bytes:
-    low, rest = number & 127, number >> 7
-    return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
+def _encode_varint(value: int) -> bytes:
+    low_bits, remaining = value & 127, value >> 7
+    return bytes([low_bits | 128]) + _encode_varint(remaining) if remaining else bytes([low_bits])
 
 
 def read_tfrecord(path: Path) -> int:
-    """With the package `tfrecord`."""
+    """Read the file with the package `tfrecord`; return the number of steps."""
     from tfrecord.reader import tfrecord_loader
 
     records: Iterator[Any] = tfrecord_loader(str(path), None)
@@ -148,17 +157,17 @@ def read_tfrecord(path: Path) -> int:
 
 
 def read_ours(name: str, path: Path) -> int:
-    """All pieces of a file."""
-    form, options = FORMATS[name], ReadOptions()
+    """Read all pieces of a file with Hindcast; return the number of steps."""
+    data_format, options = FORMATS[name], ReadOptions()
     return sum(
         part.num_steps if isinstance(part, Block) else len(part)
-        for piece in form.list_pieces(resolve(path), options)
-        for part in form.read(piece, options)
+        for piece in data_format.list_pieces(resolve(path), options)
+        for part in data_format.read(piece, options)
     )
 
 
 def make_timed(read: Callable[[], int], steps: int) -> Callable[[], float]:
-    """Timesteps a second of CPU time."""
+    """Return a function that calls `read`, and returns timesteps per second of CPU time."""
 
     def run() -> float:
         start_time = time.process_time()
@@ -169,7 +178,7 @@ def make_timed(read: Callable[[], int], steps: int) -> Callable[[], float]:
 
 
 def has_tfrecord() -> bool:
-    """Return whether the rival is installed."""
+    """Return True if the package `tfrecord` is installed."""
     try:
         import tfrecord.reader  # noqa: F401
     except ImportError:
@@ -189,8 +198,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["MINARI_DATASETS_PATH"] = name
-        for form in ("hdf5", "arrow"):
-            make_minari(folder, form, episodes)
+        for data_format in ("hdf5", "arrow"):
+            make_minari(folder, data_format, episodes)
         make_d4rl(folder / "hopper.hdf5", episodes)
         make_tfrecord(folder / "hopper.tfrecord", episodes)
         main_file = folder / "bench" / "hdf5-v0" / "data" / "main_data.hdf5"
@@ -209,7 +218,8 @@ def main() -> None:
         ):
             readers = {"ours": partial(read_ours, *ours), **rivals}
             results = take_turns(
-                {who: make_timed(read, episodes * STEPS) for who, read in readers.items()}, arguments.rounds
+                {reader: make_timed(read, episodes * STEPS) for reader, read in readers.items()},
+                arguments.rounds,
             )
             report(f"reading {title}", "timesteps/s", results, "ours", dict.fromkeys(rivals, target))
 

@@ -2,8 +2,8 @@
 
     KUBECONFIG=… python benchmarks/operator_scale.py [--resources 1000]
 
-Needs an API server with KubeRay's CRDs and no KubeRay (`../shared/cluster/cluster control-plane`). CPU is the
-operator's own process, so that what else runs on the machine counts little; latency and wall time do feel it.
+Needs an API server with KubeRay's CRDs and no KubeRay (`../shared/cluster/cluster control-plane`). CPU time is
+that of the operator's process, so other programs affect it little; they do affect latency and wall time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ CHANGES = 300
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: what was measured, and the target."""
+    """A row of the table: name and value of a measurement, and its target."""
 
-    what: str
-    found: str
+    name: str
+    value: str
     target: str
 
 
@@ -55,113 +55,115 @@ class Cluster:
     def __init__(self, api: ApiServer, namespace: str, count: int) -> None:
         self.api = api
         self.namespace = namespace
-        self.names = [f"walks-{number:04}" for number in range(count)]
+        self.names = [f"walks-{index:04}" for index in range(count)]
         self.kuberay = FakeKubeRay(api, namespace)
         self._pool = ThreadPoolExecutor(6)
 
-    def for_each_name(self, do: Callable[[str], object]) -> None:
-        """For each recording, some at a time."""
-        list(self._pool.map(do, self.names))
+    def for_each_name(self, function: Callable[[str], object]) -> None:
+        """Call a function for each recording, six at a time."""
+        list(self._pool.map(function, self.names))
 
-    def accept(self, name: str) -> None:
-        """As `kubectl create`."""
+    def create(self, name: str) -> None:
+        """Create a recording, as `kubectl create` does."""
         self.api.create(make_recording(name), self.namespace)
 
-    def take_up(self, name: str) -> None:
-        """KubeRay takes up its RayJob."""
+    def initialise(self, name: str) -> None:
+        """Report a recording's RayJob as initialising, as KubeRay does."""
         self.kuberay.set_status(
             f"{name}-r1-1", jobDeploymentStatus="Initializing", startTime=current_timestamp()
         )
 
-    def refuse(self, name: str) -> None:
-        """KubeRay calls its RayJob wrong, which ends it."""
+    def fail_validation(self, name: str) -> None:
+        """Report a recording's RayJob as invalid, as KubeRay does, which ends it."""
         self.kuberay.set_status(f"{name}-r1-1", jobDeploymentStatus="ValidationFailed")
 
     def states(self) -> list[str]:
-        """The state of each recording."""
-        found = self.api.request(
+        """Return the state of each recording."""
+        response = self.api.request(
             "GET", collection("hindcast.dev/v1alpha1", "offlinerecordings", self.namespace)
         )
-        return [item.get("status", {}).get("state", "") for item in found["items"]]
+        return [item.get("status", {}).get("state", "") for item in response["items"]]
 
     def all_are(self, state: str) -> bool:
-        """Return whether every recording is in a state."""
+        """Return True if every recording is in a state."""
         return self.states() == [state] * len(self.names)
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process, its own and the kernel's for it."""
+    """Return the CPU time of a process, in user and in kernel mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def peak_memory(pid: int) -> float:
-    """MB that a process has had at most."""
+def peak_memory_mb(pid: int) -> float:
+    """Return the peak memory of a process in MB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterable[Row]:
-    """The rows, as they are measured."""
+    """Yield the rows of the table as they are measured."""
     count = len(cluster.names)
-    with operator() as running:
-        wait_for(lambda: running.has_logged("filled"), "the operator runs", 60)
-        pid, began = running.process.pid, cpu_seconds(running.process.pid)
+    with operator() as first_operator:
+        wait_for(lambda: first_operator.has_logged("filled"), "the operator runs", 60)
+        pid, cpu_before = first_operator.process.pid, cpu_seconds(first_operator.process.pid)
         start_time = time.monotonic()
-        cluster.for_each_name(cluster.accept)
+        cluster.for_each_name(cluster.create)
         wait_for(lambda: cluster.all_are("Starting"), "each has its RayJob and status", 600)
         yield Row(
             f"{count} accepted, each with RayJob and status: CPU",
-            f"{cpu_seconds(pid) - began:.1f} s",
+            f"{cpu_seconds(pid) - cpu_before:.1f} s",
             "≤ 60 s",
         )
         yield Row("… wall", f"{time.monotonic() - start_time:.0f} s", "")
-        cluster.for_each_name(cluster.take_up)
-        settle(running)
-        writes, began = running.read_num_writes(), cpu_seconds(pid)
+        cluster.for_each_name(cluster.initialise)
+        settle(first_operator)
+        writes, cpu_before = first_operator.read_num_writes(), cpu_seconds(pid)
         time.sleep(REST_SECONDS)
-        yield Row(f"writes at rest, in {REST_SECONDS} s", f"{running.read_num_writes() - writes:.0f}", "0")
-        yield Row("CPU at rest", f"{100 * (cpu_seconds(pid) - began) / REST_SECONDS:.1f} %", "< 5 %")
-        delays = latencies(cluster)
+        yield Row(f"writes at rest, in {REST_SECONDS} s", f"{first_operator.read_num_writes() - writes:.0f}", "0")
+        yield Row("CPU at rest", f"{100 * (cpu_seconds(pid) - cpu_before) / REST_SECONDS:.1f} %", "< 5 %")
+        latencies = measure_latencies(cluster)
         yield Row(
-            f"RayJob's change to our status, p50 / p99 of {len(delays)}",
-            f"{quantiles(delays, n=100)[49]:.3f} s / {quantiles(delays, n=100)[98]:.3f} s",
+            f"RayJob's change to our status, p50 / p99 of {len(latencies)}",
+            f"{quantiles(latencies, n=100)[49]:.3f} s / {quantiles(latencies, n=100)[98]:.3f} s",
             "p99 < 1 s",
         )
-        yield Row("peak memory", f"{peak_memory(pid):.0f} MB", "< 300 MB")
-        settle(running)
+        yield Row("peak memory", f"{peak_memory_mb(pid):.0f} MB", "< 300 MB")
+        settle(first_operator)
     start_time = time.monotonic()
     with operator() as second_operator:
         wait_for(lambda: second_operator.has_logged("listens"), "the operator is back", 60)
-        wait_for(lambda: looks(second_operator) >= count, "each was looked at", 120)
+        wait_for(lambda: num_reconciles(second_operator) >= count, "each was reconciled", 120)
         yield Row(f"restart until {count} were looked at", f"{time.monotonic() - start_time:.1f} s", "< 30 s")
         time.sleep(5)
         yield Row("writes after the restart", f"{second_operator.read_num_writes():.0f}", "0")
         yield Row(
-            "peak memory after the restart", f"{peak_memory(second_operator.process.pid):.0f} MB", "< 300 MB"
+            "peak memory after the restart",
+            f"{peak_memory_mb(second_operator.process.pid):.0f} MB",
+            "< 300 MB",
         )
 
 
 def settle(operator: OperatorProcess) -> None:
-    """Return when nothing was written for five seconds."""
-    before = -1.0
-    while (now := operator.read_num_writes()) != before:
-        before = now
+    """Wait until the operator has written nothing for five seconds."""
+    num_writes_before = -1.0
+    while (num_writes := operator.read_num_writes()) != num_writes_before:
+        num_writes_before = num_writes
         time.sleep(5)
 
 
-def looks(operator: OperatorProcess) -> float:
-    """Reconciliations so far."""
+def num_reconciles(operator: OperatorProcess) -> float:
+    """Return the number of reconciliations so far."""
     return sum(operator.read_samples("hindcast_reconciles_total").values())
 
 
-def latencies(cluster: Cluster) -> list[float]:
-    """Seconds from the answer to a change of a RayJob to the watch's event with our status."""
+def measure_latencies(cluster: Cluster) -> list[float]:
+    """Return the seconds from each change of a RayJob to the watch event with the resource's new status."""
     change_times: dict[str, float] = {}
     status_times: dict[str, float] = {}
     stop = threading.Event()
 
-    def see() -> None:
+    def watch_statuses() -> None:
         custom = client.CustomObjectsApi(cluster.api.client)
         group, version, plural = GROUP
         for event in watch.Watch().stream(
@@ -178,12 +180,12 @@ def latencies(cluster: Cluster) -> list[float]:
             if stop.is_set():
                 return
 
-    watcher = threading.Thread(target=see, daemon=True)
+    watcher = threading.Thread(target=watch_statuses, daemon=True)
     watcher.start()
     time.sleep(2)
     sample = cluster.names[:CHANGES]
     for name in sample:
-        cluster.refuse(name)
+        cluster.fail_validation(name)
         change_times[name] = time.monotonic()
         time.sleep(0.05)
     wait_for(lambda: len(status_times) >= len(sample), "each change is seen", 60)
@@ -201,22 +203,22 @@ def main() -> None:
     with ApiServer.of(os.environ["KUBECONFIG"]) as api, tempfile.TemporaryDirectory() as folder:
         api.apply_crds(sorted((HERE.parent / "crds").glob("*.yaml")))
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        kubeconfig, starts = create_account(api, namespace, Path(folder)), iter(range(9))
+        kubeconfig, log_numbers = create_account(api, namespace, Path(folder)), iter(range(9))
 
         def operator() -> OperatorProcess:
-            log = Path(folder) / f"operator-{next(starts)}.log"
+            log = Path(folder) / f"operator-{next(log_numbers)}.log"
             return OperatorProcess(kubeconfig, log, "--namespace", namespace, "--log-level", "info")
 
         try:
             for row in measure(Cluster(api, namespace, arguments.resources), operator):
-                print(f"{row.what}: {row.found}", flush=True)
+                print(f"{row.name}: {row.value}", flush=True)
                 rows.append(row)
         finally:
             delete_account(api, namespace)
             api.delete(f"/api/v1/namespaces/{namespace}")
     table = Table("what", "measured", "target", title=f"The operator with {arguments.resources} resources")
     for row in rows:
-        table.add_row(row.what, row.found, row.target)
+        table.add_row(row.name, row.value, row.target)
     Console().print(table)
 
 

@@ -2,9 +2,10 @@
 
     python benchmarks/prepare.py [--rllib PYTHON] [--ray]
 
-CartPole's columns in episodes of 500 timesteps. Ours are in order, or scrambled over 7 files; with `t`, and without it,
-when observations are chained. RLlib's way is given 20,000 of the same rows in order, as it needs them. Wall-clock
-time. `--ray` adds 6 M rows on Ray with two CPUs, an object store smaller than they are, and workers that run.
+CartPole's columns in episodes of 500 timesteps. Hindcast gets the rows in 7 files, in order or scrambled; with `t`, and
+without it, so that observations are chained. RLlib's way gets 20,000 of the same rows, in order, as it requires.
+Wall-clock time. `--ray` adds 6 M rows on Ray with two CPUs, an object store smaller than the rows, and workers that
+have already started.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ FILES = 7
 OBJECT_STORE = 200 << 20
 
 
-def rows(folder: Path, episodes: int) -> pa.Table:
-    """Timesteps in order, with RLlib's names and `t`."""
-    block = make_block(episodes)
+def make_rows(folder: Path, num_episodes: int) -> pa.Table:
+    """Make rows of timesteps in order, with RLlib's names and `t`."""
+    block = make_block(num_episodes)
     with BlockWriter(resolve(folder), DataSpec.from_block(block), "s", layout="columns") as writer:
         writer.write(block)
     table = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))])
     return table.replace_schema_metadata(None)
 
 
-def split(table: pa.Table, folder: Path) -> Path:
-    """The rows over several files."""
+def write_in_order(table: pa.Table, folder: Path) -> Path:
+    """Write the rows to several files, in order."""
     folder.mkdir()
     bounds = np.linspace(0, len(table), FILES + 1).astype(int)
     for i in range(FILES):
@@ -51,30 +52,32 @@ def split(table: pa.Table, folder: Path) -> Path:
     return folder
 
 
-def scramble(table: pa.Table, folder: Path) -> Path:
-    """The rows in a random order over several files."""
-    return split(table.take(np.random.default_rng(0).permutation(len(table))), folder)
+def write_scrambled(table: pa.Table, folder: Path) -> Path:
+    """Write the rows to several files, in random order."""
+    return write_in_order(table.take(np.random.default_rng(0).permutation(len(table))), folder)
 
 
-def prepare(path: Path) -> Callable[[], float]:
-    """Rows per second of preparing a folder into a cache that is empty."""
+def make_preparation(path: Path) -> Callable[[], float]:
+    """Return a function that prepares a folder into an empty cache, and returns rows per second."""
 
-    def once() -> float:
+    def prepare_once() -> float:
         with tempfile.TemporaryDirectory() as cache:
             start_time = time.perf_counter()
             dataset = opening.open_data(path, cache=cache)
             return dataset.num_steps / (time.perf_counter() - start_time)
 
-    return once
+    return prepare_once
 
 
-def here(folder: Path, python: str | None, episodes: int, rounds: int) -> None:
-    """In one process, against RLlib's way."""
-    table = rows(folder / "ordered", episodes)
+def measure_one_process(folder: Path, python: str | None, num_episodes: int, rounds: int) -> None:
+    """Measure one process, and compare it with RLlib's way."""
+    table = make_rows(folder / "ordered", num_episodes)
     ours = {
-        "Hindcast": prepare(scramble(table, folder / "scrambled")),
-        "Hindcast, in order": prepare(split(table, folder / "in-order")),
-        "Hindcast, without t": prepare(scramble(table.drop_columns(["t"]), folder / "without")),
+        "Hindcast": make_preparation(write_scrambled(table, folder / "scrambled")),
+        "Hindcast, in order": make_preparation(write_in_order(table, folder / "in-order")),
+        "Hindcast, without t": make_preparation(
+            write_scrambled(table.drop_columns(["t"]), folder / "without")
+        ),
     }
     if python is None:
         report("preparing", "rows/s", take_turns(ours, rounds), "Hindcast", {})
@@ -85,18 +88,20 @@ def here(folder: Path, python: str | None, episodes: int, rounds: int) -> None:
     report("preparing", "rows/s", results, "Hindcast", {"RLlib's way": 5})
 
 
-def on_ray(folder: Path, episodes: int, rounds: int) -> None:
-    """On Ray, larger than its object store."""
+def measure_ray(folder: Path, num_episodes: int, rounds: int) -> None:
+    """Measure Ray with rows that exceed its object store."""
     import ray
 
-    table = rows(folder / "ordered", episodes)
+    table = make_rows(folder / "ordered", num_episodes)
     ours = {
-        "Hindcast": prepare(scramble(table, folder / "scrambled")),
-        "Hindcast, in order": prepare(split(table, folder / "in-order")),
+        "Hindcast": make_preparation(write_scrambled(table, folder / "scrambled")),
+        "Hindcast, in order": make_preparation(write_in_order(table, folder / "in-order")),
     }
     preparer._MAX_LOCAL_BYTES = 0
     start_ray(num_cpus=2, object_store_memory=OBJECT_STORE, **QUIET_OPTIONS)
-    prepare(scramble(rows(folder / "few", 10), folder / "scrambled-few"))()  # starts the workers
+    make_preparation(
+        write_scrambled(make_rows(folder / "few", 10), folder / "scrambled-few")
+    )()  # starts the workers
     report("preparing on Ray", "rows/s", take_turns(ours, rounds), "Hindcast", {})
     ray.shutdown()
 
@@ -111,10 +116,10 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
-        here(Path(folder), arguments.rllib, arguments.episodes, arguments.rounds)
+        measure_one_process(Path(folder), arguments.rllib, arguments.episodes, arguments.rounds)
     if arguments.ray:
         with tempfile.TemporaryDirectory() as folder:
-            on_ray(Path(folder), 12_000, arguments.rounds)
+            measure_ray(Path(folder), 12_000, arguments.rounds)
 
 
 if __name__ == "__main__":

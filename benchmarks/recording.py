@@ -2,9 +2,9 @@
 
     python benchmarks/recording.py [--rllib PYTHON]
 
-Ours records to Parquet, committed. The bare loop steps the same vectorised environments with the same network
-and stores nothing. With --rllib, an interpreter that has ray[rllib]==2.60.0 and msgpack-numpy, RLlib records
-with the same weights in the same run, as its documentation does (episode format, one runner).
+Hindcast records and commits Parquet files. The bare loop steps the same vectorised environments with the same network
+and stores nothing. With --rllib (an interpreter that has ray[rllib]==2.60.0 and msgpack-numpy), RLlib records with the
+same weights in the same run, as in its documentation (episode format, one runner).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from hindcast.storage.location import resolve
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 WIDTH = 8
-RIVAL = Path(__file__).parent / "rivals" / "rllib_record.py"
+RLLIB_SCRIPT = Path(__file__).parent / "rivals" / "rllib_record.py"
 
 
 def train_expert(folder: Path) -> None:
-    """An expert at return 450, as the demo makes it."""
+    """Train an expert to return 450, as the demo does, and save it."""
     train = TrainPolicy(
         config={"lr": 3e-4, "numEpochs": 6, "trainBatchSizePerLearner": 4096, "useKlLoss": False},
         model=ModelSpec(fcnet_hiddens=[64, 64]),
@@ -63,39 +63,39 @@ def train_expert(folder: Path) -> None:
 
 
 def record(policy: Path, episodes: int) -> float:
-    """Timesteps per second of recording to a new folder."""
+    """Record to a new folder, and return timesteps per second."""
     actor = load_actor(str(policy), CARTPOLE)
     with tempfile.TemporaryDirectory() as folder:
         data = describe_columns(CARTPOLE, actor, explore=True)
         task = RecordingTask(CARTPOLE, WIDTH, 0, True, Target(resolve(folder)), "bench", data)
         ranges = [RangeToRecord(0, range(episodes))]
         start_time = time.perf_counter()
-        (output,) = record_ranges(
+        (recorded_range,) = record_ranges(
             LocalWorkers(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
-        return output.commit.timesteps / (time.perf_counter() - start_time)
+        return recorded_range.commit.timesteps / (time.perf_counter() - start_time)
 
 
-def bare(policy: Policy, steps: int) -> float:
-    """Timesteps per second of the loop that stores nothing."""
+def run_bare_loop(policy: Policy, num_steps: int) -> float:
+    """Run the loop that stores nothing, and return timesteps per second."""
     environments = gym.make_vec(CARTPOLE.id, num_envs=WIDTH, vectorization_mode="sync")
     observation, _ = environments.reset(seed=0)
     start_time = time.perf_counter()
     with torch.inference_mode():
-        for _ in range(steps):
-            inputs = policy.module.forward_exploration({"obs": torch.from_numpy(observation)})[
+        for _ in range(num_steps):
+            dist_inputs = policy.module.forward_exploration({"obs": torch.from_numpy(observation)})[
                 "action_dist_inputs"
             ]
-            distribution = torch.distributions.Categorical(logits=inputs, validate_args=False)
+            distribution = torch.distributions.Categorical(logits=dist_inputs, validate_args=False)
             observation, *_ = environments.step(distribution.sample().numpy())
-    return steps * WIDTH / (time.perf_counter() - start_time)
+    return num_steps * WIDTH / (time.perf_counter() - start_time)
 
 
-def rllib(python: str, policy: Policy, folder: Path, episodes: int) -> float:
-    """Timesteps per second of RLlib, in its own process, with our weights."""
+def record_with_rllib(python: str, policy: Policy, folder: Path, episodes: int) -> float:
+    """Record with RLlib, in its own process and with our weights, and return timesteps per second."""
     weights = {name: tensor.numpy() for name, tensor in policy.module.state_dict().items()}
     np.savez(folder / "weights.npz", **weights)
-    command = [python, str(RIVAL), str(folder / "weights.npz"), str(episodes)]
+    command = [python, str(RLLIB_SCRIPT), str(folder / "weights.npz"), str(episodes)]
     environment = {**os.environ, "RAY_worker_niceness": "0", "PYTHONPATH": ""}
     process = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=folder, check=False
@@ -121,11 +121,11 @@ def main() -> None:
         policy = Policy.load(folder / "module")
         rivals = {
             "ours": lambda: record(folder / "module", arguments.episodes),
-            "bare loop": lambda: bare(policy, arguments.episodes * 500 // WIDTH),
+            "bare loop": lambda: run_bare_loop(policy, arguments.episodes * 500 // WIDTH),
         }
         targets = {"bare loop": 0.5}
         if arguments.rllib:
-            rivals["rllib"] = lambda: rllib(arguments.rllib, policy, folder, 24)
+            rivals["rllib"] = lambda: record_with_rllib(arguments.rllib, policy, folder, 24)
             targets["rllib"] = 40
         results = take_turns(rivals, arguments.rounds)
         report("recording with the expert", "timesteps/s", results, "ours", targets)

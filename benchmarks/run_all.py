@@ -1,4 +1,4 @@
-"""Every benchmark, one after the other: ours and the rival, as tables.
+"""Run all benchmarks one after the other; each prints a table of Hindcast and its rival.
 
     python benchmarks/run_all.py --rllib PYTHON
 
@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-ALONE = (
+FOLDER = Path(__file__).parent
+WITHOUT_RIVAL_PYTHON = (
     "decode.py",
     "frames.py",
     "media.py",
@@ -27,12 +27,12 @@ ALONE = (
 
 
 def main() -> None:
-    """Run them all; stop at the first that fails."""
+    """Run all benchmarks; stop at the first one that fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rllib", required=True, help="the Python that has RLlib 2.60")
     arguments = parser.parse_args()
-    for script in ALONE:
-        subprocess.run([sys.executable, str(HERE / script)], check=True)
+    for script in WITHOUT_RIVAL_PYTHON:
+        subprocess.run([sys.executable, str(FOLDER / script)], check=True)
     for script in (
         "recording.py",
         "decode_messagepack.py",
@@ -43,7 +43,7 @@ def main() -> None:
         "updates.py",
         "whole_training.py",
     ):
-        subprocess.run([sys.executable, str(HERE / script), "--rllib", arguments.rllib], check=True)
+        subprocess.run([sys.executable, str(FOLDER / script), "--rllib", arguments.rllib], check=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Latency of a policy's action, over HTTP and in the application's process, with each decision logged.
+"""Latency of a policy's action over HTTP and within the application's process; every decision is logged.
 
 python benchmarks/serving.py [--decisions 10000] [--threads 4]
 """
@@ -30,54 +30,56 @@ _STEPS = 50
 _OBSERVATIONS, _ACTIONS = gym.spaces.Box(-np.inf, np.inf, (8,)), gym.spaces.Discrete(4)
 
 
-def small_policy() -> Policy:
-    """Two layers of 64 units."""
+def make_policy() -> Policy:
+    """Make a policy with two layers of 64 units."""
     model = ModelSpec.model_validate({"fcnetHiddens": [64, 64]})
     preprocessing = Preprocessing.from_specs(_OBSERVATIONS, _ACTIONS, model)
     module = build_module(_OBSERVATIONS, _ACTIONS, model)
     return Policy(module.eval(), preprocessing, _OBSERVATIONS, _ACTIONS)
 
 
-def play(decides: Any, decisions: int, seed: int) -> list[float]:
-    """Seconds that each of `decisions` actions took, in episodes of 50."""
-    observations = np.random.default_rng(seed).normal(size=(decisions, 8)).astype(np.float32).tolist()
+def play(policy_service: Any, num_decisions: int, seed: int) -> list[float]:
+    """Request actions in episodes of 50 steps, and return the seconds that each one took."""
+    observations = np.random.default_rng(seed).normal(size=(num_decisions, 8)).astype(np.float32).tolist()
     latencies = []
-    for first in range(0, decisions, _STEPS):
-        episode = decides.start_episode()
+    for first in range(0, num_decisions, _STEPS):
+        episode = policy_service.start_episode()
         for observation in observations[first : first + _STEPS]:
             request_time = time.perf_counter()
-            decides.get_action(episode, observation)
+            policy_service.get_action(episode, observation)
             latencies.append(time.perf_counter() - request_time)
-            decides.log_returns(episode, 1.0)
-        decides.end_episode(episode, observations[first])
+            policy_service.log_returns(episode, 1.0)
+        policy_service.end_episode(episode, observations[first])
     return latencies
 
 
-def print_latencies(name: str, threads: int, decisions: int, connect: Callable[[], Any]) -> None:
-    """Play in some threads, and print how long they waited."""
+def print_latencies(name: str, num_threads: int, num_decisions: int, connect: Callable[[], Any]) -> None:
+    """Play in several threads, and print the latencies of their actions."""
     latencies: list[float] = []
 
-    def application(seed: int) -> None:
-        latencies.extend(play(connect(), decisions // threads, seed))
+    def run_application(seed: int) -> None:
+        latencies.extend(play(connect(), num_decisions // num_threads, seed))
 
-    running = [threading.Thread(target=application, args=(seed,)) for seed in range(threads)]
+    application_threads = [
+        threading.Thread(target=run_application, args=(seed,)) for seed in range(num_threads)
+    ]
     start_time = time.perf_counter()
-    for thread in running:
+    for thread in application_threads:
         thread.start()
-    for thread in running:
+    for thread in application_threads:
         thread.join()
     rate = len(latencies) / (time.perf_counter() - start_time)
     p50, p99, p999 = np.percentile(latencies, [50, 99, 99.9]) * 1e3
     print(
-        f"{name:>12}, {threads} threads: {rate:7,.0f} decisions/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, "
+        f"{name:>12}, {num_threads} threads: {rate:7,.0f} decisions/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, "
         f"p99.9 {p999:.2f} ms, longest {max(latencies) * 1e3:.1f} ms"
     )
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """`hindcast serve` in a process of its own; its address."""
-    small_policy().save(folder / "policy")
+def serve_policy(folder: Path) -> Iterator[str]:
+    """Run `hindcast serve` in a separate process, and yield its address."""
+    make_policy().save(folder / "policy")
     (folder / "token").write_text("token")
     command = [
         sys.executable,
@@ -104,13 +106,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with PolicyServer(small_policy(), folder / "log") as server:
-            for threads in (1, arguments.threads):
-                print_latencies("in process", threads, arguments.decisions, lambda: server)
-        with serving(folder) as address:
-            for threads in (1, arguments.threads):
+        with PolicyServer(make_policy(), folder / "log") as server:
+            for num_threads in (1, arguments.threads):
+                print_latencies("in process", num_threads, arguments.decisions, lambda: server)
+        with serve_policy(folder) as address:
+            for num_threads in (1, arguments.threads):
                 print_latencies(
-                    "over HTTP", threads, arguments.decisions, lambda: PolicyClient(address, "token")
+                    "over HTTP", num_threads, arguments.decisions, lambda: PolicyClient(address, "token")
                 )
 
 

@@ -2,10 +2,9 @@
 
     python benchmarks/training.py [--threads 1]
 
-Ours trains through a `Trainer`, as `hindcast run` does, with the data resident and streaming, metrics and
-all. The bare loop has the same data in two tensors, draws shuffled batches by index and steps the same network
-with the same fused Adam and threads; it reports nothing. Each turn is the same number of updates; data are on
-disk, in the page cache.
+Hindcast trains through a `Trainer`, as `hindcast run` does, with resident and with streamed data, including metrics.
+The bare loop has the same data in two tensors, draws shuffled batches by index and steps the same network with the same
+fused Adam and threads; it reports nothing. Each turn has the same number of updates; the files are in the page cache.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from hindcast.threads import num_processors
 OBSERVATIONS, ACTIONS, BATCH, LENGTH = 17, 6, 1024, 1000
 
 
-def write_data(folder: Path, episodes: int) -> None:
-    """Episodes of noise in the shape of HalfCheetah's."""
+def write_data(folder: Path, num_episodes: int) -> None:
+    """Write episodes of noise in the shape of HalfCheetah's."""
     rng = np.random.default_rng(0)
-    steps = episodes * LENGTH
+    num_steps = num_episodes * LENGTH
     block = Block(
         columns={
-            "obs": rng.standard_normal((steps + episodes, OBSERVATIONS), dtype=np.float32),
-            "actions": rng.uniform(-1, 1, (steps, ACTIONS)).astype(np.float32),
-            "rewards": rng.standard_normal(steps, dtype=np.float32),
+            "obs": rng.standard_normal((num_steps + num_episodes, OBSERVATIONS), dtype=np.float32),
+            "actions": rng.uniform(-1, 1, (num_steps, ACTIONS)).astype(np.float32),
+            "rewards": rng.standard_normal(num_steps, dtype=np.float32),
         },
-        length=np.full(episodes, LENGTH),
-        eps_id=np.array([f"e-{i:06d}" for i in range(episodes)], dtype=object),
-        t_started=np.zeros(episodes, dtype=np.int64),
-        terminated=np.zeros(episodes, dtype=np.bool_),
-        truncated=np.ones(episodes, dtype=np.bool_),
+        length=np.full(num_episodes, LENGTH),
+        eps_id=np.array([f"e-{i:06d}" for i in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
+        terminated=np.zeros(num_episodes, dtype=np.bool_),
+        truncated=np.ones(num_episodes, dtype=np.bool_),
     )
     spec = DataSpec.from_block(
         block,
@@ -62,8 +61,10 @@ def write_data(folder: Path, episodes: int) -> None:
         writer.write(block)
 
 
-def hindcast_training(folder: Path, residency: str, updates: int, threads: int) -> Callable[[], float]:
-    """Timesteps per second of one iteration of a training that goes on from turn to turn."""
+def make_hindcast_turn(
+    folder: Path, residency: str, num_updates: int, num_threads: int
+) -> Callable[[], float]:
+    """Return a function that runs the next iteration of a training, and returns timesteps per second."""
     resource = OfflineTraining.model_validate(
         {
             "metadata": {"name": "bench"},
@@ -72,7 +73,7 @@ def hindcast_training(folder: Path, residency: str, updates: int, threads: int) 
                 "input": [{"path": str(folder)}],
                 "pipeline": {
                     "residency": residency,
-                    "datasetNumItersPerLearner": updates,
+                    "datasetNumItersPerLearner": num_updates,
                     "windowSteps": 2**18,
                 },
                 "stop": {"iterations": 1},
@@ -80,18 +81,18 @@ def hindcast_training(folder: Path, residency: str, updates: int, threads: int) 
         }
     )
     trainer = make_offline_trainer(resource, [Source(str(folder), open_dataset(folder))])
-    trainer.num_busy_processors = num_processors() - threads
+    trainer.num_busy_processors = num_processors() - num_threads
 
-    def turn() -> float:
+    def run_turn() -> float:
         start_time = time.perf_counter()
         trainer.iterate()
-        return updates * BATCH / (time.perf_counter() - start_time)
+        return num_updates * BATCH / (time.perf_counter() - start_time)
 
-    return turn
+    return run_turn
 
 
-def bare(folder: Path, updates: int) -> Callable[[], float]:
-    """Timesteps per second of the plain loop."""
+def make_bare_turn(folder: Path, num_updates: int) -> Callable[[], float]:
+    """Return a function that runs the bare loop, and returns timesteps per second."""
     dataset = open_dataset(folder)
     blocks = [dataset.read(unit) for unit in dataset.units]
     obs = torch.from_numpy(np.concatenate([block.columns["obs"][block.obs_row] for block in blocks]))
@@ -100,26 +101,26 @@ def bare(folder: Path, updates: int) -> Callable[[], float]:
         nn.Linear(OBSERVATIONS, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 2 * ACTIONS)
     )
     adam = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
-    order = iter(torch.randperm(len(obs)).split(BATCH))
+    batch_indices = iter(torch.randperm(len(obs)).split(BATCH))
     constant = 0.5 * ACTIONS * math.log(2 * math.pi)
 
-    def turn() -> float:
-        nonlocal order
+    def run_turn() -> float:
+        nonlocal batch_indices
         start_time = time.perf_counter()
-        for _ in range(updates):
-            index = next(order, None)
+        for _ in range(num_updates):
+            index = next(batch_indices, None)
             if index is None or len(index) < BATCH:
-                order = iter(torch.randperm(len(obs)).split(BATCH))
-                index = next(order)
+                batch_indices = iter(torch.randperm(len(obs)).split(BATCH))
+                index = next(batch_indices)
             mean, log_std = net(obs[index]).chunk(2, dim=-1)
             errors = (actions[index] - mean) * torch.exp(-log_std)
             loss = (0.5 * errors.square().sum(-1) + log_std.sum(-1) + constant).mean()
             loss.backward()
             adam.step()
             adam.zero_grad()
-        return updates * BATCH / (time.perf_counter() - start_time)
+        return num_updates * BATCH / (time.perf_counter() - start_time)
 
-    return turn
+    return run_turn
 
 
 def main() -> None:
@@ -134,10 +135,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "data"
         write_data(folder, arguments.episodes)
-        plain = bare(folder, arguments.updates)
+        bare_turn = make_bare_turn(folder, arguments.updates)
         for residency, target in (("Resident", 0.95), ("Streaming", 0.90)):
-            turn = hindcast_training(folder, residency, arguments.updates, arguments.threads)
-            results = take_turns({"ours": turn, "bare loop": plain}, arguments.rounds)
+            run_turn = make_hindcast_turn(folder, residency, arguments.updates, arguments.threads)
+            results = take_turns({"ours": run_turn, "bare loop": bare_turn}, arguments.rounds)
             report(f"BC, {residency.lower()}", "timesteps/s", results, "ours", {"bare loop": target})
 
 

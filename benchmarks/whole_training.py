@@ -1,15 +1,15 @@
-"""Updates a second of whole trainings: reading, drawing batches, updates, metrics; ours, d3rlpy's, RLlib's, in one run.
+"""Updates per second of whole trainings (reading, drawing batches, updates, metrics) in Hindcast, d3rlpy and RLlib.
 
     python benchmarks/whole_training.py --rllib PYTHON [--algorithms IQL CQL]
 
-All read the same Parquet file, rows with next observations in HalfCheetah's shape, and have batches of 256 drawn from
-all of it, networks of two layers of 256, and one core, which includes what they run beside themselves. Ours is the
-trainer of `hindcast run`; d3rlpy's is `fitter`, without its log files; RLlib's is `Algorithm.train`, with its own
-pipeline, drawing anew each epoch, as the others do (`materialize_mapped_data=False`), and as it is by default, when it
-makes its batches once and takes the same ones from then on. RLlib trains DQN and SAC in an environment alone:
-"SAC/Pendulum-v1" is that, a timestep for each update, in all three. The options are those of updates.py.
-They take turns of the same updates, after one that is not counted; printed are medians of the turns, by the wall clock,
-and of their ratios.
+All read the same Parquet file of rows with next observations in HalfCheetah's shape, draw batches of 256 from all of
+it, and have networks of two layers of 256 and one core, including the processes that they start. Hindcast runs the
+trainer of `hindcast run`; d3rlpy runs `fitter`, without its log files; RLlib runs `Algorithm.train` with its own
+pipeline, once drawing anew in each epoch, as the others do (`materialize_mapped_data=False`), and once as by default,
+when it makes its batches once and reuses them. RLlib trains DQN and SAC only in an environment: "SAC/Pendulum-v1" is
+online in all three, with one timestep per update. The options are those of updates.py. They take turns of equally
+many updates, after one that is not counted; the medians of the turns, by the wall clock, and of their ratios are
+printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 import torch
 from bare_updates import ACTIONS, HIDDEN, OBSERVATIONS
 from measuring import Rival, report, take_turns
-from updates import AIMS, CONFIGS, D3RLPY, DISCRETE, RLLIB
+from updates import CONFIGS, D3RLPY, DISCRETE, RLLIB, TARGETS
 
 from hindcast.api import OfflineTraining
 from hindcast.datasets.prepare.opening import open_data
@@ -40,49 +40,49 @@ from hindcast.threads import num_processors
 
 EPISODES, LENGTH, BATCH = 100, 1000, 256
 ONLINE = ("SAC/Pendulum-v1", "DQN/CartPole-v1")
-DEFAULT = "RLlib, the same batches again"
-UPDATES_OF_TURN = {"CQL": 20, "BC": 500, "DQN": 400, "DiscreteCQL": 400} | dict.fromkeys(ONLINE, 400)
-"""The others' is 100."""
+RLLIB_SAME_BATCHES = "RLlib, the same batches again"
+UPDATES_PER_TURN = {"CQL": 20, "BC": 500, "DQN": 400, "DiscreteCQL": 400} | dict.fromkeys(ONLINE, 400)
+"""All other trainings make 100 updates per turn."""
 NAMES = [*CONFIGS, *ONLINE]
-RIVALS = {D3RLPY: NAMES, RLLIB: ("BC", "IQL", "CQL", *ONLINE), DEFAULT: ("BC", "IQL", "CQL")}
-"""The trainings that each has."""
+RIVALS = {D3RLPY: NAMES, RLLIB: ("BC", "IQL", "CQL", *ONLINE), RLLIB_SAME_BATCHES: ("BC", "IQL", "CQL")}
+"""The trainings of each rival."""
 SCRIPTS = {
     D3RLPY: ("d3rlpy_training.py",),
     RLLIB: ("rllib_training.py",),
-    DEFAULT: ("rllib_training.py", "--same-batches"),
+    RLLIB_SAME_BATCHES: ("rllib_training.py", "--same-batches"),
 }
 
 
-def write_rows(path: Path, *, discrete: bool) -> Path:
-    """A row for each timestep, of noise, with RLlib's names."""
-    rng, rows = np.random.default_rng(0), EPISODES * LENGTH
+def write_rows(path: Path, *, is_discrete: bool) -> Path:
+    """Write one row of noise per timestep, with RLlib's column names, and return the path."""
+    rng, num_rows = np.random.default_rng(0), EPISODES * LENGTH
     observations = rng.standard_normal((EPISODES, LENGTH + 1, OBSERVATIONS), dtype=np.float32)
     actions = (
-        rng.integers(ACTIONS, size=rows)
-        if discrete
-        else list(rng.uniform(-1, 1, (rows, ACTIONS)).astype(np.float32))
+        rng.integers(ACTIONS, size=num_rows)
+        if is_discrete
+        else list(rng.uniform(-1, 1, (num_rows, ACTIONS)).astype(np.float32))
     )
     columns = {
-        "eps_id": np.repeat([f"e-{number:03d}" for number in range(EPISODES)], LENGTH),
-        "obs": list(observations[:, :-1].reshape(rows, -1)),
+        "eps_id": np.repeat([f"e-{index:03d}" for index in range(EPISODES)], LENGTH),
+        "obs": list(observations[:, :-1].reshape(num_rows, -1)),
         "actions": actions,
-        "rewards": rng.standard_normal(rows, dtype=np.float32),
-        "new_obs": list(observations[:, 1:].reshape(rows, -1)),
-        "terminateds": np.zeros(rows, bool),
-        "truncateds": np.arange(1, rows + 1) % LENGTH == 0,
+        "rewards": rng.standard_normal(num_rows, dtype=np.float32),
+        "new_obs": list(observations[:, 1:].reshape(num_rows, -1)),
+        "terminateds": np.zeros(num_rows, bool),
+        "truncateds": np.arange(1, num_rows + 1) % LENGTH == 0,
     }
     pq.write_table(pa.table(columns), path)
     return path
 
 
-def hindcast_training(name: str, path: Path, updates: int) -> Callable[[], float]:
-    """One iteration of a training that goes on from turn to turn."""
+def make_hindcast_turn(name: str, path: Path, num_updates: int) -> Callable[[], float]:
+    """Return a function that runs the next iteration of a training, and returns updates per second."""
     algorithm, _, environment = name.partition("/")
     spec: dict[str, Any] = {
         "algorithm": algorithm,
         "config": CONFIGS[algorithm] | {"trainBatchSizePerLearner": BATCH},
         "model": {"fcnetHiddens": [HIDDEN, HIDDEN], "fcnetActivation": "relu"},
-        "pipeline": {"datasetNumItersPerLearner": updates},
+        "pipeline": {"datasetNumItersPerLearner": num_updates},
         "stop": {"iterations": 1},
     }
     if environment:
@@ -100,12 +100,12 @@ def hindcast_training(name: str, path: Path, updates: int) -> Callable[[], float
     trainer = make_offline_trainer(resource, sources)
     trainer.num_busy_processors = num_processors() - 1
 
-    def turn() -> float:
+    def run_turn() -> float:
         start_time = time.perf_counter()
         trainer.iterate()
-        return updates / (time.perf_counter() - start_time)
+        return num_updates / (time.perf_counter() - start_time)
 
-    return turn
+    return run_turn
 
 
 def main() -> None:
@@ -118,10 +118,10 @@ def main() -> None:
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        folder = Path(place)
-        continuous = write_rows(folder / "continuous.parquet", discrete=False)
-        discrete = write_rows(folder / "discrete.parquet", discrete=True)
+    with tempfile.TemporaryDirectory() as folder_name, ExitStack() as stack:
+        folder = Path(folder_name)
+        continuous = write_rows(folder / "continuous.parquet", is_discrete=False)
+        discrete = write_rows(folder / "discrete.parquet", is_discrete=True)
         processes = {
             rival: stack.enter_context(
                 Rival(script, arguments.rllib, str(continuous), str(discrete), *options)
@@ -130,13 +130,17 @@ def main() -> None:
             if rival in arguments.rivals
         }
         for name in arguments.algorithms:
-            count = UPDATES_OF_TURN.get(name, 100)
-            turns = {"Hindcast": hindcast_training(name, discrete if name in DISCRETE else continuous, count)}
+            num_updates = UPDATES_PER_TURN.get(name, 100)
+            turns = {
+                "Hindcast": make_hindcast_turn(
+                    name, discrete if name in DISCRETE else continuous, num_updates
+                )
+            }
             for rival, process in processes.items():
                 if name in RIVALS[rival]:
-                    turns[rival] = partial(process, f"{name} {count}")
+                    turns[rival] = partial(process, f"{name} {num_updates}")
             results = take_turns(turns, arguments.rounds)
-            report(f"{name}, whole training", "updates/s", results, "Hindcast", AIMS)
+            report(f"{name}, whole training", "updates/s", results, "Hindcast", TARGETS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""values.schema.json of the chart: written by hand but for `defaults`, which is the operator's own model."""
+"""Generate values.schema.json of the chart: `defaults` comes from the operator's model, the rest is by hand."""
 
 import json
 from pathlib import Path
@@ -9,25 +9,25 @@ from hindcast_operator.defaults import Defaults
 SCHEMA = Path("charts/hindcast/values.schema.json")
 
 
-def values_schema(root: Path) -> str:
+def make_values_schema(root: Path) -> str:
     """Return the schema below `root` with `defaults` and `$defs` regenerated and the rest unchanged."""
     schema = json.loads((root / SCHEMA).read_text(encoding="utf-8"))
-    defaults = _plain(Defaults.model_json_schema(by_alias=True))
+    defaults = _remove_ignored_keywords(Defaults.model_json_schema(by_alias=True))
     schema["$defs"] = defaults.pop("$defs")
     schema["properties"]["defaults"] = defaults
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def _plain(schema: Any) -> Any:
+def _remove_ignored_keywords(schema: Any) -> Any:
     """Return a schema without keywords that helm ignores: rules of the API server, titles, defaults."""
     if isinstance(schema, list):
-        return [_plain(part) for part in schema]
+        return [_remove_ignored_keywords(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: {name: _plain(part) for name, part in value.items()}
+        key: {name: _remove_ignored_keywords(part) for name, part in value.items()}
         if key in {"properties", "$defs"}
-        else _plain(value)
+        else _remove_ignored_keywords(value)
         for key, value in schema.items()
         if key not in {"title", "default"} and not key.startswith("x-kubernetes-")
     }

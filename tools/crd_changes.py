@@ -1,4 +1,4 @@
-"""Breaking changes of a CRD since the last release: within v1alpha1 it may only gain optional fields.
+"""List breaking changes of CRDs since the last release: within v1alpha1 they may only gain optional fields.
 
     python tools/crd_changes.py tests/charts/released crds
 
@@ -22,24 +22,24 @@ Schema = Mapping[str, Any]
 _MINIMA = ("minimum", "minLength", "minItems", "minProperties")
 _MAXIMA = ("maximum", "maxLength", "maxItems", "maxProperties")
 _TYPE_BY_BOUND = {"Items": "array", "Properties": "object", "Length": "string"}
-"""The type that a bound applies to: it refuses no value of another type."""
+"""Ending of a bound -> the only type that the bound applies to."""
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum")
-"""Keywords that narrow a field wherever they are newly set."""
+"""Keywords that narrow a field if they are new or change."""
 _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
-"""Keywords of merging in server-side apply; any change loses somebody's fields."""
+"""Keywords for merging in server-side apply; any change may lose fields that other clients own."""
 _OPEN = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _RULES = "x-kubernetes-validations"
 _NEVER_EXECUTED = re.compile(r"has\((self|source)\.sampler\)|self\.config\.minibatchSize\b")
 """Fields in rules on features that no release executes: objects that break such rules fail before they do anything."""
-_WORDS = re.compile(r"'((?:[^'\\]|\\.)*)'")
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'")
 _ONE_OF = re.compile(r"\[((?:has\(self\.\w+\)(?:, )?)+)\]\.exists\(given, given\)")
 """A rule that requires at least one of some fields."""
 _ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
 
 
-def breaking(old: Schema, new: Schema) -> list[str]:
-    """List the changes of a CustomResourceDefinition that break somebody, one line each."""
+def find_breaking_changes(old: Schema, new: Schema) -> list[str]:
+    """List the changes of a CustomResourceDefinition that break existing objects or clients, one line each."""
     kind = old["spec"]["names"]["kind"]
     return [
         f"{kind}: {line}" for line in (*_name_changes(old["spec"], new["spec"]), *_version_changes(old, new))
@@ -51,22 +51,22 @@ def _name_changes(old: Schema, new: Schema) -> Iterator[str]:
         if old[key] != new[key]:
             yield f"{key} was {old[key]}, is {new[key]}"
     for key, value in old["names"].items():
-        now = new["names"].get(key)
-        if now != value and not (isinstance(value, list) and set(value) <= set(now or ())):
-            yield f"names.{key} was {value}, is {now}"
+        new_value = new["names"].get(key)
+        if new_value != value and not (isinstance(value, list) and set(value) <= set(new_value or ())):
+            yield f"names.{key} was {value}, is {new_value}"
 
 
 def _version_changes(old: Schema, new: Schema) -> Iterator[str]:
     versions = {version["name"]: version for version in new["spec"]["versions"]}
     for version in old["spec"]["versions"]:
         name = version["name"]
-        now = versions.get(name)
-        if now is None or (version["served"] and not now["served"]):
+        new_version = versions.get(name)
+        if new_version is None or (version["served"] and not new_version["served"]):
             yield f"version {name} is no longer served"
             continue
-        for subresource in set(version.get("subresources", {})) - set(now.get("subresources", {})):
+        for subresource in set(version.get("subresources", {})) - set(new_version.get("subresources", {})):
             yield f"{name}: the subresource {subresource} was removed"
-        before, after = (found["schema"]["openAPIV3Schema"] for found in (version, now))
+        before, after = (entry["schema"]["openAPIV3Schema"] for entry in (version, new_version))
         yield from _schema_changes(before, after, ())
 
 
@@ -77,11 +77,11 @@ def _schema_changes(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator
     if path[:1] != ("status",) and old.get("default") != new.get("default"):
         yield f"{'.'.join(path)}: its default was {old.get('default')}, is {new.get('default')}"
     yield from _field_changes(old, new, path)
-    for key, word in (("items", "[]"), ("additionalProperties", "{}")):
+    for key, path_element in (("items", "[]"), ("additionalProperties", "{}")):
         if isinstance(old.get(key), Mapping) and isinstance(new.get(key), Mapping):
-            yield from _schema_changes(old[key], new[key], (*path, word))
+            yield from _schema_changes(old[key], new[key], (*path, path_element))
         elif old.get(key) != new.get(key) and not new.get(_OPEN):
-            yield f"{'.'.join((*path, word))}: what it may hold has changed"
+            yield f"{'.'.join((*path, path_element))}: what it may hold has changed"
 
 
 def _field_changes(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
@@ -97,16 +97,16 @@ def _field_changes(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[
 
 def _type_changes(old: Schema, new: Schema) -> Iterator[str]:
     if new.get(_OPEN) and "type" not in new:
-        return  # takes anything
+        return  # the field accepts any value
     if old.get(_OPEN) and not new.get(_OPEN):
         yield "took anything, does not now"
     elif old.get(_INT_OR_STRING) != new.get(_INT_OR_STRING) or old.get("type") != new.get("type"):
-        yield f"its type was {_type(old)}, is {_type(new)}"
+        yield f"its type was {_format_type(old)}, is {_format_type(new)}"
     if old.get("nullable") and not new.get("nullable"):
         yield "null is refused now"
 
 
-def _type(schema: Schema) -> str:
+def _format_type(schema: Schema) -> str:
     return "integer or string" if schema.get(_INT_OR_STRING) else str(schema.get("type"))
 
 
@@ -117,15 +117,15 @@ def _value_changes(old: Schema, new: Schema) -> Iterator[str]:
         yield f"{', '.join(map(str, removed_values))} was allowed, is refused"
     for keys, is_narrower in ((_MINIMA, _is_more), (_MAXIMA, _is_less), (_NARROWING, _is_other)):
         for key in keys:
-            if key in new and _bounds(key, old) and (key not in old or is_narrower(new[key], old[key])):
+            if key in new and _is_bounded(key, old) and (key not in old or is_narrower(new[key], old[key])):
                 yield f"its {key} was {old.get(key)}, is {new[key]}"
     for key in _MERGING:
         if old.get(key) != new.get(key):
             yield f"its {key} was {old.get(key)}, is {new.get(key)}"
 
 
-def _bounds(key: str, old: Schema) -> bool:
-    """Return whether a bound applies to the type that a field had; true if it had several types."""
+def _is_bounded(key: str, old: Schema) -> bool:
+    """Return True if a bound applies to the type that a field had, or if the field had several types."""
     bounded_type = next((kind for ending, kind in _TYPE_BY_BOUND.items() if key.endswith(ending)), None)
     return bounded_type is None or old.get("type", bounded_type) == bounded_type
 
@@ -134,15 +134,19 @@ def _rule_changes(old: Schema, new: Schema) -> Iterator[str]:
     before = [rule["rule"] for rule in old.get(_RULES, ())]
     for rule in new.get(_RULES, ()):
         text = rule["rule"]
-        if text in before or _NEVER_EXECUTED.search(text) or any(_widens(text, known) for known in before):
+        if (
+            text in before
+            or _NEVER_EXECUTED.search(text)
+            or any(_widens(text, older_rule) for older_rule in before)
+        ):
             continue
-        if _is_of_new_field(rule.get("fieldPath", ""), old) or _takes_all_algorithms(text, before):
+        if _concerns_new_field(rule.get("fieldPath", ""), old) or _names_all_algorithms(text, before):
             continue
         yield f"a new rule: {text}"
 
 
 def _widens(new: str, old: str) -> bool:
-    """Return whether a rule is the older one with an alternative, more fields to choose from, or more algorithms."""
+    """Return True if a rule is an older one with an alternative, more fields to choose from, or more algorithms."""
     if new.startswith(f"({old}) || "):
         return True
     if (fields := _ONE_OF.fullmatch(old)) and (more := _ONE_OF.fullmatch(new)):
@@ -150,44 +154,44 @@ def _widens(new: str, old: str) -> bool:
     if _ALGORITHMS.sub("", new) != _ALGORITHMS.sub("", old):
         return False
     pairs = zip(_ALGORITHMS.findall(old), _ALGORITHMS.findall(new), strict=False)
-    return all(set(_WORDS.findall(before)) <= set(_WORDS.findall(after)) for before, after in pairs)
+    return all(set(_QUOTED.findall(before)) <= set(_QUOTED.findall(after)) for before, after in pairs)
 
 
-def _is_of_new_field(place: str, old: Schema) -> bool:
-    """Return whether a rule is about a field that no older object can have."""
+def _concerns_new_field(field_path: str, old: Schema) -> bool:
+    """Return True if a rule is about a field that no older object can have."""
     schema: Any = old
-    for name in filter(None, place.split(".")):
+    for name in filter(None, field_path.split(".")):
         schema = schema.get("properties", {}).get(name)
         if schema is None:
             return True
     return False
 
 
-def _takes_all_algorithms(rule: str, before: list[str]) -> bool:
-    """Return whether a rule names every algorithm of the old CRD, so that no older object breaks it."""
-    old_matches = [found for text in before if (found := _ALGORITHMS.match(text))]
+def _names_all_algorithms(rule: str, before: list[str]) -> bool:
+    """Return True if a rule names every algorithm of the old CRD, so that no older object breaks it."""
+    old_matches = [match for text in before if (match := _ALGORITHMS.match(text))]
     matches = [_ALGORITHMS.fullmatch(part) for part in rule.split(" || ")]
-    names = {word for found in matches if found for word in _WORDS.findall(found[1])}
-    return bool(old_matches) and bool(names) and set(_WORDS.findall(old_matches[0][1])) <= names
+    names = {name for match in matches if match for name in _QUOTED.findall(match[1])}
+    return bool(old_matches) and bool(names) and set(_QUOTED.findall(old_matches[0][1])) <= names
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_crds(folder: Path) -> dict[str, Any]:
     """Return the CRDs of a folder, by name."""
     yaml = YAML(typ="safe", pure=True)
     definitions = [yaml.load(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.yaml"))]
     return {crd["metadata"]["name"]: crd for crd in definitions}
 
 
-def compare(old: Path, new: Path) -> list[str]:
+def compare_folders(old: Path, new: Path) -> list[str]:
     """List the breaking changes of all CRDs of a folder, including removed ones."""
-    before, after = read(old), read(new)
+    before, after = read_crds(old), read_crds(new)
     removals = [f"{name} was removed" for name in before if name not in after]
     return removals + [
-        line for name in before if name in after for line in breaking(before[name], after[name])
+        line for name in before if name in after for line in find_breaking_changes(before[name], after[name])
     ]
 
 
 if __name__ == "__main__":
-    lines = compare(Path(sys.argv[1]), Path(sys.argv[2]))
+    lines = compare_folders(Path(sys.argv[1]), Path(sys.argv[2]))
     print(*lines, sep="\n", end="\n" if lines else "")
     sys.exit(bool(lines))

@@ -7,9 +7,9 @@
 #                     with KUBECONFIG) nothing is built: the nodes have hindcast-runtime:e2e and hindcast-operator:e2e,
 #                     or can pull what E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE name.
 #   E2E_STORAGE_CLASS StorageClass (ReadWriteMany) for the runs' data; default: the cluster's default class.
-#   E2E_KEEP          set: the release stays, since the cluster is deleted afterwards
+#   E2E_KEEP          if set, the release is not removed, since the cluster is deleted afterwards
 #   E2E_HOST          address of this machine for pods; default: that of the cluster's only node.
-#   PYTEST, WORKERS   how pytest is started, and how many tests run at once; the Makefile sets them. The two largest tests
+#   PYTEST, WORKERS   command that starts pytest, and number of tests at a time; the Makefile sets them. The two largest tests
 #                     together need a node of two processors: a third one at the same time can starve all three of pods.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ KIND_NAME=hindcast-e2e
 
 make_kind_cluster() {
   command -v kind >/dev/null || {
-    echo "e2e: KUBECONFIG is not set and kind is not installed: give a cluster, or install kind" >&2
+    echo "e2e: KUBECONFIG is not set and kind is not installed: set KUBECONFIG, or install kind" >&2
     exit 1
   }
   KUBECONFIG=$(mktemp)
@@ -46,6 +46,6 @@ for part; do
   case $part in
     waiting) $PYTEST $waiting ;;
     others) $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 tests/e2e --ignore $waiting ;;
-    *) echo "e2e: there is no part $part; write waiting or others" >&2; exit 2 ;;
+    *) echo "e2e: there is no part $part; use waiting or others" >&2; exit 2 ;;
   esac
 done

@@ -1,10 +1,10 @@
-"""Write all files that follow from the models and the registered algorithms (`make crds`): CRDs, schemas of options and
-values, classes of algorithms, docs pages with tables.
+"""Write all files that are generated from the models and the registered algorithms (`make crds`): CRDs, schemas of
+options and values, classes of algorithms, docs pages with tables.
 
     python tools/generate_crds.py [--root FOLDER]
 
-It imports the algorithms, and with them torch. `hindcast.api` may not: it checks options by the schemas that this tool
-writes into `hindcast/api/generated`.
+It imports the algorithms, and thereby torch. `hindcast.api` must not import torch: it checks options by the schemas
+that this tool writes into `hindcast/api/generated`.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from algorithm_modules import algorithm_modules
-from chart_schema import SCHEMA, values_schema
-from chart_table import README, readme
-from migration_page import PAGE, with_tables
+from chart_schema import SCHEMA, make_values_schema
+from chart_table import README, make_readme
+from migration_page import PAGE, update_tables
 from public_stub import STUB, public_stub
-from reasons_page import reasons_page
-from reference_page import reference_page
+from reasons_page import make_reasons_page
+from reference_page import make_reference_page
 from ruamel.yaml import YAML
 
 from hindcast.algorithms import option_schemas
@@ -33,7 +33,7 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 def generate(root: Path) -> list[Path]:
     """Write all generated files below `root`, laid out as in the repository, and return their paths."""
-    algorithms = {name: without_titles(schema) for name, schema in option_schemas().items()}
+    algorithms = {name: remove_titles(schema) for name, schema in option_schemas().items()}
     texts = {
         Path("runtime/hindcast/api/generated/algorithms.json"): json.dumps(
             algorithms, indent=2, ensure_ascii=False
@@ -43,16 +43,16 @@ def generate(root: Path) -> list[Path]:
     formats = Path("runtime/hindcast/api/generated/formats.json")
     texts[formats] = json.dumps(_format_traits(), indent=2, ensure_ascii=False) + "\n"
     for plural, definition in custom_resource_definitions(algorithms).items():
-        text = _HEADER + _yaml(definition)
+        text = _HEADER + _to_yaml(definition)
         texts[Path("crds") / f"{GROUP}_{plural}.yaml"] = text
         texts[Path("charts/hindcast/files/crds") / f"{plural}.yaml"] = text
-    texts[Path("docs/reference.md")] = reference_page(algorithms)
-    texts[Path("docs/reasons.md")] = reasons_page()
-    texts[PAGE] = with_tables(_REPOSITORY)
+    texts[Path("docs/reference.md")] = make_reference_page(algorithms)
+    texts[Path("docs/reasons.md")] = make_reasons_page()
+    texts[PAGE] = update_tables(_REPOSITORY)
     texts |= algorithm_modules(algorithms)
     texts[STUB] = public_stub()
-    texts[SCHEMA] = values_schema(_REPOSITORY)
-    texts[README] = readme(_REPOSITORY)
+    texts[SCHEMA] = make_values_schema(_REPOSITORY)
+    texts[README] = make_readme(_REPOSITORY)
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
@@ -70,21 +70,21 @@ def _format_traits() -> dict[str, dict[str, Any]]:
     }
 
 
-def without_titles(schema: Any) -> Any:
+def remove_titles(schema: Any) -> Any:
     """Return a JSON schema without the titles that pydantic derives from field names."""
     if isinstance(schema, list):
-        return [without_titles(part) for part in schema]
+        return [remove_titles(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: without_titles(part)
+        key: remove_titles(part)
         for key, part in schema.items()
         # A title is text; a field that is called title is a schema.
         if not (key == "title" and isinstance(part, str))
     }
 
 
-def _yaml(value: Any) -> str:
+def _to_yaml(value: Any) -> str:
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
@@ -99,7 +99,9 @@ def _yaml(value: Any) -> str:
 def main() -> None:
     """Write into the repository, or below `--root`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=_REPOSITORY, help="instead of the repository")
+    parser.add_argument(
+        "--root", type=Path, default=_REPOSITORY, help="write below this folder instead of the repository"
+    )
     for path in generate(parser.parse_args().root):
         print(path)
 

@@ -78,7 +78,7 @@ it. A RayJob that KubeRay rejects and an exception in the user's code fail at on
 """
 
 
-def reasons_page() -> str:
+def make_reasons_page() -> str:
     """Return the page as Markdown."""
     lines = [_HEAD]
     for reason in Reason:

@@ -35,7 +35,7 @@ _TYPES = {
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
-def reference_page(algorithms: Mapping[str, Schema]) -> str:
+def make_reference_page(algorithms: Mapping[str, Schema]) -> str:
     """Return the page as Markdown. `algorithms` maps names to the JSON schemas of their options."""
     schemas = [kind.model_json_schema(by_alias=True) for kind in (OfflineRecording, OfflineTraining)]
     definitions = schemas[0]["$defs"] | schemas[1]["$defs"]

@@ -1,10 +1,10 @@
-"""d3rlpy 2.8.1 trains on a scoreboard's data and is evaluated as ours is.
+"""Train with d3rlpy 2.8.1 on a scoreboard's data, and evaluate as for Hindcast.
 
     python d3rlpy_scores.py DATA.npz TASK
 
-Run by the scoreboard in an environment of its own; see scoring.py. Options that the task does not name are d3rlpy's
-defaults, except for CQL's penalty, whose weight is fixed at the default of both, and that on a GPU updates are compiled
-and captured (compile_graph).
+Run by the scoreboard in a separate Python environment; see scoring.py. Options that the task does not name are d3rlpy's
+defaults, with two exceptions: the weight of CQL's penalty is fixed at the default of both libraries, and on a GPU
+updates are compiled and captured (compile_graph).
 """
 
 from dataclasses import replace
@@ -18,43 +18,45 @@ from d3rlpy.models import VectorEncoderFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
 
-def config(task, encoder):
-    """The algorithm's, with networks, rates and batches of the task."""
+def make_config(task, encoder):
+    """Return the algorithm's config, with networks, learning rates and batch size of the task."""
     rate = task["rate"]
-    common = {"batch_size": task["batch"]}
+    common_options = {"batch_size": task["batch"]}
     if task["algorithm"] == "BC":
-        return d3rlpy.algos.BCConfig(learning_rate=rate, encoder_factory=encoder, **common)
-    common |= {
+        return d3rlpy.algos.BCConfig(learning_rate=rate, encoder_factory=encoder, **common_options)
+    common_options |= {
         "actor_learning_rate": rate,
         "critic_learning_rate": rate,
         "actor_encoder_factory": encoder,
         "critic_encoder_factory": encoder,
     }
     algorithms = d3rlpy.algos
-    made = {
-        "TD3BC": lambda: algorithms.TD3PlusBCConfig(observation_scaler=StandardObservationScaler(), **common),
+    configs = {
+        "TD3BC": lambda: algorithms.TD3PlusBCConfig(
+            observation_scaler=StandardObservationScaler(), **common_options
+        ),
         "ReBRAC": lambda: algorithms.ReBRACConfig(
             actor_beta=task["beta"],
             critic_beta=task["beta"],
-            **common | {"critic_encoder_factory": layers(task, use_layer_norm=True)},
+            **common_options | {"critic_encoder_factory": make_encoder(task, use_layer_norm=True)},
         ),
-        "IQL": lambda: algorithms.IQLConfig(value_encoder_factory=encoder, **common),
-        "SAC": lambda: algorithms.SACConfig(temp_learning_rate=rate, **common),
+        "IQL": lambda: algorithms.IQLConfig(value_encoder_factory=encoder, **common_options),
+        "SAC": lambda: algorithms.SACConfig(temp_learning_rate=rate, **common_options),
         "CQL": lambda: algorithms.CQLConfig(
-            temp_learning_rate=rate, conservative_weight=5.0, alpha_learning_rate=0.0, **common
+            temp_learning_rate=rate, conservative_weight=5.0, alpha_learning_rate=0.0, **common_options
         ),
     }
-    return made[task["algorithm"]]()
+    return configs[task["algorithm"]]()
 
 
-def layers(task, **options):
-    """The networks of the task; ReBRAC normalises its critics' layers, as d3rlpy's own reproduction does."""
+def make_encoder(task, **options):
+    """Return the networks of the task; `options` normalise ReBRAC's critics, as in d3rlpy's reproduction."""
     return VectorEncoderFactory(list(task["hidden"]), activation="relu", **options)
 
 
 def main():
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    task, columns = scoring.given()
+    task, columns = scoring.load_arguments()
     d3rlpy.seed(task["seed"])
     data = d3rlpy.dataset.MDPDataset(
         observations=columns["obs"],
@@ -65,8 +67,8 @@ def main():
         action_space=d3rlpy.ActionSpace.CONTINUOUS,
     )
     is_on_gpu = torch.cuda.is_available()
-    made = replace(config(task, layers(task)), compile_graph=is_on_gpu)
-    algorithm = made.create(device="cuda" if is_on_gpu else "cpu")
+    config = replace(make_config(task, make_encoder(task)), compile_graph=is_on_gpu)
+    algorithm = config.create(device="cuda" if is_on_gpu else "cpu")
     algorithm.build_with_dataset(data)
     if task["algorithm"] == "TD3BC":
         algorithm.config.observation_scaler.fit_with_trajectory_slicer(data.episodes, data.trajectory_slicer)

@@ -1,9 +1,9 @@
-"""d3rlpy 2.8.1 trains: for each line "<training> <updates>" read, so many updates, and their rate by the wall clock.
+"""Train with d3rlpy 2.8.1: answer each line "<training> <updates>" with the updates per second, by the wall clock.
 
     python d3rlpy_training.py CONTINUOUS.parquet DISCRETE.parquet
 
-Run by whole_training.py in an environment of its own. It is d3rlpy's own loop, without log files and progress bar; all
-options but the batch are its defaults, the networks of two layers of 256 among them.
+Run by whole_training.py in a separate Python environment. It is d3rlpy's own loop, without log files and progress
+bar. All options except the batch size are its defaults, including networks of two layers of 256.
 """
 
 import sys
@@ -17,21 +17,25 @@ import pyarrow.parquet as pq
 import structlog
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy_updates import ALGORITHMS, DISCRETE
-from updates_timing import answer
+from updates_timing import answer_lines
 
 BATCH, BUFFER = 256, 100_000
-QUIET = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+QUIET_OPTIONS = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
 
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    answer(turn_of)
+    answer_lines(make_turn)
 
 
-def turn_of(name, updates):
+def make_turn(name, updates):
     algorithm, _, environment = name.partition("/")
     algo = replace(ALGORITHMS[algorithm], batch_size=BATCH).create(device="cpu")
-    train = online(algo, environment, updates) if environment else offline(algo, algorithm, updates)
+    train = (
+        make_online_training(algo, environment, updates)
+        if environment
+        else make_offline_training(algo, algorithm, updates)
+    )
 
     def turn():
         start_time = time.perf_counter()
@@ -41,25 +45,25 @@ def turn_of(name, updates):
     return turn
 
 
-def offline(trained, name, updates):
+def make_offline_training(algo, name, updates):
     is_discrete = name in DISCRETE
-    epochs = trained.fitter(
-        dataset(sys.argv[1 + is_discrete], is_discrete),
+    epochs = algo.fitter(
+        load_dataset(sys.argv[1 + is_discrete], is_discrete),
         n_steps=sys.maxsize,
         n_steps_per_epoch=updates,
-        **QUIET,
+        **QUIET_OPTIONS,
     )
     return lambda: next(epochs)
 
 
-def online(trained, environment, updates):
-    """A timestep for each update; the first turn also fills the buffer's first batch."""
+def make_online_training(algo, environment, updates):
+    """Train with one timestep per update; the first turn also plays the buffer's first batch."""
     env = gym.make(environment)
     buffer = d3rlpy.dataset.create_fifo_replay_buffer(BUFFER, env=env)
-    return lambda: trained.fit_online(env, buffer, n_steps=updates, n_steps_per_epoch=updates, **QUIET)
+    return lambda: algo.fit_online(env, buffer, n_steps=updates, n_steps_per_epoch=updates, **QUIET_OPTIONS)
 
 
-def dataset(path, is_discrete):
+def load_dataset(path, is_discrete):
     table = pq.read_table(path)
     columns = {name: np.stack(table[name].to_numpy()) for name in table.column_names if name != "eps_id"}
     actions = d3rlpy.ActionSpace.DISCRETE if is_discrete else d3rlpy.ActionSpace.CONTINUOUS

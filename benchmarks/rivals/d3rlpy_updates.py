@@ -1,10 +1,10 @@
-"""d3rlpy 2.8.1 updates: for each line "<algorithm> <updates>" read, so many a second.
+"""Update with d3rlpy 2.8.1: answer each line "<algorithm> <updates>" with the updates per second.
 
     python d3rlpy_updates.py BATCHES.npz DEVICE
 
-Run by updates.py in an environment of its own. Batches are ready, as d3rlpy's buffer would make them; all options are
-d3rlpy's defaults, the batch of 256 and the networks of two layers of 256 among them; but that on a GPU its updates are
-compiled and captured (compile_graph).
+Run by updates.py in a separate Python environment. Batches are prepared, as d3rlpy's buffer would make them. All
+options are d3rlpy's defaults, including batches of 256 and networks of two layers of 256, except that on a GPU updates
+are compiled and captured (compile_graph).
 """
 
 from dataclasses import replace
@@ -29,31 +29,31 @@ DISCRETE = ("DQN", "DiscreteCQL")
 
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    answer_updates(lambda *given: algorithm(*given).update, batches_of)
+    answer_updates(lambda *args: make_algorithm(*args).update, make_batches)
 
 
-def algorithm(name, columns, device):
-    made = replace(ALGORITHMS[name], compile_graph=device != "cpu").create(device=device)
-    count = int(columns["chosen"].max()) + 1 if name in DISCRETE else columns["actions"].shape[-1]
-    made.create_impl(columns["obs"].shape[2:], count)
-    return made
+def make_algorithm(name, columns, device):
+    algo = replace(ALGORITHMS[name], compile_graph=device != "cpu").create(device=device)
+    num_actions = int(columns["chosen"].max()) + 1 if name in DISCRETE else columns["actions"].shape[-1]
+    algo.create_impl(columns["obs"].shape[2:], num_actions)
+    return algo
 
 
-def batches_of(name, columns, _device):
-    chosen = name in DISCRETE
-    actions = columns["chosen"][..., None].astype(np.float32) if chosen else columns["actions"]
+def make_batches(name, columns, _device):
+    is_discrete = name in DISCRETE
+    actions = columns["chosen"][..., None].astype(np.float32) if is_discrete else columns["actions"]
     return [
         TransitionMiniBatch(
-            observations=columns["obs"][number],
-            actions=actions[number],
-            rewards=columns["rewards"][number][:, None],
-            next_observations=columns["new_obs"][number],
-            next_actions=actions[number],
-            terminals=columns["terminals"][number][:, None],
+            observations=columns["obs"][index],
+            actions=actions[index],
+            rewards=columns["rewards"][index][:, None],
+            next_observations=columns["new_obs"][index],
+            next_actions=actions[index],
+            terminals=columns["terminals"][index][:, None],
             intervals=np.ones((actions.shape[1], 1), np.float32),
             transitions=[],
         )
-        for number in range(len(actions))
+        for index in range(len(actions))
     ]
 
 

@@ -1,15 +1,15 @@
-"""RLlib 2.60 makes episodes of recorded columns as its pre-learner does: for each line read, one round's rate.
+"""Make episodes of recorded columns as RLlib 2.60's pre-learner does: answer each line with the timesteps per second.
 
     python rllib_columns.py FILE.parquet ROWS
 
-Run by columns.py in an environment of its own. Reading the file is included, Ray Data is not.
+Run by columns.py in a separate Python environment. The time includes reading the file, but not Ray Data.
 """
 
 import sys
 import time
 
 import pyarrow.parquet as pq
-import ray.data  # noqa: F401  it makes Arrow know Ray's tensors
+import ray.data  # noqa: F401  registers Ray's tensors with Arrow
 from ray.data.block import BlockAccessor
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.offline.offline_prelearner import OfflinePreLearner

@@ -1,8 +1,8 @@
-"""RLlib 2.60 decodes recorded episodes as its pre-learner does: for each line read, one round's timesteps a second.
+"""Decode recorded episodes as RLlib 2.60's pre-learner does: answer each line with the timesteps per second.
 
     python rllib_decode.py FILE.parquet
 
-Run by decode_messagepack.py in an environment of its own.
+Run by decode_messagepack.py in a separate Python environment.
 """
 
 import sys
@@ -23,8 +23,8 @@ def main() -> None:
             SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
             for cell in cells
         ]
-        steps = sum(len(episode) for episode in episodes)
-        print(steps / (time.process_time() - start_time), flush=True)
+        num_steps = sum(len(episode) for episode in episodes)
+        print(num_steps / (time.process_time() - start_time), flush=True)
 
 
 if __name__ == "__main__":

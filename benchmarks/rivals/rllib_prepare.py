@@ -1,10 +1,10 @@
-"""RLlib 2.60 makes whole episodes of rows: for each line read, one round's rate.
+"""Make episodes of rows as RLlib 2.60's documentation does: answer each line with the rows per second.
 
     python rllib_prepare.py FILE.parquet ROWS
 
-Run by prepare.py in an environment of its own. It is what RLlib's documentation has users write: go through the rows,
-fill a `SingleAgentEpisode` until one ends, pack its state, write fifty to a file. Rows are in order here, as this way
-needs them; the last transition of each episode is kept, as it should be.
+Run by prepare.py in a separate Python environment. It follows the documentation's example: add rows to a
+`SingleAgentEpisode` until it ends, pack its state, and write fifty states to a file. Rows are in order, which this
+requires; unlike in the example, the last transition of each episode is kept.
 """
 
 import sys
@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-EPISODES = 50
+EPISODES_PER_FILE = 50
 
 
-def write(packed, folder, number):
-    pq.write_table(pa.table({"item": packed}), Path(folder) / f"{number:04d}.parquet", compression="gzip")
+def write(packed, folder, file_index):
+    pq.write_table(pa.table({"item": packed}), Path(folder) / f"{file_index:04d}.parquet", compression="gzip")
 
 
-def prepare(path, rows, folder):
-    table = pq.read_table(path, use_threads=False).slice(0, rows)
-    packed_episodes, files, episode = [], 0, None
+def prepare(path, num_rows, folder):
+    table = pq.read_table(path, use_threads=False).slice(0, num_rows)
+    packed_episodes, num_files, episode = [], 0, None
     for row in table.to_pylist():
         if episode is None:
             episode = SingleAgentEpisode(id_=row["eps_id"])
@@ -44,11 +44,11 @@ def prepare(path, rows, folder):
             continue
         packed_episodes.append(msgpack.packb(episode.get_state(), default=msgpack_numpy.encode))
         episode = None
-        if len(packed_episodes) == EPISODES:
-            write(packed_episodes, folder, files)
-            packed_episodes, files = [], files + 1
+        if len(packed_episodes) == EPISODES_PER_FILE:
+            write(packed_episodes, folder, num_files)
+            packed_episodes, num_files = [], num_files + 1
     if packed_episodes:
-        write(packed_episodes, folder, files)
+        write(packed_episodes, folder, num_files)
     return len(table)
 
 
@@ -57,8 +57,8 @@ def main() -> None:
     for _ in sys.stdin:
         with tempfile.TemporaryDirectory() as folder:
             start_time = time.perf_counter()
-            rows = prepare(sys.argv[1], int(sys.argv[2]), folder)
-            print(rows / (time.perf_counter() - start_time), flush=True)
+            num_rows = prepare(sys.argv[1], int(sys.argv[2]), folder)
+            print(num_rows / (time.perf_counter() - start_time), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""RLlib 2.60 records CartPole-v1 with given weights: one runner, episode format. Prints one JSON line.
+"""Record CartPole-v1 with RLlib 2.60 and given weights: one runner, episode format. Print one JSON line.
 
     python rllib_record.py WEIGHTS.npz EPISODES
 
-Run by recording.py in an environment of its own. The median of three rounds after one that is not counted.
+Run by recording.py in a separate Python environment. The rate is the median of three rounds, after one to warm up.
 """
 
 import json
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def load(algo: object, weights: dict) -> None:
-    """Put the policy's layers in place, by order: both networks are two hidden layers and a head."""
+    """Load the policy's layers, matched by order: both networks have two hidden layers and a head."""
     module = algo.get_module()
     state_dict = dict(module.state_dict())
     policy_prefixes = ("encoder.actor_encoder", "encoder.encoder", "pi.")

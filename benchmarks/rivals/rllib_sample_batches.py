@@ -1,8 +1,8 @@
-"""RLlib 2.60 reads SampleBatch JSON with its own reader: for each line read, one round's rate.
+"""Read SampleBatch JSON with RLlib 2.60's reader: answer each line with the timesteps per second.
 
     python rllib_sample_batches.py FILE.json
 
-Run by tables.py in an environment of its own.
+Run by tables.py in a separate Python environment.
 """
 
 import sys
@@ -16,8 +16,8 @@ def main() -> None:
     print("ready", flush=True)
     for _ in sys.stdin:
         start_time = time.process_time()
-        steps = sum(batch.count for batch in reader.read_all_files())
-        print(steps / (time.process_time() - start_time), flush=True)
+        num_steps = sum(batch.count for batch in reader.read_all_files())
+        print(num_steps / (time.process_time() - start_time), flush=True)
 
 
 if __name__ == "__main__":

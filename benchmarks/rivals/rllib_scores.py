@@ -1,11 +1,11 @@
-"""RLlib 2.60 trains on a scoreboard's data and is evaluated as ours is.
+"""Train with RLlib 2.60 on a scoreboard's data, and evaluate as for Hindcast.
 
     python rllib_scores.py DATA.npz TASK
 
-Run by the scoreboard in an environment of its own; see scoring.py. RLlib's learners get batches of transitions, drawn
-uniformly, without its pipeline of Ray Data in front of them. Options that the task does not name are RLlib's defaults,
-but that CQL leaves its warm-up, which by itself it never does (RLlib restarts the count each iteration), and that its
-`lr`, which does not pass its own validation, is not set.
+Run by the scoreboard in a separate Python environment; see scoring.py. RLlib's learners get batches of transitions,
+drawn uniformly, without RLlib's pipeline of Ray Data. Options that the task does not name are RLlib's defaults, with
+two exceptions: CQL has no warm-up, which would never end (RLlib restarts its count in each iteration), and `lr`, whose
+default does not pass RLlib's own validation, is not set.
 """
 
 import gymnasium as gym
@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 CONFIGS = {"BC": BCConfig, "IQL": IQLConfig, "CQL": CQLConfig, "SAC": SACConfig}
-RATES = {
+RATE_OPTIONS = {
     "BC": ("lr",),
     "IQL": ("actor_lr", "critic_lr", "value_lr"),
     "CQL": ("actor_lr", "critic_lr", "alpha_lr"),
@@ -30,8 +30,8 @@ OPTIONS = {"CQL": {"bc_iters": 0, "lr": None}, "SAC": {"lr": None}, "IQL": {"lr"
 MODULE = "default_policy"
 
 
-def learner_of(task, observations, actions):
-    """A learner with networks and rates of the task."""
+def make_learner(task, observations, actions):
+    """Return a learner with networks and learning rates of the task."""
     name = task["algorithm"]
     model = DefaultModelConfig(fcnet_hiddens=list(task["hidden"]), fcnet_activation="relu")
     config = (
@@ -39,13 +39,13 @@ def learner_of(task, observations, actions):
         .environment(observation_space=observations, action_space=actions)
         .rl_module(model_config=model)
         .debugging(seed=task["seed"])
-        .training(**{**OPTIONS.get(name, {}), **dict.fromkeys(RATES[name], task["rate"])})
+        .training(**{**OPTIONS.get(name, {}), **dict.fromkeys(RATE_OPTIONS[name], task["rate"])})
     )
     return config.build_learner(spaces={MODULE: (observations, actions)})
 
 
-def transitions(columns):
-    """The rows whose next observation was recorded or is not needed, as d3rlpy draws them: without truncated ends."""
+def make_transitions(columns):
+    """Return the transitions that d3rlpy draws: without truncated last steps, whose next observation is missing."""
     rows = np.flatnonzero(~columns["timeouts"])
     next_rows = np.minimum(rows + 1, len(columns["obs"]) - 1)
     terminals = columns["terminals"][rows]
@@ -62,21 +62,23 @@ def transitions(columns):
 
 
 def main():
-    task, columns = scoring.given()
+    task, columns = scoring.load_arguments()
     torch.manual_seed(task["seed"])
     rng = np.random.default_rng(task["seed"])
-    drawn_from = {name: torch.from_numpy(column) for name, column in transitions(columns).items()}
+    transition_columns = {
+        name: torch.from_numpy(column) for name, column in make_transitions(columns).items()
+    }
     observations = gym.spaces.Box(-np.inf, np.inf, columns["obs"].shape[1:], np.float32)
     actions = gym.spaces.Box(-1, 1, columns["actions"].shape[1:], np.float32)
-    learner = learner_of(task, observations, actions)
+    learner = make_learner(task, observations, actions)
     module = learner.module[MODULE].unwrapped()
     distribution = module.get_inference_action_dist_cls()
-    size, steps = task["batch"], len(drawn_from["obs"])
+    batch_size, num_transitions = task["batch"], len(transition_columns["obs"])
 
     def update():
-        rows = torch.from_numpy(rng.integers(steps, size=size))
-        batch = SampleBatch({name: column[rows] for name, column in drawn_from.items()})
-        learner.update(batch=MultiAgentBatch({MODULE: batch}, env_steps=size))
+        rows = torch.from_numpy(rng.integers(num_transitions, size=batch_size))
+        batch = SampleBatch({name: column[rows] for name, column in transition_columns.items()})
+        learner.update(batch=MultiAgentBatch({MODULE: batch}, env_steps=batch_size))
 
     @torch.no_grad()
     def act(observation):

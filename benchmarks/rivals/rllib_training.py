@@ -1,9 +1,9 @@
-"""RLlib 2.60 trains: for each line "<training> <updates>" read, so many updates, and their rate by the wall clock.
+"""Train with RLlib 2.60: answer each line "<training> <updates>" with the updates per second, by the wall clock.
 
     python rllib_training.py CONTINUOUS.parquet DISCRETE.parquet [--same-batches]
 
-Run by whole_training.py in an environment of its own. It is `Algorithm.train` on Ray, with the pipeline that it has by
-default or, unless --same-batches is given, one that draws batches anew each epoch. Networks and options are those of
+Run by whole_training.py in a separate Python environment. It is `Algorithm.train` on Ray. With --same-batches it
+has RLlib's default pipeline; without, batches are drawn anew in each epoch. Networks and options are those of
 rllib_updates.py; Ray reads Parquet with its earlier reader, which is the faster one on few cores.
 """
 
@@ -22,11 +22,11 @@ import gymnasium as gym
 import numpy as np
 import ray
 from rllib_updates import CONFIGS, MODEL, OPTIONS
-from updates_timing import answer
+from updates_timing import answer_lines
 
 OBSERVATIONS, ACTIONS, BATCH = 17, 6, 256
-OF_CQL = {"lr": None, "actor_lr": 3e-4, "critic_lr": 3e-4, "alpha_lr": 3e-4}
-"""Its defaults do not pass its own validation."""
+CQL_RATES = {"lr": None, "actor_lr": 3e-4, "critic_lr": 3e-4, "alpha_lr": 3e-4}
+"""CQL's learning rates, whose defaults do not pass RLlib's own validation."""
 
 
 class RecordedSpaces(gym.Env):
@@ -41,12 +41,12 @@ class RecordedSpaces(gym.Env):
 
 def main() -> None:
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    answer(turn_of)
+    answer_lines(make_turn)
     ray.shutdown()
-    os._exit(0)  # Ray Data's iterators, when Python closes them at its end, start Ray again and hang.
+    os._exit(0)  # otherwise Ray Data's iterators start Ray again when Python closes them at exit, and hang
 
 
-def turn_of(name, updates):
+def make_turn(name, updates):
     algorithm, _, environment = name.partition("/")
     config = (
         CONFIGS[algorithm]()
@@ -54,22 +54,24 @@ def turn_of(name, updates):
         .training(train_batch_size_per_learner=BATCH, **OPTIONS.get(algorithm, {}))
     )
     if algorithm == "CQL":
-        config.training(**OF_CQL)
-    config = online(config, environment, updates) if environment else offline(config, updates)
+        config.training(**CQL_RATES)
+    config = (
+        configure_online(config, environment, updates) if environment else configure_offline(config, updates)
+    )
     with contextlib.redirect_stdout(sys.stderr):
         algo = config.build_algo()
     updates_made = count_updates(algo.learner_group._learner)
 
     def turn():
-        begun, before = time.perf_counter(), len(updates_made)
+        start_time, num_before = time.perf_counter(), len(updates_made)
         with contextlib.redirect_stdout(sys.stderr):
             algo.train()
-        return (len(updates_made) - before) / (time.perf_counter() - begun)
+        return (len(updates_made) - num_before) / (time.perf_counter() - start_time)
 
     return turn
 
 
-def offline(config, updates):
+def configure_offline(config, updates):
     return config.environment(
         RecordedSpaces,
         observation_space=RecordedSpaces.observation_space,
@@ -84,8 +86,8 @@ def offline(config, updates):
     )
 
 
-def online(config, environment, updates):
-    """A timestep for each update, from a buffer without priorities."""
+def configure_online(config, environment, updates):
+    """Train with one timestep per update, from a buffer without priorities."""
     return (
         config.environment(environment)
         .env_runners(rollout_fragment_length=1)
@@ -99,15 +101,15 @@ def online(config, environment, updates):
 
 
 def count_updates(learner):
-    """A list that grows with each update the learner makes from now on."""
-    made, update = [], learner._update
+    """Return a list that grows by one item with each update of the learner."""
+    updates_made, update = [], learner._update
 
-    def counting(*given, **named):
-        made.append(1)
-        return update(*given, **named)
+    def counted_update(*args, **kwargs):
+        updates_made.append(1)
+        return update(*args, **kwargs)
 
-    learner._update = counting
-    return made
+    learner._update = counted_update
+    return updates_made
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""RLlib 2.60 updates: for each line "<algorithm> <updates>" read, so many a second.
+"""Update with RLlib 2.60: answer each line "<algorithm> <updates>" with the updates per second.
 
     python rllib_updates.py BATCHES.npz DEVICE
 
-Run by updates.py in an environment of its own. What is timed is `Learner.update` of batches that are ready, with the
-networks of two layers of 256; all other options are RLlib's defaults, but that CQL is past its warm-up, and that
-critics, which have such networks for observations and for actions each, are left without two more layers behind both.
+Run by updates.py in a separate Python environment. `Learner.update` is timed with prepared batches and networks of
+two layers of 256. All other options are RLlib's defaults, except that CQL has no warm-up, and that critics, which have
+one such network for observations and one for actions, do not have two more layers after both.
 """
 
 import gymnasium as gym
@@ -27,44 +27,46 @@ MODULE = "default_policy"
 
 
 def main() -> None:
-    answer_updates(update_of, batches_of)
+    answer_updates(make_update, make_batches)
 
 
-def update_of(name, columns, _device):
-    actions = columns["actions"].shape[-1]
-    space = (
-        gym.spaces.Discrete(actions) if name in DISCRETE else gym.spaces.Box(-1, 1, (actions,), np.float32)
+def make_update(name, columns, _device):
+    num_actions = columns["actions"].shape[-1]
+    action_space = (
+        gym.spaces.Discrete(num_actions)
+        if name in DISCRETE
+        else gym.spaces.Box(-1, 1, (num_actions,), np.float32)
     )
-    observations = gym.spaces.Box(-np.inf, np.inf, columns["obs"].shape[2:], np.float32)
+    observation_space = gym.spaces.Box(-np.inf, np.inf, columns["obs"].shape[2:], np.float32)
     config = (
         CONFIGS[name]()
-        .environment(observation_space=observations, action_space=space)
+        .environment(observation_space=observation_space, action_space=action_space)
         .rl_module(model_config=MODEL)
         .training(**OPTIONS.get(name, {}))
     )
-    learner = config.build_learner(spaces={MODULE: (observations, space)})
+    learner = config.build_learner(spaces={MODULE: (observation_space, action_space)})
     return lambda batch: learner.update(batch=batch)
 
 
-def batches_of(name, columns, device):
-    def tensor(values):
+def make_batches(name, columns, device):
+    def to_tensor(values):
         return torch.from_numpy(values).to(device)
 
-    found = []
-    for number in range(len(columns["obs"])):
-        rows = columns["rewards"].shape[1]
+    batches = []
+    for index in range(len(columns["obs"])):
+        num_rows = columns["rewards"].shape[1]
         batch = {
-            "obs": tensor(columns["obs"][number]),
-            "new_obs": tensor(columns["new_obs"][number]),
-            "actions": tensor(columns["chosen" if name in DISCRETE else "actions"][number]),
-            "rewards": tensor(columns["rewards"][number]),
-            "terminateds": tensor(columns["terminals"][number].astype(bool)),
-            "truncateds": tensor(np.zeros(rows, bool)),
-            "weights": tensor(np.ones(rows, np.float32)),
-            "n_step": tensor(np.ones(rows, np.float32)),
+            "obs": to_tensor(columns["obs"][index]),
+            "new_obs": to_tensor(columns["new_obs"][index]),
+            "actions": to_tensor(columns["chosen" if name in DISCRETE else "actions"][index]),
+            "rewards": to_tensor(columns["rewards"][index]),
+            "terminateds": to_tensor(columns["terminals"][index].astype(bool)),
+            "truncateds": to_tensor(np.zeros(num_rows, bool)),
+            "weights": to_tensor(np.ones(num_rows, np.float32)),
+            "n_step": to_tensor(np.ones(num_rows, np.float32)),
         }
-        found.append(MultiAgentBatch({MODULE: SampleBatch(batch)}, env_steps=rows))
-    return found
+        batches.append(MultiAgentBatch({MODULE: SampleBatch(batch)}, env_steps=num_rows))
+    return batches
 
 
 if __name__ == "__main__":

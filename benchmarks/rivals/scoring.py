@@ -1,8 +1,9 @@
-"""Shared parts of the scoreboard's rivals: as many updates and the same evaluation as ours; they print their returns.
+"""Shared parts of the scoreboard's rivals: the same number of updates and the same evaluation as for Hindcast.
 
-It is imported in the rivals' environments, and needs NumPy, torch and Gymnasium alone. A task is JSON: environment,
-algorithm, seed, hidden, rate, batch, beta (ReBRAC's two), updates, every, resets (a seed for each episode of an
-evaluation). The rivals print JSON: for each evaluation the updates made and the returns.
+It is imported in the rivals' environments, and needs only NumPy, torch and Gymnasium. A task is JSON: environment,
+algorithm, seed, hidden (widths of the layers), rate, batch, beta (ReBRAC's two), updates, every (updates between
+evaluations), resets (a seed for each episode of an evaluation). The rivals print JSON: the number of updates and the
+returns of each evaluation.
 """
 
 import json
@@ -13,39 +14,39 @@ import numpy as np
 import torch
 
 
-def given():
-    """The task, and the data's columns: `obs`, `actions` (in ±1), `rewards`, `terminals`, `timeouts`."""
+def load_arguments():
+    """Return the task, and the data's columns: `obs`, `actions` (in ±1), `rewards`, `terminals`, `timeouts`."""
     torch.set_num_threads(1)
     return json.loads(sys.argv[2]), dict(np.load(sys.argv[1]))
 
 
 def train(task, update, act):
-    """Update and evaluate as the task says, and print what was earned.
+    """Update and evaluate as the task says, and print the returns.
 
     Args:
         task: see the module's docstring.
         update: makes one update.
-        act: takes an observation `[O]` float32 and gives the greedy action, in ±1.
+        act: returns the greedy action, in ±1, for an observation `[O]` float32.
     """
     environment = gym.make(task["environment"])
-    found = []
-    for number in range(1, task["updates"] + 1):
+    evaluations = []
+    for num_updates in range(1, task["updates"] + 1):
         update()
-        if number % task["every"] == 0:
-            returns = [round(episode(act, environment, seed), 2) for seed in task["resets"]]
-            found.append({"updates": number, "returns": returns})
-    print(json.dumps(found))
+        if num_updates % task["every"] == 0:
+            returns = [round(play_episode(act, environment, seed), 2) for seed in task["resets"]]
+            evaluations.append({"updates": num_updates, "returns": returns})
+    print(json.dumps(evaluations))
 
 
-def episode(act, environment, seed):
-    """The return of one, from the start that the seed gives."""
+def play_episode(act, environment, seed):
+    """Play an episode that starts with a seed, and return its return."""
     observation, _ = environment.reset(seed=seed)
     low, high = environment.action_space.low, environment.action_space.high
-    total, is_done = 0.0, False
+    episode_return, is_done = 0.0, False
     while not is_done:
         action = np.clip(act(np.asarray(observation, np.float32)), -1, 1)
         observation, reward, terminated, truncated, _ = environment.step(
             low + (action + 1) / 2 * (high - low)
         )
-        total, is_done = total + float(reward), terminated or truncated
-    return total
+        episode_return, is_done = episode_return + float(reward), terminated or truncated
+    return episode_return

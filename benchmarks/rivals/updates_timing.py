@@ -1,6 +1,6 @@
-"""Shared parts of the rivals of updates.py and whole_training.py: the line "<algorithm> <updates>" gets a rate.
+"""Shared parts of the rivals of updates.py and whole_training.py: answer lines "<algorithm> <updates>" with rates.
 
-It is imported in the rivals' environments, and needs NumPy and torch alone.
+It is imported in the rivals' environments, and needs only NumPy and torch.
 """
 
 import sys
@@ -10,44 +10,44 @@ import numpy as np
 import torch
 
 
-def answer(turn_of):
-    """Read lines until there are no more.
+def answer_lines(make_turn):
+    """Answer each line of the input with the updates per second.
 
     Args:
-        turn_of: called once for each algorithm with its name and the updates; gives what makes one turn, and returns
-            updates a second.
+        make_turn: called once for each algorithm with its name and the number of updates; returns a function that makes
+            one turn, and returns updates per second.
     """
     torch.set_num_threads(1)
-    made = {}
+    turns = {}
     print("ready", flush=True)
     for line in sys.stdin:
         name, updates = line.split()
-        if name not in made:
-            made[name] = turn_of(name, int(updates))
-        print(made[name](), flush=True)
+        if name not in turns:
+            turns[name] = make_turn(name, int(updates))
+        print(turns[name](), flush=True)
 
 
-def answer_updates(learner_of, batches_of):
-    """Answer with the rate of updates of ready batches; batches and device are the command's arguments.
+def answer_updates(make_update, make_batches):
+    """Answer with the rate of updates with prepared batches; batches and device are the script's arguments.
 
     Args:
-        learner_of: called with an algorithm's name, the columns and the device; gives `update(batch)`.
-        batches_of: called with the same; gives the batches.
+        make_update: called with an algorithm's name, the columns and the device; returns `update(batch)`.
+        make_batches: called with the same arguments; returns the batches.
     """
     columns, device = dict(np.load(sys.argv[1])), sys.argv[2]
     clock = time.process_time if device == "cpu" else time.perf_counter
 
-    def turn_of(name, updates):
-        update, batches = learner_of(name, columns, device), batches_of(name, columns, device)
+    def make_turn(name, updates):
+        update, batches = make_update(name, columns, device), make_batches(name, columns, device)
 
         def turn():
             start_time = clock()
-            for number in range(updates):
-                update(batches[number % len(batches)])
+            for index in range(updates):
+                update(batches[index % len(batches)])
             if device != "cpu":
                 torch.cuda.synchronize()
             return updates / (clock() - start_time)
 
         return turn
 
-    answer(turn_of)
+    answer_lines(make_turn)

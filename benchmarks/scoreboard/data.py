@@ -1,4 +1,4 @@
-"""The data of the board: a SAC is trained, and what it plays at several moments of its training is recorded."""
+"""The data of the board: episodes that a SAC plays at several stages of its training."""
 
 from __future__ import annotations
 
@@ -17,42 +17,46 @@ from hindcast.episodes.block import Block
 VERSION = "hindcast.dev/v1alpha1"
 
 
-def make(name: str, folder: Path) -> None:
-    """Make the data of an environment in FOLDER/<name>; what is finished there is found finished."""
+def make_recordings(name: str, folder: Path) -> None:
+    """Make the data of an environment in FOLDER/<name>; finished recordings are kept."""
     environment = ENVIRONMENTS[name]
     home = folder / name
     home.mkdir(parents=True, exist_ok=True)
-    carry_out(home / "sac.json", [expert(environment, home)])
-    parts = {
-        data + kind: [(f"{data}{kind}-{number}", stage) for number, stage in enumerate(stages)]
+    execute(home / "sac.json", [sac_training(environment, home)])
+    stages_by_data = {
+        data + suffix: [(f"{data}{suffix}-{index}", stage) for index, stage in enumerate(stages)]
         for data, stages in environment.data.items()
-        for kind in ("", JUDGES)[: 1 + environment.judged]
+        for suffix in ("", JUDGES)[: 1 + environment.is_judged]
     }
-    recordings = [recording(environment, home, *part) for each in parts.values() for part in each]
-    carry_out(home / "recordings.json", recordings)
-    for data, each in parts.items():
-        sources = [str(home / part) for part, _ in each]
+    recordings = [
+        recording(environment, home, name, stage)
+        for stages in stages_by_data.values()
+        for name, stage in stages
+    ]
+    execute(home / "recordings.json", recordings)
+    for data, stages in stages_by_data.items():
+        sources = [str(home / name) for name, _ in stages]
         hindcast("data", "merge", "--on-conflict", "Rename", *sources, str(home / data))
 
 
-def carry_out(file: Path, resources: list[dict[str, Any]]) -> None:
-    """`hindcast run` resources."""
+def execute(file: Path, resources: list[dict[str, Any]]) -> None:
+    """Execute resources by `hindcast run`."""
     file.write_text("\n---\n".join(json.dumps(resource) for resource in resources))
     hindcast("run", str(file))
 
 
 def hindcast(*arguments: str) -> None:
-    """The command."""
+    """Execute the `hindcast` command."""
     subprocess.run([Path(sys.executable).with_name("hindcast"), *arguments], check=True)
 
 
-def expert(environment: Environment, home: Path) -> dict[str, Any]:
-    """The SAC, all of whose checkpoints are kept."""
+def sac_training(environment: Environment, home: Path) -> dict[str, Any]:
+    """Return the training of the SAC, which keeps all checkpoints."""
     spec = {
         "algorithm": "SAC",
-        "config": dict(environment.sac),
+        "config": dict(environment.sac_options),
         "environment": {"id": environment.id},
-        "model": {"fcnetHiddens": list(environment.hidden), "fcnetActivation": "relu"},
+        "model": {"fcnetHiddens": list(environment.hidden_sizes), "fcnetActivation": "relu"},
         "input": [{"sampler": {"timestepsPerUpdate": 2}}],
         "pipeline": {"datasetNumItersPerLearner": environment.sac_updates},
         "checkpoint": {"path": str(home), "every": 1, "keep": environment.sac_iterations},
@@ -74,12 +78,12 @@ def recording(environment: Environment, home: Path, name: str, stage: Stage) -> 
     return {"apiVersion": VERSION, "kind": "OfflineRecording", "metadata": {"name": name}, "spec": spec}
 
 
-def arrays(path: Path, top: float | None = None) -> dict[str, np.ndarray]:
-    """All timesteps of a dataset, episode after episode.
+def load_columns(path: Path, top: float | None = None) -> dict[str, np.ndarray]:
+    """Return all timesteps of a dataset, episode after episode.
 
     Args:
-        path: of the dataset.
-        top: share of the episodes that is taken, those with the highest return; None for all.
+        path: path of the dataset.
+        top: fraction of the episodes to use, those with the highest return; None for all.
 
     Returns:
         `obs` `[N, O]`, `actions` `[N, A]` (in ±1, as SAC has them), `rewards` `[N]`, all float32; `terminals` and
@@ -97,8 +101,8 @@ def arrays(path: Path, top: float | None = None) -> dict[str, np.ndarray]:
     }
 
 
-def returns(path: Path) -> np.ndarray:
-    """`[E]` the return of each episode."""
-    columns = arrays(path)
+def compute_returns(path: Path) -> np.ndarray:
+    """Return the return of each episode, `[E]`."""
+    columns = load_columns(path)
     ends = np.nonzero(columns["terminals"] | columns["timeouts"])[0] + 1
     return np.add.reduceat(columns["rewards"], [0, *ends[:-1]])

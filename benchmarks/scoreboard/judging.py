@@ -1,4 +1,4 @@
-"""Judges a trained policy by recorded episodes alone, and plays it to see what it is worth: estimate and truth."""
+"""Estimate the return of a trained policy from recorded episodes alone, and play it to measure the true return."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from hindcast.record.seeding import reset_seed
 
 GAMMA = 0.99
 FIT = FittedQOptions(updates=4_000, members=3, samples=2, hiddens=(64, 64))
-"""Smaller than the default, as the board's networks are."""
+"""Smaller than the default, like the board's networks."""
 
 SEED = 0
 EPISODES, STEPS = 100, 500
-"""Played for the truth. They are longer than those recorded, since models value what would have followed; beyond 500
-steps a hundredth of the return is left."""
+"""Number and length of the episodes that are played for the true return. They are longer than the recorded ones, since
+models also value the steps that would have followed; 500 steps leave out a hundredth of the return."""
 
 WIDTH = 20
 
 
 def judge(piece: Piece, environment: Environment, folder: Path) -> dict[str, Any]:
-    """Estimates of a policy's discounted return, and the return itself.
+    """Return estimates of a policy's discounted return, and the true return.
 
-    The policy acts as it samples where its actions have a density, so that importance sampling applies, and takes its
-    mode otherwise; truth and estimates are of the same. The episodes are those of the same behaviour that no piece is
-    trained on.
+    The policy samples its actions if they have a density, so that importance sampling applies, and takes the mode
+    otherwise, both for the truth and for the estimates. The recorded episodes are of the same policy as the training
+    data, and no piece is trained on them.
 
     Args:
-        piece: one of ours.
-        environment: where it is trained.
-        folder: of the data.
+        piece: a piece of Hindcast.
+        environment: environment of the piece.
+        folder: folder of the data.
 
     Returns:
         The piece's fields; `gamma`; `explore`; `truth`: mean discounted return of played episodes, and its standard
-        error `truth_error`; `estimates`, `signals`, `effective_episodes` as `hindcast evaluate --data
-        --json` has them, the signals with those of the algorithm's own critics; `cpu_seconds` after the training.
+        error `truth_error`; `estimates`, `signals`, `effective_episodes` as in `hindcast evaluate --data
+        --json`, with signals of the algorithm's critics; `cpu_seconds` after the training.
     """
-    explore = piece.trained not in GREEDY
+    explore = piece.algorithm_class not in GREEDY
     data = folder / piece.environment / f"{piece.data}{JUDGES}"
     with train_algorithm(piece, folder, data, explore) as algorithm:
         start_time = time.process_time()
@@ -56,26 +56,28 @@ def judge(piece: Piece, environment: Environment, folder: Path) -> dict[str, Any
     options = OfflineOptions(gamma=GAMMA, explore=explore, seed=SEED, fit=FIT)
     report = evaluate_offline(policy, open_dataset(str(data)), data.name, options).to_json()
     report["signals"] = critic_signals | report["signals"]
-    played = _play_returns(policy, environment, explore)
+    returns = _play_returns(policy, environment, explore)
     kept_keys = ("estimates", "signals", "effective_episodes")
     return {
         **piece._asdict(),
         "gamma": GAMMA,
         "explore": explore,
-        "truth": float(played.mean()),
-        "truth_error": float(played.std(ddof=1) / np.sqrt(EPISODES)),
+        "truth": float(returns.mean()),
+        "truth_error": float(returns.std(ddof=1) / np.sqrt(EPISODES)),
         **{name: report[name] for name in kept_keys},
         "cpu_seconds": round(time.process_time() - start_time, 1),
     }
 
 
 def _play_returns(policy: Policy, environment: Environment, explore: bool) -> np.ndarray:
-    """`[EPISODES]` discounted returns."""
-    where = EnvironmentSpec(id=environment.id, max_episode_steps=STEPS)
-    runner = EnvRunner(where, policy, WIDTH, reset_seed(SEED, "judging"), explore)
+    """Play episodes, and return their discounted returns, `[EPISODES]`."""
+    environment_spec = EnvironmentSpec(id=environment.id, max_episode_steps=STEPS)
+    runner = EnvRunner(environment_spec, policy, WIDTH, reset_seed(SEED, "judging"), explore)
     try:
         episodes = list(runner.play(range(EPISODES)))
     finally:
         runner.close()
     rewards = [episode.columns["rewards"].astype(np.float64) for episode in episodes]
-    return np.array([GAMMA ** np.arange(len(each)) @ each for each in rewards])
+    return np.array(
+        [GAMMA ** np.arange(len(episode_rewards)) @ episode_rewards for episode_rewards in rewards]
+    )

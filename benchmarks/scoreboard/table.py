@@ -1,4 +1,4 @@
-"""The board: docs/scoreboard.md and its picture, from the results."""
+"""Write docs/scoreboard.md and its pictures from the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hindcast.report.canvas import LIGHT, Picture, Theme, render, style_axes
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEVEL = 0.9
-EVERYBODY = (OURS, D3RLPY, RLLIB)
+LIBRARIES = (OURS, D3RLPY, RLLIB)
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Score:
     """A score over some seeds, normalised: 0 is a random policy's return, 100 an expert's.
 
     Attributes:
-        mean: over the seeds.
-        error: standard error of it; NaN of one seed.
-        seeds: how many.
+        mean: mean over the seeds.
+        error: standard error of the mean; NaN for one seed.
+        seeds: number of seeds.
     """
 
     mean: float
@@ -37,18 +37,18 @@ class Score:
     seeds: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Score:
+    def from_values(cls, values: Sequence[float]) -> Score:
         count = len(values)
         error = float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
         return cls(float(np.mean(values)), error, count)
 
     @property
-    def half(self) -> float:
+    def half_interval(self) -> float:
         """Half-width of Student's interval; NaN for one seed."""
         return half_width(self.error, self.seeds - 1)
 
     def __str__(self) -> str:
-        half = "" if math.isnan(self.half) else f" ± {self.half:.0f}"
+        half = "" if math.isnan(self.half_interval) else f" ± {self.half_interval:.0f}"
         return f"{self.mean:.0f}{half}"
 
 
@@ -56,25 +56,25 @@ class Board:
     """The results in one environment.
 
     Args:
-        environment: which.
-        found: a dictionary for each piece, see `training.train`.
-        recorded: mean return of each of the data that a seed was trained on, by the seed.
+        environment: the environment.
+        results: one dictionary per piece, see `training.train`.
+        recorded: mean return of each of the data that a seed was trained on, by seed.
     """
 
     def __init__(
         self,
         environment: Environment,
-        found: Sequence[dict[str, Any]],
+        results: Sequence[dict[str, Any]],
         recorded: Mapping[int, Mapping[str, float]],
     ) -> None:
         self.environment = environment
         self._recorded = recorded
-        self._found = found
+        self._results = results
 
     def normalise(self, value: float, seed: int) -> float:
-        """A return as a score among those of a seed."""
+        """Return the score of a return; the random and the expert return of the seed are 0 and 100."""
         recorded = self._recorded[seed]
-        worst, best = self.environment.reference or (recorded["random"], recorded["expert"])
+        worst, best = self.environment.reference_returns or (recorded["random"], recorded["expert"])
         return 100 * (value - worst) / (best - worst)
 
     def data_score(self, data: str) -> float:
@@ -82,49 +82,50 @@ class Board:
         return float(np.mean([self.normalise(means[data], seed) for seed, means in self._recorded.items()]))
 
     def score(
-        self, who: str, data: str, algorithm: str, which: Callable[[list[float]], float]
+        self, library: str, data: str, algorithm: str, select: Callable[[list[float]], float]
     ) -> Score | None:
-        """Return the score over all seeds, or None if there is none; `which` selects one of the evaluations' means."""
-        key = (who, data, algorithm)
+        """Return the score over all seeds, or None if there is none; `select` picks one of the evaluations' means."""
+        key = (library, data, algorithm)
         values = [
             self.normalise(
-                which([float(np.mean(each["returns"])) for each in piece["evaluations"]]), piece["seed"]
+                select([float(np.mean(evaluation["returns"])) for evaluation in piece["evaluations"]]),
+                piece["seed"],
             )
-            for piece in self._found
+            for piece in self._results
             if (piece["who"], piece["data"], piece["algorithm"]) == key
         ]
-        return Score.of(values) if values else None
+        return Score.from_values(values) if values else None
 
     @property
     def core_hours(self) -> float:
-        return sum(piece["cpu_seconds"] for piece in self._found) / 3600
+        return sum(piece["cpu_seconds"] for piece in self._results) / 3600
 
     @property
-    def on_gpus(self) -> list[str]:
-        """Count the trainings on each GPU."""
-        counts = Counter(piece.get("device", "cpu") for piece in self._found)
+    def gpu_counts(self) -> list[str]:
+        """Number of trainings on each GPU, as texts."""
+        counts = Counter(piece.get("device", "cpu") for piece in self._results)
         return [f"{count} on an {name}" for name, count in counts.items() if name != "cpu"]
 
 
 def last(means: list[float]) -> float:
-    """The mean return of the last evaluation: what you get without a simulator to choose a checkpoint by."""
+    """Return the mean of the last evaluation, that of a user who cannot choose a checkpoint by a simulator."""
     return means[-1]
 
 
-def write(results: Path) -> None:
-    """Page and picture of all environments with results."""
+def write_page(results: Path) -> None:
+    """Write the page, and a picture for each environment with results."""
     sections = []
     for name, environment in ENVIRONMENTS.items():
         if not (results / f"{name}.jsonl").exists():
             continue
-        board = read(results, name, environment)
-        (DOCS / f"scoreboard-{name}.png").write_bytes(render(picture(board), LIGHT))
-        sections.append(section(name, board, load_judgements(results, name)))
+        board = read_board(results, name, environment)
+        (DOCS / f"scoreboard-{name}.png").write_bytes(render(make_picture(board), LIGHT))
+        sections.append(make_section(name, board, load_judgements(results, name)))
     (DOCS / "scoreboard.md").write_text(HEAD + "\n".join(sections))
 
 
-def read(results: Path, name: str, environment: Environment) -> Board:
-    """An environment's results."""
+def read_board(results: Path, name: str, environment: Environment) -> Board:
+    """Read the results of an environment."""
     lines = (results / f"{name}.jsonl").read_text().splitlines()
     recorded = json.loads((results / f"{name}-data.json").read_text())
     by_seed = {int(seed): means for seed, means in recorded.items()}
@@ -159,22 +160,24 @@ means over the seeds, ± half the width of Student's {LEVEL:.0%} interval.
 """
 
 
-def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> str:
-    """An environment's part of the page."""
+def make_section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> str:
+    """Return the section of an environment."""
     environment = board.environment
     data = list(environment.data)
-    head = ["algorithm", "by", *(f"{each} ({board.data_score(each):.0f})" for each in data)]
-    rows = [row(board, algorithm, who) for algorithm in environment.algorithms for who in EVERYBODY]
+    head = ["algorithm", "by", *(f"{name} ({board.data_score(name):.0f})" for name in data)]
+    rows = [
+        make_row(board, algorithm, library) for algorithm in environment.algorithms for library in LIBRARIES
+    ]
     table = [head, ["---"] * len(head), *filter(None, rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
-    seeds = sorted({score.seeds for score in scores(board)})
+    seeds = sorted({score.seeds for score in all_scores(board)})
     counts = " to ".join(map(str, sorted({seeds[0], seeds[-1]})))
     about = (
-        f"Networks of {' and '.join(map(str, environment.hidden))}, learning rate {environment.rate:g}, "
-        f"{environment.updates:,} updates ({fewer(environment)}), an evaluation of {environment.episodes} episodes "
-        f"every {environment.every:,}, {counts} "
+        f"Networks of {' and '.join(map(str, environment.hidden_sizes))}, learning rate {environment.learning_rate:g}, "
+        f"{environment.updates:,} updates ({format_reduced_updates(environment)}), an evaluation of "
+        f"{environment.evaluation_episodes} episodes every {environment.evaluation_interval:,}, {counts} "
         f"seed{'s' * (seeds != [1])} each; {board.core_hours:.1f} core-hours in all"
-        f"{''.join(f', {each}' for each in board.on_gpus)}. "
+        f"{''.join(f', {gpu_count}' for gpu_count in board.gpu_counts)}. "
         "The number in parentheses in the header is the data's own score."
     )
     picture_line = f"![Scores in {environment.id}](scoreboard-{name}.png)"
@@ -188,42 +191,46 @@ def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> st
             "",
             *lines,
             "",
-            *(verdict(board, rival) for rival in environment.rivals),
+            *(make_verdict(board, rival) for rival in environment.rivals),
             "",
             *estimates_section(environment, judgements),
         ]
     )
 
 
-def fewer(environment: Environment) -> str:
-    """The algorithms that get another number of updates, with it."""
+def format_reduced_updates(environment: Environment) -> str:
+    """Return the algorithms with fewer updates, with their numbers."""
     return ", ".join(
-        f"{name} {int(environment.updates * share):,}" for name, share in environment.shares.items()
+        f"{name} {int(environment.updates * fraction):,}"
+        for name, fraction in environment.update_fractions.items()
     )
 
 
-def row(board: Board, algorithm: str, who: str) -> list[str] | None:
+def make_row(board: Board, algorithm: str, library: str) -> list[str] | None:
     """Return a row of the table, or None if nothing was trained."""
     cells = []
     for data in board.environment.data:
-        at_last, best = board.score(who, data, algorithm, last), board.score(who, data, algorithm, max)
+        at_last, best = (
+            board.score(library, data, algorithm, last),
+            board.score(library, data, algorithm, max),
+        )
         cells.append(f"{at_last} ({best})" if at_last and best else "")
-    return [algorithm, who, *cells] if any(cells) else None
+    return [algorithm, library, *cells] if any(cells) else None
 
 
-def scores(board: Board) -> list[Score]:
-    """All last scores."""
+def all_scores(board: Board) -> list[Score]:
+    """Return all last scores."""
     scores = [
-        board.score(who, data, algorithm, last)
-        for who in EVERYBODY
+        board.score(library, data, algorithm, last)
+        for library in LIBRARIES
         for data in board.environment.data
         for algorithm in board.environment.algorithms
     ]
     return [score for score in scores if score]
 
 
-def verdict(board: Board, rival: str) -> str:
-    """Say where ours differs from a rival by more than chance: Welch's test of the last scores at the level."""
+def make_verdict(board: Board, rival: str) -> str:
+    """Say where Hindcast differs significantly from a rival: Welch's test of the last scores."""
     above, below, num_compared = [], [], 0
     for algorithm in SHARED[rival]:
         for data in board.environment.data:
@@ -248,23 +255,25 @@ def join_names(names: list[str]) -> str:
     return f": {', '.join(names)}" if names else ""
 
 
-def half_width(error: float, freedom: int) -> float:
+def half_width(error: float, degrees_of_freedom: int) -> float:
     """Return the half-width of Student's interval for a standard error; NaN without a degree of freedom."""
-    interval = student_interval(0.0, error, LEVEL, freedom)
+    interval = student_interval(0.0, error, LEVEL, degrees_of_freedom)
     return math.nan if interval is None else interval[1]
 
 
-def welch(one: Score, other: Score) -> float:
-    """Half width of the interval of a difference of means with other variances."""
-    squares = one.error**2, other.error**2
+def welch(first: Score, second: Score) -> float:
+    """Return the half-width of the interval of a difference of means with different variances (Welch)."""
+    squares = first.error**2, second.error**2
     if sum(squares) == 0:
         return 0.0
-    freedom = sum(squares) ** 2 / (squares[0] ** 2 / (one.seeds - 1) + squares[1] ** 2 / (other.seeds - 1))
-    return half_width(math.sqrt(sum(squares)), max(1, math.floor(freedom)))
+    degrees_of_freedom = sum(squares) ** 2 / (
+        squares[0] ** 2 / (first.seeds - 1) + squares[1] ** 2 / (second.seeds - 1)
+    )
+    return half_width(math.sqrt(sum(squares)), max(1, math.floor(degrees_of_freedom)))
 
 
-def picture(board: Board) -> Picture:
-    """A panel for each of the data: every algorithm's last score, ours and the rivals', with intervals."""
+def make_picture(board: Board) -> Picture:
+    """Return a picture with a panel for each of the data: the last scores of all libraries, with intervals."""
     environment = board.environment
 
     def draw(figure: Any, theme: Theme) -> None:
@@ -272,15 +281,15 @@ def picture(board: Board) -> Picture:
         for axes, data in zip(panels, environment.data, strict=True):
             style_axes(axes, theme, data)
             axes.axvline(board.data_score(data), color=theme.muted_ink, linewidth=1, linestyle=":")
-            for who, colour, shift in zip(EVERYBODY, theme.series, (-0.2, 0.0, 0.2), strict=False):
+            for library, colour, shift in zip(LIBRARIES, theme.series, (-0.2, 0.0, 0.2), strict=False):
                 for position, algorithm in enumerate(environment.algorithms):
-                    found = board.score(who, data, algorithm, last)
-                    if found:
-                        bar = None if math.isnan(found.half) else found.half
+                    score = board.score(library, data, algorithm, last)
+                    if score:
+                        half_interval = None if math.isnan(score.half_interval) else score.half_interval
                         axes.errorbar(
-                            found.mean,
+                            score.mean,
                             position + shift,
-                            xerr=bar,
+                            xerr=half_interval,
                             fmt="o",
                             color=colour,
                             markersize=4,

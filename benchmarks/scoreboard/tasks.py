@@ -1,7 +1,8 @@
 """The tasks of the scoreboard: environments, their data, algorithms with their options, the board's pieces.
 
-A piece is one training: who (ours or a rival), algorithm, data, seed. All have the same files, updates, batches of 256,
-networks and learning rates; other options are each library's defaults, but for those that stand here.
+A piece is one training: who (Hindcast or a rival), environment, data, algorithm, seed. All have the same files,
+updates, batches of 256, networks and learning rates; other options are each library's defaults, except those listed
+here.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from typing import Any, NamedTuple
 SEEDS = range(6)
 OURS, D3RLPY, RLLIB = "Hindcast", "d3rlpy", "RLlib"
 NEXT_STATE_CQL = "CQL, next-state gap"
-"""RLlib's objective; d3rlpy's CQL is the authors'."""
+"""CQL with RLlib's objective; d3rlpy's has the authors' one."""
 JUDGES = "-judges"
-"""Ends the names of recordings of the same behaviour that policies are judged by and never trained on."""
+"""Suffix of recordings of the same policies, which trained policies are judged by and never trained on."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A recording of one moment of SAC's training.
+    """A recording at one stage of SAC's training.
 
     Attributes:
-        updates: SAC had made; None plays at random.
-        episodes: to record, sampled as SAC explores.
+        updates: number of updates that SAC had made; None plays at random.
+        episodes: number of episodes to record, in which SAC samples its actions.
     """
 
     updates: int | None
@@ -37,37 +38,37 @@ class Environment:
     """An environment and its trainings.
 
     Attributes:
-        id: Gymnasium's.
-        sac: options of the SAC that plays the data.
-        sac_iterations: of `sac_updates` updates each; the SAC of each iteration's end is kept.
-        sac_updates: of an iteration.
-        data: recordings by the name of the data that they make together.
-        judged: whether as much is recorded once more, to judge policies by.
-        reference: returns whose scores are 0 and 100; None for the means of the data `random` and `expert`.
-        hidden: widths of all networks.
-        rate: learning rate of all networks.
-        updates: of each training.
-        shares: of the updates, for algorithms whose updates cost several times as much as the others'.
-        every: updates between evaluations, of which such an algorithm has as many.
-        episodes: of each evaluation, from the same initial states always.
-        algorithms: those on the board.
-        rivals: who trains there besides us, of `SHARED`.
-        models: over `MODELS`.
+        id: Gymnasium id.
+        sac_options: options of the SAC that plays the data.
+        sac_iterations: number of SAC's iterations; a checkpoint is kept after each.
+        sac_updates: updates per iteration of SAC.
+        data: name of the data -> stages that are recorded for it.
+        is_judged: whether each of the data is recorded a second time, to judge policies by.
+        reference_returns: returns with the scores 0 and 100; None for the means of the data `random` and `expert`.
+        hidden_sizes: widths of the hidden layers of all networks.
+        learning_rate: learning rate of all networks.
+        updates: updates of each training.
+        update_fractions: algorithm -> fraction of `updates` that it makes, since each takes several times as long.
+        evaluation_interval: updates between evaluations; with fewer updates there are as many evaluations.
+        evaluation_episodes: episodes of each evaluation, always from the same initial states.
+        algorithms: the algorithms on the board.
+        rivals: the rivals that train there, of `SHARED`.
+        models: algorithm -> model options that override `MODELS`.
     """
 
     id: str
-    sac: Mapping[str, Any]
+    sac_options: Mapping[str, Any]
     sac_iterations: int
     sac_updates: int
     data: Mapping[str, tuple[Stage, ...]]
-    judged: bool
-    reference: tuple[float, float] | None
-    hidden: tuple[int, ...]
-    rate: float
+    is_judged: bool
+    reference_returns: tuple[float, float] | None
+    hidden_sizes: tuple[int, ...]
+    learning_rate: float
     updates: int
-    shares: Mapping[str, float]
-    every: int
-    episodes: int
+    update_fractions: Mapping[str, float]
+    evaluation_interval: int
+    evaluation_episodes: int
     algorithms: tuple[str, ...]
     rivals: tuple[str, ...]
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -76,40 +77,40 @@ class Environment:
 REPLAY = (500, 1000, 1500, 1750, 2000, 2250, 2500, 2750, 3000, 5000)
 
 
-IQLS_OWN: Mapping[str, Any] = {
+IQL_PAPER_MODEL: Mapping[str, Any] = {
     "distribution": "boundedGaussian",
     "free_log_std": True,
     "log_std_min": -5.0,
     "log_std_max": 2.0,
 }
-"""The policy of IQL's paper, which is d3rlpy's, too."""
+"""The policy of IQL's paper, which d3rlpy also has."""
 
 
-def mujoco(name: str, reference: tuple[float, float], *, medium: int) -> Environment:
-    """Hopper or HalfCheetah: networks and rates of the papers, fewer updates than theirs.
+def mujoco(name: str, reference_returns: tuple[float, float], *, medium: int) -> Environment:
+    """Return Hopper or HalfCheetah, with the papers' networks and learning rates, and fewer updates.
 
     Args:
-        name: Gymnasium's.
-        reference: D4RL's (arXiv 2004.07219) returns of the random and the expert policy, by which papers score.
+        name: Gymnasium id.
+        reference_returns: D4RL's (arXiv 2004.07219) returns of the random and the expert policy, by which papers score.
         medium: updates after which SAC is recorded as `medium`; `replay` has ten equal steps up to there.
     """
     return Environment(
         name,
-        sac={"trainBatchSizePerLearner": 256},
+        sac_options={"trainBatchSizePerLearner": 256},
         sac_iterations=medium // 1_000,
         sac_updates=1_000,
         data={
             "medium": (Stage(medium, 100),),
             "replay": tuple(Stage(medium * tenth // 10, 20) for tenth in range(1, 11)),
         },
-        judged=False,
-        reference=reference,
-        hidden=(256, 256),
-        rate=3e-4,
+        is_judged=False,
+        reference_returns=reference_returns,
+        hidden_sizes=(256, 256),
+        learning_rate=3e-4,
         updates=20_000,
-        shares={"CQL": 0.25},
-        every=5_000,
-        episodes=10,
+        update_fractions={"CQL": 0.25},
+        evaluation_interval=5_000,
+        evaluation_episodes=10,
         algorithms=("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL"),
         rivals=(D3RLPY,),
     )
@@ -118,7 +119,7 @@ def mujoco(name: str, reference: tuple[float, float], *, medium: int) -> Environ
 ENVIRONMENTS = {
     "pendulum": Environment(
         "Pendulum-v1",
-        sac={
+        sac_options={
             "actorLr": 1e-3,
             "criticLr": 1e-3,
             "alphaLr": 1e-3,
@@ -132,14 +133,14 @@ ENVIRONMENTS = {
             "replay": tuple(Stage(updates, 10) for updates in REPLAY),
             "random": (Stage(None, 100),),
         },
-        judged=True,
-        reference=None,
-        hidden=(64, 64),
-        rate=1e-3,
+        is_judged=True,
+        reference_returns=None,
+        hidden_sizes=(64, 64),
+        learning_rate=1e-3,
         updates=5_000,
-        shares={"DecisionTransformer": 0.4},
-        every=1_000,
-        episodes=20,
+        update_fractions={"DecisionTransformer": 0.4},
+        evaluation_interval=1_000,
+        evaluation_episodes=20,
         algorithms=(
             "BC",
             "10% BC",
@@ -155,9 +156,11 @@ ENVIRONMENTS = {
         ),
         rivals=(D3RLPY, RLLIB),
     ),
-    # The squashed Gaussian, with which IQL learns more in Pendulum, ends at a return of 79 on the medium data of seed 1
-    # here, and the paper's policy at 541.
-    "hopper": replace(mujoco("Hopper-v5", (-20.272305, 3234.3), medium=60_000), models={"IQL": IQLS_OWN}),
+    # The squashed Gaussian, with which IQL learns more in Pendulum, reaches a return of 79 here on the medium data of
+    # seed 1; the paper's policy reaches 541.
+    "hopper": replace(
+        mujoco("Hopper-v5", (-20.272305, 3234.3), medium=60_000), models={"IQL": IQL_PAPER_MODEL}
+    ),
     "halfcheetah": mujoco("HalfCheetah-v5", (-280.178953, 12135.0), medium=40_000),
 }
 
@@ -172,7 +175,7 @@ RATES = {
     "SAC": ("actor_lr", "critic_lr", "alpha_lr"),
     "DecisionTransformer": ("lr",),
 }
-"""The options that hold an algorithm's learning rates."""
+"""The options for each algorithm's learning rates."""
 
 BATCH = 256
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -180,10 +183,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     NEXT_STATE_CQL: {"next_state_gap": True},
     "DecisionTransformer": {"train_batch_size_per_learner": 640, "embed_size": 64, "context_length": 10},
 }
-"""Options of ours where neither the common rates and batches nor the defaults will do."""
+"""Hindcast's options that are neither common ones nor defaults."""
 
 BETAS = {"expert": 0.1, "medium": 0.01, "replay": 0.01, "random": 0.01}
-"""ReBRAC's weights of its actor's and its critics' penalty, in both libraries. Its paper chooses them for each dataset;
+"""ReBRAC's weights of the actor's and the critics' penalty, in both libraries. Its paper chooses them for each dataset;
 these are its choices for Hopper's datasets of the same names, fixed before the board was run."""
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -193,24 +196,24 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "MARWIL": {"distribution": "squashedGaussian"},
     "DecisionTransformer": {"fcnet_hiddens": [], "observation_filter": "MeanStdFilter"},
 }
-"""The paper's, and those of d3rlpy's defaults. Its BC fits actions within their bounds by squared error. It gets a
-scaler of observations for TD3+BC, and bounds the mean of IQL's policy by itself: where a few heavily weighted actions
-lie at their bounds, a mean without bounds strays."""
+"""Model options of the papers and of d3rlpy's defaults: BC fits bounded actions by squared error, TD3+BC normalises
+observations, and the mean of IQL's policy is bounded, since it diverges if heavily weighted actions lie at the
+bounds."""
 
 GREEDY = ("BC", "TD3BC", "ReBRAC")
-"""Policies without a density: all others are judged offline as they sample."""
+"""Algorithms whose policies have no density; all others sample when they are judged."""
 
 UNJUDGED = ("DecisionTransformer",)
-"""Policies with a memory, which no model judges, and whose ratios over 200 steps say nothing."""
+"""Algorithms whose policies have a memory: models cannot judge them, and ratios over 200 steps are meaningless."""
 
 EXPLORING = ("FQL",)
-"""Policies that are evaluated as they sample: FQL's maps noise to actions, as its authors evaluate it."""
+"""Algorithms whose policies sample in evaluations: FQL maps noise to actions, as in its authors' evaluation."""
 
 SHARED: Mapping[str, tuple[str, ...]] = {
     D3RLPY: ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC"),
     RLLIB: ("BC", "10% BC", "IQL", NEXT_STATE_CQL, "SAC"),
 }
-"""Those that a rival trains, too. RLlib's MARWIL takes its value targets from its own pipeline."""
+"""Algorithms that a rival trains too. MARWIL is missing for RLlib, since its value targets come from its pipeline."""
 
 
 class Piece(NamedTuple):
@@ -223,30 +226,30 @@ class Piece(NamedTuple):
     seed: int
 
     @property
-    def trained(self) -> str:
-        """The algorithm's name where the library has it."""
+    def algorithm_class(self) -> str:
+        """The name of the algorithm's class, without variants."""
         return self.algorithm.removeprefix("10% ").partition(",")[0]
 
     @property
     def top(self) -> float | None:
-        """Share of the episodes that is learned from: those with the highest return; None for all."""
+        """Fraction of the episodes to learn from, those with the highest return; None for all."""
         return 0.1 if self.algorithm.startswith("10% ") else None
 
     @property
     def updates(self) -> int:
-        """Number of updates of its training."""
+        """Number of updates."""
         environment = ENVIRONMENTS[self.environment]
-        return int(environment.updates * environment.shares.get(self.trained, 1.0))
+        return int(environment.updates * environment.update_fractions.get(self.algorithm_class, 1.0))
 
     @property
-    def every(self) -> int:
-        """Updates between its evaluations."""
+    def evaluation_interval(self) -> int:
+        """Number of updates between evaluations."""
         environment = ENVIRONMENTS[self.environment]
-        return environment.every * self.updates // environment.updates
+        return environment.evaluation_interval * self.updates // environment.updates
 
 
-def pieces() -> Iterator[Piece]:
-    """All of them; of every algorithm the first seed, then the second."""
+def all_pieces() -> Iterator[Piece]:
+    """Yield all pieces: those of the first seed, then those of the second one, and so on."""
     for seed, (name, environment) in itertools.product(SEEDS, ENVIRONMENTS.items()):
         for data, algorithm in itertools.product(environment.data, environment.algorithms):
             yield Piece(OURS, name, data, algorithm, seed)

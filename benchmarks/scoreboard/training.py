@@ -1,4 +1,4 @@
-"""Trains a piece: ours through the Python API, a rival's in a process of its own."""
+"""Train a piece: Hindcast's through the Python API, a rival's in a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from data import arrays
+from data import load_columns
 from tasks import BATCH, BETAS, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS, OURS, RATES, Piece
 
 import hindcast
@@ -29,18 +29,18 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
     """Train a piece.
 
     Args:
-        piece: which.
-        folder: of the data.
+        piece: the piece.
+        folder: folder of the data.
         rllib: the Python that has RLlib and d3rlpy.
 
     Returns:
-        The piece's fields; `updates`; `device`, a GPU where there is one; `cpu_seconds` of training and evaluating;
-        `evaluations`: for each the updates made and the returns of all episodes.
+        The piece's fields; `updates`; `device`, a GPU if there is one; `cpu_seconds` of training and evaluating;
+        `evaluations`: number of updates and returns of all episodes of each evaluation.
     """
     path = folder / piece.environment / piece.data
-    start_time = time.process_time() + _children()
+    start_time = time.process_time() + _children_cpu_seconds()
     evaluations = _train_hindcast(piece, path) if piece.who == OURS else _train_rival(piece, path, rllib)
-    seconds = time.process_time() + _children() - start_time
+    seconds = time.process_time() + _children_cpu_seconds() - start_time
     return {
         **piece._asdict(),
         "updates": piece.updates,
@@ -51,94 +51,100 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
 
 
 def train_algorithm(piece: Piece, folder: Path, judges: Path, explore: bool) -> RunningAlgorithm:
-    """One of our pieces after its training, to be closed: restored where it was kept in the data's folder, else trained
-    now and kept.
+    """Return a trained algorithm, for the caller to close: restored from the data's folder, or trained now and stored
+    there.
 
     Args:
-        piece: which.
-        folder: of the data.
-        judges: episodes for `evaluate_offline`.
-        explore: whether they are to judge the policy as it samples.
+        piece: the piece, of Hindcast.
+        folder: folder of the data.
+        judges: recorded episodes for `evaluate_offline`.
+        explore: whether the policy samples its actions in that evaluation.
     """
-    config = _config(piece, folder / piece.environment / piece.data)
+    config = _make_config(piece, folder / piece.environment / piece.data)
     config.evaluation(offline_evaluation_input=str(judges), offline_evaluation_explore=explore)
-    place = folder / piece.environment / "trained" / f"{piece.data}-{piece.algorithm}-{piece.seed}"
+    checkpoint_folder = (
+        folder / piece.environment / "trained" / f"{piece.data}-{piece.algorithm}-{piece.seed}"
+    )
     algorithm = config.build_algo()
-    if place.exists():
-        algorithm.restore_from_path(place)
+    if checkpoint_folder.exists():
+        algorithm.restore_from_path(checkpoint_folder)
         return algorithm
-    for _ in range(piece.updates // piece.every):
+    for _ in range(piece.updates // piece.evaluation_interval):
         algorithm.train()
-    algorithm.save_to_path(place)
+    algorithm.save_to_path(checkpoint_folder)
     return algorithm
 
 
 def _train_hindcast(piece: Piece, path: Path) -> list[dict[str, Any]]:
     environment = ENVIRONMENTS[piece.environment]
     evaluations = []
-    with _config(piece, path).build_algo() as algorithm:
-        for iteration in range(1, piece.updates // piece.every + 1):
+    with _make_config(piece, path).build_algo() as algorithm:
+        for iteration in range(1, piece.updates // piece.evaluation_interval + 1):
             algorithm.train()
             report = evaluate_policy(
                 algorithm.get_policy(),
                 EnvironmentSpec(id=environment.id),
-                duration=environment.episodes,
+                duration=environment.evaluation_episodes,
                 seed=EVALUATION_SEED,
-                explore=piece.trained in EXPLORING,
+                explore=piece.algorithm_class in EXPLORING,
             )
             evaluations.append(
                 {
-                    "updates": iteration * piece.every,
-                    "returns": [round(each, 2) for each in report.returns],
+                    "updates": iteration * piece.evaluation_interval,
+                    "returns": [round(episode_return, 2) for episode_return in report.returns],
                 }
             )
     return evaluations
 
 
-def _config(piece: Piece, path: Path) -> Any:
+def _make_config(piece: Piece, path: Path) -> Any:
     environment = ENVIRONMENTS[piece.environment]
-    rates = dict.fromkeys(RATES[piece.trained], environment.rate)
-    options = {"train_batch_size_per_learner": BATCH, **rates, **OPTIONS.get(piece.algorithm, {})}
+    rate_options = dict.fromkeys(RATES[piece.algorithm_class], environment.learning_rate)
+    options = {"train_batch_size_per_learner": BATCH, **rate_options, **OPTIONS.get(piece.algorithm, {})}
     model = {
-        "fcnet_hiddens": list(environment.hidden),
+        "fcnet_hiddens": list(environment.hidden_sizes),
         "fcnet_activation": "relu",
-        **{**MODELS, **environment.models}.get(piece.trained, {}),
+        **{**MODELS, **environment.models}.get(piece.algorithm_class, {}),
     }
-    if piece.trained == "ReBRAC":
+    if piece.algorithm_class == "ReBRAC":
         options |= {"actor_beta": BETAS[piece.data], "critic_beta": BETAS[piece.data]}
     return (
-        getattr(hindcast, f"{piece.trained}Config")()
+        getattr(hindcast, f"{piece.algorithm_class}Config")()
         .environment(environment.id)
         .training(**options)
         .rl_module(model_config=model)
-        .offline_data(input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=piece.every)
+        .offline_data(
+            input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=piece.evaluation_interval
+        )
         .debugging(seed=piece.seed)
     )
 
 
 def _train_rival(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
     environment = ENVIRONMENTS[piece.environment]
-    source = reset_seed(EVALUATION_SEED, "evaluation")
+    evaluation_seed = reset_seed(EVALUATION_SEED, "evaluation")
     task = {
         "environment": environment.id,
-        "algorithm": piece.trained,
+        "algorithm": piece.algorithm_class,
         "seed": piece.seed,
-        "hidden": environment.hidden,
-        "rate": environment.rate,
+        "hidden": environment.hidden_sizes,
+        "rate": environment.learning_rate,
         "batch": BATCH,
         "beta": BETAS[piece.data],
         "updates": piece.updates,
-        "every": piece.every,
-        "resets": [reset_seed(source, "episode", index) for index in range(environment.episodes)],
+        "every": piece.evaluation_interval,
+        "resets": [
+            reset_seed(evaluation_seed, "episode", index) for index in range(environment.evaluation_episodes)
+        ],
     }
-    with tempfile.TemporaryDirectory() as work:
-        data = Path(work) / "data.npz"
-        np.savez(data, **arrays(path, piece.top))
+    with tempfile.TemporaryDirectory() as folder_name:
+        data = Path(folder_name) / "data.npz"
+        np.savez(data, **load_columns(path, piece.top))
         command = [rllib, str(RIVALS / f"{piece.who.lower()}_scores.py"), str(data), json.dumps(task)]
         process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def _children() -> float:
-    used = os.times()
-    return used.children_user + used.children_system
+def _children_cpu_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system

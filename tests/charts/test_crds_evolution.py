@@ -17,16 +17,16 @@ from hindcast.api.options import algorithms
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 
-from crd_changes import breaking, compare, read  # noqa: E402
+from crd_changes import compare_folders, find_breaking_changes, read_crds  # noqa: E402
 
 RELEASED_CRDS = Path(__file__).parent / "released"
-TRAINING = read(RELEASED_CRDS)["offlinetrainings.hindcast.dev"]
+TRAINING = read_crds(RELEASED_CRDS)["offlinetrainings.hindcast.dev"]
 ALGORITHMS = algorithms("OfflineTraining")
 Change = Callable[[Any, Any], object]
 
 
 def test_crds_do_not_break_the_last_release() -> None:
-    assert compare(RELEASED_CRDS, ROOT / "crds") == []
+    assert compare_folders(RELEASED_CRDS, ROOT / "crds") == []
 
 
 def test_command_fails_if_a_crd_is_removed(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def find_breaking_changes(change: Change) -> list[str]:
     new = copy.deepcopy(TRAINING)
     version = new["spec"]["versions"][0]
     change(version["schema"]["openAPIV3Schema"]["properties"]["spec"], new["spec"])
-    return breaking(TRAINING, new)
+    return find_breaking_changes(TRAINING, new)
 
 
 def find_schema(spec: Any, path: str) -> Any:
@@ -198,7 +198,7 @@ def test_refusing_null_is_a_breaking_change() -> None:
     old, new = copy.deepcopy(TRAINING), copy.deepcopy(TRAINING)
     spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     find_schema(spec, "learners.gpus")["nullable"] = True
-    assert breaking(old, new) == ["OfflineTraining: spec.learners.gpus: null is refused now"]
+    assert find_breaking_changes(old, new) == ["OfflineTraining: spec.learners.gpus: null is refused now"]
 
 
 COMPATIBLE_CHANGES: dict[str, Change] = {

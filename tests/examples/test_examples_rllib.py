@@ -24,11 +24,11 @@ from warm_python import WarmPython
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from reference_examples import blocks  # noqa: E402
+from reference_examples import read_blocks  # noqa: E402
 from run_reference import SHORTER_CODE  # noqa: E402
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
-FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
+FILES = [ROOT / block.file for block in read_blocks(ROOT) if block.file is not None]
 EPISODES = repeats(50, soak=500)
 MIN_RETURN = repeats(200, soak=400)
 """Minimum return of the expert and its clone, which train until an evaluation reaches 250, or 450 in a soak."""

@@ -11,15 +11,16 @@ from warm_python import WarmPython
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _start_at_once(warm: WarmPython) -> None:
+def _start_from_warm_python(warm: WarmPython) -> None:
+    """Start scripts from a process that has imported the slow packages."""
     Script.warm = warm
 
 
 @pytest.fixture(autouse=True)
 def orphans() -> Iterator[None]:
-    """End processes that killed ones leave running, such as Ray's, with the test."""
-    before = descendants(os.getpid())
+    """After each test, end processes that killed ones have left running, such as Ray's."""
+    descendants_before = descendants(os.getpid())
     adopt_orphans(True)
     yield
-    end_orphans(before)
+    end_orphans(descendants_before)
     adopt_orphans(False)

@@ -3,17 +3,17 @@
     python driver.py RESOURCE.yaml [KILL_POINT | MOMENT CALL]
     python driver.py --learner RANK SIZE STORE RESOURCE.yaml [MOMENT CALL]
 
-KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL the number of its
-occurrence. It prints a line at the start, at every progress and at the end. The second form is one of several learners
-of a training, over gloo; STORE is the file through which they find each other.
+KILL_POINT is a file operation in the output folder (kill_points.py); MOMENT is a name of moments.py, and CALL the
+number of its occurrence. The script prints a line at the start, at every progress and at the end. The second form runs
+one of several learners of a training, over gloo; STORE is the file through which they find each other.
 """
 
 from __future__ import annotations
 
 import sys
 
-from kill_points import die_at
-from moments import die
+from kill_points import arrange_kill_at_point
+from moments import arrange_kill_at_moment
 
 from hindcast.api import OfflineRecording, load_resources
 from hindcast.datasets.opening import open_dataset
@@ -50,16 +50,16 @@ def main(arguments: list[str]) -> int:
     resource = load_resources(arguments[0])[0].resource
     kill_at = arguments[1] if len(arguments) == 2 else None
     if len(arguments) > 2:
-        die(arguments[1], int(arguments[2]))
+        arrange_kill_at_moment(arguments[1], int(arguments[2]))
     reporter = PrintingReporter()
     print("begun", flush=True)
     try:
         with catch_signals() as interruption:
             if isinstance(resource, OfflineRecording):
-                die_at(kill_at, resource.spec.output.path)
+                arrange_kill_at_point(kill_at, resource.spec.output.path)
                 outcome = RecordingRun(resource, reporter, interruption).execute()
             else:
-                die_at(kill_at, resource.spec.checkpoint.path)
+                arrange_kill_at_point(kill_at, resource.spec.checkpoint.path)
                 data = [
                     Source(str(source.path), open_dataset(str(source.path)), source.weight or 1.0)
                     for source in resource.spec.recorded

@@ -24,15 +24,15 @@ MOMENTS = {
 }
 
 
-def die(moment: str, call: int) -> None:
-    """Kill this process at the given occurrence of a moment."""
+def arrange_kill_at_moment(moment: str, call: int) -> None:
+    """Make this process kill itself at occurrence number `call` of a moment."""
     when, _, path = MOMENTS[moment].partition(" ")
-    owner, name = _owner(path)
+    owner, name = _find_owner(path)
     function = getattr(owner, name)
-    setattr(owner, name, _make_dying(function, when == "before", call))
+    setattr(owner, name, _make_killing(function, when == "before", call))
 
 
-def _owner(path: str) -> tuple[Any, str]:
+def _find_owner(path: str) -> tuple[Any, str]:
     module, _, names = path.partition(":")
     *classes, name = names.split(".")
     owner: Any = importlib.import_module(module)
@@ -41,16 +41,16 @@ def _owner(path: str) -> tuple[Any, str]:
     return owner, name
 
 
-def _make_dying(function: Callable[..., Any], before: bool, call: int) -> Callable[..., Any]:
-    calls = 0
+def _make_killing(function: Callable[..., Any], is_before: bool, call: int) -> Callable[..., Any]:
+    num_calls = 0
 
-    def wrapper(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if before and calls == call:
+    def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if is_before and num_calls == call:
             os.kill(os.getpid(), signal.SIGKILL)
-        result = function(*arguments, **named)
-        if calls == call:
+        result = function(*arguments, **keywords)
+        if num_calls == call:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 

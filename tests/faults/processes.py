@@ -61,7 +61,7 @@ class Script:
         self.process.send_signal(signal.SIGINT)
 
     def descendants(self) -> list[int]:
-        """Return the ids of its descendants."""
+        """Return the ids of the processes that it has started, directly or not."""
         return descendants(self.process.pid)
 
 
@@ -102,28 +102,28 @@ def write_resource(resource: OfflineRecording | OfflineTraining, folder: Path) -
     return file
 
 
-def adopt_orphans(adopt: bool) -> None:
+def adopt_orphans(should_adopt: bool) -> None:
     """Make this process adopt the children of its killed children, as a session manager does, or stop doing so."""
-    ctypes.CDLL(None).prctl(36, int(adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    ctypes.CDLL(None).prctl(36, int(should_adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
-def end_orphans(before: list[int]) -> None:
-    """Kill and reap the descendants of this process that did not exist `before`."""
+def end_orphans(descendants_before: list[int]) -> None:
+    """Kill and reap the descendants of this process that are not among `descendants_before`."""
     for process in descendants(os.getpid()):
-        if process not in before:
+        if process not in descendants_before:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(process, 0)
 
 
-def wait_for_end(process: int, within: float = 60.0) -> bool:
-    """Wait until a process, which need not be a child, ends; return False after `within` seconds."""
+def wait_for_end(process: int, timeout_seconds: float = 60.0) -> bool:
+    """Wait until a process, which need not be a child, ends; return False if it has not ended by the timeout."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], within)[0])
+        return bool(select.select([descriptor], [], [], timeout_seconds)[0])
     finally:
         os.close(descriptor)

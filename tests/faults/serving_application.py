@@ -1,6 +1,6 @@
 """An application whose threads request actions from a server and print the acknowledged ones.
 
-    python application.py ADDRESS TOKEN NAME THREADS SEED
+    python serving_application.py ADDRESS TOKEN NAME THREADS SEED
 
 It prints `<episode> <t>` for each answered action, and `<episode> end <steps>` for each end.
 """
@@ -16,47 +16,47 @@ import numpy as np
 from hindcast import PolicyClient, UnknownEpisode
 from hindcast.serve.client import Unreachable
 
-_TELLING = threading.Lock()
+_PRINT_LOCK = threading.Lock()
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line in one write, so that a kill does not cut it."""
-    with _TELLING:
+    with _PRINT_LOCK:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
 
-def episode_of(client: PolicyClient, name: str, rng: np.random.Generator) -> None:
+def play_episode(client: PolicyClient, name: str, rng: np.random.Generator) -> None:
     episode = client.start_episode(name)
-    steps = int(rng.integers(1, 40))
-    observations = rng.normal(size=(steps + 1, 4))
-    for t in range(steps):
+    num_steps = int(rng.integers(1, 40))
+    observations = rng.normal(size=(num_steps + 1, 4))
+    for t in range(num_steps):
         client.get_action(episode, observations[t])
-        tell(f"{episode} {t}")
+        print_line(f"{episode} {t}")
         client.log_returns(episode, 1.0)
-    client.end_episode(episode, observations[steps])
-    tell(f"{episode} end {steps}")
+    client.end_episode(episode, observations[num_steps])
+    print_line(f"{episode} end {num_steps}")
 
 
 def play(address: str, token: str, name: str, seed: int) -> None:
-    rng, number = np.random.default_rng(seed), 0
+    rng, num_episodes = np.random.default_rng(seed), 0
     with PolicyClient(address, token, timeout_s=5) as client:
         while True:
-            number += 1
+            num_episodes += 1
             try:
-                episode_of(client, f"{name}-{number}", rng)
-            except UnknownEpisode:  # the server was started again
+                play_episode(client, f"{name}-{num_episodes}", rng)
+            except UnknownEpisode:  # the server was restarted
                 continue
             except Unreachable:
                 time.sleep(0.05)
 
 
 def main() -> None:
-    address, token, name, threads, seed = sys.argv[1:]
+    address, token, name, num_threads, seed = sys.argv[1:]
     sys.setswitchinterval(0.0005)
-    for number in range(int(threads)):
-        episode_id = f"{name}-{number}"
-        threading.Thread(target=play, args=(address, token, episode_id, int(seed) + number)).start()
+    for index in range(int(num_threads)):
+        thread_name = f"{name}-{index}"
+        threading.Thread(target=play, args=(address, token, thread_name, int(seed) + index)).start()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from moments import MOMENTS
 from processes import Learner
-from test_faults_training import contents
+from test_faults_training import read_contents
 
 from hindcast.api import OfflineTraining
 from layers import repeats
@@ -21,7 +21,7 @@ KILLS = repeats(3, soak=30)
 
 
 def two_learner_training(folder: Path, data: Path) -> OfflineTraining:
-    """48 updates with noise that differs by learner: dropout, and MARWIL's targets in every window."""
+    """Make a training of 48 updates with noise that differs by learner (dropout) and with MARWIL's targets."""
     return training(
         folder,
         data,
@@ -36,35 +36,35 @@ def two_learner_training(folder: Path, data: Path) -> OfflineTraining:
 
 
 def run_and_kill(resource: OfflineTraining, folder: Path, *kill_at: object, rank: int = 0) -> bool:
-    """Train with two learners; return True if the one of that rank was killed, which ends the other."""
+    """Train with two learners; return True if the learner `rank` was killed, which ends the other one."""
     (folder / "store").unlink(missing_ok=True)
     learners = [
         Learner(resource, folder, learner_rank, *(kill_at if learner_rank == rank else ()))
         for learner_rank in range(2)
     ]
     outputs = [learner.finish() for learner in learners]
-    codes = [learner.process.wait() for learner in learners]
-    if codes == [0, 0]:
+    exit_codes = [learner.process.wait() for learner in learners]
+    if exit_codes == [0, 0]:
         assert "outcome Succeeded" in outputs[0], outputs
         return False
-    assert codes[rank] == -signal.SIGKILL, outputs
-    assert codes[1 - rank] > 0
+    assert exit_codes[rank] == -signal.SIGKILL, outputs
+    assert exit_codes[1 - rank] > 0
     return True
 
 
 def test_learners_killed_at_named_moments_resume_exactly(tmp_path: Path, walks: Path) -> None:
-    assert not run_and_kill(two_learner_training(tmp_path / "whole", walks), tmp_path)
-    expected = contents(tmp_path / "whole")
+    assert not run_and_kill(two_learner_training(tmp_path / "uninterrupted", walks), tmp_path)
+    expected = read_contents(tmp_path / "uninterrupted")
     rng = np.random.default_rng(5)
-    run, kills = tmp_path / "killed", 0
+    run, num_kills = tmp_path / "killed", 0
     moments = sorted(MOMENTS)
-    for number, moment in enumerate(rng.choice(moments, KILLS)):
+    for index, moment in enumerate(rng.choice(moments, KILLS)):
         kill_at = (moment, int(rng.integers(1, 4)))
         if run_and_kill(two_learner_training(run, walks), tmp_path, *kill_at, rank=int(rng.integers(2))):
-            kills += 1
+            num_kills += 1
         else:
-            run = tmp_path / f"killed{number}"  # the moment did not come, and the training came to its end
+            run = tmp_path / f"killed{index}"  # the training has ended before the moment
     run_and_kill(two_learner_training(run, walks), tmp_path)
-    assert kills >= KILLS // 3
+    assert num_kills >= KILLS // 3
     for folder in tmp_path.glob("killed*"):
-        assert contents(folder) == expected
+        assert read_contents(folder) == expected

@@ -1,4 +1,4 @@
-"""Preparations killed at any moment, and two at once, give the same episodes."""
+"""Preparations that are killed at any moment, or run at the same time, give the same episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kill_points import die_at, points
+from kill_points import arrange_kill_at_point, choose_points
 from preparing import PARTITION_BYTES
 from processes import Script
 
@@ -34,26 +34,26 @@ LENGTH, EPISODES = 9, 60
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scrambled rows in 4 files; rewards are integers in half of them, so that partitions differ in dtype."""
+    """Rows in random order in 4 files; rewards are integers in half of them, so that partitions differ in dtype."""
     rng = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("rows")
     obs = rng.normal(size=(EPISODES, LENGTH + 1, 4)).astype(np.float32)
     for part in range(4):
         episodes = range(part * EPISODES // 4, (part + 1) * EPISODES // 4)
-        count = len(episodes) * LENGTH
-        rewards = rng.integers(0, 9, count) if part % 2 else rng.random(count)
+        num_rows = len(episodes) * LENGTH
+        rewards = rng.integers(0, 9, num_rows) if part % 2 else rng.random(num_rows)
         table = pa.table(
             {
                 "eps_id": np.repeat([f"e{i}" for i in episodes], LENGTH),
                 "t": np.tile(np.arange(LENGTH), len(episodes)),
-                "obs": list(obs[episodes, :-1].reshape(count, 4)),
-                "new_obs": list(obs[episodes, 1:].reshape(count, 4)),
-                "actions": rng.integers(0, 2, count),
+                "obs": list(obs[episodes, :-1].reshape(num_rows, 4)),
+                "new_obs": list(obs[episodes, 1:].reshape(num_rows, 4)),
+                "actions": rng.integers(0, 2, num_rows),
                 "rewards": rewards,
                 "terminateds": np.tile(np.arange(LENGTH) == LENGTH - 1, len(episodes)),
             }
         )
-        pq.write_table(table.take(rng.permutation(count)), folder / f"{part}.parquet")
+        pq.write_table(table.take(rng.permutation(num_rows)), folder / f"{part}.parquet")
     return folder
 
 
@@ -66,14 +66,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def reference(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """The result and the output of an uninterrupted preparation."""
-    cache = tmp_path_factory.mktemp("undisturbed")
+    cache = tmp_path_factory.mktemp("uninterrupted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_CACHE", str(cache))
         output = Script("preparing.py", rows, "here").finish()
-    return contents(cache), output
+    return read_contents(cache), output
 
 
-def contents(cache: Path) -> dict[str, Any]:
+def read_contents(cache: Path) -> dict[str, Any]:
     """Read everything in the cache that must not depend on interruptions."""
     (folder,) = (cache / "prepared").iterdir()
     dataset = open_dataset(folder, verify=True)
@@ -82,7 +82,8 @@ def contents(cache: Path) -> dict[str, Any]:
         "spec": dataset.spec.to_json(),
         "notes": read_notes(resolve(folder)),
         "episodes": episode_hashes(read_all(folder)),
-        "leftovers": [name for name in leftovers(folder) if name != "_hindcast/lock"],  # held by nobody
+        # A lock file that nobody holds may remain.
+        "leftovers": [name for name in leftovers(folder) if name != "_hindcast/lock"],
     }
 
 
@@ -104,25 +105,25 @@ def prepare(rows: Path, cache: Path, kill_at: str | None = None) -> int | None:
 
 def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
     job.PARTITION_BYTES = PARTITION_BYTES
-    die_at(kill_at, str(cache))
+    arrange_kill_at_point(kill_at, str(cache))
     open_reading(Reading((str(rows),)), cache=cache)
 
 
-def test_preparation_killed_at_every_kind_of_moment_resumes_exactly(
+def test_preparation_killed_at_every_kind_of_file_operation_resumes_exactly(
     rows: Path, tmp_path: Path, reference: Any
 ) -> None:
     """Kill it once, then again while it resumes."""
     expected, output = reference
     assert len(expected["episodes"]) == EPISODES
     rng = np.random.default_rng(5)
-    for number, first in enumerate(points(output, rng, num_repeats=KILLS)):
-        cache = tmp_path / str(number)
+    for index, kill_point in enumerate(choose_points(output, rng, num_repeats=KILLS)):
+        cache = tmp_path / str(index)
         cache.mkdir()
-        assert prepare(rows, cache, first) == -signal.SIGKILL, first
-        assert not is_complete(cache) or contents(cache) == expected
-        prepare(rows, cache, points(output, rng)[0])
+        assert prepare(rows, cache, kill_point) == -signal.SIGKILL, kill_point
+        assert not is_complete(cache) or read_contents(cache) == expected
+        prepare(rows, cache, choose_points(output, rng)[0])
         assert prepare(rows, cache) == 0
-        assert contents(cache) == expected
+        assert read_contents(cache) == expected
 
 
 @pytest.mark.ray
@@ -130,39 +131,41 @@ def test_preparation_killed_on_ray_resumes_exactly(rows: Path, cache: Path, refe
     """Kill the driver; files that its tasks still write do not harm the next preparation."""
     expected, _ = reference
     rng = np.random.default_rng(2)
-    kills = 0
-    while kills < RAY_KILLS:
+    num_kills = 0
+    while num_kills < RAY_KILLS:
         script = Script("preparing.py", rows, "ray")
-        before = num_committed(cache)
-        after = before + int(rng.integers(1, 6))
-        while script.process.poll() is None and num_committed(cache) < after:
+        num_before = num_committed(cache)
+        num_after = num_before + int(rng.integers(1, 6))
+        while script.process.poll() is None and num_committed(cache) < num_after:
             time.sleep(0.005)
         if script.process.poll() is not None:
             break
         script.kill()
-        kills += 1
-        assert not is_complete(cache) or contents(cache) == expected
+        num_kills += 1
+        assert not is_complete(cache) or read_contents(cache) == expected
     output = Script("preparing.py", rows, "ray").finish()
     assert "outcome" in output, output
-    assert kills
-    assert contents(cache) == expected
+    assert num_kills
+    assert read_contents(cache) == expected
 
 
 @pytest.mark.parametrize(
-    "where", [("here", "here"), pytest.param(("here", "ray"), marks=pytest.mark.ray)], ids=" and ".join
+    "executors", [("here", "here"), pytest.param(("here", "ray"), marks=pytest.mark.ray)], ids=" and ".join
 )
 def test_two_preparations_at_once_agree(
-    rows: Path, cache: Path, reference: Any, where: tuple[str, str]
+    rows: Path, cache: Path, reference: Any, executors: tuple[str, str]
 ) -> None:
-    scripts = [Script("preparing.py", rows, one) for one in where]
+    scripts = [Script("preparing.py", rows, executor) for executor in executors]
     outcomes = {script.finish().rpartition("outcome ")[2].split("\n")[0] for script in scripts}
     assert len(outcomes) == 1
-    assert contents(cache) == reference[0]
+    assert read_contents(cache) == reference[0]
 
 
 def test_preparation_continues_after_the_other_is_killed(rows: Path, cache: Path, reference: Any) -> None:
-    middle = points(reference[1], np.random.default_rng(0))[0]
-    first, second = (Script("preparing.py", rows, "here", *kill) for kill in ((middle,), ()))
-    first.finish()
-    assert "outcome" in second.finish()
-    assert contents(cache) == reference[0]
+    kill_point = choose_points(reference[1], np.random.default_rng(0))[0]
+    killed_script, other_script = (
+        Script("preparing.py", rows, "here", *kill_at) for kill_at in ((kill_point,), ())
+    )
+    killed_script.finish()
+    assert "outcome" in other_script.finish()
+    assert read_contents(cache) == reference[0]

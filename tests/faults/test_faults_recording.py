@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kill_points import points_on_the_way
+from kill_points import choose_reachable_points
 from processes import Driver, wait_for_end
 
 from hindcast.api import OfflineRecording
@@ -62,10 +62,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     output = Driver(expert_recording(folder / "data"), folder).finish()
     assert "outcome Succeeded" in output, output
-    return {**contents(folder / "data"), "output": output}
+    return {**read_contents(folder / "data"), "output": output}
 
 
-def contents(folder: Path) -> dict[str, Any]:
+def read_contents(folder: Path) -> dict[str, Any]:
     """Read everything in the folder that must not depend on interruptions."""
     manifest = read_manifest(resolve(folder))
     assert manifest is not None
@@ -77,13 +77,13 @@ def contents(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_recording_killed_at_every_kind_of_moment_resumes_exactly(
+def test_recording_killed_at_every_kind_of_file_operation_resumes_exactly(
     tmp_path: Path, reference: dict[str, Any]
 ) -> None:
-    """Kill one recording repeatedly; operations of a finished recording are killed in a new one."""
+    """Kill one recording repeatedly; if it ends before a kill point, kill a new one there."""
     assert reference["order"] == list(range(EPISODES))
     folder = tmp_path / "0"
-    for point in points_on_the_way(reference["output"], np.random.default_rng(3), num_repeats=KILLS):
+    for point in choose_reachable_points(reference["output"], np.random.default_rng(3), num_repeats=KILLS):
         if execute(folder, kill_at=point) == 0:
             assert_complete(folder / "data", reference)
             folder = tmp_path / str(int(folder.name) + 1)
@@ -98,9 +98,9 @@ def execute(folder: Path, kill_at: str | None = None) -> int:
     folder.mkdir(exist_ok=True)
     driver = Driver(expert_recording(folder / "data"), folder, kill_at)
     output = driver.finish()
-    status = driver.process.wait()
-    assert "outcome" in output or status == -signal.SIGKILL, output
-    return status
+    exit_code = driver.process.wait()
+    assert "outcome" in output or exit_code == -signal.SIGKILL, output
+    return exit_code
 
 
 def test_recording_killed_with_runners_resumes_exactly(tmp_path: Path, reference: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def test_recording_killed_with_runners_resumes_exactly(tmp_path: Path, reference
     for kill in range(RUNNER_KILLS):
         driver = Driver(expert_recording(tmp_path / "data", runners=2), tmp_path)
         assert driver.listen("progress Recording", times=kill + 1)
-        runners += runners_of(driver)
+        runners += find_runners(driver)
         driver.kill()
         assert_readable(tmp_path / "data", reference["episodes"])
     assert runners
@@ -120,12 +120,12 @@ def test_recording_killed_with_runners_resumes_exactly(tmp_path: Path, reference
 
 def assert_complete(folder: Path, expected: dict[str, Any]) -> None:
     """Check that the folder contains exactly the result of an uninterrupted recording."""
-    actual = contents(folder)
+    actual = read_contents(folder)
     assert {key: expected[key] for key in actual} == actual
     assert leftovers(folder) == []
 
 
-def runners_of(driver: Driver) -> list[int]:
+def find_runners(driver: Driver) -> list[int]:
     return [process for process in driver.descendants() if "popen_loky" in command_line(process)]
 
 
@@ -138,15 +138,15 @@ def assert_readable(folder: Path, expected: dict[str, str]) -> None:
 def test_killed_runner_is_replaced(tmp_path: Path) -> None:
     """With a duration in timesteps, runners also record ranges that are dropped in the end."""
     spec = {"environment": CARTPOLE, "duration": {"timesteps": 40_000}}
-    record(recording(tmp_path / "alone", **spec, runners={"envsPerRunner": 4}))
+    record(recording(tmp_path / "single", **spec, runners={"envsPerRunner": 4}))
     resource = recording(tmp_path / "data", **spec, runners={"envsPerRunner": 4, "replicas": 2})
     driver = Driver(resource, tmp_path)
     assert driver.listen("progress Recording", times=2)
-    os.kill(runners_of(driver)[0], signal.SIGKILL)
+    os.kill(find_runners(driver)[0], signal.SIGKILL)
     output = driver.finish()
     assert "outcome Succeeded" in output, output
-    assert list(contents(tmp_path / "data")["episodes"].items()) == list(
-        contents(tmp_path / "alone")["episodes"].items()
+    assert list(read_contents(tmp_path / "data")["episodes"].items()) == list(
+        read_contents(tmp_path / "single")["episodes"].items()
     )
     assert leftovers(tmp_path / "data") == []
 
@@ -163,7 +163,7 @@ def test_user_error_in_a_runner_is_reported_in_one_sentence(tmp_path: Path) -> N
     assert driver.process.returncode == 6
 
 
-def test_ctrl_c_ends_the_recording_which_resumes(tmp_path: Path, reference: dict[str, Any]) -> None:
+def test_recording_resumes_after_ctrl_c(tmp_path: Path, reference: dict[str, Any]) -> None:
     """Interrupt the expert's training, then the recording."""
     for stage in ("progress Training", "progress Recording"):
         driver = Driver(expert_recording(tmp_path / "data"), tmp_path)
@@ -179,9 +179,9 @@ def test_ctrl_c_ends_the_recording_which_resumes(tmp_path: Path, reference: dict
 
 
 class TestFullDisk:
-    """A disk fills up while anything is written; with free space, the run resumes to the same result."""
+    """The disk fills up during a write; with more space, the run resumes to the same result."""
 
-    def fails(self, folder: Path, resource: OfflineRecording) -> None:
+    def assert_fails(self, folder: Path, resource: OfflineRecording) -> None:
         output = Driver(resource, folder).finish()
         assert "error StorageError" in output, output
         assert "the disk is full" in output, output
@@ -193,7 +193,7 @@ class TestFullDisk:
         self, tmp_path: Path, small_disk: Callable[[str], Path], size: str, reference: dict[str, Any]
     ) -> None:
         data = small_disk(f"size={size}") / "data"
-        self.fails(tmp_path, expert_recording(data))
+        self.assert_fails(tmp_path, expert_recording(data))
         assert read_manifest(resolve(data)) is None
         assert [name for name in leftovers(data) if name.endswith(".tmp")] == []
         assert_readable(data, reference["episodes"])
@@ -207,7 +207,7 @@ class TestFullDisk:
     ) -> None:
         data = small_disk("size=64k") / "data"
         resource = recording(data, environment=WALK, duration={"episodes": 400}, output={"maxRowsPerFile": 8})
-        self.fails(tmp_path, resource)
+        self.assert_fails(tmp_path, resource)
         commits = read_commits(resolve(data))
         assert commits
         block = read_all(data)
@@ -216,15 +216,13 @@ class TestFullDisk:
         output = Driver(resource, tmp_path).finish()
         assert "outcome Succeeded" in output, output
         assert [int(eps_id.rpartition("-")[2]) for eps_id in read_all(data).eps_id] == list(range(400))
-        first = list(episode_hashes(read_all(walks)).values())
-        assert list(episode_hashes(read_all(data)).values())[: len(first)] == first
+        expected = list(episode_hashes(read_all(walks)).values())
+        assert list(episode_hashes(read_all(data)).values())[: len(expected)] == expected
         assert leftovers(data) == []
 
 
 class TestReadOnly:
-    def test_read_only_from_the_start_is_reported(
-        self, tmp_path: Path, small_disk: Callable[[str], Path]
-    ) -> None:
+    def test_read_only_folder_is_reported(self, tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
         disk = small_disk("size=1m")
         small_disk("remount,ro")
         output = Driver(recording(disk / "data"), tmp_path).finish()
@@ -233,7 +231,7 @@ class TestReadOnly:
         assert str(disk / "data") in output
         assert not list(disk.iterdir())
 
-    def test_read_only_in_the_middle_is_reported(
+    def test_folder_that_becomes_read_only_is_reported(
         self, tmp_path: Path, small_disk: Callable[..., Path], reference: dict[str, Any]
     ) -> None:
         disk = small_disk("size=64m")

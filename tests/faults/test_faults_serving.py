@@ -25,7 +25,7 @@ from support import WALK, make_policy, train, training
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 DECISIONS = repeats(2_000, soak=100_000)
-BETWEEN_KILLS = repeats(300, soak=3_000)
+DECISIONS_BETWEEN_KILLS = repeats(300, soak=3_000)
 """Average number of decisions between kills."""
 APPLICATIONS, THREADS = 2, 2
 TOKEN = "a token"
@@ -36,22 +36,22 @@ class Application(Script):
 
     def __init__(self, name: str, *arguments: object) -> None:
         super().__init__(name, *arguments)
-        self._reading = threading.Thread(target=self.listen, args=("\0",))
-        self._reading.start()
+        self._reader = threading.Thread(target=self.listen, args=("\0",))
+        self._reader.start()
 
     def end(self) -> list[str]:
         """Kill the process and return the complete lines that it printed."""
         self.process.send_signal(9)
         self.process.wait()
-        self._reading.join()
+        self._reader.join()
         self.process.stdout.close()
         return self.lines
 
 
 def serve(folder: Path, port: int = 0) -> tuple[Script, str]:
     """Start `hindcast serve` and return it with its address."""
-    where = ("--log", folder / "log", "--token-file", folder / "token", "--port", port)
-    server = Script("hindcast_command.py", "serve", folder / "policy", "--json", *where)
+    options = ("--log", folder / "log", "--token-file", folder / "token", "--port", port)
+    server = Script("hindcast_command.py", "serve", folder / "policy", "--json", *options)
     assert server.listen("{"), server.lines
     return server, json.loads(server.lines[-1])["address"]
 
@@ -63,29 +63,29 @@ def play_with_kills(folder: Path, rng: random.Random) -> list[str]:
     port = int(address.rpartition(":")[2])
     num_started = 0
 
-    def application() -> Application:
+    def start_application() -> Application:
         nonlocal num_started
         num_started += 1
         return Application(
             "serving_application.py", address, TOKEN, num_started, THREADS, num_started * THREADS
         )
 
-    running = [application() for _ in range(APPLICATIONS)]
-    kills = 0
+    applications = [start_application() for _ in range(APPLICATIONS)]
+    num_kills = 0
     while len(answers) < DECISIONS:
-        num_lines = sum(len(app.lines) for app in running) + rng.randint(1, 2 * BETWEEN_KILLS)
-        while sum(len(app.lines) for app in running) < num_lines:
+        num_lines = sum(len(app.lines) for app in applications) + rng.randint(1, 2 * DECISIONS_BETWEEN_KILLS)
+        while sum(len(app.lines) for app in applications) < num_lines:
             time.sleep(0.002)
-        kills += 1
-        if kills % 2:
-            victim = running.pop(rng.randrange(len(running)))
+        num_kills += 1
+        if num_kills % 2:
+            victim = applications.pop(rng.randrange(len(applications)))
             answers += victim.end()
         else:
             server.kill()
             server, _ = serve(folder, port)
-        running += [application() for _ in range(APPLICATIONS - len(running))]
+        applications += [start_application() for _ in range(APPLICATIONS - len(applications))]
     server.kill()
-    for app in running:
+    for app in applications:
         answers += app.end()
     return answers
 
@@ -95,14 +95,14 @@ def read_log(folder: Path) -> Block:
     EpisodeWriter(folder).close()
     data = open_dataset(str(folder))
     block = Block.concat([data.read(unit) for unit in data.units])
-    assert len(set(block.eps_id)) == block.num_episodes  # none twice
+    assert len(set(block.eps_id)) == block.num_episodes  # no episode occurs twice
     return block
 
 
 def test_application_killed_while_writing_files_loses_no_flushed_episode(tmp_path: Path) -> None:
     rng, answers = random.Random(0), set()
-    for number in range(repeats(3, soak=100)):
-        application = Application("logging_application.py", tmp_path / "log", number)
+    for index in range(repeats(3, soak=100)):
+        application = Application("logging_application.py", tmp_path / "log", index)
         num_lines = rng.randint(1, 600)
         while len(application.lines) < num_lines:
             time.sleep(0.002)
@@ -111,7 +111,8 @@ def test_application_killed_while_writing_files_loses_no_flushed_episode(tmp_pat
     steps = zip(block.eps_id, block.length, strict=True)
     logged_steps = {f"{episode} {t}" for episode, length in steps for t in range(length)}
     assert answers <= logged_steps
-    assert len(logged_steps - answers) <= number + 1  # of each process one that it had no time to tell
+    # Each process may be killed between logging a step and printing it.
+    assert len(logged_steps - answers) <= index + 1
 
 
 def test_answered_episodes_are_logged_exactly_once(tmp_path: Path) -> None:
@@ -120,20 +121,21 @@ def test_answered_episodes_are_logged_exactly_once(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     answers = play_with_kills(tmp_path, random.Random(0))
     block = read_log(tmp_path / "log")
-    length = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
+    lengths = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
     is_terminated = dict(zip(block.eps_id.tolist(), block.terminated.tolist(), strict=True))
     num_answered: dict[str, int] = defaultdict(int)
     for line in answers:
-        episode, *what = line.split()
-        if what[0] == "end":
-            assert (length[episode], is_terminated[episode]) == (int(what[1]), True)
+        episode, *fields = line.split()
+        if fields[0] == "end":
+            assert (lengths[episode], is_terminated[episode]) == (int(fields[1]), True)
         else:
-            assert int(what[0]) == num_answered[episode]
+            assert int(fields[0]) == num_answered[episode]
             num_answered[episode] += 1
     assert sum(num_answered.values()) > DECISIONS / 2
     for episode, steps in num_answered.items():
-        assert steps <= length[episode] <= steps + 1, episode  # one was decided and its answer cut off
-    assert all(length[episode] == 1 for episode in length.keys() - num_answered.keys())
+        # The last action may have been logged although its answer was lost.
+        assert steps <= lengths[episode] <= steps + 1, episode
+    assert all(lengths[episode] == 1 for episode in lengths.keys() - num_answered.keys())
 
     logp = policy.module.distribution(torch.from_numpy(block.columns["action_dist_inputs"])).logp(
         torch.from_numpy(block.columns["actions"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kill_points import points_on_the_way
+from kill_points import choose_reachable_points
 from moments import MOMENTS
 from processes import Driver, wait_for_end
 
@@ -28,8 +28,8 @@ MOMENT_ROUNDS = repeats(1, soak=20)
 TIMINGS = {"time_total_s", "timesteps_per_s", "timers"}
 
 
-def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
-    """100 updates in iterations of 30: the 50th is in the middle of one."""
+def make_hundred_updates(folder: Path, data: Path) -> OfflineTraining:
+    """Make a training of 100 updates in iterations of 30, so that update 50 is in the middle of an iteration."""
     return training(
         folder,
         data,
@@ -45,7 +45,7 @@ def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
 
 
 def evaluated_training(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
-    """12 iterations of 2 updates, evaluated every 2 iterations."""
+    """Make a training of 12 iterations of 2 updates, evaluated every 2 iterations."""
     return training(
         folder,
         data,
@@ -58,21 +58,21 @@ def evaluated_training(folder: Path, data: Path, parallel: bool) -> OfflineTrain
     )
 
 
-def contents(folder: Path) -> dict[str, Any]:
+def read_contents(folder: Path) -> dict[str, Any]:
     """Read everything in a run folder that must not depend on interruptions."""
     run = folder / "test/r1"
     lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    last = sorted((run / "checkpoints").glob("checkpoint-*"))[-1]
-    record = json.loads((last / "checkpoint.json").read_text())
+    last_checkpoint = sorted((run / "checkpoints").glob("checkpoint-*"))[-1]
+    checkpoint_json = json.loads((last_checkpoint / "checkpoint.json").read_text())
     return {
         "results": [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines],
         "checkpoints": sorted(path.name for path in (run / "checkpoints").iterdir()),
-        "weights": (last / "module/weights.safetensors").read_bytes(),
-        "learner": (last / "learner.safetensors").read_bytes(),
+        "weights": (last_checkpoint / "module/weights.safetensors").read_bytes(),
+        "learner": (last_checkpoint / "learner.safetensors").read_bytes(),
         "module": (run / "module/weights.safetensors").read_bytes(),
-        "feed": record["training"]["feed"],
-        "state": record["learner"],
-        "metrics": record["training"]["metrics"],
+        "feed": checkpoint_json["training"]["feed"],
+        "state": checkpoint_json["learner"],
+        "metrics": checkpoint_json["training"]["metrics"],
     }
 
 
@@ -82,46 +82,46 @@ def reference(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str
     folder = tmp_path_factory.mktemp("uninterrupted")
     output = Driver(evaluated_training(folder / "runs", walks, parallel=False), folder).finish()
     assert "outcome Succeeded" in output, output
-    return {**contents(folder / "runs"), "output": output}
+    return {**read_contents(folder / "runs"), "output": output}
 
 
 def assert_clean(folder: Path) -> None:
     assert [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
 
 
-def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
+def test_hundred_updates_equal_fifty_and_fifty_in_a_new_process(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compare weights, optimiser, random state, metrics and every batch, including the first after resuming."""
-    monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "whole.txt"))
-    output = Driver(hundred_updates(tmp_path / "whole", walks), tmp_path).finish()
+    monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "uninterrupted.txt"))
+    output = Driver(make_hundred_updates(tmp_path / "uninterrupted", walks), tmp_path).finish()
     assert "outcome Succeeded" in output, output
 
-    monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "parts.txt"))
+    monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "interrupted.txt"))
     monkeypatch.setenv("TOY_STOP_AT", "50")
-    driver = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path)
+    driver = Driver(make_hundred_updates(tmp_path / "interrupted", walks), tmp_path)
     output = driver.finish()
     assert "interrupted at update 50; run the same command again" in output, output
     assert driver.process.returncode == 130
     monkeypatch.delenv("TOY_STOP_AT")
-    output = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path).finish()
+    output = Driver(make_hundred_updates(tmp_path / "interrupted", walks), tmp_path).finish()
     assert "resuming at update 50 (iteration 1)" in output, output
     assert "outcome Succeeded" in output, output
 
-    batches = (tmp_path / "whole.txt").read_text().split()
+    batches = (tmp_path / "uninterrupted.txt").read_text().split()
     assert len(batches) == len(set(batches)) == 100
-    assert (tmp_path / "parts.txt").read_text().split() == batches
-    expected, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
-    assert parts.pop("checkpoints") == ["checkpoint-000000050", *expected.pop("checkpoints")]
-    assert parts == expected
+    assert (tmp_path / "interrupted.txt").read_text().split() == batches
+    expected, interrupted = read_contents(tmp_path / "uninterrupted"), read_contents(tmp_path / "interrupted")
+    assert interrupted.pop("checkpoints") == ["checkpoint-000000050", *expected.pop("checkpoints")]
+    assert interrupted == expected
 
 
-def test_training_killed_at_every_kind_of_moment_resumes_exactly(
+def test_training_killed_at_every_kind_of_file_operation_resumes_exactly(
     tmp_path: Path, walks: Path, reference: dict[str, Any]
 ) -> None:
-    """Kill one run repeatedly; operations of a finished run are killed in a new one."""
+    """Kill one run repeatedly; if it ends before a kill point, kill a new one there."""
     run = tmp_path / "0"
-    for point in points_on_the_way(reference["output"], np.random.default_rng(7), num_repeats=KILLS):
+    for point in choose_reachable_points(reference["output"], np.random.default_rng(7), num_repeats=KILLS):
         if execute(run, walks, kill_at=point) == 0:
             assert_complete(run / "runs", reference)
             run = tmp_path / str(int(run.name) + 1)
@@ -132,7 +132,7 @@ def test_training_killed_at_every_kind_of_moment_resumes_exactly(
 
 def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, walks: Path) -> None:
     """The evaluation's processes end with the training."""
-    resource = evaluated_training(tmp_path / "whole", walks, parallel=True)
+    resource = evaluated_training(tmp_path / "uninterrupted", walks, parallel=True)
     assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
     run, workers = tmp_path / "0", list[int]()
     for kill in range(PARALLEL_KILLS):
@@ -148,15 +148,14 @@ def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, wal
     assert workers
     assert [worker for worker in workers if not wait_for_end(worker)] == []
     for folder in tmp_path.glob("[0-9]*"):
-        assert contents(folder) == contents(tmp_path / "whole")
+        assert read_contents(folder) == read_contents(tmp_path / "uninterrupted")
         assert_clean(folder)
 
 
 def item_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
-    """48 updates in iterations of 6, four windows of data, and targets every 4 updates if the algorithm has any."""
-    residency = (
-        "Resident" if algorithm.endswith("DQN") else "Streaming"
-    )  # which draws by priority from all data
+    """Make a training of 48 updates in iterations of 6, with targets every 4 updates if the algorithm has any."""
+    # Only DQN draws by priority from all data, which requires them to be resident.
+    residency = "Resident" if algorithm.endswith("DQN") else "Streaming"
     return training(
         folder,
         data,
@@ -171,7 +170,7 @@ def item_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
 
 
 def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
-    """24 updates in iterations of 6; half of each batch comes from episodes that the policy plays."""
+    """Make a training of 24 updates in iterations of 6; half of the batches are from episodes that the policy plays."""
     return training(
         folder,
         "",
@@ -189,7 +188,7 @@ def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTrainin
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "described"),
+    ("algorithm", "make_training"),
     [
         ("learn_marwil:MARWIL", item_training),
         ("SAC", playing_training),
@@ -199,40 +198,40 @@ def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTrainin
     ids=["MARWIL", "SAC", "DQN", "LSTMBC"],
 )
 def test_training_killed_at_named_moments_resumes_exactly(
-    tmp_path: Path, walks: Path, algorithm: str, described: Callable[[Path, Path, str], OfflineTraining]
+    tmp_path: Path, walks: Path, algorithm: str, make_training: Callable[[Path, Path, str], OfflineTraining]
 ) -> None:
     """Cover targets, several optimisers, n steps, sequences and sampling."""
     data = walks
-    if described is playing_training:
+    if make_training is playing_training:
         data = tmp_path / "steered"
         record(recording(data, environment={"id": "toy_environments:SteeredWalk"}))
-    assert "outcome Succeeded" in Driver(described(tmp_path / "whole", data, algorithm), tmp_path).finish()
-    expected = contents(tmp_path / "whole")
+    resource = make_training(tmp_path / "uninterrupted", data, algorithm)
+    assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
+    expected = read_contents(tmp_path / "uninterrupted")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
-    for number in range(MOMENT_ROUNDS):
-        run = tmp_path / f"killed{number}"
+    for index in range(MOMENT_ROUNDS):
+        run = tmp_path / f"killed{index}"
         for moment in rng.permutation(moments):
-            time = int(rng.integers(1, 4))
-            if kill_at_moment(described(run, data, algorithm), tmp_path, moment, time):
+            occurrence = int(rng.integers(1, 4))
+            if kill_at_moment(make_training(run, data, algorithm), tmp_path, moment, occurrence):
                 continue
-            run = run.with_name(
-                f"{run.name}-{moment}"
-            )  # the one before had come to its end without the moment
-            assert kill_at_moment(described(run, data, algorithm), tmp_path, moment, time), moment
-        output = Driver(described(run, data, algorithm), tmp_path).finish()
+            # The previous run ended before the moment.
+            run = run.with_name(f"{run.name}-{moment}")
+            assert kill_at_moment(make_training(run, data, algorithm), tmp_path, moment, occurrence), moment
+        output = Driver(make_training(run, data, algorithm), tmp_path).finish()
         assert "outcome Succeeded" in output, output
     for folder in tmp_path.glob("killed*"):
-        assert contents(folder) == expected
+        assert read_contents(folder) == expected
 
 
-def kill_at_moment(resource: OfflineTraining, folder: Path, moment: str, time: int) -> bool:
+def kill_at_moment(resource: OfflineTraining, folder: Path, moment: str, occurrence: int) -> bool:
     """Train; return True if the training was killed at the given occurrence of the moment."""
-    driver = Driver(resource, folder, moment, time)
+    driver = Driver(resource, folder, moment, occurrence)
     output = driver.finish()
-    status = driver.process.wait()
-    assert status == -signal.SIGKILL or "outcome Succeeded" in output, (moment, output)
-    return status == -signal.SIGKILL
+    exit_code = driver.process.wait()
+    assert exit_code == -signal.SIGKILL or "outcome Succeeded" in output, (moment, output)
+    return exit_code == -signal.SIGKILL
 
 
 def execute(folder: Path, data: Path, kill_at: str | None = None) -> int:
@@ -240,23 +239,21 @@ def execute(folder: Path, data: Path, kill_at: str | None = None) -> int:
     folder.mkdir(exist_ok=True)
     driver = Driver(evaluated_training(folder / "runs", data, parallel=False), folder, kill_at)
     output = driver.finish()
-    status = driver.process.wait()
-    assert "outcome" in output or status == -signal.SIGKILL, output
-    return status
+    exit_code = driver.process.wait()
+    assert "outcome" in output or exit_code == -signal.SIGKILL, output
+    return exit_code
 
 
 def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
     """Check that the folder contains exactly the result of an uninterrupted training."""
-    actual = contents(runs)
+    actual = read_contents(runs)
     assert {key: expected[key] for key in actual} == actual
     assert_clean(runs)
 
 
-def test_ctrl_c_ends_the_training_which_resumes(
-    tmp_path: Path, walks: Path, reference: dict[str, Any]
-) -> None:
+def test_training_resumes_after_ctrl_c(tmp_path: Path, walks: Path, reference: dict[str, Any]) -> None:
     """Interrupt at random moments."""
-    resource = evaluated_training(tmp_path / "parts", walks, parallel=False)
+    resource = evaluated_training(tmp_path / "interrupted", walks, parallel=False)
     for _ in range(2):
         driver = Driver(resource, tmp_path)
         assert driver.listen("progress", times=2)
@@ -266,9 +263,9 @@ def test_ctrl_c_ends_the_training_which_resumes(
         assert "Traceback" not in output
     output = Driver(resource, tmp_path).finish()
     assert "outcome" in output, output
-    parts = contents(tmp_path / "parts")
-    del parts["checkpoints"]
-    assert parts.items() <= reference.items()
+    interrupted = read_contents(tmp_path / "interrupted")
+    del interrupted["checkpoints"]
+    assert interrupted.items() <= reference.items()
 
 
 class TestStorage:

@@ -1,4 +1,4 @@
-"""Feeds over the fake dataset."""
+"""Fixtures: feeds over the fake dataset, and the fake dataset in a folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_fakes import ACTION_SPACE, KINDS, OBSERVATION_SPACE, FakeDataset, loader_of
+from pipeline_fakes import ACTION_SPACE, FEED_CLASSES, OBSERVATION_SPACE, FakeDataset, make_loader
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
@@ -23,20 +23,24 @@ MakeFeed = Callable[..., WindowFeed]
 
 @pytest.fixture
 def make_feed() -> Iterator[MakeFeed]:
-    """`make_feed(kind, dataset, batch_size=…, …)`; the feeds are closed after the test."""
+    """`make_feed(feed_kind, dataset, batch_size=…, …)`; the feeds are closed after the test."""
     feeds: list[WindowFeed] = []
 
     def make(
-        kind: str,
+        feed_kind: str,
         dataset: FakeDataset,
         *,
         batch_size: int = 10,
         recipe: Recipe | None = None,
         targets: Targets | None = None,
         prelearn: Any = None,
-        **order: Any,
+        **order_options: Any,
     ) -> WindowFeed:
-        feeds.append(KINDS[kind](loader_of(dataset, recipe, prelearn, **order), batch_size, targets))
+        feeds.append(
+            FEED_CLASSES[feed_kind](
+                make_loader(dataset, recipe, prelearn, **order_options), batch_size, targets
+            )
+        )
         return feeds[-1]
 
     yield make
@@ -46,13 +50,13 @@ def make_feed() -> Iterator[MakeFeed]:
 
 @pytest.fixture
 def make_dataset(tmp_path: Path) -> Callable[..., Dataset]:
-    """`make_dataset(units, name=…)`: the fake dataset's episodes in a folder, one file a unit, opened."""
+    """`make_dataset(units, name=…)` writes the fake dataset to a folder, one file per unit, and opens it."""
 
     def make(units: Sequence[Sequence[int]], name: str = "data") -> Dataset:
         fake = FakeDataset(units)
         spec = DataSpec.from_block(fake.blocks[0], OBSERVATION_SPACE, ACTION_SPACE)
-        for number, block in enumerate(fake.blocks):
-            with BlockWriter(resolve(tmp_path / name), spec, f"part-{number}") as writer:
+        for index, block in enumerate(fake.blocks):
+            with BlockWriter(resolve(tmp_path / name), spec, f"part-{index}") as writer:
                 writer.write(block)
         return open_dataset(tmp_path / name)
 

@@ -1,4 +1,4 @@
-"""An in-memory dataset with the store's `Dataset` interface, and loaders over it."""
+"""An in-memory dataset with the interface of `Dataset`, and loaders over it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from hindcast.pipeline.window import Recipe
 
 OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-KINDS = {"resident": ResidentFeed, "streaming": StreamingFeed}
+FEED_CLASSES = {"resident": ResidentFeed, "streaming": StreamingFeed}
 
 
-def block_of(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] = (3,)) -> Block:
-    """Episodes whose numbers say where they stand: `rewards` is the number of the step, counted from `first`.
+def make_block(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] = (3,)) -> Block:
+    """Make episodes whose values tell their steps: `rewards` is the index of the step, counted from `first`.
 
-    The observation before step s is s + 0.25 everywhere, an episode's final one is its last step + 0.75.
+    All elements of the observation before step s are s + 0.25; those of a final observation are the last step + 0.75.
     Episodes are terminated and truncated in turn.
     """
     length = np.asarray(lengths, dtype=np.int64)
     steps = first + np.arange(length.sum())
     ends = first + np.cumsum(length)
-    before = [np.append(np.arange(e - n, e) + 0.25, e - 0.25) for e, n in zip(ends, length, strict=True)]
-    obs = np.concatenate(before).reshape(-1, *[1] * len(obs_shape))
+    observations = [
+        np.append(np.arange(e - n, e) + 0.25, e - 0.25) for e, n in zip(ends, length, strict=True)
+    ]
+    obs = np.concatenate(observations).reshape(-1, *[1] * len(obs_shape))
     return Block(
         columns={
             "obs": np.broadcast_to(obs, (len(obs), *obs_shape)).astype(np.float64),
@@ -51,12 +53,12 @@ def block_of(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] 
 
 
 class FakeDataset:
-    """Units of episodes with the given lengths; remembers what was read."""
+    """A dataset of units with episodes of the given lengths; `reads` records the ids of the units read."""
 
     def __init__(self, units: Sequence[Sequence[int]], obs_shape: tuple[int, ...] = (3,)) -> None:
-        firsts = np.cumsum([0, *map(sum, units)])
+        first_steps = np.cumsum([0, *map(sum, units)])
         self.blocks = [
-            block_of(unit, int(first), obs_shape) for unit, first in zip(units, firsts, strict=False)
+            make_block(unit, int(first), obs_shape) for unit, first in zip(units, first_steps, strict=False)
         ]
         self.units = [
             Unit(id=i, parts=(), lengths=block.length, nbytes=block.nbytes)
@@ -65,7 +67,7 @@ class FakeDataset:
         self.spec = DataSpec.from_block(self.blocks[0])
         self.digest = repr(units)
         self.num_episodes = sum(map(len, units))
-        self.num_steps = int(firsts[-1])
+        self.num_steps = int(first_steps[-1])
         self.nbytes = sum(block.nbytes for block in self.blocks)
         self.reads: list[int] = []
 
@@ -82,42 +84,42 @@ class FakeDataset:
 
 
 def random_dataset(seed: int) -> FakeDataset:
-    """Episodes that terminate, are truncated or are only fragments, with random rewards.
+    """Make a dataset of episodes that terminate, are truncated or are only fragments, with random rewards.
 
-    `actions[:, 0]` is the number of the step, `obs` is as in `block_of`.
+    `actions[:, 0]` is the index of the step, `obs` is as in `make_block`.
     """
-    random = np.random.default_rng(seed)
-    units = [random.integers(1, 14, random.integers(1, 5)).tolist() for _ in range(random.integers(1, 6))]
+    rng = np.random.default_rng(seed)
+    units = [rng.integers(1, 14, rng.integers(1, 5)).tolist() for _ in range(rng.integers(1, 6))]
     dataset = FakeDataset(units)
-    for number, block in enumerate(dataset.blocks):
-        ends = random.integers(0, 3, block.num_episodes)
-        dataset.blocks[number] = replace(
+    for index, block in enumerate(dataset.blocks):
+        end_kinds = rng.integers(0, 3, block.num_episodes)
+        dataset.blocks[index] = replace(
             block,
-            columns=block.columns | {"rewards": random.normal(size=block.num_steps)},
-            t_started=np.where(random.random(block.num_episodes) < 0.3, 7, 0),
-            terminated=ends == 1,
-            truncated=ends == 2,
+            columns=block.columns | {"rewards": rng.normal(size=block.num_steps)},
+            t_started=np.where(rng.random(block.num_episodes) < 0.3, 7, 0),
+            terminated=end_kinds == 1,
+            truncated=end_kinds == 2,
         )
     return dataset
 
 
-def order_of(dataset: FakeDataset, seed: int = 0, window_steps: int = 64, **options: Any) -> Order:
+def make_order(dataset: FakeDataset, seed: int = 0, window_steps: int = 64, **options: Any) -> Order:
     steps = np.array([unit.lengths.sum() for unit in dataset.units])
     nbytes = np.array([unit.nbytes for unit in dataset.units])
     return Order(steps, nbytes, seed=seed, window_steps=window_steps, window_bytes=1 << 30, **options)
 
 
-ALL = frozenset({"obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"})
+ALL_COLUMNS = frozenset({"obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"})
 
 
-def loader_of(
-    dataset: FakeDataset, recipe: Recipe | None = None, prelearn: Any = None, **order: Any
+def make_loader(
+    dataset: FakeDataset, recipe: Recipe | None = None, prelearn: Any = None, **order_options: Any
 ) -> Loader:
     read = prelearn or (lambda unit, epoch: dataset.read(unit))
     return Loader(
         dataset,
-        order_of(dataset, **order),
+        make_order(dataset, **order_options),
         lambda work: Local().stream("data", work, read),
-        recipe or Recipe(Needs(ALL)),
+        recipe or Recipe(Needs(ALL_COLUMNS)),
         "data",
     )

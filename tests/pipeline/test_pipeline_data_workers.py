@@ -1,4 +1,4 @@
-"""`DataWorkers` delivers what `Local` delivers, whoever dies meanwhile."""
+"""`DataWorkers` delivers the same blocks as `Local`, also if a worker dies."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 NEEDS = Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
 
 
-class Slow:
-    """Takes its time, and says in a file which process read which unit."""
+class SlowPreLearn:
+    """Reads slowly, and logs to a file which process read which unit."""
 
     def __init__(self, dataset, folder, seconds):
         self.dataset = dataset
@@ -44,15 +44,15 @@ class Slow:
 
 
 class DiesOnce:
-    """Is killed in the middle of a read, as the kernel kills: by a signal."""
+    """Kills its process once in the middle of a read, by SIGKILL, as the kernel does if memory runs out."""
 
-    def __init__(self, dataset, mark):
+    def __init__(self, dataset, marker_file):
         self.dataset = dataset
-        self.mark = mark
+        self.marker_file = marker_file
 
     def __call__(self, unit, epoch):
-        if epoch == 2 and not self.mark.exists():
-            self.mark.touch()
+        if epoch == 2 and not self.marker_file.exists():
+            self.marker_file.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return self.dataset.read(unit)
 
@@ -62,39 +62,39 @@ class Dies:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class SlowToRead:
-    """A dataset that says in a file when a read begins and ends."""
+class SlowDataset:
+    """A dataset that logs to a file when a read begins and ends."""
 
     def __init__(self, dataset, file):
         self.dataset = dataset
         self.file = file
 
     def read(self, unit, columns=None):
-        self.note("begin")
+        self.log("begin")
         time.sleep(0.1)
-        self.note("end")
+        self.log("end")
         return self.dataset.read(unit, columns)
 
-    def note(self, what):
+    def log(self, event):
         with self.file.open("a") as file:
-            file.write(f"{what} ")
+            file.write(f"{event} ")
 
 
-class Alone(OfflinePreLearner):
-    """Refuses to map two units at the same moment."""
+class NotThreadSafeMapping(OfflinePreLearner):
+    """Fails if two units are mapped at the same time."""
 
-    mapping = 0
+    num_active = 0
 
     def _map_to_episodes(self, block):
-        Alone.mapping += 1
+        NotThreadSafeMapping.num_active += 1
         time.sleep(0.05)
-        assert Alone.mapping == 1
-        Alone.mapping -= 1
+        assert NotThreadSafeMapping.num_active == 1
+        NotThreadSafeMapping.num_active -= 1
         return block
 
 
-class AloneInItsCall(Alone):
-    """Also between the parts of its own call."""
+class NotThreadSafeCall(NotThreadSafeMapping):
+    """Also fails if `__call__` runs for two units at the same time."""
 
     def __call__(self, unit, epoch=0):
         self.unit = unit
@@ -107,30 +107,30 @@ def first_rewards(blocks):
     return [float(block.columns["rewards"][0]) for block in blocks]
 
 
-def data(dataset, executor, **pipeline):
+def make_data(dataset, executor, **pipeline):
     spec = PipelineSpec.model_validate(pipeline)
     sources = [Source("data", dataset)]
     return OfflineData(sources, NEEDS, batch_size=10, seed=3, pipeline=spec, executor=executor)
 
 
-def assert_same_batches(one, other, count):
+def assert_same_batches(actual_data, expected_data, num_batches):
     try:
-        for _ in range(count):
-            batch, expected = one.next(), other.next()
+        for _ in range(num_batches):
+            batch, expected = actual_data.next(), expected_data.next()
             assert batch.keys() == expected.keys()
             assert all(torch.equal(batch[leaf], expected[leaf]) for leaf in expected)
     finally:
-        one.close()
-        other.close()
+        actual_data.close()
+        expected_data.close()
 
 
-def test_data_workers_deliver_the_batches_of_local(make_dataset):
-    """Over epochs, with randomness in a connector, and after a jump."""
+def test_data_workers_deliver_same_batches_as_local_executor(make_dataset):
+    """Over several epochs, with a random connector, and after a seek."""
     dataset = make_dataset(UNITS)
     pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
-    positions = {"label_selector": POOL}
-    ray = data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=positions), **pipeline)
-    local = data(dataset, Local(), **pipeline)
+    remote_args = {"label_selector": POOL}
+    ray = make_data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=remote_args), **pipeline)
+    local = make_data(dataset, Local(), **pipeline)
     assert_same_batches(ray, local, 12)
     state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
     ray.seek(state)
@@ -139,9 +139,11 @@ def test_data_workers_deliver_the_batches_of_local(make_dataset):
 
 
 def test_two_sources_share_one_worker_with_all_cpus(make_dataset):
-    """Each with a pool of its own, the second one's would wait for ever for the first one's processors."""
+    """With a separate pool for each source, the second one would wait forever for the first one's CPUs."""
     spec = PipelineSpec(window_steps=25)
-    sources = [Source(name, make_dataset(UNITS), weight) for name, weight in (("one", 1.0), ("other", 3.0))]
+    sources = [
+        Source(name, make_dataset(UNITS), weight) for name, weight in (("first", 1.0), ("second", 3.0))
+    ]
 
     def make_mixed(executor):
         return OfflineData(sources, NEEDS, batch_size=10, seed=3, pipeline=spec, executor=executor)
@@ -149,48 +151,49 @@ def test_two_sources_share_one_worker_with_all_cpus(make_dataset):
     assert_same_batches(make_mixed(DataWorkers((1, 2), num_cpus=4)), make_mixed(Local()), 40)
 
 
-def test_pool_when_blocks_are_late_grows(tmp_path: Path):
+def test_pool_grows_when_blocks_are_late(tmp_path: Path):
     dataset = FakeDataset(UNITS)
-    work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(60)]
-    blocks = DataWorkers((1, 3), num_cpus=0.5).stream("data", work, Slow(dataset, tmp_path, 0.2))
+    work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(60)]
+    blocks = DataWorkers((1, 3), num_cpus=0.5).stream("data", work, SlowPreLearn(dataset, tmp_path, 0.2))
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     readers = {line.split()[0] for line in (tmp_path / "readers").read_text().splitlines()}
     assert len(readers) == 3
 
 
-@pytest.mark.parametrize("kind", [Alone, AloneInItsCall])
-def test_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, kind):
+@pytest.mark.parametrize("prelearner_class", [NotThreadSafeMapping, NotThreadSafeCall])
+def test_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, prelearner_class):
     dataset, file = FakeDataset(UNITS), tmp_path / "reads"
-    work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(18)]
-    prelearn = kind(SlowToRead(dataset, file), validate=False)
+    work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(18)]
+    prelearn = prelearner_class(SlowDataset(dataset, file), validate=False)
     blocks = DataWorkers((1, 1), num_cpus=0.5).stream("data", work, prelearn)
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
-    assert ("begin begin" in file.read_text()) == (kind is Alone)
+    # A custom `__call__` reads during its turn, so that reads do not overlap.
+    assert ("begin begin" in file.read_text()) == (prelearner_class is NotThreadSafeMapping)
 
 
 def test_resident_data_are_read_by_data_workers_once(make_dataset):
     dataset = make_dataset(UNITS)
-    ray = data(dataset, DataWorkers((1, 2), num_cpus=0.5), residency="Resident")
+    ray = make_data(dataset, DataWorkers((1, 2), num_cpus=0.5), residency="Resident")
     assert ray.plan()["executor"] == "DataWorkers"
-    assert_same_batches(ray, data(dataset, Local(), residency="Resident"), 20)
+    assert_same_batches(ray, make_data(dataset, Local(), residency="Resident"), 20)
 
 
 def test_stream_after_killed_data_worker_is_unchanged(tmp_path: Path):
     dataset = FakeDataset(UNITS)
-    work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(30)]
+    work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(30)]
     blocks = DataWorkers((2, 2), num_cpus=0.5).stream("data", work, DiesOnce(dataset, tmp_path / "died"))
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     assert (tmp_path / "died").exists()
 
 
-def test_stream_when_data_workers_keep_dying_raises():
+def test_stream_raises_when_data_workers_keep_dying():
     dataset = FakeDataset([[3]])
     with pytest.raises(WorkerLost, match="a data worker died 4 times"):
         next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [UnitInEpoch(dataset.units[0], 0)], Dies()))
 
 
 def test_user_error_on_data_worker_keeps_its_message(make_dataset):
-    broken = data(make_dataset(UNITS), DataWorkers((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
+    broken = make_data(make_dataset(UNITS), DataWorkers((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
     with pytest.raises(
         UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps.py:\d+: 'sen"
     ):
@@ -203,7 +206,7 @@ def test_invalid_data_on_data_worker_names_file_and_row():
     dataset.blocks[1] = dataset.blocks[1].with_columns(
         {**dataset.blocks[1].columns, "obs": np.where(np.arange(10)[:, None] == 6, np.nan, 1.0) * np.ones(3)}
     )
-    invalid = data(dataset, DataWorkers((1, 1), num_cpus=0.5))
+    invalid = make_data(dataset, DataWorkers((1, 1), num_cpus=0.5))
     with pytest.raises(DataError, match=r"file-1\.parquet, row 1 .*'obs' has nan"):
         invalid.next()
     invalid.close()
@@ -213,18 +216,18 @@ def test_closed_stream_releases_its_cpus():
     import ray
 
     dataset = FakeDataset(UNITS)
-    endless = (UnitInEpoch(dataset.units[0], epoch) for epoch in itertools.count())
-    blocks = DataWorkers((2, 2), num_cpus=1).stream("data", endless, Reads(dataset))
+    endless_work = (UnitInEpoch(dataset.units[0], epoch) for epoch in itertools.count())
+    blocks = DataWorkers((2, 2), num_cpus=1).stream("data", endless_work, PlainPreLearn(dataset))
     next(blocks)
     assert ray.available_resources()["CPU"] == 2
     blocks.close()
-    until = time.monotonic() + 30
-    while ray.available_resources().get("CPU") != 4 and time.monotonic() < until:
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("CPU") != 4 and time.monotonic() < deadline:
         time.sleep(0.2)
     assert ray.available_resources()["CPU"] == 4
 
 
-class Reads:
+class PlainPreLearn:
     def __init__(self, dataset):
         self.dataset = dataset
 

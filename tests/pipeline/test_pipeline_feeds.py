@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_fakes import KINDS, FakeDataset, loader_of
+from pipeline_fakes import FEED_CLASSES, FakeDataset, make_loader
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.errors import DataError
@@ -19,33 +19,33 @@ from layers import examples
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
 
-both_feeds = pytest.mark.parametrize("kind", ["resident", "streaming"])
+both_feeds = pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
 
 
-def fillers():
+def prefetcher_threads():
     return [thread for thread in threading.enumerate() if "filler" in thread.name]
 
 
-def equal_batches(left_batch, right_batch):
+def are_equal_batches(left_batch, right_batch):
     return left_batch.keys() == right_batch.keys() and all(
         torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
     )
 
 
-def steps_of(feed, batches):
-    return np.concatenate([feed.next()["rewards"].numpy() for _ in range(batches)])
+def take_steps(feed, num_batches):
+    return np.concatenate([feed.next()["rewards"].numpy() for _ in range(num_batches)])
 
 
 @both_feeds
-def test_epoch_is_a_permutation_of_the_dataset(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS)
+def test_epoch_is_a_permutation_of_the_dataset(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), batch_size=STEPS)
     for _ in range(3):
         assert sorted(feed.next()["rewards"].tolist()) == list(range(STEPS))
 
 
 @both_feeds
-def test_batch_columns_belong_to_the_same_steps(kind, make_feed):
-    batch = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS).next()
+def test_batch_columns_belong_to_the_same_steps(feed_kind, make_feed):
+    batch = make_feed(feed_kind, FakeDataset(UNITS), batch_size=STEPS).next()
     step = batch["rewards"]
     assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
     assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
@@ -55,8 +55,8 @@ def test_batch_columns_belong_to_the_same_steps(kind, make_feed):
 
 
 @both_feeds
-def test_flags_are_set_on_last_step_of_episode(kind, make_feed):
-    batch = make_feed(kind, FakeDataset([[2, 3], [4]]), batch_size=9).next()
+def test_flags_are_set_on_last_step_of_episode(feed_kind, make_feed):
+    batch = make_feed(feed_kind, FakeDataset([[2, 3], [4]]), batch_size=9).next()
     by_step = batch["rewards"].argsort()
     assert batch["terminateds"][by_step].nonzero().flatten().tolist() == [1, 8]
     assert batch["truncateds"][by_step].nonzero().flatten().tolist() == [4]
@@ -71,21 +71,21 @@ def test_flags_are_set_on_last_step_of_episode(kind, make_feed):
 )
 def test_resident_and_streaming_feeds_deliver_the_same_batches(units, batch_size, window_steps, seed):
     feeds = [
-        kind(loader_of(FakeDataset(units), seed=seed, window_steps=window_steps), batch_size)
-        for kind in KINDS.values()
+        feed_class(make_loader(FakeDataset(units), seed=seed, window_steps=window_steps), batch_size)
+        for feed_class in FEED_CLASSES.values()
     ]
     try:
         for _ in range(12):
-            assert equal_batches(feeds[0].next(), feeds[1].next())
+            assert are_equal_batches(feeds[0].next(), feeds[1].next())
     finally:
         for feed in feeds:
             feed.close()
 
 
 @both_feeds
-def test_batches_across_windows_and_epochs_are_full(kind, make_feed):
+def test_batches_across_windows_and_epochs_are_full(feed_kind, make_feed):
     batch_size = 37
-    feed = make_feed(kind, FakeDataset(UNITS), batch_size=batch_size, window_steps=30)
+    feed = make_feed(feed_kind, FakeDataset(UNITS), batch_size=batch_size, window_steps=30)
     batches = [feed.next() for _ in range(20)]
     assert {len(batch["rewards"]) for batch in batches} == {batch_size}
     steps = np.concatenate([batch["rewards"].numpy() for batch in batches])
@@ -94,27 +94,27 @@ def test_batches_across_windows_and_epochs_are_full(kind, make_feed):
 
 
 @both_feeds
-def test_another_seed_gives_other_batches(kind, make_feed):
+def test_another_seed_gives_other_batches(feed_kind, make_feed):
     dataset = FakeDataset(UNITS)
-    first, repeated_steps, other_steps = (
-        steps_of(make_feed(kind, dataset, seed=seed), 5) for seed in (1, 1, 2)
+    first_steps, repeated_steps, other_steps = (
+        take_steps(make_feed(feed_kind, dataset, seed=seed), 5) for seed in (1, 1, 2)
     )
-    assert (first == repeated_steps).all()
-    assert (first != other_steps).any()
+    assert (first_steps == repeated_steps).all()
+    assert (first_steps != other_steps).any()
 
 
 @both_feeds
 @pytest.mark.parametrize("num_batches", [0, 1, 3, 9, 10, 11, 40])
-def test_resume_repeats_the_run_exactly(kind, num_batches, make_feed):
+def test_resume_repeats_the_run_exactly(feed_kind, num_batches, make_feed):
     options = {"batch_size": 13, "window_steps": 25}
-    original = make_feed(kind, FakeDataset(UNITS), **options)
+    original = make_feed(feed_kind, FakeDataset(UNITS), **options)
     for _ in range(num_batches):
         original.next()
-    resumed_feed = make_feed(kind, FakeDataset(UNITS), **options)
+    resumed_feed = make_feed(feed_kind, FakeDataset(UNITS), **options)
     resumed_feed.seek(original.state())
     assert resumed_feed.cursor == original.cursor == 13 * num_batches
     for _ in range(10):
-        assert equal_batches(original.next(), resumed_feed.next())
+        assert are_equal_batches(original.next(), resumed_feed.next())
 
 
 def test_streaming_feed_after_seek_reads_only_its_window(make_feed):
@@ -128,26 +128,26 @@ def test_streaming_feed_after_seek_reads_only_its_window(make_feed):
 
 
 @both_feeds
-def test_seek_back_repeats_batches(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), window_steps=25)
+def test_seek_back_repeats_batches(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), window_steps=25)
     start = feed.state()
-    first = steps_of(feed, 15)
+    first_steps = take_steps(feed, 15)
     feed.seek(start)
-    assert (steps_of(feed, 15) == first).all()
+    assert (take_steps(feed, 15) == first_steps).all()
 
 
 @both_feeds
-def test_seek_to_position_of_other_data_or_order_raises(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS))
+def test_seek_to_position_of_other_data_or_order_raises(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS))
     with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
-        feed.seek(make_feed(kind, FakeDataset([*UNITS, [1]])).state())
+        feed.seek(make_feed(feed_kind, FakeDataset([*UNITS, [1]])).state())
     with pytest.raises(DataError, match="seed"):
-        feed.seek(make_feed(kind, FakeDataset(UNITS), seed=5).state())
+        feed.seek(make_feed(feed_kind, FakeDataset(UNITS), seed=5).state())
 
 
 @both_feeds
-def test_metrics_report_epoch_and_coverage(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS // 2)
+def test_metrics_report_epoch_and_coverage(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), batch_size=STEPS // 2)
     feed.next()
     assert feed.metrics()["coverage"] == pytest.approx(0.5, abs=0.01)
     for _ in range(4):
@@ -158,28 +158,34 @@ def test_metrics_report_epoch_and_coverage(kind, make_feed):
 
 
 @both_feeds
-def test_coverage_with_replacement_counts_windows_drawn_from(kind, make_feed):
-    """10 of 100 windows used up: 1 - 1/e of their timesteps were drawn, and none of the other 90 windows'."""
-    units, window = 100, 50
+def test_coverage_with_replacement_estimates_distinct_steps(feed_kind, make_feed):
+    """After 10 of 100 windows, about 1 - 1/e of their timesteps have been drawn, and none of the other 90 windows'."""
+    num_units, window_steps = 100, 50
     feed = make_feed(
-        kind, FakeDataset([[window]] * units), batch_size=window, window_steps=window, replacement=True
+        feed_kind,
+        FakeDataset([[window_steps]] * num_units),
+        batch_size=window_steps,
+        window_steps=window_steps,
+        replacement=True,
     )
-    drawn_steps = {int(step) for step in steps_of(feed, 10)}
-    expected = 0.1 * (1 - (1 - 1 / window) ** window)
+    drawn_steps = {int(step) for step in take_steps(feed, 10)}
+    expected = 0.1 * (1 - (1 - 1 / window_steps) ** window_steps)
     metrics = feed.metrics()
     assert metrics["coverage"] == pytest.approx(expected, abs=1e-3)
-    assert metrics["coverage"] == pytest.approx(len(drawn_steps) / (units * window), abs=0.01)
+    assert metrics["coverage"] == pytest.approx(len(drawn_steps) / (num_units * window_steps), abs=0.01)
     assert metrics["timesteps_seen"] == pytest.approx(len(drawn_steps), abs=50)
 
 
 @both_feeds
-def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(kind, make_feed):
+def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(feed_kind, make_feed):
     """Sources of 200 and 100 timesteps, as 20 and 10 sequences."""
     needs = Needs(frozenset({"rewards"}), seq_len=10)
     sources = []
     for units in ([[20]] * 10, [[20]] * 5):
         items = np.full(len(units), 2)
-        sources.append((make_feed(kind, FakeDataset(units), recipe=Recipe(needs), unit_items=items), 1.0))
+        sources.append(
+            (make_feed(feed_kind, FakeDataset(units), recipe=Recipe(needs), unit_items=items), 1.0)
+        )
     mixed_feed = MixedFeed(sources, seed=0, batch_size=5)
     assert mixed_feed.metrics()["coverage"] == 0.0
     while mixed_feed.cursor < 10:
@@ -192,7 +198,7 @@ def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(kind, make_feed
 
 
 @both_feeds
-def test_next_when_loading_fails_raises(kind, make_feed):
+def test_next_raises_when_loading_fails(feed_kind, make_feed):
     dataset = FakeDataset(UNITS)
 
     def prelearn(unit, epoch):
@@ -200,16 +206,16 @@ def test_next_when_loading_fails_raises(kind, make_feed):
             raise DataError("file-3.parquet is damaged")
         return dataset.read(unit)
 
-    feed = make_feed(kind, dataset, prelearn=prelearn, window_steps=20)
+    feed = make_feed(feed_kind, dataset, prelearn=prelearn, window_steps=20)
     for _ in range(2):
         with pytest.raises(DataError, match="file-3"):
-            steps_of(feed, 40)
+            take_steps(feed, 40)
     feed.close()
-    assert not fillers()
+    assert not prefetcher_threads()
 
 
 @both_feeds
-def test_next_after_failed_read_reads_again(kind, make_feed):
+def test_next_after_failed_read_reads_again(feed_kind, make_feed):
     dataset, damaged_units = FakeDataset(UNITS), {3, 4}
 
     def prelearn(unit, epoch):
@@ -218,8 +224,8 @@ def test_next_after_failed_read_reads_again(kind, make_feed):
             raise DataError(f"file-{unit.id}.parquet is damaged")
         return dataset.read(unit)
 
-    feed = make_feed(kind, dataset, prelearn=prelearn, window_steps=20, batch_size=1)
-    expected_feed = make_feed(kind, FakeDataset(UNITS), window_steps=20, batch_size=1)
+    feed = make_feed(feed_kind, dataset, prelearn=prelearn, window_steps=20, batch_size=1)
+    expected_feed = make_feed(feed_kind, FakeDataset(UNITS), window_steps=20, batch_size=1)
     for _ in range(STEPS):
         expected = expected_feed.next()
         while True:
@@ -228,43 +234,43 @@ def test_next_after_failed_read_reads_again(kind, make_feed):
             except DataError:
                 continue
             break
-        assert equal_batches(batch, expected)
+        assert are_equal_batches(batch, expected)
     assert not damaged_units
 
 
 @both_feeds
-def test_close_ends_threads_and_feed_can_resume(kind, make_feed):
+def test_close_ends_threads_and_feed_can_resume(feed_kind, make_feed):
     options = {"window_steps": 20, "batch_size": 7}
-    feed, open_feed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
-    assert equal_batches(feed.next(), open_feed.next())
+    feed, open_feed = (make_feed(feed_kind, FakeDataset(UNITS), **options) for _ in range(2))
+    assert are_equal_batches(feed.next(), open_feed.next())
     open_feed.close()
     feed.close()
-    assert not fillers()
-    assert equal_batches(feed.next(), open_feed.next())
+    assert not prefetcher_threads()
+    assert are_equal_batches(feed.next(), open_feed.next())
 
 
 def test_close_during_read_waits_for_it(make_feed):
-    dataset, reading, go_on = FakeDataset([[9], [9]]), threading.Event(), threading.Event()
+    dataset, is_reading, may_continue = FakeDataset([[9], [9]]), threading.Event(), threading.Event()
 
     def prelearn(unit, epoch):
         if dataset.reads:
-            reading.set()
-            go_on.wait(10)
+            is_reading.set()
+            may_continue.wait(10)
         return dataset.read(unit)
 
     feed = make_feed("streaming", dataset, prelearn=prelearn, batch_size=1, window_steps=9)
     feed.next()
-    assert reading.wait(10)
-    threading.Timer(0.05, go_on.set).start()
+    assert is_reading.wait(10)
+    threading.Timer(0.05, may_continue.set).start()
     feed.close()
-    assert not fillers()
+    assert not prefetcher_threads()
 
 
 def test_prefetcher_loads_at_most_one_window_ahead(make_feed):
-    dataset, batches, ahead = FakeDataset([[10]] * 8), [], []
+    dataset, batches, windows_ahead = FakeDataset([[10]] * 8), [], []
 
     def prelearn(unit, epoch):
-        ahead.append(len(dataset.reads) - len(batches))
+        windows_ahead.append(len(dataset.reads) - len(batches))
         return dataset.read(unit)
 
     feed = make_feed("streaming", dataset, prelearn=prelearn, window_steps=10, batch_size=10)
@@ -272,11 +278,11 @@ def test_prefetcher_loads_at_most_one_window_ahead(make_feed):
         batches.append(batch)
         feed.next()
         time.sleep(0.01)  # so that a thread that does not wait would run ahead
-    assert max(ahead) == 0
+    assert max(windows_ahead) == 0
 
 
 @both_feeds
-def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, make_feed):
+def test_targets_are_computed_from_whole_episodes_on_entering_a_window(feed_kind, make_feed):
     window_steps = []
 
     def returns_to_go(window):
@@ -286,7 +292,9 @@ def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, mak
         return {"value_targets": totals[episode]}
 
     dataset = FakeDataset(UNITS)
-    feed = make_feed(kind, dataset, targets=Targets(returns_to_go, lambda: 0), window_steps=25, batch_size=5)
+    feed = make_feed(
+        feed_kind, dataset, targets=Targets(returns_to_go, lambda: 0), window_steps=25, batch_size=5
+    )
     totals = np.concatenate(
         [
             np.repeat(np.add.reduceat(block.columns["rewards"], block.start), block.length)
@@ -302,24 +310,24 @@ def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, mak
 
 
 def test_targets_get_the_same_window_in_both_feeds(make_feed):
-    windows_of = {"resident": [], "streaming": []}
-    for kind, windows in windows_of.items():
+    windows_by_kind = {"resident": [], "streaming": []}
+    for feed_kind, windows in windows_by_kind.items():
         feed = make_feed(
-            kind,
+            feed_kind,
             FakeDataset(UNITS),
             window_steps=25,
-            targets=Targets(lambda w, to=windows: to.append(w) or {}, lambda: 0),
+            targets=Targets(lambda window, seen=windows: seen.append(window) or {}, lambda: 0),
         )
-        steps_of(feed, 30)
-    for resident, streaming in zip(*windows_of.values(), strict=True):
-        assert equal_batches(resident.columns, streaming.columns)
+        take_steps(feed, 30)
+    for resident, streaming in zip(*windows_by_kind.values(), strict=True):
+        assert are_equal_batches(resident.columns, streaming.columns)
         assert torch.equal(resident.obs_row, streaming.obs_row)
         assert torch.equal(resident.terminated, streaming.terminated)
         assert torch.equal(resident.length, streaming.length)
 
 
 @both_feeds
-def test_needed_composite_column_brings_all_its_leaves(kind, make_feed):
+def test_composite_column_in_needs_adds_all_its_leaves(feed_kind, make_feed):
     dataset = FakeDataset([[4, 3], [5]])
     for block in dataset.blocks:
         obs = block.columns.pop("obs")
@@ -330,31 +338,31 @@ def test_needed_composite_column_brings_all_its_leaves(kind, make_feed):
         }
         block.columns.update(columns)
     recipe = Recipe(Needs(frozenset({"obs", "new_obs", "actions"})))
-    batch = make_feed(kind, dataset, recipe=recipe).next()
+    batch = make_feed(feed_kind, dataset, recipe=recipe).next()
     assert sorted(batch) == ["actions/0", "new_obs/camera", "new_obs/speed", "obs/camera", "obs/speed"]
     assert batch["obs/camera"].dtype == torch.uint8
     assert torch.equal(batch["obs/camera"][:, 0], batch["obs/speed"].to(torch.uint8))
 
 
 @both_feeds
-def test_batch_contains_only_needed_columns(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
+def test_batch_contains_only_needed_columns(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
     assert list(feed.next()) == ["actions"]
 
 
 @both_feeds
-def test_missing_column_is_named(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
+def test_missing_column_is_named(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
     with pytest.raises(DataError, match=r"'action_logp'.*actions, obs, rewards"):
         feed.next()
 
 
 @both_feeds
-def test_text_column_raises_with_remedy(kind, make_feed):
+def test_text_column_raises_with_remedy(feed_kind, make_feed):
     dataset = FakeDataset([[2]])
     dataset.blocks[0].columns["obs"] = np.array(["a", "b", "c"], dtype=object)
     with pytest.raises(DataError, match=r"'obs' is text.*connector"):
-        make_feed(kind, dataset).next()
+        make_feed(feed_kind, dataset).next()
 
 
 @pytest.mark.parametrize(
@@ -375,10 +383,10 @@ def test_batches_have_documented_dtypes(stored, delivered):
 
 
 @both_feeds
-def test_resume_with_replacement_repeats_batches(kind, make_feed):
+def test_resume_with_replacement_repeats_batches(feed_kind, make_feed):
     options = {"replacement": True, "window_steps": 25, "batch_size": 9}
-    feed, resumed_feed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
-    steps = steps_of(feed, 20)
+    feed, resumed_feed = (make_feed(feed_kind, FakeDataset(UNITS), **options) for _ in range(2))
+    steps = take_steps(feed, 20)
     assert len(set(steps.tolist())) < len(steps)
     resumed_feed.seek(feed.state())
-    assert equal_batches(feed.next(), resumed_feed.next())
+    assert are_equal_batches(feed.next(), resumed_feed.next())

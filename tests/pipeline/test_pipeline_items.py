@@ -1,4 +1,4 @@
-"""n-step transitions and sequences against slow, obvious references."""
+"""n-step transitions and sequences, compared with slow, simple references."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_fakes import KINDS, FakeDataset, loader_of, random_dataset
+from pipeline_fakes import FEED_CLASSES, FakeDataset, make_loader, random_dataset
 
 from hindcast.pipeline.items import count_sequences
 from hindcast.pipeline.needs import Needs
@@ -18,7 +18,7 @@ from hindcast.pipeline.shard import Shard
 from hindcast.pipeline.window import Batch, Recipe
 from layers import examples
 
-EVERYTHING = frozenset(
+STEP_COLUMNS = frozenset(
     {
         "obs",
         "new_obs",
@@ -31,65 +31,65 @@ EVERYTHING = frozenset(
         "n_step",
     }
 )
-both_feeds = pytest.mark.parametrize("kind", ["resident", "streaming"])
+both_feeds = pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
 
 
 def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, dict[str, Any]]:
-    """From the number of a step to its item."""
+    """Return the expected item of each step, by the index of the step."""
     items: dict[int, dict[str, Any]] = {}
     for block in dataset.blocks:
         for episode in range(block.num_episodes):
             steps, observations = block.rows_of("actions", episode), block.rows_of("obs", episode)
-            numbers, rewards = block.columns["actions"][steps, 0], block.columns["rewards"][steps]
+            step_indices, rewards = block.columns["actions"][steps, 0], block.columns["rewards"][steps]
             obs = block.columns["obs"][observations, 0]
-            for t in range(len(numbers)):
+            for t in range(len(step_indices)):
                 total, covered_steps = 0.0, 0
-                while covered_steps < n and t + covered_steps < len(numbers):
+                while covered_steps < n and t + covered_steps < len(step_indices):
                     total += gamma**covered_steps * float(rewards[t + covered_steps])
                     covered_steps += 1
-                at_end = t + covered_steps == len(numbers)  # finished or not
-                terminated = at_end and bool(block.terminated[episode])
-                items[int(numbers[t])] = {
+                is_at_end = t + covered_steps == len(step_indices)  # also of an unfinished episode
+                terminated = is_at_end and bool(block.terminated[episode])
+                items[int(step_indices[t])] = {
                     "obs": obs[t],
                     "new_obs": obs[t + covered_steps],
-                    "new_actions": numbers[t if at_end else t + covered_steps],
-                    "followed": not at_end,
+                    "new_actions": step_indices[t if is_at_end else t + covered_steps],
+                    "followed": not is_at_end,
                     "rewards": total,
                     "n_step": covered_steps,
                     "discounts": 0.0 if terminated else gamma**covered_steps,
                     "terminateds": terminated,
-                    "truncateds": at_end and bool(block.truncated[episode]),
+                    "truncateds": is_at_end and bool(block.truncated[episode]),
                 }
     return items
 
 
-def pass_over(kind: str, dataset: FakeDataset, needs: Needs, **order: Any) -> Batch:
-    """All items of an epoch, in batches that span windows."""
-    with closing(KINDS[kind](loader_of(dataset, Recipe(needs), **order), 1)) as feed:
-        parts, num_remaining = [], feed.epoch_size
+def take_epoch(feed_kind: str, dataset: FakeDataset, needs: Needs, **order: Any) -> Batch:
+    """Return all items of an epoch, taken in batches that span windows."""
+    with closing(FEED_CLASSES[feed_kind](make_loader(dataset, Recipe(needs), **order), 1)) as feed:
+        batches, num_remaining = [], feed.epoch_size
         while num_remaining:
-            parts.append(feed.take(min(7, num_remaining)))
-            num_remaining -= len(parts[-1]["obs"])
-        return {leaf: torch.cat([part[leaf] for part in parts]) for leaf in parts[0]}
+            batches.append(feed.take(min(7, num_remaining)))
+            num_remaining -= len(batches[-1]["obs"])
+        return {leaf: torch.cat([item_batch[leaf] for item_batch in batches]) for leaf in batches[0]}
 
 
 @examples(100)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 20), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 @both_feeds
-def test_n_step_items_equal_reference(kind, seed, n, gamma):
+def test_n_step_items_equal_reference(feed_kind, seed, n, gamma):
     dataset = random_dataset(seed)
     expected = n_step_reference(dataset, n, gamma)
-    batch = pass_over(kind, dataset, Needs(EVERYTHING, n_step=n, gamma=gamma), window_steps=25)
-    numbers = batch["actions"][:, 0].int().tolist()
-    assert sorted(numbers) == sorted(expected)
-    for position, number in enumerate(numbers):
-        for name, value in expected[number].items():
+    batch = take_epoch(feed_kind, dataset, Needs(STEP_COLUMNS, n_step=n, gamma=gamma), window_steps=25)
+    step_indices = batch["actions"][:, 0].int().tolist()
+    assert sorted(step_indices) == sorted(expected)
+    for position, step_index in enumerate(step_indices):
+        for name, value in expected[step_index].items():
             actual = batch[name][position].flatten()[0].item()
-            assert actual == pytest.approx(value, rel=1e-6, abs=1e-6), (number, name)
+            assert actual == pytest.approx(value, rel=1e-6, abs=1e-6), (step_index, name)
 
 
 def test_n_step_items_have_documented_dtypes():
-    batch = pass_over("resident", random_dataset(0), Needs(EVERYTHING, n_step=3, gamma=0.9))
+    batch = take_epoch("resident", random_dataset(0), Needs(STEP_COLUMNS, n_step=3, gamma=0.9))
     names = ("rewards", "discounts", "n_step", "terminateds", "followed", "new_actions")
     dtypes = {name: batch[name].dtype for name in names}
     assert dtypes == {
@@ -105,73 +105,77 @@ def test_n_step_items_have_documented_dtypes():
 def test_one_step_items_contain_stored_values():
     stored_needs = Needs(frozenset({"obs", "new_obs", "actions", "rewards"}))
     stored_batch, full_batch = (
-        pass_over("resident", random_dataset(1), needs)
-        for needs in (stored_needs, Needs(EVERYTHING, gamma=0.9))
+        take_epoch("resident", random_dataset(1), needs)
+        for needs in (stored_needs, Needs(STEP_COLUMNS, gamma=0.9))
     )
     assert list(stored_batch) == ["actions", "rewards", "obs", "new_obs"]
     assert all(torch.equal(stored_batch[leaf], full_batch[leaf]) for leaf in stored_batch)
 
 
 def sequence_reference(dataset: FakeDataset, seq_len: int, burn_in: int) -> dict[int, dict[str, Any]]:
-    """From the number of a sequence's first step to its rows, `None` for padding; and what it begins with."""
+    """Return each expected sequence, by the index of its first step; rows of padding are None."""
     items: dict[int, dict[str, Any]] = {}
     for block in dataset.blocks:
         for episode in range(block.num_episodes):
             steps = block.rows_of("actions", episode)
-            numbers = block.columns["actions"][steps, 0].astype(int).tolist()
+            step_indices = block.columns["actions"][steps, 0].astype(int).tolist()
             states = block.columns["state_out/h"][steps]
             learned_steps = begin = 0
-            while learned_steps < len(numbers):
-                rows = [(begin + i) if begin + i < len(numbers) else None for i in range(seq_len)]
-                items[numbers[begin]] = {
-                    "numbers": [None if row is None else numbers[row] for row in rows],
+            while learned_steps < len(step_indices):
+                rows = [(begin + i) if begin + i < len(step_indices) else None for i in range(seq_len)]
+                items[step_indices[begin]] = {
+                    "step_indices": [None if row is None else step_indices[row] for row in rows],
                     "t": [0 if row is None else int(block.t_started[episode]) + row for row in rows],
                     "loss_mask": [row is not None and row >= learned_steps for row in rows],
                     "seq_lens": sum(row is not None for row in rows),
                     "state": states[begin - 1] if begin else np.zeros(2),
                 }
-                learned_steps = min(begin + seq_len, len(numbers))
+                learned_steps = min(begin + seq_len, len(step_indices))
                 begin += seq_len - burn_in
     return items
 
 
-def with_states(dataset: FakeDataset, name: str = "state_out/h") -> FakeDataset:
-    random = np.random.default_rng(0)
-    for number, block in enumerate(dataset.blocks):
-        states = random.normal(size=(block.num_steps, 2)).astype(np.float32)
-        dataset.blocks[number] = block.with_columns(block.columns | {name: states})
+def add_states(dataset: FakeDataset, name: str = "state_out/h") -> FakeDataset:
+    rng = np.random.default_rng(0)
+    for index, block in enumerate(dataset.blocks):
+        states = rng.normal(size=(block.num_steps, 2)).astype(np.float32)
+        dataset.blocks[index] = block.with_columns(block.columns | {name: states})
     return dataset
 
 
 def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
-    of_each = (needs.seq_len, needs.burn_in, needs.stride)
-    return [int(count_sequences(unit.lengths, *of_each).sum()) for unit in dataset.units]
+    cutting = (needs.seq_len, needs.burn_in, needs.stride)
+    return [int(count_sequences(unit.lengths, *cutting).sum()) for unit in dataset.units]
 
 
 @examples(100)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
 @both_feeds
-def test_sequences_equal_reference(kind, seed, seq_len, data):
-    dataset = with_states(random_dataset(seed))
+def test_sequences_equal_reference(feed_kind, seed, seq_len, data):
+    dataset = add_states(random_dataset(seed))
     burn_in = data.draw(st.integers(0, seq_len - 1))
     columns = frozenset({"obs", "actions", "rewards", "t", "state_out"})
     needs = Needs(columns, seq_len=seq_len, burn_in=burn_in, initial_state="recorded")
     expected = sequence_reference(dataset, seq_len, burn_in)
-    batch = pass_over(kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
-    firsts = batch["actions"][:, 0, 0].int().tolist()
-    assert sorted(firsts) == sorted(expected)
+    batch = take_epoch(feed_kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
+    first_steps = batch["actions"][:, 0, 0].int().tolist()
+    assert sorted(first_steps) == sorted(expected)
     rewards = np.concatenate([block.columns["rewards"] for block in dataset.blocks])
-    for position, first in enumerate(firsts):
-        item = expected[first]
+    for position, first_step in enumerate(first_steps):
+        item = expected[first_step]
         assert batch["loss_mask"][position].tolist() == item["loss_mask"]
         assert batch["seq_lens"][position] == item["seq_lens"]
         assert batch["t"][position].tolist() == item["t"]
         assert batch["state_in/h"][position].tolist() == pytest.approx(item["state"])
-        for step, number in enumerate(item["numbers"]):
+        for step, step_index in enumerate(item["step_indices"]):
             actual_values = [
                 float(batch[leaf][position, step].flatten()[0]) for leaf in ("actions", "obs", "rewards")
             ]
-            expected_values = [0.0, 0.0, 0.0] if number is None else [number, number + 0.25, rewards[number]]
+            expected_values = (
+                [0.0, 0.0, 0.0]
+                if step_index is None
+                else [step_index, step_index + 0.25, rewards[step_index]]
+            )
             assert actual_values == pytest.approx(expected_values)
     assert int(batch["loss_mask"].sum()) == dataset.num_steps, "an epoch learns from each timestep once"
 
@@ -179,17 +183,17 @@ def test_sequences_equal_reference(kind, seed, seq_len, data):
 @examples(50)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
 @both_feeds
-def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len, data):
+def test_sequences_with_stride_begin_along_the_whole_episode(feed_kind, seed, seq_len, data):
     dataset = random_dataset(seed)
     stride = data.draw(st.integers(1, seq_len))
     needs = Needs(frozenset({"actions", "t", "obs"}), seq_len=seq_len, stride=stride)
     expected = [
-        block.columns["actions"][block.rows_of("actions", episode), 0][first : first + seq_len].tolist()
+        block.columns["actions"][block.rows_of("actions", episode), 0][start : start + seq_len].tolist()
         for block in dataset.blocks
         for episode in range(block.num_episodes)
-        for first in range(0, int(block.length[episode]), stride)
+        for start in range(0, int(block.length[episode]), stride)
     ]
-    batch = pass_over(kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
+    batch = take_epoch(feed_kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
     sequences = [
         row[mask].tolist() for row, mask in zip(batch["actions"][..., 0], batch["loss_mask"], strict=True)
     ]
@@ -198,11 +202,11 @@ def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len
 
 
 @both_feeds
-def test_n_step_columns_of_sequences_reach_beyond_their_end(kind):
+def test_n_step_columns_of_sequences_reach_beyond_their_end(feed_kind):
     dataset = random_dataset(3)
-    needs = Needs(EVERYTHING, n_step=3, gamma=0.9, seq_len=4)
+    needs = Needs(STEP_COLUMNS, n_step=3, gamma=0.9, seq_len=4)
     expected = n_step_reference(dataset, 3, 0.9)
-    batch = pass_over(kind, dataset, needs, unit_items=items_per_unit(dataset, needs))
+    batch = take_epoch(feed_kind, dataset, needs, unit_items=items_per_unit(dataset, needs))
     for row, step in batch["loss_mask"].nonzero().tolist():
         item = expected[int(batch["actions"][row, step, 0])]
         for name, value in item.items():
@@ -210,13 +214,13 @@ def test_n_step_columns_of_sequences_reach_beyond_their_end(kind):
 
 
 def test_sequences_have_documented_dtypes_and_shapes():
-    dataset = with_states(random_dataset(0), "state_in/h")
-    columns = EVERYTHING | {"t", "state_in"}
+    dataset = add_states(random_dataset(0), "state_in/h")
+    columns = STEP_COLUMNS | {"t", "state_in"}
     needs = Needs(columns, gamma=0.9, seq_len=5, burn_in=2, initial_state="recorded")
-    batch = pass_over("resident", dataset, needs, unit_items=items_per_unit(dataset, needs))
+    batch = take_epoch("resident", dataset, needs, unit_items=items_per_unit(dataset, needs))
     count = len(batch["obs"])
-    found = {name: (batch[name].dtype, tuple(batch[name].shape)) for name in batch}
-    assert found == {
+    actual = {name: (batch[name].dtype, tuple(batch[name].shape)) for name in batch}
+    assert actual == {
         "obs": (torch.float32, (count, 5, 3)),
         "new_obs": (torch.float32, (count, 5, 3)),
         "actions": (torch.float32, (count, 5, 2)),
@@ -236,41 +240,45 @@ def test_sequences_have_documented_dtypes_and_shapes():
 
 @examples(50)
 @given(
-    seed=st.integers(0, 1000), seq_len=st.integers(1, 6), replacement=st.booleans(), done=st.integers(0, 12)
+    seed=st.integers(0, 1000),
+    seq_len=st.integers(1, 6),
+    replacement=st.booleans(),
+    num_batches=st.integers(0, 12),
 )
-def test_sequences_resume_at_any_batch_in_both_feeds(seed, seq_len, replacement, done):
+def test_sequences_resume_at_any_batch_in_both_feeds(seed, seq_len, replacement, num_batches):
     dataset = random_dataset(seed)
     needs = Needs(frozenset({"actions", "t"}), seq_len=seq_len, burn_in=seq_len // 2)
     order = {"window_steps": 20, "replacement": replacement, "unit_items": items_per_unit(dataset, needs)}
     feeds = [
-        KINDS[kind](loader_of(dataset, Recipe(needs), **order), 3) for kind in ("resident", "streaming") * 2
+        FEED_CLASSES[feed_kind](make_loader(dataset, Recipe(needs), **order), 3)
+        for feed_kind in ("resident", "streaming") * 2
     ]
     with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
-        original = [feeds[0].next() for _ in range(done + 5)]
-        for _ in range(done):
+        original = [feeds[0].next() for _ in range(num_batches + 5)]
+        for _ in range(num_batches):
             feeds[1].next()
         for resumed_feed in feeds[2:]:
             resumed_feed.seek(feeds[1].state())
-        for batch in original[done:]:
+        for batch in original[num_batches:]:
             for feed in feeds[1:]:
-                other = feed.next()
-                assert all(torch.equal(batch[leaf], other[leaf]) for leaf in batch)
+                actual = feed.next()
+                assert all(torch.equal(batch[leaf], actual[leaf]) for leaf in batch)
 
 
 def test_shards_of_a_batch_partition_its_sequences():
     dataset = random_dataset(5)
     needs = Needs(frozenset({"actions"}), seq_len=3)
     order = {"window_steps": 20, "unit_items": items_per_unit(dataset, needs)}
-    feeds = [KINDS["streaming"](loader_of(dataset, Recipe(needs), **order), 7) for _ in range(4)]
+    feeds = [FEED_CLASSES["streaming"](make_loader(dataset, Recipe(needs), **order), 7) for _ in range(4)]
     with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
         for _ in range(6):
-            parts = [feed.take(7, Shard(rank, 3)) for rank, feed in enumerate(feeds[1:])]
+            shards = [feed.take(7, Shard(rank, 3)) for rank, feed in enumerate(feeds[1:])]
             for leaf, values in feeds[0].next().items():
-                assert torch.equal(torch.cat([part[leaf] for part in parts]), values)
+                assert torch.equal(torch.cat([shard[leaf] for shard in shards]), values)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("fields", "message"),
     [
         ({"n_step": 0}, "n_step is 0"),
         ({"n_step": 2}, "need gamma"),
@@ -282,6 +290,6 @@ def test_shards_of_a_batch_partition_its_sequences():
         ({"initial_state": "recorded"}, "set seq_len"),
     ],
 )
-def test_impossible_needs_raise(wrong, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Needs(**({"columns": frozenset({"obs"})} | wrong))
+def test_impossible_needs_raise(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Needs(**({"columns": frozenset({"obs"})} | fields))

@@ -1,4 +1,4 @@
-"""`MetricsLogger`: what a result holds, and options that would have no effect."""
+"""`MetricsLogger`: the values in a result, and options that are refused."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def test_result_contains_values_since_previous_result() -> None:
     logger = MetricsLogger()
     for value in (1, 2, 3):
         logger.log_value("windowed", value, window=2)
-        logger.log_dict({"of": {"sum": value}}, reduce="sum", clear_on_reduce=True, with_throughput=False)
-    assert logger.reduce() == {"windowed": 2.5, "of": {"sum": 6}}
+        logger.log_dict({"nested": {"sum": value}}, reduce="sum", clear_on_reduce=True, with_throughput=False)
+    assert logger.reduce() == {"windowed": 2.5, "nested": {"sum": 6}}
     logger.log_value("windowed", 7, window=2)
     assert logger.reduce() == {"windowed": 7}
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         (
             {"reduce": "lifetime_sum"},
@@ -37,6 +37,6 @@ def test_result_contains_values_since_previous_result() -> None:
         ({"reduce": "median"}, "reduce is 'median', expected mean"),
     ],
 )
-def test_options_without_effect_raise(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_unsupported_options_raise(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         MetricsLogger().log_value("x", 1, **options)

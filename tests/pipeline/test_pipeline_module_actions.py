@@ -1,4 +1,4 @@
-"""Recorded actions that are the environment's own become a module's."""
+"""Recorded actions in the environment's units are scaled to the module's."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ MakeDataset = Callable[..., Dataset]
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> MakeDataset:
-    """`dataset(actions, normalized)`: one episode with these actions."""
+def make_action_dataset(tmp_path: Path) -> MakeDataset:
+    """`make_action_dataset(actions, is_normalized)` writes and opens one episode with these actions."""
 
-    def make(actions: np.ndarray, normalized: bool) -> Dataset:
-        steps = len(actions)
+    def make(actions: np.ndarray, is_normalized: bool) -> Dataset:
+        num_steps = len(actions)
         block = Block(
-            columns={"obs": np.zeros((steps + 1, 1), dtype=np.float32), "actions": actions},
-            length=np.array([steps]),
+            columns={"obs": np.zeros((num_steps + 1, 1), dtype=np.float32), "actions": actions},
+            length=np.array([num_steps]),
             eps_id=np.array(["e"], dtype=object),
             t_started=np.zeros(1, dtype=np.int64),
             terminated=np.array([True]),
             truncated=np.array([False]),
         )
         leaves = DataSpec.from_block(block).leaves
-        spec = DataSpec(leaves, OBSERVATIONS, ACTIONS, normalized_actions=normalized)
+        spec = DataSpec(leaves, OBSERVATIONS, ACTIONS, normalized_actions=is_normalized)
         with BlockWriter(resolve(tmp_path / "data"), spec, "part") as writer:
             writer.write(block)
         return open_dataset(tmp_path / "data")
@@ -50,8 +50,8 @@ def dataset(tmp_path: Path) -> MakeDataset:
     return make
 
 
-def batch_of(dataset: Dataset, normalize: bool = True) -> list[list[float]]:
-    """All actions of an epoch, as a module sees them, by their first number."""
+def epoch_actions(dataset: Dataset, normalize: bool = True) -> list[list[float]]:
+    """Return all actions of an epoch, as a module gets them, sorted."""
     preprocessing = Preprocessing(OBSERVATIONS, ACTIONS, normalize_actions=normalize)
     needs = Needs(frozenset({"obs", "actions"}))
     data = OfflineData(
@@ -63,25 +63,29 @@ def batch_of(dataset: Dataset, normalize: bool = True) -> list[list[float]]:
         data.close()
 
 
-def test_environment_actions_are_scaled_to_module_bounds(dataset: MakeDataset) -> None:
-    assert batch_of(dataset(ENVIRONMENT_ACTIONS, normalized=False)) == sorted(MODULE_ACTIONS)
+def test_environment_actions_are_scaled_to_module_bounds(make_action_dataset: MakeDataset) -> None:
+    assert epoch_actions(make_action_dataset(ENVIRONMENT_ACTIONS, is_normalized=False)) == sorted(
+        MODULE_ACTIONS
+    )
 
 
-def test_integer_actions_are_scaled(dataset: MakeDataset) -> None:
+def test_integer_actions_are_scaled(make_action_dataset: MakeDataset) -> None:
     integers = np.array([[0, -2], [5, 0], [10, 2]])
-    assert batch_of(dataset(integers, normalized=False)) == MODULE_ACTIONS[:3]
+    assert epoch_actions(make_action_dataset(integers, is_normalized=False)) == MODULE_ACTIONS[:3]
 
 
-def test_module_actions_are_unchanged(dataset: MakeDataset) -> None:
-    assert batch_of(dataset(ENVIRONMENT_ACTIONS, normalized=True)) == sorted(ENVIRONMENT_ACTIONS.tolist())
-
-
-def test_actions_of_module_without_scaling_are_unchanged(dataset: MakeDataset) -> None:
-    assert batch_of(dataset(ENVIRONMENT_ACTIONS, normalized=False), normalize=False) == sorted(
+def test_module_actions_are_unchanged(make_action_dataset: MakeDataset) -> None:
+    assert epoch_actions(make_action_dataset(ENVIRONMENT_ACTIONS, is_normalized=True)) == sorted(
         ENVIRONMENT_ACTIONS.tolist()
     )
 
 
-def test_environment_actions_out_of_bounds_raise(dataset: MakeDataset) -> None:
+def test_actions_of_module_without_scaling_are_unchanged(make_action_dataset: MakeDataset) -> None:
+    assert epoch_actions(
+        make_action_dataset(ENVIRONMENT_ACTIONS, is_normalized=False), normalize=False
+    ) == sorted(ENVIRONMENT_ACTIONS.tolist())
+
+
+def test_environment_actions_out_of_bounds_raise(make_action_dataset: MakeDataset) -> None:
     with pytest.raises(DataError, match=r"t = 1: 'actions' has 11\.0, expected Box"):
-        batch_of(dataset(np.array([[1, 1], [11, 0]], dtype=np.float32), normalized=False))
+        epoch_actions(make_action_dataset(np.array([[1, 1], [11, 0]], dtype=np.float32), is_normalized=False))

@@ -29,24 +29,32 @@ WITH_REWARDS = Needs(frozenset({"obs", "actions", "rewards"}))
 
 @pytest.fixture
 def make_data():
-    """`make_data(dataset, needs, **pipeline)`, or several sources; closed after the test."""
-    datasets = []
+    """`make_data(dataset, needs, **pipeline)`, or with a list of sources; closed after the test."""
+    created = []
 
-    def make(dataset, needs=WITH_REWARDS, *, batch_size=10, seed=0, kind=OfflineData, **pipeline):
-        options = {name: pipeline.pop(name) for name in ("preprocessing", "connectors_") if name in pipeline}
-        if "connectors_" in options:
-            options["connectors"] = options.pop("connectors_")
+    def make(
+        dataset,
+        needs=WITH_REWARDS,
+        *,
+        batch_size=10,
+        seed=0,
+        data_class=OfflineData,
+        connector_objects=(),
+        **pipeline,
+    ):
+        options = {name: pipeline.pop(name) for name in ("preprocessing",) if name in pipeline}
+        options["connectors"] = connector_objects
         sources = dataset if isinstance(dataset, list) else [Source("data", dataset)]
         spec = PipelineSpec.model_validate(pipeline)
-        datasets.append(kind(sources, needs, batch_size=batch_size, seed=seed, pipeline=spec, **options))
-        return datasets[-1]
+        created.append(data_class(sources, needs, batch_size=batch_size, seed=seed, pipeline=spec, **options))
+        return created[-1]
 
     yield make
-    for data in datasets:
+    for data in created:
         data.close()
 
 
-def equal_batches(left_batch, right_batch):
+def are_equal_batches(left_batch, right_batch):
     return left_batch.keys() == right_batch.keys() and all(
         torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
     )
@@ -69,8 +77,8 @@ def test_residency_does_not_change_batches(make_dataset, make_data):
         for residency in ("Resident", "Streaming", "Auto")
     ]
     for _ in range(25):
-        first, *others = [data.next() for data in feeds]
-        assert all(equal_batches(first, other) for other in others)
+        first_batch, *other_batches = [data.next() for data in feeds]
+        assert all(are_equal_batches(first_batch, other_batch) for other_batch in other_batches)
 
 
 def test_only_needed_columns_are_read(make_data):
@@ -87,9 +95,9 @@ def test_missing_column_is_named_before_reading(make_data):
 
 
 def test_spaces_that_do_not_match_raise_before_reading(make_dataset):
-    other = gym.spaces.Box(-1, 1, (4,), np.float32)
+    other_space = gym.spaces.Box(-1, 1, (4,), np.float32)
     with pytest.raises(DataError, match=r"'obs' is float64 \[3\]"):
-        OfflineData([Source("data", make_dataset(UNITS))], BC, batch_size=10, observation_space=other)
+        OfflineData([Source("data", make_dataset(UNITS))], BC, batch_size=10, observation_space=other_space)
 
 
 def test_nan_in_first_epoch_raises_with_its_location(make_data):
@@ -98,9 +106,9 @@ def test_nan_in_first_epoch_raises_with_its_location(make_data):
     data = make_data(dataset, batch_size=12)
     with pytest.raises(DataError, match=r"file-1.parquet, row 1 .*t = 2: 'obs' has nan"):
         data.next()
-    later = make_data(dataset, batch_size=12)
-    later.seek(later.state() | {"feed": later.state()["feed"] | {"cursor": 12}})
-    assert later.next()["obs"].isnan().sum() == 1
+    second_epoch = make_data(dataset, batch_size=12)
+    second_epoch.seek(second_epoch.state() | {"feed": second_epoch.state()["feed"] | {"cursor": 12}})
+    assert second_epoch.next()["obs"].isnan().sum() == 1
     assert make_data(dataset, batch_size=12, validateData=False).next()["obs"].isnan().sum() == 1
 
 
@@ -111,7 +119,7 @@ def test_state_is_json_and_resumes_exactly(make_data):
         data.next()
     resumed_data.seek(json.loads(json.dumps(data.state())))
     for _ in range(5):
-        assert equal_batches(data.next(), resumed_data.next())
+        assert are_equal_batches(data.next(), resumed_data.next())
 
 
 # Residency
@@ -145,9 +153,9 @@ def test_plan_reports_bytes_of_the_feed(make_data):
         FakeDataset(UNITS), Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
     )
     data.next()
-    held = data._feed._data
-    per_step = sum(column.nbytes for column in held.columns.values()) + held.obs_row.nbytes
-    assert data.plan()["sources"][0]["dataBytes"] == per_step
+    window = data._feed._data
+    data_bytes = sum(column.nbytes for column in window.columns.values()) + window.obs_row.nbytes
+    assert data.plan()["sources"][0]["dataBytes"] == data_bytes
 
 
 @pytest.mark.parametrize("options", [{"residentBudget": "1Ki"}, {"connectors": ["user_steps:Noise"]}])
@@ -158,8 +166,8 @@ def test_impossible_residency_raises(options, make_data):
 
 def test_sources_share_one_budget(make_data):
     sources = [Source("a", FakeDataset(UNITS), 1.0), Source("b", FakeDataset(UNITS), 1.0)]
-    alone = make_data(sources[:1]).plan()["sources"][0]["dataBytes"]
-    plan = make_data(sources, residentBudget=alone + 10).plan()
+    bytes_of_one = make_data(sources[:1]).plan()["sources"][0]["dataBytes"]
+    plan = make_data(sources, residentBudget=bytes_of_one + 10).plan()
     assert [source["feed"] for source in plan["sources"]] == ["Resident", "Streaming"]
 
 
@@ -181,13 +189,15 @@ def test_library_connectors_add_columns_to_batches(make_data):
 def test_stochastic_connector_draws_by_unit_and_epoch(make_data):
     dataset = FakeDataset([[6], [7]])
     options = {"connectors": ["user_steps:Noise"], "batch_size": 13}
-    data, other, streamed = (make_data(dataset, windowSteps=w, **options) for w in (100, 100, 1))
+    data, repeated_data, streamed_data = (
+        make_data(dataset, windowSteps=window_steps, **options) for window_steps in (100, 100, 1)
+    )
     epochs = [data.next() for _ in range(2)]
-    assert equal_batches(epochs[0], other.next())
-    by_step = [batch["obs"][batch["rewards"].argsort()] for batch in (*epochs, streamed.next())]
+    assert are_equal_batches(epochs[0], repeated_data.next())
+    by_step = [batch["obs"][batch["rewards"].argsort()] for batch in (*epochs, streamed_data.next())]
     assert torch.equal(by_step[0], by_step[2])
     assert not torch.equal(by_step[0], by_step[1])
-    assert not equal_batches(make_data(dataset, seed=1, **options).next(), epochs[0])
+    assert not are_equal_batches(make_data(dataset, seed=1, **options).next(), epochs[0])
 
 
 def test_undeclared_randomness_raises(make_data):
@@ -196,9 +206,9 @@ def test_undeclared_randomness_raises(make_data):
 
 
 def test_connector_error_names_its_line(make_data):
-    with pytest.raises(UserCodeError) as caught:
+    with pytest.raises(UserCodeError) as error:
         make_data(FakeDataset(UNITS), connectors=["user_steps:Faulty"]).next()
-    message = str(caught.value)
+    message = str(error.value)
     assert re.match(r"connector Faulty raised ValueError at .*user_steps\.py:\d+: cannot reshape", message)
     line = int(re.search(r"py:(\d+)", message).group(1))
     source = Path(re.search(r"at (.*py):", message).group(1)).read_text().splitlines()
@@ -259,21 +269,21 @@ def test_rllib_connectors_add_columns(make_data):
     dataset = FakeDataset(UNITS)
     names = ["user_steps:ReturnsToGo", "user_steps:StepNumber"]
     batch = make_data(dataset, connectors=names, batch_size=STEPS).next()
-    expected, number = {}, {}
+    expected_returns, expected_numbers = {}, {}
     for block in dataset.blocks:
         for episode in range(block.num_episodes):
             rewards = block.columns["rewards"][block.rows_of("rewards", episode)]
-            expected |= dict(zip(rewards, rewards[::-1].cumsum()[::-1], strict=True))
-            number |= dict(zip(rewards, range(len(rewards)), strict=True))
+            expected_returns |= dict(zip(rewards, rewards[::-1].cumsum()[::-1], strict=True))
+            expected_numbers |= dict(zip(rewards, range(len(rewards)), strict=True))
     for step, returns, t in zip(batch["rewards"], batch["returns_to_go"], batch["step_number"], strict=True):
-        assert returns == expected[float(step)]
-        assert t == number[float(step)]
+        assert returns == expected_returns[float(step)]
+        assert t == expected_numbers[float(step)]
 
 
 def test_connector_objects_are_accepted(make_data):
     from user_steps import NegateRewards
 
-    batch = make_data(FakeDataset(UNITS), connectors_=[NegateRewards()]).next()
+    batch = make_data(FakeDataset(UNITS), connector_objects=[NegateRewards()]).next()
     assert (batch["rewards"] <= 0).all()
 
 
@@ -290,7 +300,7 @@ def test_connector_objects_are_accepted(make_data):
         ("collections:OrderedDict", "is not a connector"),
     ],
 )
-def test_object_that_is_no_connector_raises(name, message, make_data):
+def test_invalid_connector_name_raises(name, message, make_data):
     with pytest.raises(SpecError, match=f"spec.pipeline.connectors.*{message}"):
         make_data(FakeDataset(UNITS), connectors=[name])
 
@@ -333,8 +343,8 @@ def test_invalid_prelearner_raises(options, error, message, make_data):
 
 
 def test_offline_data_subclass_is_used(make_data):
-    kind = offline_data_class(PipelineSpec(offline_data="user_steps:DoubleSampledRewards"))
-    batch = make_data(FakeDataset(UNITS), kind=kind).next()
+    data_class = offline_data_class(PipelineSpec(offline_data="user_steps:DoubleSampledRewards"))
+    batch = make_data(FakeDataset(UNITS), data_class=data_class).next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
     with pytest.raises(SpecError, match="not a subclass of OfflineData"):
         offline_data_class(PipelineSpec(offline_data="user_steps:Scale"))
@@ -409,13 +419,13 @@ def test_mixed_sources_keep_weights_order_and_cursors(make_data):
     assert batch_sources != [other_seed._feed.source_of(batch) for batch in range(400)]
     assert [source["share"] for source in data.plan()["sources"]] == [0.25, 0.75]
     single_sources = [make_data([source], windowSteps=25) for source in sources]
-    for number in batch_sources[:40]:
-        assert equal_batches(data.next(), single_sources[number].next())
+    for index in batch_sources[:40]:
+        assert are_equal_batches(data.next(), single_sources[index].next())
     resumed_data = make_data(sources, windowSteps=25)
     resumed_data.seek(data.state())
     assert resumed_data.cursor == data.cursor == 400
     for _ in range(10):
-        assert equal_batches(data.next(), resumed_data.next())
+        assert are_equal_batches(data.next(), resumed_data.next())
 
 
 def test_seek_with_other_inputs_raises(make_data):
@@ -430,18 +440,24 @@ def test_seek_with_other_inputs_raises(make_data):
 
 
 def test_two_inputs_of_one_path_are_two_sources(make_data):
-    """Such as a dataset, and its best episodes once more."""
-    best, full = Source("data", FakeDataset([[9], [8]]), 1.0), Source("data", FakeDataset(UNITS), 3.0)
-    data, single_sources = make_data([best, full]), [make_data([source]) for source in (best, full)]
+    """For example a dataset, and once more its best episodes."""
+    best_episodes, all_episodes = (
+        Source("data", FakeDataset([[9], [8]]), 1.0),
+        Source("data", FakeDataset(UNITS), 3.0),
+    )
+    data, single_sources = (
+        make_data([best_episodes, all_episodes]),
+        [make_data([source]) for source in (best_episodes, all_episodes)],
+    )
     assert data.epoch_size == sum(single.epoch_size for single in single_sources)
     batch_sources = [data._feed.source_of(batch) for batch in range(40)]
     assert set(batch_sources) == {0, 1}
-    for number in batch_sources:
-        assert equal_batches(data.next(), single_sources[number].next())
+    for index in batch_sources:
+        assert are_equal_batches(data.next(), single_sources[index].next())
 
 
 @pytest.mark.parametrize(
-    ("options", "weights", "was"),
+    ("options", "weights", "message"),
     [
         (
             {"batch_size": 20},
@@ -451,11 +467,11 @@ def test_two_inputs_of_one_path_are_two_sources(make_data):
         ({}, (1.0, 1.0), r"the weights of the inputs were \[1.0, 1.0\] when .* and are \[1.0, 3.0\] now"),
     ],
 )
-def test_seek_with_other_batches_raises(options, weights, was, make_data):
+def test_seek_with_other_batches_raises(options, weights, message, make_data):
     few, many = FakeDataset([[9], [8]]), FakeDataset(UNITS)
     state = make_data([Source("few", few, weights[0]), Source("many", many, weights[1])], **options).state()
     data = make_data([Source("few", few, 1.0), Source("many", many, 3.0)])
-    with pytest.raises(DataError, match=was):
+    with pytest.raises(DataError, match=message):
         data.seek(state)
 
 
@@ -477,14 +493,14 @@ def test_inputs_without_weights_are_one_dataset(make_dataset, tmp_path):
 
 
 def test_input_top_selects_best_episodes(make_dataset, tmp_path):
-    """Rewards are the numbers of the steps, so that the last of these is the best."""
+    """Rewards increase from step to step, so the last episode is the best."""
     make_dataset([[3, 2], [4]], "a"), make_dataset([[5, 6]], "b")
-    best, all_of_it = open_folder(tmp_path / "a")._replace(top=0.3), open_folder(tmp_path / "b")
-    (source,) = sources_of([best, all_of_it])
+    best_input, whole_input = open_folder(tmp_path / "a")._replace(top=0.3), open_folder(tmp_path / "b")
+    (source,) = sources_of([best_input, whole_input])
     assert source.dataset.num_steps == 4 + 11
-    sources = sources_of([best._replace(weight=1.0), all_of_it._replace(weight=1.0)])
+    sources = sources_of([best_input._replace(weight=1.0), whole_input._replace(weight=1.0)])
     assert [source.dataset.num_steps for source in sources] == [4, 11]
-    (source,) = sources_of([best])
+    (source,) = sources_of([best_input])
     assert source.dataset.num_steps == 4
 
 
@@ -505,8 +521,10 @@ def test_prelearner_and_connectors_can_be_pickled(make_dataset, make_data):
     names = [{"name": "user_steps:Scale", "kwargs": {"factor": 2}}, "user_steps:NegateRewards"]
     dataset = make_dataset(UNITS)
     data = make_data(dataset, connectors=names, preLearner="user_steps:DoubleRewards")
-    here = data._sources[0]._prelearn
-    restored_steps = pickle.loads(pickle.dumps(here))
+    prelearn = data._sources[0]._prelearn
+    restored_prelearn = pickle.loads(pickle.dumps(prelearn))
     for unit in dataset.units:
-        one, other = here(unit, 0), restored_steps(unit, 0)
-        assert all(np.array_equal(one.columns[leaf], other.columns[leaf]) for leaf in one.columns)
+        block, restored_block = prelearn(unit, 0), restored_prelearn(unit, 0)
+        assert all(
+            np.array_equal(block.columns[leaf], restored_block.columns[leaf]) for leaf in block.columns
+        )

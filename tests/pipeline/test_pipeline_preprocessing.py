@@ -15,28 +15,29 @@ STEPS = 30
 
 
 def act(preprocessing, dataset):
-    """`{step: what the module sees}` and the same of next observations, by acting through each episode."""
-    observations, after = {}, {}
+    """Return the observations, and the next ones, that the module gets when it acts in each episode, by step."""
+    observations, next_observations = {}, {}
     for block in dataset.blocks:
         for episode in range(block.num_episodes):
             rows = block.columns["obs"][block.rows_of("obs", episode)]
             steps = block.columns["rewards"][block.rows_of("rewards", episode)]
-            first = np.zeros(len(rows), dtype=bool)
-            first[0] = True
-            views = [
-                preprocessing.observe(rows[t : t + 1], first[t : t + 1])["obs"][0] for t in range(len(rows))
+            is_first = np.zeros(len(rows), dtype=bool)
+            is_first[0] = True
+            processed = [
+                preprocessing.observe(rows[t : t + 1], is_first[t : t + 1])["obs"][0]
+                for t in range(len(rows))
             ]
-            observations |= dict(zip(steps.astype(int), views, strict=False))
-            after |= dict(zip(steps.astype(int), views[1:], strict=True))
-    return observations, after
+            observations |= dict(zip(steps.astype(int), processed, strict=False))
+            next_observations |= dict(zip(steps.astype(int), processed[1:], strict=True))
+    return observations, next_observations
 
 
-@pytest.mark.parametrize("kind", ["resident", "streaming"])
+@pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
 @pytest.mark.parametrize("shape", [(3,), (4, 4, 2)])
 @pytest.mark.parametrize("frame_stack", [1, 2, 4])
 @pytest.mark.parametrize("observation_filter", ["none", "meanStd"])
 def test_training_and_acting_get_the_same_observations(
-    kind, shape, frame_stack, observation_filter, make_feed
+    feed_kind, shape, frame_stack, observation_filter, make_feed
 ):
     space = gym.spaces.Box(-np.inf, np.inf, shape, np.float64)
     preprocessing = Preprocessing(
@@ -45,21 +46,21 @@ def test_training_and_acting_get_the_same_observations(
     preprocessing.update({"obs": np.random.default_rng(0).normal(10, 5, (100, *shape))})
     dataset = FakeDataset(UNITS, obs_shape=shape)
     recipe = Recipe(Needs(frozenset({"obs", "new_obs", "rewards"})), preprocessing)
-    batch = make_feed(kind, dataset, recipe=recipe, batch_size=STEPS, window_steps=12).next()
-    observations, after = act(preprocessing, dataset)
+    batch = make_feed(feed_kind, dataset, recipe=recipe, batch_size=STEPS, window_steps=12).next()
+    observations, next_observations = act(preprocessing, dataset)
     for row, step in enumerate(batch["rewards"].int().tolist()):
         assert np.array_equal(batch["obs"][row].numpy(), observations[step].astype(np.float32))
-        assert np.array_equal(batch["new_obs"][row].numpy(), after[step].astype(np.float32))
+        assert np.array_equal(batch["new_obs"][row].numpy(), next_observations[step].astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", ["resident", "streaming"])
-def test_images_keep_dtype_and_are_stored_once(kind, make_feed):
+@pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
+def test_images_keep_dtype_and_are_stored_once(feed_kind, make_feed):
     dataset = FakeDataset(UNITS, obs_shape=(8, 8, 1))
     for block in dataset.blocks:
         block.columns["obs"] = block.columns["obs"].astype(np.uint8)
     space = gym.spaces.Box(0, 255, (8, 8, 1), np.uint8)
     preprocessing = Preprocessing(space, gym.spaces.Discrete(2), frame_stack=4)
-    feed = make_feed(kind, dataset, recipe=Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing))
+    feed = make_feed(feed_kind, dataset, recipe=Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing))
     batch = feed.next()
     assert batch["obs"].shape == (10, 8, 8, 4)
     assert batch["obs"].dtype == torch.uint8

@@ -1,4 +1,4 @@
-"""Draws by priority against a slow, obvious reference."""
+"""Draws by priority, compared with a slow, simple reference."""
 
 import numpy as np
 import pytest
@@ -12,29 +12,29 @@ from layers import examples
 
 
 class LinearPriorities:
-    """One number an item, and a search from the first item on."""
+    """Priorities in an array, searched from the first slot on."""
 
     def __init__(self, size, alpha):
         self.priority = np.zeros(size, np.float32)
         self.alpha = alpha
 
-    def set(self, places, priorities):
-        for place in places:
-            self.priority[place] = 0
-        for place, priority in zip(places, priorities, strict=True):
+    def set(self, slots, priorities):
+        for slot in slots:
+            self.priority[slot] = 0
+        for slot, priority in zip(slots, priorities, strict=True):
             value = np.float32((abs(priority) + 1e-6) ** self.alpha)
-            self.priority[place] = max(self.priority[place], value)
+            self.priority[slot] = max(self.priority[slot], value)
 
     def draw(self, uniform):
         remaining, minimum = (
             uniform * self.priority.sum(dtype=np.float64),
             self.priority[self.priority > 0].min(),
         )
-        for place, priority in enumerate(self.priority.tolist()):
+        for slot, priority in enumerate(self.priority.tolist()):
             if remaining < priority:
-                return place, priority / float(minimum)
+                return slot, priority / float(minimum)
             remaining -= priority
-        raise AssertionError("no place has a priority")
+        raise AssertionError("no slot has a priority")
 
 
 @examples(40)
@@ -43,17 +43,17 @@ class LinearPriorities:
     alpha=st.sampled_from([0.0, 0.6, 1.0]),
     seed=st.integers(0, 1000),
 )
-def test_draws_equal_those_of_linear_search(size, alpha, seed):
-    random = np.random.default_rng(seed)
+def test_draws_equal_linear_search(size, alpha, seed):
+    rng = np.random.default_rng(seed)
     tree, reference = Priorities(size, alpha), LinearPriorities(size, alpha)
-    begin = int(random.integers(0, size))
-    tree.fill(torch.full((begin,), tree.to_power(2.0)))
-    reference.set(range(begin), [2.0] * begin)
+    num_filled = int(rng.integers(0, size))
+    tree.fill(torch.full((num_filled,), tree.to_power(2.0)))
+    reference.set(range(num_filled), [2.0] * num_filled)
     for _ in range(5):
-        places, priorities = random.integers(0, size, 20), random.normal(size=20) * 3
-        tree.set(torch.from_numpy(places), torch.from_numpy(priorities))
-        reference.set(places.tolist(), priorities.tolist())
-        uniform = random.random(8)
+        set_slots, priorities = rng.integers(0, size, 20), rng.normal(size=20) * 3
+        tree.set(torch.from_numpy(set_slots), torch.from_numpy(priorities))
+        reference.set(set_slots.tolist(), priorities.tolist())
+        uniform = rng.random(8)
         slots, relative_odds = tree.draw(torch.from_numpy(uniform))
         expected = [reference.draw(number) for number in uniform.tolist()]
         assert slots.tolist() == [slot for slot, _ in expected]
@@ -78,11 +78,11 @@ def test_empty_slot_is_never_drawn(uniform):
     assert slots.item() == (3 if uniform == 0.0 else 700)
 
 
-@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_invalid_priority_is_reported(wrong):
+@pytest.mark.parametrize("priority", [torch.nan, torch.inf])
+def test_invalid_priority_is_reported(priority):
     tree = Priorities(100, alpha=0.6)
     assert not tree.set(torch.arange(100), torch.ones(100))
-    assert tree.set(torch.tensor([4]), torch.tensor([wrong]))
+    assert tree.set(torch.tensor([4]), torch.tensor([priority]))
     slots, _ = tree.draw(torch.rand(50, dtype=torch.float64))
     assert ((slots >= 0) & (slots < 100)).all()
 
@@ -90,6 +90,6 @@ def test_invalid_priority_is_reported(wrong):
 def test_uniforms_depend_only_on_their_index():
     numbers = Uniforms(3, "draw").take(0, 10_000)
     assert (numbers[:4096] == generator(3, "draw", 0).random(4096)).all()
-    parts = Uniforms(3, "draw")
+    uniforms = Uniforms(3, "draw")
     for first, count in [(9000, 1000), (0, 1), (4090, 10), (8191, 2)]:
-        assert (parts.take(first, count) == numbers[first : first + count]).all()
+        assert (uniforms.take(first, count) == numbers[first : first + count]).all()

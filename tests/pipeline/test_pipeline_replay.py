@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pipeline_fakes import ALL, FakeDataset, loader_of
+from pipeline_fakes import ALL_COLUMNS, FakeDataset, make_loader
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError, UserCodeError
@@ -19,23 +19,23 @@ STEPS = sum(map(sum, UNITS))
 both_samplings = pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 
 
-def feed_of(sampling, batch_size=10, seed=0, units=UNITS, **needs):
-    recipe, order = Recipe(Needs(ALL, sampling=sampling, **needs)), {}
+def make_replay_feed(sampling, batch_size=10, seed=0, units=UNITS, **needs):
+    recipe, order = Recipe(Needs(ALL_COLUMNS, sampling=sampling, **needs)), {}
     if "seq_len" in needs:
         num_sequences = [
             count_sequences(np.array(unit), needs["seq_len"], needs["burn_in"]) for unit in units
         ]
         order = {"unit_items": np.array([count.sum() for count in num_sequences])}
-    return ReplayFeed(loader_of(FakeDataset(units), recipe, seed=seed, **order), batch_size)
+    return ReplayFeed(make_loader(FakeDataset(units), recipe, seed=seed, **order), batch_size)
 
 
 def priorities_of_batch(batch):
-    """Return priorities like those of losses: a function of the batch's steps."""
+    """Return priorities of a batch's items, as losses do; here a function of its steps."""
     return (batch["rewards"] * 0.37).sin()
 
 
-def learn(feed, num_batches, shard=None):
-    """Take batches as a training does: each gets its priorities if it is drawn by them."""
+def train(feed, num_batches, shard=None):
+    """Take batches like a training, which sets the priorities of each batch that is drawn by priority."""
     batches = []
     for _ in range(num_batches):
         batches.append(feed.take(feed.batch_size, shard) if shard else feed.next())
@@ -44,7 +44,7 @@ def learn(feed, num_batches, shard=None):
     return batches
 
 
-def equal_batches(left_batch, right_batch):
+def are_equal_batches(left_batch, right_batch):
     return left_batch.keys() == right_batch.keys() and all(
         torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
     )
@@ -52,7 +52,7 @@ def equal_batches(left_batch, right_batch):
 
 @both_samplings
 def test_draws_cover_all_data_and_columns_belong_together(sampling):
-    (batch,) = learn(feed_of(sampling, batch_size=4000), 1)
+    (batch,) = train(make_replay_feed(sampling, batch_size=4000), 1)
     step = batch["rewards"]
     assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
     assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
@@ -62,30 +62,33 @@ def test_draws_cover_all_data_and_columns_belong_together(sampling):
 
 
 def test_draws_follow_the_last_priorities():
-    feed, slowly = feed_of("prioritized", batch_size=6, seed=4, alpha=0.7, beta=0.5), np.ones(STEPS)
+    feed, priorities = (
+        make_replay_feed("prioritized", batch_size=6, seed=4, alpha=0.7, beta=0.5),
+        np.ones(STEPS),
+    )
     uniform = feed._draws._uniforms.take(0, 6 * 200).reshape(200, 6)
-    for numbers in uniform:
+    for uniforms_of_batch in uniform:
         batch = feed.next()
-        powers = (slowly + 1e-6) ** 0.7
-        expected = np.searchsorted(np.cumsum(powers), numbers * powers.sum(), side="right")
+        powers = (priorities + 1e-6) ** 0.7
+        expected = np.searchsorted(np.cumsum(powers), uniforms_of_batch * powers.sum(), side="right")
         assert batch["rewards"].tolist() == expected.tolist()
-        chances = powers / powers.sum()
-        weights = (STEPS * chances) ** -0.5
+        probabilities = powers / powers.sum()
+        weights = (STEPS * probabilities) ** -0.5
         np.testing.assert_allclose(batch["weights"], weights[expected] / weights.max(), rtol=1e-5)
         feed.prioritise(priorities_of_batch(batch))
-        slowly[expected] = np.abs(priorities_of_batch(batch).numpy())
+        priorities[expected] = np.abs(priorities_of_batch(batch).numpy())
 
 
 @both_samplings
 @pytest.mark.parametrize("num_batches", [0, 1, 7])
 def test_resume_repeats_the_run_exactly(sampling, num_batches):
-    original, resumed_feed = (feed_of(sampling, batch_size=13) for _ in range(2))
-    learn(original, num_batches)
-    learn(resumed_feed, 3)
+    original, resumed_feed = (make_replay_feed(sampling, batch_size=13) for _ in range(2))
+    train(original, num_batches)
+    train(resumed_feed, 3)
     resumed_feed.seek(original.state(), original.tensors())
     assert resumed_feed.cursor == original.cursor == 13 * num_batches
-    for expected, actual in zip(learn(original, 10), learn(resumed_feed, 10), strict=True):
-        assert equal_batches(expected, actual)
+    for expected, actual in zip(train(original, 10), train(resumed_feed, 10), strict=True):
+        assert are_equal_batches(expected, actual)
     expected, actual = original.metrics(), resumed_feed.metrics()
     assert {**expected, "data_wait_seconds": 0} == {**actual, "data_wait_seconds": 0}
     assert 0 < expected["coverage"] == expected["timesteps_seen"] / STEPS < 1
@@ -94,17 +97,17 @@ def test_resume_repeats_the_run_exactly(sampling, num_batches):
 
 @both_samplings
 def test_shards_of_learners_equal_the_draws_of_one(sampling):
-    alone, ranks = feed_of(sampling), [feed_of(sampling) for _ in range(3)]
+    single_feed, ranks = make_replay_feed(sampling), [make_replay_feed(sampling) for _ in range(3)]
     for _ in range(20):
-        (expected,) = learn(alone, 1)
-        parts = [learn(feed, 1, Shard(rank, 3))[0] for rank, feed in enumerate(ranks)]
-        assert equal_batches(concat_batches(parts), expected)
+        (expected,) = train(single_feed, 1)
+        shards = [train(feed, 1, Shard(rank, 3))[0] for rank, feed in enumerate(ranks)]
+        assert are_equal_batches(concat_batches(shards), expected)
         for feed in ranks if sampling == "prioritized" else ():
-            feed.prioritise(torch.cat([priorities_of_batch(part) for part in parts]))
+            feed.prioritise(torch.cat([priorities_of_batch(shard_batch) for shard_batch in shards]))
 
 
 def test_sequences_have_their_own_priorities():
-    feed = feed_of("prioritized", batch_size=4, units=[[10, 4], [7]], seq_len=5, burn_in=1)
+    feed = make_replay_feed("prioritized", batch_size=4, units=[[10, 4], [7]], seq_len=5, burn_in=1)
     for _ in range(5):
         batch = feed.next()
         assert batch["rewards"].shape == (4, 5)
@@ -113,18 +116,22 @@ def test_sequences_have_their_own_priorities():
 
 
 def test_seek_to_position_of_other_data_or_draws_raises():
-    feed = feed_of("prioritized")
+    feed = make_replay_feed("prioritized")
     with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
-        feed.seek(feed_of("prioritized", units=[*UNITS, [1]]).state())
-    for other_feed in (feed_of("uniform"), feed_of("prioritized", seed=1), feed_of("prioritized", alpha=0.1)):
+        feed.seek(make_replay_feed("prioritized", units=[*UNITS, [1]]).state())
+    for other_feed in (
+        make_replay_feed("uniform"),
+        make_replay_feed("prioritized", seed=1),
+        make_replay_feed("prioritized", alpha=0.1),
+    ):
         with pytest.raises(DataError, match="the seed, the sampling"):
             feed.seek(other_feed.state())
 
 
 def test_priorities_require_prioritized_sampling():
     with pytest.raises(UserCodeError, match="set sampling='prioritized' in its needs"):
-        feed_of("uniform").prioritise(torch.ones(10))
-    feed = feed_of("prioritized")
+        make_replay_feed("uniform").prioritise(torch.ones(10))
+    feed = make_replay_feed("prioritized")
     feed.next()
     with pytest.raises(UserCodeError, match=r"priorities of shape \[1, 10\] for 10 items"):
         feed.prioritise(torch.ones(1, 10))
@@ -133,7 +140,7 @@ def test_priorities_require_prioritized_sampling():
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"sampling": "all"}, "sampling is 'all'; it must be one of 'epochs', 'uniform', 'prioritized'"),
         ({"sampling": "uniform", "targets": True}, "targets require sampling 'epochs'"),
@@ -141,13 +148,13 @@ def test_priorities_require_prioritized_sampling():
         ({"columns": frozenset({"weights"}), "sampling": "prioritized"}, "adds its own column 'weights'"),
     ],
 )
-def test_impossible_sampling_needs_raise(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Needs(**{"columns": ALL, **options})
+def test_impossible_sampling_needs_raise(options, message):
+    with pytest.raises(ValueError, match=message):
+        Needs(**{"columns": ALL_COLUMNS, **options})
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "sentence"),
+    ("pipeline", "message"),
     [
         ({"residency": "Streaming"}, "streamed: asked for. Leave spec.pipeline.residency at Auto"),
         ({"residentBudget": "1Ki"}, "exceed the budget of 1.0 KiB. .* raise spec.pipeline.residentBudget"),
@@ -155,10 +162,10 @@ def test_impossible_sampling_needs_raise(options, sentence):
     ],
 )
 @both_samplings
-def test_draws_from_streamed_data_raise(make_dataset, pipeline, sentence, sampling):
+def test_draws_from_streamed_data_raise(make_dataset, pipeline, message, sampling):
     spec = PipelineSpec.model_validate(pipeline)
     needs = Needs(frozenset({"obs"}), sampling=sampling)
-    with pytest.raises(SpecError, match=sentence):
+    with pytest.raises(SpecError, match=message):
         OfflineData([Source("data", make_dataset(UNITS))], needs, batch_size=4, pipeline=spec)
 
 
@@ -168,9 +175,10 @@ def test_weighted_sources_have_their_own_priorities(make_dataset):
         Source("two", make_dataset(UNITS[:3], "two"), 0.3),
     ]
     original, resumed_feed = (
-        OfflineData(sources, Needs(ALL, sampling="prioritized"), batch_size=8, seed=1) for _ in range(2)
+        OfflineData(sources, Needs(ALL_COLUMNS, sampling="prioritized"), batch_size=8, seed=1)
+        for _ in range(2)
     )
-    learn(original, 12)
+    train(original, 12)
     resumed_feed.seek(original.state(), original.tensors())
-    for expected, actual in zip(learn(original, 12), learn(resumed_feed, 12), strict=True):
-        assert equal_batches(expected, actual)
+    for expected, actual in zip(train(original, 12), train(resumed_feed, 12), strict=True):
+        assert are_equal_batches(expected, actual)

@@ -1,4 +1,4 @@
-"""RLlib's replay buffers over columns, against lists of steps."""
+"""Replay buffers with RLlib's interface, compared with lists of steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_fakes import block_of
+from pipeline_fakes import make_block
 
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
@@ -17,16 +17,16 @@ from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.rllib.replay_buffer import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from layers import examples
 
-KINDS = pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+both_buffers = pytest.mark.parametrize("buffer_class", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
 
 
-def episode(number, steps, start=0, end="", infos=False):
-    """Observation t is [number, t], action t is t, reward t is 100 * number + t."""
+def make_episode(episode_index, steps, start=0, end="", infos=False):
+    """Make an episode with observations [episode_index, t], actions t and rewards 100 * episode_index + t."""
     return SingleAgentEpisode(
-        f"e{number}",
-        observations=[np.array([number, t], np.float32) for t in range(start, start + steps + 1)],
+        f"e{episode_index}",
+        observations=[np.array([episode_index, t], np.float32) for t in range(start, start + steps + 1)],
         actions=[np.int64(t) for t in range(start, start + steps)],
-        rewards=[np.float32(100 * number + t) for t in range(start, start + steps)],
+        rewards=[np.float32(100 * episode_index + t) for t in range(start, start + steps)],
         infos=[{"t": t} for t in range(start, start + steps + 1)] if infos else None,
         extra_model_outputs={"action_logp": [np.float32(-t) for t in range(start, start + steps)]},
         terminated=end == "terminated",
@@ -36,14 +36,14 @@ def episode(number, steps, start=0, end="", infos=False):
     )
 
 
-def items(buffer, count=400, **options):
+def draw_episodes(buffer, count=400, **options):
     if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
         return buffer.sample(count, **options)
     return buffer.sample(count, sample_episodes=True, **options)
 
 
-def plain(state):
-    """A state as JSON holds it: nothing but numbers, text and arrays is in it."""
+def state_to_json(state):
+    """Convert a state to JSON; fail if it contains anything but numbers, text and arrays."""
     return json.dumps(state, default=lambda value: value.tolist())
 
 
@@ -56,9 +56,9 @@ def plain(state):
 def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
     store, expected_blocks, first = EpisodeStore(capacity, nbytes), [], 0
     for episode_lengths in lengths:
-        block = block_of(episode_lengths, first)
+        block = make_block(episode_lengths, first)
         store.add(block)
-        expected_blocks += [block.take([number]) for number in range(len(episode_lengths))]
+        expected_blocks += [block.take([episode_index]) for episode_index in range(len(episode_lengths))]
         first += sum(episode_lengths)
         sizes = [
             sum(column.nbytes for column in block_part.columns.values()) for block_part in expected_blocks
@@ -69,7 +69,7 @@ def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
         ):
             expected_blocks.pop(0)
             sizes.pop(0)
-        ids = [name for block_part in store.blocks for name in block_part.eps_id]
+        ids = [eps_id for block_part in store.blocks for eps_id in block_part.eps_id]
         assert ids == [block_part.eps_id[0] for block_part in expected_blocks]
         assert store.nbytes == sum(sizes)
     assert store.num_evicted == sum(map(len, lengths)) - store.num_episodes
@@ -81,62 +81,76 @@ def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
 
 def test_store_merges_blocks():
     store = EpisodeStore(100_000)
-    for number in range(2000):
-        store.add(block_of([3 + number % 5], number))
+    for episode_index in range(2000):
+        store.add(make_block([3 + episode_index % 5], episode_index))
     assert len(store.blocks) < 60
 
 
-def test_text_counts_by_its_characters():
+def test_bytes_of_text_include_its_characters():
     store = EpisodeStore(1000)
-    store.add(episodes_to_block([episode(0, 3, infos=True)]))
-    without = episodes_to_block([episode(0, 3)])
-    assert store.nbytes == without.nbytes + 4 * (8 + len('{"t":0}'))
+    store.add(episodes_to_block([make_episode(0, 3, infos=True)]))
+    block_without_infos = episodes_to_block([make_episode(0, 3)])
+    assert store.nbytes == block_without_infos.nbytes + 4 * (8 + len('{"t":0}'))
 
 
-@KINDS
-def test_fragments_are_joined_to_one_episode(kind):
-    buffer = kind(100)
-    buffer.add([episode(0, 4), episode(1, 3), episode(0, 2, start=4)])
-    buffer.add(episode(1, 2, start=3, end="terminated"))
-    buffer.add(episode(2, 5, start=7))
+@both_buffers
+def test_fragments_are_joined_to_one_episode(buffer_class):
+    buffer = buffer_class(100)
+    buffer.add([make_episode(0, 4), make_episode(1, 3), make_episode(0, 2, start=4)])
+    buffer.add(make_episode(1, 2, start=3, end="terminated"))
+    buffer.add(make_episode(2, 5, start=7))
     assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (3, 16)
     assert buffer.get_added_timesteps() == 16
-    for item in items(buffer, n_step=2):
-        number, t = item.get_observations(0)
-        last = {0: 6, 1: 5, 2: 12}[number]
+    for item in draw_episodes(buffer, n_step=2):
+        episode_index, t = item.get_observations(0)
+        final_t = {0: 6, 1: 5, 2: 12}[episode_index]
         n = item.get_extra_model_outputs("n_step", 0)
-        assert n == min(2, last - t)
-        assert item.get_observations(-1).tolist() == [number, t + n]
-        assert item.is_terminated == (number == 1 and t + n == 5)
+        assert n == min(2, final_t - t)
+        assert item.get_observations(-1).tolist() == [episode_index, t + n]
+        assert item.is_terminated == (episode_index == 1 and t + n == 5)
         assert item.t_started == t
 
 
-@KINDS
-def test_transition_covers_n_steps(kind):
-    buffer = kind(1000)
-    buffer.add([episode(number, 3 + number, end="truncated", infos=True) for number in range(8)])
+@both_buffers
+def test_transition_covers_n_steps(buffer_class):
+    buffer = buffer_class(1000)
+    buffer.add(
+        [
+            make_episode(episode_index, 3 + episode_index, end="truncated", infos=True)
+            for episode_index in range(8)
+        ]
+    )
     options = {"n_step": (1, 4), "gamma": 0.5, "include_infos": True, "include_extra_model_outputs": True}
     transitions = set()
-    for item in items(buffer, 1000, **options):
-        (number, t), n = item.get_observations(0), item.get_extra_model_outputs("n_step", 0)
-        assert item.get_rewards(0) == pytest.approx(sum(0.5**k * (100 * number + t + k) for k in range(n)))
+    for item in draw_episodes(buffer, 1000, **options):
+        (episode_index, t), n = item.get_observations(0), item.get_extra_model_outputs("n_step", 0)
+        assert item.get_rewards(0) == pytest.approx(
+            sum(0.5**k * (100 * episode_index + t + k) for k in range(n))
+        )
         assert item.get_actions(0) == t
         assert item.get_extra_model_outputs("action_logp", 0) == -t
         assert item.get_infos([0, -1]) == [{"t": t}, {"t": t + n}]
-        assert item.id_ == f"e{int(number)}"
-        assert item.is_truncated == (t + n == 3 + number)
+        assert item.id_ == f"e{int(episode_index)}"
+        assert item.is_truncated == (t + n == 3 + episode_index)
         assert item.get_extra_model_outputs("weights", 0) == 1
-        transitions.add((number, t, int(n)))
+        transitions.add((episode_index, t, int(n)))
     assert {n for _, _, n in transitions} == {1, 2, 3}
-    assert len({(number, t) for number, t, _ in transitions}) == len(buffer) == sum(range(3, 11))
+    assert (
+        len({(episode_index, t) for episode_index, t, _ in transitions}) == len(buffer) == sum(range(3, 11))
+    )
     assert buffer.get_sampled_timesteps() == 1000
-    assert list(items(buffer, 1)[0].extra_model_outputs) == ["n_step", "weights"]
+    assert list(draw_episodes(buffer, 1)[0].extra_model_outputs) == ["n_step", "weights"]
 
 
 def test_rows_are_adjacent_steps_of_episodes():
     buffer = EpisodeReplayBuffer(1000, batch_size_B=50, batch_length_T=7)
     ends = {0: "terminated", 1: "truncated", 2: ""}
-    buffer.add([episode(number, 3 + 4 * number, end=ends[number]) for number in range(3)])
+    buffer.add(
+        [
+            make_episode(episode_index, 3 + 4 * episode_index, end=ends[episode_index])
+            for episode_index in range(3)
+        ]
+    )
     sample = buffer.sample()
     assert {name: values.shape for name, values in sample.items()} == {
         **dict.fromkeys(
@@ -145,31 +159,36 @@ def test_rows_are_adjacent_steps_of_episodes():
         "obs": (50, 7, 2),
     }
     for row in range(50):
-        for place in range(7):
-            (number, t), last = sample["obs"][row, place], 3 + 4 * sample["obs"][row, place, 0]
-            ends_here = t == last
-            assert sample["is_first"][row, place] == (place == 0 or sample["is_last"][row, place - 1])
-            assert sample["is_last"][row, place] == (ends_here or place == 6)
-            assert sample["actions"][row, place] == min(t, last - 1)
-            assert sample["rewards"][row, place] == (100 * number + t - 1 if t else 0)
-            assert sample["is_terminated"][row, place] == (ends_here and number == 0)
-            assert sample["is_truncated"][row, place] == (ends_here and number == 1)
-            if place and not sample["is_first"][row, place]:
-                assert sample["obs"][row, place - 1].tolist() == [number, t - 1]
-            elif place:
+        for position in range(7):
+            (episode_index, t), final_t = (
+                sample["obs"][row, position],
+                3 + 4 * sample["obs"][row, position, 0],
+            )
+            ends_here = t == final_t
+            assert sample["is_first"][row, position] == (
+                position == 0 or sample["is_last"][row, position - 1]
+            )
+            assert sample["is_last"][row, position] == (ends_here or position == 6)
+            assert sample["actions"][row, position] == min(t, final_t - 1)
+            assert sample["rewards"][row, position] == (100 * episode_index + t - 1 if t else 0)
+            assert sample["is_terminated"][row, position] == (ends_here and episode_index == 0)
+            assert sample["is_truncated"][row, position] == (ends_here and episode_index == 1)
+            if position and not sample["is_first"][row, position]:
+                assert sample["obs"][row, position - 1].tolist() == [episode_index, t - 1]
+            elif position:
                 assert t == 0
     assert buffer.get_sampled_timesteps() == 350
 
 
 def test_sampled_sequences_have_lookback():
     buffer = EpisodeReplayBuffer(1000)
-    buffer.add([episode(number, 2 + 5 * number) for number in range(3)])
+    buffer.add([make_episode(episode_index, 2 + 5 * episode_index) for episode_index in range(3)])
     starts = set()
     samples = buffer.sample(300, sample_episodes=True, batch_length_T=4, lookback=2, min_batch_length_T=3)
     for item in samples:
-        number, t = item.get_observations(0)
-        assert len(item) == min(4, 2 + 5 * number - t) >= 3
-        starts.add((int(number), int(t)))
+        episode_index, t = item.get_observations(0)
+        assert len(item) == min(4, 2 + 5 * episode_index - t) >= 3
+        starts.add((int(episode_index), int(t)))
         assert item.rewards.lookback == min(2, t)
     assert starts == {(1, t) for t in range(5)} | {(2, t) for t in range(10)}
     with pytest.raises(ValueError, match="longest stored episode has 12"):
@@ -181,7 +200,7 @@ def test_composite_values_have_the_structure_of_their_space():
         place=gym.spaces.Box(-1, 1, (2,)), pair=gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2)
     )
     observations = [space.sample() for _ in range(5)]
-    first_episode = SingleAgentEpisode(
+    composite_episode = SingleAgentEpisode(
         observations=observations,
         actions=[0] * 4,
         rewards=[0.0] * 4,
@@ -189,8 +208,8 @@ def test_composite_values_have_the_structure_of_their_space():
         len_lookback_buffer=0,
     )
     buffer = EpisodeReplayBuffer(100)
-    buffer.add(first_episode)
-    (item,) = items(buffer, 1)
+    buffer.add(composite_episode)
+    (item,) = draw_episodes(buffer, 1)
     assert isinstance(item.get_observations(0)["pair"], tuple)
     restored = EpisodeReplayBuffer(100)
     restored.set_state(buffer.get_state())
@@ -201,55 +220,55 @@ def test_composite_values_have_the_structure_of_their_space():
 
 def test_blocks_of_data_are_accepted():
     buffer = EpisodeReplayBuffer(1000)
-    buffer.add(block_of([4, 5]))
-    buffer.add(block_of([3], first=9))
-    rewards = {float(item.get_rewards(0)) for item in items(buffer)}
+    buffer.add(make_block([4, 5]))
+    buffer.add(make_block([3], first=9))
+    rewards = {float(item.get_rewards(0)) for item in draw_episodes(buffer)}
     assert rewards == set(range(12))
 
 
-@KINDS
-def test_buffer_after_set_state_continues_exactly(kind):
-    original, restored_buffer = kind(60, seed=7), kind(60)
+@both_buffers
+def test_buffer_after_set_state_continues_exactly(buffer_class):
+    original, restored_buffer = buffer_class(60, seed=7), buffer_class(60)
 
     def learn(buffer, rounds):
         drawn_items = []
-        for number in rounds:
-            buffer.add(episode(number, 5 + number % 4, infos=True))
-            sample = items(buffer, 32, n_step=2)
+        for episode_index in rounds:
+            buffer.add(make_episode(episode_index, 5 + episode_index % 4, infos=True))
+            sample = draw_episodes(buffer, 32, n_step=2)
             drawn_items += [
                 (item.id_, item.t_started, *item.get_extra_model_outputs("weights")) for item in sample
             ]
-            if kind is PrioritizedEpisodeReplayBuffer:
+            if buffer_class is PrioritizedEpisodeReplayBuffer:
                 buffer.update_priorities([np.sin(item.get_rewards(0)) for item in sample])
         return drawn_items
 
     learn(original, range(12))
     state = original.get_state()
     restored_buffer.set_state(state)
-    assert plain(restored_buffer.get_state()) == plain(state)
+    assert state_to_json(restored_buffer.get_state()) == state_to_json(state)
     assert learn(original, range(12, 24)) == learn(restored_buffer, range(12, 24))
-    assert plain(original.get_state()) == plain(restored_buffer.get_state())
+    assert state_to_json(original.get_state()) == state_to_json(restored_buffer.get_state())
     assert original.get_num_episodes_evicted() == 24 - original.get_num_episodes() > 0
 
 
 def test_pending_priorities_survive_a_resume():
     original, restored_buffer = (PrioritizedEpisodeReplayBuffer(60, alpha=0.5) for _ in range(2))
     restored_buffer.set_state(original.get_state())  # of an empty buffer
-    original.add([episode(0, 6), episode(1, 5)])
+    original.add([make_episode(0, 6), make_episode(1, 5)])
     original.sample(8)
     restored_buffer.set_state(original.get_state())
     for buffer in (original, restored_buffer):
         buffer.update_priorities(np.arange(8) + 2)
-        buffer.add(episode(2, 3))
-    assert plain(original.get_state()) == plain(restored_buffer.get_state())
+        buffer.add(make_episode(2, 3))
+    assert state_to_json(original.get_state()) == state_to_json(restored_buffer.get_state())
 
 
 def test_priorities_move_with_their_steps():
     buffer = PrioritizedEpisodeReplayBuffer(40, alpha=0.5, seed=3)
     priority_of = {}
-    for number in range(12):
-        buffer.add(episode(number, 8), weight=2.0)
-        priority_of |= {(number, t): 2.0 for t in range(8)}
+    for episode_index in range(12):
+        buffer.add(make_episode(episode_index, 8), weight=2.0)
+        priority_of |= {(episode_index, t): 2.0 for t in range(8)}
         sample = buffer.sample(30)
         sampled_steps = [tuple(map(int, item.get_observations(0))) for item in sample]
         new_priorities = {step: 0.1 + (7 * step[0] + 3 * step[1]) % 5 for step in sampled_steps}
@@ -258,10 +277,10 @@ def test_priorities_move_with_their_steps():
     stored_steps = sorted(step for step in priority_of if step[0] >= 12 - buffer.get_num_episodes())
     powers = np.sqrt([priority_of[step] + 1e-6 for step in stored_steps])
     sample = buffer.sample(20_000, beta=0.4)
-    at = {step: number for number, step in enumerate(stored_steps)}
+    index_of_step = {step: index for index, step in enumerate(stored_steps)}
     counts, weights = np.zeros(len(stored_steps)), np.zeros(len(stored_steps))
     for item in sample:
-        step = at[tuple(map(int, item.get_observations(0)))]
+        step = index_of_step[tuple(map(int, item.get_observations(0)))]
         counts[step] += 1
         weights[step] = item.get_extra_model_outputs("weights", 0)
     np.testing.assert_allclose(counts / 20_000, powers / powers.sum(), atol=0.008)
@@ -270,10 +289,10 @@ def test_priorities_move_with_their_steps():
 
 def test_new_steps_have_the_maximum_priority():
     buffer = PrioritizedEpisodeReplayBuffer(100, alpha=1.0)
-    buffer.add(episode(0, 4))
+    buffer.add(make_episode(0, 4))
     buffer.sample(200)
     buffer.update_priorities(np.full(200, 50.0))
-    buffer.add(episode(1, 4))
+    buffer.add(make_episode(1, 4))
     assert buffer._draws.priorities.powers[:8].tolist() == pytest.approx([50.0] * 8)
 
 
@@ -283,8 +302,8 @@ def test_invalid_arguments_of_buffer_raise():
         PrioritizedEpisodeReplayBuffer(capacity_bytes=0)
     with pytest.raises(ValueError, match="the buffer is empty"):
         buffer.sample(1)
-    buffer.add(episode(0, 4))
-    prioritized_buffer.add(episode(0, 4))
+    buffer.add(make_episode(0, 4))
+    prioritized_buffer.add(make_episode(0, 4))
     with pytest.raises(ValueError, match="set one of them"):
         buffer.sample(1, batch_size_B=1)
     with pytest.raises(ValueError, match="n_step requires episodes of one step"):
@@ -292,9 +311,9 @@ def test_invalid_arguments_of_buffer_raise():
     with pytest.raises(
         ValueError, match=r"'obs' is float32 .* in the new episodes, but float32 .* in the stored"
     ):
-        buffer.add(wider(episode(1, 3)))
+        buffer.add(widen_observations(make_episode(1, 3)))
     with pytest.raises(ValueError, match="only one of them has infos"):
-        prioritized_buffer.add(episode(1, 3, infos=True))
+        prioritized_buffer.add(make_episode(1, 3, infos=True))
     assert prioritized_buffer.get_added_timesteps() == 4
     with pytest.raises(ValueError, match="call sample first"):
         prioritized_buffer.update_priorities([1.0])
@@ -307,7 +326,7 @@ def test_invalid_arguments_of_buffer_raise():
         prioritized_buffer.sample(3, batch_length_T=4)
 
 
-def wider(first_episode):
-    block = episodes_to_block([first_episode])
+def widen_observations(episode):
+    block = episodes_to_block([episode])
     columns = {**block.columns, "obs": np.tile(block.columns["obs"], 2)}
     return block_to_episodes(block.with_columns(columns))

@@ -1,4 +1,4 @@
-"""Targets: when they are computed, and that a position in the middle of a window keeps them."""
+"""When targets are computed; a position in the middle of a window keeps them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from pipeline_fakes import KINDS, FakeDataset, loader_of
+from pipeline_fakes import FEED_CLASSES, FakeDataset, make_loader
 
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.mixed_feed import MixedFeed
@@ -15,21 +15,23 @@ from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
-both_kinds = pytest.mark.parametrize("kind", list(KINDS))
+both_feeds = pytest.mark.parametrize("feed_kind", list(FEED_CLASSES))
 
 
 class Training:
-    """Updates as a learner makes them; a target is the number of updates made when it was computed."""
+    """A feed and a count of updates; a target is the count when it was computed, `made_at`."""
 
-    def __init__(self, kind, every=None, **options):
+    def __init__(self, feed_kind, every=None, **options):
         self.updates = 0
-        self.entered = []
+        self.computed_at = []
         targets = Targets(self._compute, lambda: self.updates, every)
-        self.feed = KINDS[kind](loader_of(FakeDataset(UNITS), window_steps=25), 4, targets, **options)
+        self.feed = FEED_CLASSES[feed_kind](
+            make_loader(FakeDataset(UNITS), window_steps=25), 4, targets, **options
+        )
 
     def _compute(self, window):
         assert "made_at" not in window.columns
-        self.entered.append(self.updates)
+        self.computed_at.append(self.updates)
         return {"made_at": torch.full((window.num_steps,), float(self.updates))}
 
     def update(self):
@@ -39,8 +41,8 @@ class Training:
 
 
 @pytest.fixture
-def begin():
-    """`begin(kind, every)` gives a `Training` whose feed is closed after the test."""
+def start_training():
+    """`start_training(feed_kind, every)` returns a `Training`, whose feed is closed after the test."""
     trainings = []
 
     def start(*args):
@@ -52,46 +54,46 @@ def begin():
         training.feed.close()
 
 
-@both_kinds
-def test_targets_are_kept_until_the_window_ends(kind, begin):
-    training = begin(kind)
+@both_feeds
+def test_targets_are_kept_until_the_window_ends(feed_kind, start_training):
+    training = start_training(feed_kind)
     for _ in range(40):
         window = training.feed._order.locate(training.feed.cursor + 3)[0]
         made_at = training.update()["made_at"][-1]
         assert made_at == window.first_cursor // 4
 
 
-@both_kinds
+@both_feeds
 @pytest.mark.parametrize("every", [1, 3])
-def test_targets_are_recomputed_when_due(kind, every, begin):
-    training = begin(kind, every)
+def test_targets_are_recomputed_when_due(feed_kind, every, start_training):
+    training = start_training(feed_kind, every)
     for update in range(40):
         assert training.feed.metrics().get("targets_age", 0) <= every
         assert update - training.update()["made_at"].min() < every
-    assert len(set(training.entered)) < len(training.entered) + 1
+    assert len(set(training.computed_at)) < len(training.computed_at) + 1
 
 
-@both_kinds
+@both_feeds
 @pytest.mark.parametrize("every", [None, 3])
 @pytest.mark.parametrize("num_updates", [0, 1, 5, 6, 7, 8, 25])
-def test_resume_keeps_current_targets(kind, every, num_updates, begin):
-    original = begin(kind, every)
+def test_resume_keeps_current_targets(feed_kind, every, num_updates, start_training):
+    original = start_training(feed_kind, every)
     for _ in range(num_updates):
         original.update()
     state, tensors = json.loads(json.dumps(original.feed.state())), original.feed.tensors()
-    for other_kind in KINDS:
-        resumed = begin(other_kind, every)
+    for other_feed_kind in FEED_CLASSES:
+        resumed = start_training(other_feed_kind, every)
         resumed.updates = num_updates
         resumed.feed.seek(state, tensors)
-        assert resumed.feed.state() == state, "a checkpoint taken at once holds them too"
+        assert resumed.feed.state() == state, "a checkpoint right after the resume contains the targets too"
         assert resumed.feed.tensors().keys() == tensors.keys()
     expected = [original.update() for _ in range(12)]
     assert all(torch.equal(batch["made_at"], resumed.update()["made_at"]) for batch in expected)
 
 
-@both_kinds
-def test_closed_feed_keeps_current_targets(kind, begin):
-    training, reopened = begin(kind), begin(kind)
+@both_feeds
+def test_closed_feed_keeps_current_targets(feed_kind, start_training):
+    training, reopened = start_training(feed_kind), start_training(feed_kind)
     for _ in range(9):
         training.update()
         reopened.update()
@@ -100,8 +102,8 @@ def test_closed_feed_keeps_current_targets(kind, begin):
         assert torch.equal(training.update()["made_at"], reopened.update()["made_at"])
 
 
-def test_tensors_contain_only_current_targets(begin):
-    training = begin("streaming")
+def test_tensors_contain_only_current_targets(start_training):
+    training = start_training("streaming")
     while training.feed.cursor < training.feed.epoch_size:
         training.update()
         window, offset = training.feed._order.locate(training.feed.cursor)
@@ -109,37 +111,39 @@ def test_tensors_contain_only_current_targets(begin):
         assert [len(column) for column in target_tensors.values()] == ([window.num_steps] if offset else [])
 
 
-def test_mixed_sources_have_their_own_targets(begin):
+def test_mixed_sources_have_their_own_targets(start_training):
     def make_mixed_feed():
-        parts = [begin("streaming"), begin("resident")]
-        return parts, MixedFeed([(part.feed, 1.0) for part in parts], 0, 4)
+        trainings = [start_training("streaming"), start_training("resident")]
+        return trainings, MixedFeed([(training.feed, 1.0) for training in trainings], 0, 4)
 
-    (parts, original), (resumed_parts, resumed) = make_mixed_feed(), make_mixed_feed()
+    (trainings, original), (resumed_trainings, resumed) = make_mixed_feed(), make_mixed_feed()
     for update in range(9):
-        for part in parts:
-            part.updates = update
+        for training in trainings:
+            training.updates = update
         original.next()
     resumed.seek(original.state(), original.tensors())
     assert set(original.tensors()) == {"0/made_at", "1/made_at"}
     for update in range(9, 20):
-        for part in (*parts, *resumed_parts):
-            part.updates = update
+        for training in (*trainings, *resumed_trainings):
+            training.updates = update
         assert torch.equal(original.next()["made_at"], resumed.next()["made_at"])
-    assert original.metrics()["targets_age"] == max(part.feed.metrics()["targets_age"] for part in parts)
+    assert original.metrics()["targets_age"] == max(
+        training.feed.metrics()["targets_age"] for training in trainings
+    )
 
 
-@pytest.mark.parametrize("frames", [1, 3])
-def test_map_observations_equals_batches(frames):
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_map_observations_equals_batches(frame_stack):
     dataset = FakeDataset(UNITS, obs_shape=(2, 2))
-    preprocessing = Preprocessing(_box(), _box(), frame_stack=frames)
-    window = loader_of(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).load_all(0)
+    preprocessing = Preprocessing(_make_box(), _make_box(), frame_stack=frame_stack)
+    window = make_loader(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).load_all(0)
     observations = window.map_observations(lambda batch: batch["obs"], chunk_rows=7)
     batch = window.gather(torch.arange(window.num_steps))
     assert torch.equal(observations[window.obs_row], batch["obs"])
     assert torch.equal(observations[window.obs_row + 1], batch["new_obs"])
 
 
-def _box():
+def _make_box():
     import gymnasium as gym
 
     return gym.spaces.Box(-1, 1, (2, 2), "float32")

@@ -1,4 +1,4 @@
-"""Copies to a GPU, by a module that says what a GPU's would be asked for: there is none where tests run."""
+"""Copies to a GPU, with a fake device module that records its calls, since tests run without a GPU."""
 
 from contextlib import contextmanager
 
@@ -19,54 +19,54 @@ def test_upload_to_cpu_shares_memory():
         assert tensors["rewards"][0] == arrays["rewards"][0]
 
 
-class Streams:
-    """As `torch.cuda`; writes down what is asked for."""
+class FakeDeviceModule:
+    """Like `torch.cuda`; `calls` records what is requested."""
 
     def __init__(self):
-        self.asked = []
-        self.used = ["the learner's"]
+        self.calls = []
+        self.streams = ["the learner's stream"]
 
     def current_stream(self, device):
-        return self.used[-1]
+        return self.streams[-1]
 
     def Stream(self, device):  # noqa: N802
         return self
 
     def wait_stream(self, stream):
-        self.asked.append(f"wait for {stream}")
+        self.calls.append(f"wait for {stream}")
 
     def synchronize(self):
-        self.asked.append("complete")
+        self.calls.append("complete")
 
     @contextmanager
     def stream(self, stream):
         assert stream is self
-        self.used.append("its own")
+        self.streams.append("the copy stream")
         yield
-        self.used.pop()
+        self.streams.pop()
 
 
 def test_upload_to_gpu_uses_a_separate_stream(monkeypatch):
-    streams = Streams()
+    device_module = FakeDeviceModule()
     empty_like, copy = torch.empty_like, torch.Tensor.copy_
 
     def allocate(tensor, device):
-        streams.asked.append(f"allocate on {streams.used[-1]}")
+        device_module.calls.append(f"allocate on {device_module.streams[-1]}")
         return empty_like(tensor, device=device)
 
     def copy_tensor(target, source, non_blocking):
         assert non_blocking
-        streams.asked.append(f"copy on {streams.used[-1]}")
+        device_module.calls.append(f"copy on {device_module.streams[-1]}")
         return copy(target, source)
 
-    monkeypatch.setattr(torch, "get_device_module", lambda device: streams)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: device_module)
     monkeypatch.setattr(upload_module.torch, "empty_like", allocate)
     monkeypatch.setattr(torch.Tensor, "copy_", copy_tensor)
     tensors = upload(ARRAYS, torch.device("meta"))
-    assert streams.asked == [
-        *["allocate on the learner's"] * 2,
-        "wait for the learner's",
-        *["copy on its own"] * 2,
+    assert device_module.calls == [
+        *["allocate on the learner's stream"] * 2,
+        "wait for the learner's stream",
+        *["copy on the copy stream"] * 2,
         "complete",
     ]
     assert {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} == {

@@ -43,9 +43,9 @@ def test_syntax_error_names_its_line(tmp_path, monkeypatch):
     (tmp_path / "misspelt_module.py").write_text("number = 1\nnumber +* 2\n")
     (tmp_path / "importing_module.py").write_text("\n\n\nimport misspelt_module\n")
     monkeypatch.syspath_prepend(tmp_path)
-    place = rf"{re.escape(str(tmp_path))}/misspelt_module\.py:2"
+    location = rf"{re.escape(str(tmp_path))}/misspelt_module\.py:2"
     for path in ("misspelt_module:number", "importing_module:number"):
-        with pytest.raises(UserCodeError, match=rf"raised SyntaxError at {place}: invalid syntax$"):
+        with pytest.raises(UserCodeError, match=rf"raised SyntaxError at {location}: invalid syntax$"):
             import_object(path, "spec.x")
 
 

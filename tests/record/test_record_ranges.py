@@ -32,10 +32,10 @@ class TestRangesOfEpisodes:
     @pytest.mark.parametrize(
         ("total", "width", "rows_per_file", "sizes"),
         [
-            (500, 8, None, {32}),  # four waves of the slots
+            (500, 8, None, {32}),  # four episodes per slot
             (500, 8, 25, {50}),  # whole files
-            (500, 8, 1000, {32}),  # a file is never as full as it may be
-            (100_000, 8, None, {1568}),  # 64 ranges, whole waves
+            (500, 8, 1000, {32}),  # too few episodes to fill a file
+            (100_000, 8, None, {1568}),  # 64 ranges, each a multiple of the width
             (100_000, 8, 500, {2000}),
             (3, 8, None, {3}),
         ],
@@ -53,8 +53,8 @@ class TestRangesOfTimesteps:
         self, number: int, rows_per_file: int | None = None, mean_length: float = 200.0
     ) -> range:
         """Return the indices of a range, given the mean length of range 0."""
-        first = {} if number == 0 else {0: make_commit(0, episodes=10, timesteps=round(10 * mean_length))}
-        work = TimestepExtent(10**6, 8, rows_per_file).next_range(first, set(range(1, number)))
+        commits = {} if number == 0 else {0: make_commit(0, episodes=10, timesteps=round(10 * mean_length))}
+        work = TimestepExtent(10**6, 8, rows_per_file).next_range(commits, set(range(1, number)))
         assert work is not None
         assert work.number == number
         return work.indices
@@ -63,13 +63,13 @@ class TestRangesOfTimesteps:
         ("mean_length", "size"), [(1.0, 15_632), (200.0, 80), (10_000.0, 32), (0.2, 15_632)]
     )
     def test_range_size_follows_from_mean_length(self, mean_length: float, size: int) -> None:
-        first, second = (
+        first_range, second_range = (
             self.indices_of_range(1, None, mean_length),
             self.indices_of_range(2, None, mean_length),
         )
-        assert len(first) == size
-        assert first.start == self.indices_of_range(0).stop
-        assert second.start == first.stop
+        assert len(first_range) == size
+        assert first_range.start == self.indices_of_range(0).stop
+        assert second_range.start == first_range.stop
 
     def test_range_fills_files(self) -> None:
         assert [len(self.indices_of_range(number, rows_per_file=50)) % 50 for number in (1, 2)] == [0, 0]
@@ -80,11 +80,11 @@ class TestEpisodeExtent:
 
     def test_next_range_skips_ranges_in_progress(self) -> None:
         in_progress: set[int] = set()
-        numbers = []
+        range_sizes = []
         while (work := self.extent.next_range({}, in_progress)) is not None:
-            numbers.append((work.number, len(work.indices)))
+            range_sizes.append((work.number, len(work.indices)))
             in_progress.add(work.number)
-        assert numbers == [(0, 32), (1, 32), (2, 6)]
+        assert range_sizes == [(0, 32), (1, 32), (2, 6)]
 
     def test_next_range_fills_gaps(self) -> None:
         work = self.extent.next_range({0: make_commit(0, 32, 640), 2: make_commit(2, 6, 90)}, set())
@@ -99,13 +99,13 @@ class TestEpisodeExtent:
 class TestTimestepExtent:
     extent: Extent = TimestepExtent(5000, width=8, rows_per_file=None)
 
-    def test_only_range_0_until_its_lengths_are_known(self) -> None:
+    def test_only_range_0_is_recorded_until_its_lengths_are_known(self) -> None:
         work = self.extent.next_range({}, set())
         assert work is not None
         assert work.number == 0
         assert self.extent.next_range({}, {0}) is None
 
-    def test_ends_when_prefix_of_commits_reaches_total(self) -> None:
+    def test_no_range_follows_when_prefix_of_commits_reaches_total(self) -> None:
         commits = {0: make_commit(0, 32, 2000), 2: make_commit(2, 32, 4000)}
         assert self.extent.num_done(commits) == 2000
         work = self.extent.next_range(commits, set())

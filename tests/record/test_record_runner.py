@@ -61,7 +61,7 @@ class TestEpisodes:
     def test_episodes_come_in_order_of_indices(self) -> None:
         assert [episode.index for episode in play_episodes(WALK, indices=range(5, 30))] == list(range(5, 30))
 
-    def test_episodes_equal_those_played_alone(self) -> None:
+    def test_episodes_equal_those_of_single_environment(self) -> None:
         for episode in play_episodes(WALK):
             env = make_environment(EnvironmentSpec(id=WALK["id"]))
             obs, _ = env.reset(seed=reset_seed(0, "episode", episode.index))
@@ -90,9 +90,9 @@ class TestEpisodes:
     def test_time_limit_truncates(self) -> None:
         episodes = play_episodes({**WALK, "maxEpisodeSteps": 5})
         assert max(episode.length for episode in episodes) == 5
-        longer = [episode for episode in episodes if episode.columns["obs"][0, 2] > 5]
-        assert longer
-        assert all(episode.truncated and not episode.terminated for episode in longer)
+        long_episodes = [episode for episode in episodes if episode.columns["obs"][0, 2] > 5]
+        assert long_episodes
+        assert all(episode.truncated and not episode.terminated for episode in long_episodes)
 
     def test_short_episodes_are_not_preferred(self) -> None:
         lengths = [episode.length for episode in play_episodes(WALK, indices=range(100), width=8)]
@@ -121,7 +121,7 @@ POLICIES = {
     "composite": (COMPOSITE, {}),
     "lstm": (WALK, {"recurrent": "LSTM", "cellSize": 32}),
     "gru": (COMPOSITE, {"recurrent": "GRU", "cellSize": 32}),
-    "by position": (WALK, {"frameStack": 2}),
+    "position-dependent": (WALK, {"frameStack": 2}),
 }
 
 
@@ -132,7 +132,7 @@ def make_actor(name: str) -> Actor:
     policy = make_policy(environment, **model)
     if name == "filtered":
         policy.preprocessing.update({"obs": np.random.default_rng(0).normal(3, 2, (50, 4)).astype("f4")})
-    return add_position_dependence(policy) if name == "by position" else policy
+    return add_position_dependence(policy) if name == "position-dependent" else policy
 
 
 class TestIndependence:
@@ -142,11 +142,11 @@ class TestIndependence:
     def test_episodes_do_not_depend_on_partition_of_indices(self, name: str) -> None:
         environment = POLICIES[name][0]
         expected = hash_episodes(play_episodes(environment, make_actor(name), range(24)))
-        parts = [range(9), range(9, 10), range(10, 24)]
-        hashes_of_parts = [
-            hash_episodes(play_episodes(environment, make_actor(name), part)) for part in parts
-        ]
-        assert {eps_id: value for part in hashes_of_parts for eps_id, value in part.items()} == expected
+        index_ranges = [range(9), range(9, 10), range(10, 24)]
+        hashes: dict[str, str] = {}
+        for indices in index_ranges:
+            hashes |= hash_episodes(play_episodes(environment, make_actor(name), indices))
+        assert hashes == expected
 
     @pytest.mark.parametrize("name", POLICIES)
     def test_episodes_do_not_depend_on_earlier_episodes(self, name: str) -> None:
@@ -171,15 +171,15 @@ class TestIndependence:
     def test_episodes_do_not_depend_on_other_runner_of_policy(self, name: str) -> None:
         """Some slots stay idle after the policy has acted in another number of slots."""
         environment, policy = POLICIES[name][0], make_actor(name)
-        before = EnvRunner(EnvironmentSpec.model_validate(environment), policy, 1, 0, explore=True)
-        list(before.play(range(2)))
+        earlier_runner = EnvRunner(EnvironmentSpec.model_validate(environment), policy, 1, 0, explore=True)
+        list(earlier_runner.play(range(2)))
         assert hash_episodes(play_episodes(environment, policy, range(3))) == hash_episodes(
             play_episodes(environment, make_actor(name), range(3))
         )
 
-    @pytest.mark.parametrize("name", ["wide", "by position"])
+    @pytest.mark.parametrize("name", ["wide", "position-dependent"])
     def test_episodes_do_not_depend_on_neighbours(self, name: str) -> None:
-        """The same episode before, between and after others."""
+        """Play the same episode before, between and after others."""
         policy = make_actor(name)
         digests = set()
         for position in range(8):
@@ -190,8 +190,8 @@ class TestIndependence:
         assert len(digests) == 1
 
     def test_first_step_does_not_see_earlier_rewards(self) -> None:
-        alone = play_episodes(CARTPOLE, indices=range(1), width=1)[0]
-        assert alone.columns["rewards"].tolist() == [1.0] * alone.length
+        episode = play_episodes(CARTPOLE, indices=range(1), width=1)[0]
+        assert episode.columns["rewards"].tolist() == [1.0] * episode.length
 
 
 class TestActions:
@@ -209,7 +209,7 @@ class TestActions:
             obs = episode.columns["obs"][:-1]
             padded_obs = np.concatenate([np.zeros((2, 4), "f4"), obs])
             stacked_obs = np.concatenate([padded_obs[i : i + len(obs)] for i in range(3)], -1)
-            expected = policy.module.forward_inference({"obs": _tensor(stacked_obs)})["action_dist_inputs"]
+            expected = policy.module.forward_inference({"obs": _to_tensor(stacked_obs)})["action_dist_inputs"]
             np.testing.assert_allclose(
                 episode.columns["action_dist_inputs"], expected.detach().numpy(), rtol=1e-4, atol=1e-4
             )
@@ -222,17 +222,17 @@ class TestActions:
 
     def test_greedy_episodes_do_not_depend_on_noise(self) -> None:
         policy = make_policy(WALK)
-        greedy = play_episodes(WALK, policy, explore=False)
-        assert hash_episodes(greedy) == hash_episodes(play_episodes(WALK, policy, explore=False))
-        inputs = greedy[0].columns["action_dist_inputs"]
-        np.testing.assert_array_equal(inputs.argmax(-1), greedy[0].columns["actions"])
+        greedy_episodes = play_episodes(WALK, policy, explore=False)
+        assert hash_episodes(greedy_episodes) == hash_episodes(play_episodes(WALK, policy, explore=False))
+        inputs = greedy_episodes[0].columns["action_dist_inputs"]
+        np.testing.assert_array_equal(inputs.argmax(-1), greedy_episodes[0].columns["actions"])
 
     def test_greedy_random_policy_is_refused(self) -> None:
         with pytest.raises(SpecError, match=r"spec\.policy\.explore"):
             play_episodes(WALK, explore=False)
 
 
-def _tensor(rows: NDArray[Any]) -> Any:
+def _to_tensor(rows: NDArray[Any]) -> Any:
     return torch.from_numpy(rows)
 
 
@@ -287,32 +287,32 @@ class TestRollout:
             assert t == episode.length
             assert episode.terminated == (t == length)
 
-    @pytest.mark.parametrize("name", ["stacked", "by position"])
+    @pytest.mark.parametrize("name", ["stacked", "position-dependent"])
     def test_rollout_is_deterministic(self, name: str) -> None:
-        def roll(before: bool) -> dict[str, str]:
+        def roll(has_played_before: bool) -> dict[str, str]:
             policy = make_actor(name)
             runner = EnvRunner(EnvironmentSpec(id=WALK["id"]), policy, 4, 0, explore=True)
-            if before:
+            if has_played_before:
                 runner.rollout(0, 13)
             return hash_episodes(runner.rollout(1000, 30))
 
-        assert roll(before=True) == roll(before=False)
+        assert roll(has_played_before=True) == roll(has_played_before=False)
 
 
 class TestWrongEnvironments:
-    def make_wrong(self, what: str) -> dict[str, Any]:
-        return {"id": "toy_environments:Wrong", "kwargs": {"what": what}}
+    def make_wrong_environment(self, fault: str) -> dict[str, Any]:
+        return {"id": "toy_environments:Wrong", "kwargs": {"what": fault}}
 
-    @pytest.mark.parametrize("what", ["reset", "step"])
-    def test_exception_is_reported_with_line(self, what: str) -> None:
-        message = {"reset": "the simulator is not there", "step": "the simulator fell over"}[what]
-        pattern = rf"in {what}\(\) raised RuntimeError at .*toy_environments\.py:\d+: {message}"
+    @pytest.mark.parametrize("fault", ["reset", "step"])
+    def test_exception_is_reported_with_line(self, fault: str) -> None:
+        message = {"reset": "the simulator is not there", "step": "the simulator fell over"}[fault]
+        pattern = rf"in {fault}\(\) raised RuntimeError at .*toy_environments\.py:\d+: {message}"
         with pytest.raises(UserCodeError, match=pattern):
-            play_episodes(self.make_wrong(what), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     def test_exception_in_constructor_is_reported(self) -> None:
         with pytest.raises(UserCodeError, match=r"ValueError at .*toy_environments\.py:\d+: no such level"):
-            play_episodes(self.make_wrong("constructor"), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment("constructor"), make_random_policy(WALK))
 
     def test_exception_in_constructor_of_registered_environment_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
@@ -328,13 +328,13 @@ class TestWrongEnvironments:
         with pytest.raises(SpecError, match="no fixed shape"):
             play_episodes(WALK, RandomActor(Preprocessing(gym.spaces.Discrete(2), gym.spaces.Discrete(3))))
 
-    @pytest.mark.parametrize("what", ["shape", "short", "missing", "not a number"])
-    def test_observation_that_does_not_fit_space_is_refused(self, what: str) -> None:
+    @pytest.mark.parametrize("fault", ["shape", "short", "missing", "not a number"])
+    def test_observation_that_does_not_fit_space_is_refused(self, fault: str) -> None:
         with pytest.raises(DataError, match=r"toy_environments:Wrong.* observation .*observation_space"):
-            play_episodes(self.make_wrong(what), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     @pytest.mark.parametrize(
-        ("what", "message"),
+        ("fault", "message"),
         [
             (
                 "old reset",
@@ -346,17 +346,19 @@ class TestWrongEnvironments:
             ),
         ],
     )
-    def test_old_api_names_values_of_gymnasium(self, what: str, message: str) -> None:
+    def test_environment_of_old_gym_api_is_refused_with_expected_values(
+        self, fault: str, message: str
+    ) -> None:
         with pytest.raises(UserCodeError, match=f"toy_environments:Wrong.*{message}"):
-            play_episodes(self.make_wrong(what), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     def test_reward_that_is_not_number_is_refused(self) -> None:
         with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*reward.*None"):
-            play_episodes(self.make_wrong("reward"), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment("reward"), make_random_policy(WALK))
 
     def test_info_that_is_not_json_is_refused(self) -> None:
         with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*info"):
-            play_episodes(self.make_wrong("info"), make_random_policy(WALK))
+            play_episodes(self.make_wrong_environment("info"), make_random_policy(WALK))
 
     @pytest.mark.parametrize(
         ("spec", "message"),
@@ -420,7 +422,7 @@ class TestRandomPolicy:
 
 
 def _volume(space: gym.Space) -> float:
-    """Number of actions, or the volume of a box of floats."""
+    """Return the number of actions, or the volume of a box of floats."""
     if isinstance(space, gym.spaces.Discrete):
         return float(space.n)
     if isinstance(space, gym.spaces.MultiDiscrete):

@@ -14,15 +14,15 @@ from hindcast.storage.location import resolve
 def test_wait_for_runners_ends_with_last_runner(tmp_path: Path) -> None:
     folder = resolve(tmp_path)
     runners = [pool.join_runners(folder), pool.join_runners(folder)]
-    waiting = threading.Thread(target=pool.wait_for_runners, args=[folder])
-    waiting.start()
+    waiting_thread = threading.Thread(target=pool.wait_for_runners, args=[folder])
+    waiting_thread.start()
     for descriptor in runners:
-        waiting.join(0.2)
-        assert waiting.is_alive()
+        waiting_thread.join(0.2)
+        assert waiting_thread.is_alive()
         assert descriptor is not None
         os.close(descriptor)
-    waiting.join(30)
-    assert not waiting.is_alive()
+    waiting_thread.join(30)
+    assert not waiting_thread.is_alive()
 
 
 def test_wait_for_runners_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

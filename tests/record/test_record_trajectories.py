@@ -8,28 +8,32 @@ import pytest
 from hindcast.record.slots import Trajectories
 
 
-def play_slots(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarray]:
-    """Play episodes of these lengths, one after the other in each slot; return (slot, nth) -> extracted column.
+def play_slots(lengths: list[list[int]], num_steps: int) -> dict[tuple[int, int], np.ndarray]:
+    """Play episodes of these lengths, one after the other in each slot.
 
-    The value of a step is `slot * 10^6 + step`.
+    Returns:
+        (slot, index of the episode in the slot) -> extracted column, in which a step is `slot * 10^6 + step`.
     """
     width = len(lengths)
-    history, cuts = Trajectories(width), {}
-    playing = [0] * width
+    history, episodes = Trajectories(width), {}
+    episode_counts = [0] * width
     for slot in range(width):
         history.begin(slot)
-    for step in range(steps):
+    for step in range(num_steps):
         history.append({"x": np.arange(width) * 1_000_000 + step, "last": np.zeros((width, 2))})
         history.set_last("last", np.full((width, 2), step, dtype=np.float64))
         for slot, slot_lengths in enumerate(lengths):
-            if playing[slot] < len(slot_lengths) and history.length(slot) == slot_lengths[playing[slot]]:
+            if (
+                episode_counts[slot] < len(slot_lengths)
+                and history.length(slot) == slot_lengths[episode_counts[slot]]
+            ):
                 columns = history.extract(slot)
                 np.testing.assert_array_equal(columns["last"][:, 1], columns["x"] - slot * 1_000_000)
-                cuts[slot, playing[slot]] = columns["x"]
-                playing[slot] += 1
-                if playing[slot] < len(slot_lengths):
+                episodes[slot, episode_counts[slot]] = columns["x"]
+                episode_counts[slot] += 1
+                if episode_counts[slot] < len(slot_lengths):
                     history.begin(slot)
-    return cuts
+    return episodes
 
 
 @pytest.mark.parametrize(
@@ -43,11 +47,11 @@ def play_slots(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np
     ids=str,
 )
 def test_extract_returns_whole_episodes(lengths: list[list[int]]) -> None:
-    cuts = play_slots(lengths, steps=2001)
-    assert len(cuts) == sum(map(len, lengths))
-    for (slot, nth), values in cuts.items():
-        first = sum(lengths[slot][:nth])
-        expected = slot * 1_000_000 + np.arange(first, first + lengths[slot][nth])
+    episodes = play_slots(lengths, num_steps=2001)
+    assert len(episodes) == sum(map(len, lengths))
+    for (slot, episode_index), values in episodes.items():
+        first_step = sum(lengths[slot][:episode_index])
+        expected = slot * 1_000_000 + np.arange(first_step, first_step + lengths[slot][episode_index])
         np.testing.assert_array_equal(values, expected)
 
 
@@ -62,7 +66,7 @@ def test_extracted_episode_does_not_change_with_later_steps() -> None:
     assert columns["x"].tolist() == [1.0]
 
 
-def test_memory_follows_longest_running_episode() -> None:
+def test_memory_is_bounded_by_longest_running_episode() -> None:
     tracemalloc.start()
     history = Trajectories(2)
     history.begin(0)

@@ -47,9 +47,11 @@ class StoreFolder(NamedTuple):
     server: ServerProcess
 
     def at(self, *names: str) -> Location:
+        """Return the location of a file or folder in the folder."""
         return resolve("/".join((self.uri, *names)))
 
     def fail(self, **fault: object) -> None:
+        """Make the proxy inject failures, described by the fields of `Fault`."""
         self.faults.begin(Fault(**fault))
 
 
@@ -136,12 +138,12 @@ def store_folder(request: pytest.FixtureRequest) -> StoreFolder:
 def _folder_in_store(
     root: str, proxied_server: ProxiedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[StoreFolder]:
-    _use(monkeypatch, proxied_server)
+    _set_environment(monkeypatch, proxied_server)
     proxied_server.faults.begin()
     yield StoreFolder(f"{root}/{tmp_path.name}", proxied_server.faults, proxied_server.server)
     proxied_server.faults.begin()
 
 
-def _use(monkeypatch: pytest.MonkeyPatch, proxied_server: ProxiedServer) -> None:
+def _set_environment(monkeypatch: pytest.MonkeyPatch, proxied_server: ProxiedServer) -> None:
     for name, value in proxied_server.environment.items():
         monkeypatch.setenv(name, value)

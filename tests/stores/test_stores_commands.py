@@ -50,7 +50,7 @@ def test_inspect_convert_and_data_commands_use_the_store(s3, data, tmp_path):
         assert episode_hashes(read_all(copy)) == original
 
 
-WRITING = [
+WRITING_COMMANDS = [
     ("convert", "{data}", "{uri}/out"),
     ("data", "merge", "{data}", "{uri}/out"),
     ("data", "split", "{data}", "{uri}/out", "{uri}/other"),
@@ -60,12 +60,12 @@ WRITING = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "denied"),
-    [(arguments, "^(PUT|POST) ") for arguments in WRITING]
-    + [(arguments, "") for arguments in [("inspect", "{data}"), *WRITING]],
+    ("arguments", "denied_requests"),
+    [(arguments, "^(PUT|POST) ") for arguments in WRITING_COMMANDS]
+    + [(arguments, "") for arguments in [("inspect", "{data}"), *WRITING_COMMANDS]],
 )
-def test_denied_access_is_reported_in_one_sentence(s3, data, arguments, denied):
-    s3.fail(matching=denied, status=403, code="AccessDenied")
+def test_denied_access_is_reported_in_one_sentence(s3, data, arguments, denied_requests):
+    s3.fail(matching=denied_requests, status=403, code="AccessDenied")
     result = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
     s3.faults.begin()
     assert result.returncode == 5, result.stderr

@@ -18,18 +18,18 @@ from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.location import resolve
 from object_store_servers import s3_client
 
-BIG = np.random.default_rng(0).bytes(12 << 20)
+BIG_CONTENT = np.random.default_rng(0).bytes(12 << 20)
 
 
 def test_written_file_is_read_listed_and_deleted(store_folder):
     folder = resolve(store_folder.uri)
     assert not folder.exists()
     folder.child("a", "one.bin").write_bytes(b"1")
-    folder.child("a", "big.bin").write_bytes(BIG)
+    folder.child("a", "big.bin").write_bytes(BIG_CONTENT)
     assert folder.child("a", "one.bin").read_bytes() == b"1"
-    assert store_folder.at("a", "big.bin").read_bytes() == BIG
+    assert store_folder.at("a", "big.bin").read_bytes() == BIG_CONTENT
     files = [(entry.relative_path, entry.size) for entry in folder.files(recursive=True)]
-    assert files == [("a/big.bin", len(BIG)), ("a/one.bin", 1)]
+    assert files == [("a/big.bin", len(BIG_CONTENT)), ("a/one.bin", 1)]
     assert folder.child("a").is_folder()
     folder.child("a", "one.bin").write_bytes(b"other")
     assert folder.child("a", "one.bin").read_bytes() == b"other"
@@ -45,18 +45,18 @@ def test_folders_are_listed_with_the_files(store_folder):
     folder.child("a/b/c").write_bytes(b"1")
     folder.child("d").write_bytes(b"22")
     assert [(entry.relative_path, entry.is_file) for entry in folder.list()] == [("a", False), ("d", True)]
-    below = [(entry.relative_path, entry.is_file) for entry in folder.list(recursive=True)]
-    assert below == [("a", False), ("a/b", False), ("a/b/c", True), ("d", True)]
+    all_entries = [(entry.relative_path, entry.is_file) for entry in folder.list(recursive=True)]
+    assert all_entries == [("a", False), ("a/b", False), ("a/b/c", True), ("d", True)]
 
 
 def test_file_is_read_at_any_offset(store_folder):
     location = store_folder.at("big.bin")
-    location.write_bytes(BIG)
+    location.write_bytes(BIG_CONTENT)
     with location.open() as file:
-        assert file.size() == len(BIG)
-        assert file.read_at(1000, 5 << 20) == BIG[5 << 20 :][:1000]
+        assert file.size() == len(BIG_CONTENT)
+        assert file.read_at(1000, 5 << 20) == BIG_CONTENT[5 << 20 :][:1000]
         file.seek(-10, 2)
-        assert file.read() == BIG[-10:]
+        assert file.read() == BIG_CONTENT[-10:]
 
 
 def test_pickled_location_contains_no_credentials(store_folder):
@@ -68,7 +68,7 @@ def test_pickled_location_contains_no_credentials(store_folder):
     assert pickle.loads(pickle_bytes).read_bytes() == b"x"
 
 
-def test_create_leaves_an_existing_file(store_folder):
+def test_exclusive_create_does_not_replace_existing_file(store_folder):
     assert store_folder.at("x").create_exclusive(b"first")
     assert not store_folder.at("x").create_exclusive(b"second")
     assert store_folder.at("x").read_bytes() == b"first"
@@ -87,8 +87,8 @@ def test_failures_of_every_third_request_lose_nothing(store_folder, fault):
     store_folder.fail(every=3, **fault)
     for i in range(3):
         store_folder.at(f"{i}").write_bytes(b"%d" % i)
-    store_folder.at("big").write_bytes(BIG)
-    assert store_folder.at("big").read_bytes() == BIG
+    store_folder.at("big").write_bytes(BIG_CONTENT)
+    assert store_folder.at("big").read_bytes() == BIG_CONTENT
     assert [entry.relative_path for entry in resolve(store_folder.uri).files()] == ["0", "1", "2", "big"]
     assert store_folder.at("1").read_bytes() == b"1"
 
@@ -107,9 +107,9 @@ def test_failing_store_is_reported_and_a_recovering_one_is_retried(store_folder,
 
 
 def test_file_is_read_by_few_requests(store_folder):
-    store_folder.at("big").write_bytes(BIG)
+    store_folder.at("big").write_bytes(BIG_CONTENT)
     store_folder.faults.begin()
-    assert store_folder.at("big").read_bytes() == BIG
+    assert store_folder.at("big").read_bytes() == BIG_CONTENT
     assert len(store_folder.faults.asked()) <= 5
 
 
@@ -117,7 +117,7 @@ def test_aborted_file_is_never_sent(store_folder):
     store_folder.at("x").write_bytes(b"old")
     store_folder.faults.begin()
     with pytest.raises(ZeroDivisionError), AtomicFile(store_folder.at("x")) as file:
-        file.write(BIG)
+        file.write(BIG_CONTENT)
         raise ZeroDivisionError
     assert not [
         request for request in store_folder.faults.asked() if request.startswith(("PUT", "POST", "DELETE"))
@@ -130,21 +130,21 @@ def test_failed_upload_leaves_the_old_file(store_folder, monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     store_folder.fail(matching="^(PUT|POST)", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+/x: access is denied"):
-        store_folder.at("x").write_bytes(BIG)
+        store_folder.at("x").write_bytes(BIG_CONTENT)
     store_folder.faults.begin()
     assert store_folder.at("x").read_bytes() == b"old"
     assert [entry.relative_path for entry in resolve(store_folder.uri).files()] == ["x"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [("s3", "partNumber=2"), ("gcs", "partNumber=2"), ("azure", "comp=block(&|$)")]
+    ("store_name", "part"), [("s3", "partNumber=2"), ("gcs", "partNumber=2"), ("azure", "comp=block(&|$)")]
 )
-def test_failed_part_of_an_upload_leaves_no_object(request, monkeypatch, kind, part):
-    store_folder = request.getfixturevalue(kind)
+def test_failed_part_of_an_upload_leaves_no_object(request, monkeypatch, store_name, part):
+    store_folder = request.getfixturevalue(store_name)
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     store_folder.fail(matching=part, status=503)
     with pytest.raises(StorageUnavailable, match=r"cannot write \S+/x: the store is busy or failing"):
-        store_folder.at("x").write_bytes(BIG)
+        store_folder.at("x").write_bytes(BIG_CONTENT)
     store_folder.faults.begin()
     assert not store_folder.at("x").exists()
 
@@ -154,20 +154,20 @@ def test_failed_upload_leaves_no_parts(s3, monkeypatch):
     folder = resolve(f"s3://public/{s3.uri.rpartition('/')[2]}")
     s3.fail(matching="partNumber=2", status=503)
     with pytest.raises(StorageUnavailable, match="the store is busy or failing"):
-        folder.child("x").write_bytes(BIG)
+        folder.child("x").write_bytes(BIG_CONTENT)
     s3.faults.begin()
     assert list(folder.files()) == []
-    with urllib.request.urlopen(f"{s3.faults.url}/public?uploads") as answer:
-        assert f"{folder.name}/x".encode() not in answer.read()
-    folder.child("x").write_bytes(BIG)
-    assert folder.child("x").read_bytes() == BIG
+    with urllib.request.urlopen(f"{s3.faults.url}/public?uploads") as response:
+        assert f"{folder.name}/x".encode() not in response.read()
+    folder.child("x").write_bytes(BIG_CONTENT)
+    assert folder.child("x").read_bytes() == BIG_CONTENT
 
 
 def test_upload_with_a_lost_final_answer_is_not_repeated(s3):
     s3.fail(matching="^POST .*uploadId", times=1, status=503)
-    s3.at("x").write_bytes(BIG)
+    s3.at("x").write_bytes(BIG_CONTENT)
     assert sum("partNumber=1" in request for request in s3.faults.asked()) == 1
-    assert s3.at("x").read_bytes() == BIG
+    assert s3.at("x").read_bytes() == BIG_CONTENT
 
 
 def test_denied_access_is_reported_immediately(store_folder):
@@ -187,14 +187,14 @@ def test_missing_file_is_reported_immediately(store_folder):
 
 
 @pytest.mark.parametrize(
-    ("kind", "uri"),
+    ("store_name", "uri"),
     [
         ("s3", "s3://no-such-bucket/x"),
         ("azure", "abfss://no-such-bucket@devstoreaccount1/x"),
     ],
 )
-def test_writing_to_a_missing_bucket_is_reported(request, kind, uri):
-    request.getfixturevalue(kind)
+def test_writing_to_a_missing_bucket_is_reported(request, store_name, uri):
+    request.getfixturevalue(store_name)
     with pytest.raises(StorageError, match=r"cannot write \S+no-such-bucket\S*/x: there is no such bucket"):
         resolve(uri).write_bytes(b"x")
 
@@ -240,28 +240,28 @@ def test_public_bucket_requires_no_keys(s3, monkeypatch):
     assert resolve("s3://anonymous@public/.greeting").read_bytes() == b"hello"
 
 
-def pyarrows(s3):
+def make_pyarrow_client(s3):
     return s3_client("writer", s3.faults.url[7:]), s3.uri.removeprefix("s3://")
 
 
-def fsspecs(s3):
+def make_fsspec_client(s3):
     keys = {"access_key_id": "writer", "secret_access_key": "writer-secret", "endpoint": s3.faults.url}
     return FsspecStore("s3", config=keys, client_options={"allow_http": True}), s3.uri.removeprefix("s3://")
 
 
-def obstores(s3):
+def make_obstore_client(s3):
     keys = {"access_key_id": "writer", "secret_access_key": "writer-secret", "endpoint": s3.faults.url}
     store = S3Store("tests", config=keys, client_options={"allow_http": True})
     return store, s3.uri.removeprefix("s3://tests/")
 
 
-@pytest.mark.parametrize("client", [pyarrows, fsspecs, obstores])
-def test_file_system_object_reads_and_writes(s3, client):
-    filesystem, path = client(s3)
+@pytest.mark.parametrize("make_client", [make_pyarrow_client, make_fsspec_client, make_obstore_client])
+def test_file_system_object_reads_and_writes(s3, make_client):
+    filesystem, path = make_client(s3)
     folder = resolve(path, filesystem)
     folder.child("sub", "0").write_bytes(b"0")
-    folder.child("big").write_bytes(BIG)
-    assert pickle.loads(pickle.dumps(folder)).child("big").read_bytes() == BIG
+    folder.child("big").write_bytes(BIG_CONTENT)
+    assert pickle.loads(pickle.dumps(folder)).child("big").read_bytes() == BIG_CONTENT
     assert not folder.child("big").create_exclusive(b"other")
     assert [entry.relative_path for entry in folder.files(recursive=True)] == ["big", "sub/0"]
     folder.child("big").delete()
@@ -271,18 +271,18 @@ def test_file_system_object_reads_and_writes(s3, client):
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [("s3", "partNumber"), ("gcs", "partNumber"), ("azure", "comp=block(&|$)")]
+    ("store_name", "part"), [("s3", "partNumber"), ("gcs", "partNumber"), ("azure", "comp=block(&|$)")]
 )
-def test_upload_survives_a_killed_and_restarted_server(request, monkeypatch, kind, part):
-    store_folder = request.getfixturevalue(kind)
+def test_upload_survives_a_killed_and_restarted_server(request, monkeypatch, store_name, part):
+    store_folder = request.getfixturevalue(store_name)
     store_folder.fail(matching=part, delay=0.5)
-    writing = threading.Thread(target=lambda: store_folder.at("x").write_bytes(BIG))
-    writing.start()
+    writer = threading.Thread(target=lambda: store_folder.at("x").write_bytes(BIG_CONTENT))
+    writer.start()
     while not any(re.search(part, request) for request in store_folder.faults.asked()):
         time.sleep(0.02)
     store_folder.server.kill()
     time.sleep(1)
     store_folder.server.start()
     store_folder.faults.begin()
-    writing.join()
-    assert store_folder.at("x").read_bytes() == BIG
+    writer.join()
+    assert store_folder.at("x").read_bytes() == BIG_CONTENT

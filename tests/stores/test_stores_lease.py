@@ -26,7 +26,7 @@ from layers import repeats
 from support import episode_hashes, race_for_lease, read_all
 from toy_environments import Walk
 
-DIES_WITH_THE_LOCK = """
+PROGRAM_KILLED_WITH_LEASE = """
 import os, signal, sys
 from hindcast.storage.location import resolve
 from hindcast.storage.lease import sole_writer
@@ -36,7 +36,7 @@ with sole_writer(resolve(sys.argv[1])):
 """
 
 
-def held_elsewhere(state, renewed):
+def write_foreign_lease(state, renewed):
     holder = {"token": "theirs", "machine": "node-7 x", "process": 12, "renewed": renewed}
     state.child("lock", "000009.json").write_bytes(orjson.dumps(holder))
 
@@ -45,13 +45,13 @@ def test_second_conversion_into_one_folder_is_refused(store_folder, walks):
     dataset, out = open_dataset(walks), resolve(store_folder.uri)
     errors = []
 
-    def second(stage, done, total):
+    def convert_again(stage, done, total):
         if not errors:
-            with pytest.raises(OutputConflict, match=rf"another process \({os.getpid()} on ") as caught:
+            with pytest.raises(OutputConflict, match=rf"another process \({os.getpid()} on ") as error:
                 write(dataset, Target(out))
-            errors.append(caught.value)
+            errors.append(error.value)
 
-    write(dataset, Target(out), hooks=Hooks(progress=second))
+    write(dataset, Target(out), hooks=Hooks(progress=convert_again))
     assert errors[0].exit_code == 4
     assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(walks))
     assert not out.child(FOLDER, "lock").exists()
@@ -62,7 +62,7 @@ def test_conversion_that_lost_the_lease_stops_writing(s3, walks):
     dataset, out = open_dataset(walks), resolve(s3.uri)
 
     def take_over(stage, done, total):
-        held_elsewhere(out.child(FOLDER), renewed=lease.time.time())
+        write_foreign_lease(out.child(FOLDER), renewed=lease.time.time())
 
     with pytest.raises(OutputConflict, match="another process has begun to write to"):
         write(dataset, Target(out), hooks=Hooks(progress=take_over))
@@ -79,13 +79,13 @@ def test_evaluation_that_lost_the_lease_stops_writing(s3):
     ):
         algo.evaluate()
         committed_numbers = read_commits(resolve(s3.uri)).keys()
-        held_elsewhere(s3.at(FOLDER), renewed=lease.time.time())
+        write_foreign_lease(s3.at(FOLDER), renewed=lease.time.time())
         algo.evaluate()
     assert read_commits(resolve(s3.uri)).keys() == committed_numbers
 
 
 def test_lease_of_a_killed_local_process_is_acquired_immediately(s3):
-    command = [sys.executable, "-c", DIES_WITH_THE_LOCK, s3.uri]
+    command = [sys.executable, "-c", PROGRAM_KILLED_WITH_LEASE, s3.uri]
     assert subprocess.run(command, check=False, timeout=60).returncode < 0
     assert s3.at("lock").exists()
     with sole_writer(resolve(s3.uri)) as guard:
@@ -95,13 +95,13 @@ def test_lease_of_a_killed_local_process_is_acquired_immediately(s3):
 
 def test_lease_of_another_machine_lapses(s3):
     state = resolve(s3.uri)
-    held_elsewhere(state, renewed=lease.time.time() - 60)
+    write_foreign_lease(state, renewed=lease.time.time() - 60)
     with (
         pytest.raises(OutputConflict, match=r"\(12 on node-7\) is writing .* lapses in 1[12]\d seconds"),
         sole_writer(state),
     ):
         pass
-    held_elsewhere(state, renewed=lease.time.time() - 200)
+    write_foreign_lease(state, renewed=lease.time.time() - 200)
     with sole_writer(state) as guard:
         guard()
     assert not s3.at("lock").exists()
@@ -117,9 +117,9 @@ def test_renewed_lease_does_not_lapse(s3, monkeypatch):
     monkeypatch.setattr(lease, "_RENEWAL_INTERVAL_SECONDS", 0.05)
     state = resolve(s3.uri)
     with sole_writer(state):
-        first = s3.at("lock/000001.json").read_bytes()
-        while s3.at("lock/000001.json").read_bytes() == first:
-            """Wait for a renewal."""
+        first_content = s3.at("lock/000001.json").read_bytes()
+        while s3.at("lock/000001.json").read_bytes() == first_content:
+            pass  # until the lease is renewed
 
 
 def test_renewal_in_progress_at_release_leaves_no_lease(store_folder, monkeypatch):
@@ -129,7 +129,7 @@ def test_renewal_in_progress_at_release_leaves_no_lease(store_folder, monkeypatc
     with sole_writer(resolve(store_folder.uri)):
         store_folder.fail(matching=writes, delay=0.3)
         while not any(re.search(writes, request) for request in store_folder.faults.asked()):
-            """Wait until a renewal begins."""
+            pass  # until a renewal begins
     for thread in set(threading.enumerate()) - threads_before:
         thread.join(30)
     assert not store_folder.at("lock").exists()

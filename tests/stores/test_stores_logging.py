@@ -16,7 +16,7 @@ from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.storage import lease
 from hindcast.storage.location import resolve
 
-DIES_AS_IT_LOGS = """
+PROGRAM_KILLED_AFTER_FLUSH = """
 import os, signal, sys
 from hindcast import EpisodeWriter
 
@@ -35,7 +35,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def lengths_of(uri: str) -> dict[str, int]:
+def read_lengths(uri: str) -> dict[str, int]:
     data = open_dataset(uri)
     blocks = [data.read(unit) for unit in data.units]
     return {id_: int(n) for block in blocks for id_, n in zip(block.eps_id, block.length, strict=True)}
@@ -43,10 +43,11 @@ def lengths_of(uri: str) -> dict[str, int]:
 
 def test_flushed_log_of_a_killed_application_survives_failing_requests(s3) -> None:
     s3.fail(every=3, status=503)
-    assert subprocess.run([sys.executable, "-c", DIES_AS_IT_LOGS, s3.uri], check=False).returncode < 0
-    assert lengths_of(s3.uri) == {"committed": 3}
+    command = [sys.executable, "-c", PROGRAM_KILLED_AFTER_FLUSH, s3.uri]
+    assert subprocess.run(command, check=False).returncode < 0
+    assert read_lengths(s3.uri) == {"committed": 3}
     EpisodeWriter(s3.uri).close()
-    assert lengths_of(s3.uri) == {"committed": 3, "ended": 3, "running": 3}
+    assert read_lengths(s3.uri) == {"committed": 3, "ended": 3, "running": 3}
     assert not list(s3.at(FOLDER, "journal").files())
 
 

@@ -25,36 +25,36 @@ from support import episode_hashes, read_all, record, recording
 
 
 @pytest.fixture
-def lines(walks, tmp_path):
+def json_lines(walks, tmp_path):
     """Recorded episodes as JSON lines, which must be prepared."""
     convert_data(Reading((str(walks),)), Target(resolve(tmp_path / "lines"), "JSON"))
     return str(tmp_path / "lines")
 
 
-def test_prepared_data_are_reused(store_folder, lines, walks, monkeypatch):
+def test_prepared_data_are_reused(store_folder, json_lines, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_CACHE", store_folder.uri)
-    (prepared_path,) = open_reading(Reading((lines,))).paths
+    (prepared_path,) = open_reading(Reading((json_lines,))).paths
     assert str(prepared_path).startswith(f"{store_folder.uri}/prepared/")
     monkeypatch.setattr(preparer.Preparer, "prepare", None)
-    assert open_data(lines).num_episodes == 40
+    assert open_data(json_lines).num_episodes == 40
     assert set(episode_hashes(read_all(prepared_path))) == set(episode_hashes(read_all(walks)))
 
 
-def test_failed_preparation_is_never_used(store_folder, lines, monkeypatch):
+def test_failed_preparation_is_never_used(store_folder, json_lines, monkeypatch):
     store_folder.fail(matching=r"^(PUT|POST) .*manifest\.json", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+manifest\.json\S*: access is denied"):
-        open_data(lines, cache=store_folder.uri)
+        open_data(json_lines, cache=store_folder.uri)
     store_folder.faults.begin()
     (folder,) = (entry.location for entry in resolve(f"{store_folder.uri}/prepared").list())
     assert read_manifest(folder) is None
-    assert open_data(lines, cache=store_folder.uri).num_episodes == 40
+    assert open_data(json_lines, cache=store_folder.uri).num_episodes == 40
     assert read_manifest(folder) is not None
 
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("ray_here")
-def test_data_workers_read_the_store_as_the_learner_does(s3):
+def test_data_workers_read_same_batches_from_store_as_learner(s3):
     record(recording(f"{s3.uri}/data", output={"maxRowsPerFile": 8}))
     needs = Needs(frozenset({"obs", "actions", "rewards"}))
     s3.fail(every=5, status=503)

@@ -16,69 +16,68 @@ from hindcast.storage.location import resolve
 from object_store_servers import s3_client
 from support import WALK, StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
 
-FEW = {"duration": {"episodes": 8}, "output": {"maxRowsPerFile": 4}}
+SHORT_RECORDING = {"duration": {"episodes": 8}, "output": {"maxRowsPerFile": 4}}
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory):
-    """A recording of 8 episodes in two files: few, since clients wait for seconds after each failure."""
+def short_recording(tmp_path_factory):
+    """A recording of 8 episodes in two files; short, since clients wait for seconds after each failure."""
     folder = tmp_path_factory.mktemp("few")
-    record(recording(folder, **FEW))
+    record(recording(folder, **SHORT_RECORDING))
     return folder
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_recording_to_a_failing_store_equals_the_local_one(store_folder, few, fault):
+def test_recording_to_a_failing_store_equals_the_local_one(store_folder, short_recording, fault):
     store_folder.fail(every=3, **fault)
-    record(recording(store_folder.uri, **FEW))
-    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(few))
+    record(recording(store_folder.uri, **SHORT_RECORDING))
+    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(short_recording))
     assert leftovers(store_folder.uri) == []
 
 
-def test_recording_to_a_slow_store_equals_the_local_one(store_folder, few):
+def test_recording_to_a_slow_store_equals_the_local_one(store_folder, short_recording):
     store_folder.fail(delay=0.1)
-    record(recording(store_folder.uri, **FEW))
-    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(few))
+    record(recording(store_folder.uri, **SHORT_RECORDING))
+    assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(short_recording))
 
 
 def test_recording_with_denied_access_resumes_later(store_folder, walks):
     resource = recording(store_folder.uri, output={"maxRowsPerFile": 8})
     store_folder.fail(matching=r"^(PUT|POST) .*\.parquet", status=403, code="AccessDenied")
-    with pytest.raises(StorageError, match=r"cannot write \S+\.parquet\S*: access is denied") as caught:
+    with pytest.raises(StorageError, match=r"cannot write \S+\.parquet\S*: access is denied") as error:
         record(resource)
-    assert caught.value.exit_code == 5
+    assert error.value.exit_code == 5
     store_folder.faults.begin()
     assert read_commits(resolve(store_folder.uri)) == {}
     record(resource)
     assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(walks))
 
 
-def test_recording_resumes_after_the_store_dies_in_an_upload(store_folder, walks, monkeypatch):
+def test_recording_resumes_after_store_is_killed_in_an_upload(store_folder, walks, monkeypatch):
     resource = recording(store_folder.uri, output={"maxRowsPerFile": 8})
     uploads = r"^(PUT|POST) .*\.parquet"
     store_folder.fail(matching=uploads, delay=0.3)
 
-    def kill_once_a_range_counts() -> None:
+    def kill_server_in_second_range() -> None:
         while not any(
             re.search(r"^(PUT|POST) .*000001-.*\.parquet", request) for request in store_folder.faults.asked()
         ):
             time.sleep(0.02)
         store_folder.server.kill()
 
-    killing = threading.Thread(target=kill_once_a_range_counts)
-    killing.start()
+    killer = threading.Thread(target=kill_server_in_second_range)
+    killer.start()
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "3")
     with pytest.raises(StorageError, match=r"cannot \w+ \S+://"):
         record(resource)
-    killing.join()
+    killer.join()
     store_folder.server.start()
     store_folder.faults.begin()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
     num_episodes = sum(commit.episodes for commit in read_commits(resolve(store_folder.uri)).values())
     assert num_episodes < 40
-    if not store_folder.uri.startswith(
-        "abfss"
-    ):  # Azurite forgets what it had not put on disk when it was killed
+    # A killed Azurite loses what it has not written to disk yet.
+    if not store_folder.uri.startswith("abfss"):
         assert num_episodes > 0
     record(resource)
     assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(walks))
@@ -95,7 +94,7 @@ def test_globs_and_folders_are_opened(s3, walks):
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_training_keeps_its_run_in_the_store(store_folder, walks, fault):
+def test_training_writes_its_run_to_the_store(store_folder, walks, fault):
     record(recording(f"{store_folder.uri}/data"))
     store_folder.fail(every=3, **fault)
     train(training(f"{store_folder.uri}/runs", f"{store_folder.uri}/data"))
@@ -134,7 +133,7 @@ def test_dataset_is_opened_through_a_file_system_object(s3):
 @pytest.mark.timeout(120)
 def test_config_records_and_trains_through_a_file_system_object(s3, monkeypatch):
     client = s3_client("writer", s3.faults.url[7:])
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "reader")  # what a URI would be opened with
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "reader")  # a URI would be opened with these keys
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "reader-secret")
     folder = s3.uri.removeprefix("s3://")
     config = BCConfig().environment(WALK["id"]).rl_module(model_config={"fcnet_hiddens": [8]})

@@ -63,42 +63,47 @@ def connector_forms() -> tuple[ConnectorForm, ...]:
 
 
 def make_connectors(
-    named: Iterable[NamedCall], objects: Sequence[Any], context: ConnectorContext
+    entries: Iterable[NamedCall], objects: Sequence[Any], context: ConnectorContext
 ) -> list[BlockConnector | BatchConnector]:
     """Return the connectors of a resource, in order.
 
     Args:
-        named: library names or "package.module:Name" of a class or a function, with keyword arguments.
+        entries: library names or "package.module:Name" of a class or a function, with keyword arguments.
         objects: further connectors, of any form.
+        context: properties of the training.
 
     Raises:
         SpecError: an unknown name, or an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
-    steps = [step for entry in named for step in _expand(construct_connector(entry, context), entry.name)]
-    steps += [step for connector in objects for step in _expand(connector, type(connector).__name__)]
-    connectors: list[BlockConnector | BatchConnector] = []
+    connectors = [
+        connector
+        for entry in entries
+        for connector in _expand(construct_connector(entry, context), entry.name)
+    ]
+    connectors += [connector for entry in objects for connector in _expand(entry, type(entry).__name__)]
+    grouped_connectors: list[BlockConnector | BatchConnector] = []
     # Grouped, so that a form converts a block once for adjacent connectors.
-    for form, group in groupby(steps, key=_form_of):
-        group_steps = list(group)
-        connectors += group_steps if form is None else [form.adapt(group_steps, context)]
-    return connectors
+    for form, group in groupby(connectors, key=_find_form):
+        group_connectors = list(group)
+        grouped_connectors += group_connectors if form is None else [form.adapt(group_connectors, context)]
+    return grouped_connectors
 
 
-def construct_connector(named: NamedCall, context: ConnectorContext) -> Any:
+def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
     """Return the connector that an entry of `spec.pipeline.connectors` names, or the list that its function returns.
 
     Raises:
         SpecError: an unknown name.
         UserCodeError: importing or constructing it raised.
     """
-    factory = _factory(named.name)
+    factory = _find_factory(entry.name)
     if _is_connector(factory):  # registered from Python as an object
         return copy.deepcopy(factory)
     if not callable(factory):
         return factory
-    with calling(f"{FIELD}: creating {named.name!r}", factory):
-        return _call_factory(factory, named.kwargs, context)
+    with calling(f"{FIELD}: creating {entry.name!r}", factory):
+        return _call_factory(factory, entry.kwargs, context)
 
 
 def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -112,10 +117,10 @@ def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter
 def _expand(entry: Any, name: str) -> Iterator[Any]:
     """Yield the connectors of an entry of `spec.pipeline.connectors`."""
     if isinstance(entry, list | tuple):
-        for part in entry:
-            yield from _expand(part, name)
+        for element in entry:
+            yield from _expand(element, name)
         return
-    form = _form_of(entry)
+    form = _find_form(entry)
     for connector in [entry] if form is None else form.expand(entry):
         if not _is_connector(connector):
             raise SpecError(
@@ -126,10 +131,10 @@ def _expand(entry: Any, name: str) -> Iterator[Any]:
 
 
 def _is_connector(candidate: Any) -> bool:
-    return isinstance(candidate, BlockConnector | BatchConnector) or _form_of(candidate) is not None
+    return isinstance(candidate, BlockConnector | BatchConnector) or _find_form(candidate) is not None
 
 
-def _form_of(candidate: Any) -> ConnectorForm | None:
+def _find_form(candidate: Any) -> ConnectorForm | None:
     """Return the form of an object; None for connectors over blocks and batches, and for other objects."""
     if isinstance(candidate, BlockConnector | BatchConnector):
         return None
@@ -137,7 +142,11 @@ def _form_of(candidate: Any) -> ConnectorForm | None:
 
 
 def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: ConnectorContext) -> Any:
-    """Call a class, with the spaces if it has parameters for them, or a function of both spaces."""
+    """Call a class or a function of the user's with its keyword arguments and the spaces.
+
+    A class gets the spaces as far as it has parameters for them, with RLlib's names; a function gets them as its first
+    two arguments, if it accepts them.
+    """
     spaces: tuple[gym.Space | None, ...] = (context.observation_space, context.action_space)
     if isinstance(factory, type):
         parameters = parameters_of(factory)
@@ -147,12 +156,12 @@ def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: 
         return factory(**{**space_kwargs, **kwargs})
     try:
         inspect.signature(factory).bind_partial(*spaces, **kwargs)
-    except (TypeError, ValueError):  # it does not accept two more arguments, or is written in C
+    except (TypeError, ValueError):  # it does not accept the spaces, or is written in C
         spaces = ()
     return factory(*spaces, **kwargs)
 
 
-def _factory(name: str) -> Any:
+def _find_factory(name: str) -> Any:
     if ":" in name:
         return import_object(name, FIELD)
     for form in connector_forms():

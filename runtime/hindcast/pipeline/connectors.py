@@ -69,15 +69,15 @@ class ConnectorContext:
 
     Attributes:
         observation_space: the environment's, or the data's.
-        action_space: the same.
+        action_space: the environment's, or the data's.
         module: the policy's network; connectors get a copy.
-        next_obs: whether the algorithm reads `new_obs`.
+        needs_next_obs: whether the algorithm reads `new_obs`.
     """
 
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
     module: RLModule | None = None
-    next_obs: bool = False
+    needs_next_obs: bool = False
 
 
 class Connector:
@@ -141,7 +141,7 @@ class BatchConnector(Connector, ABC):
 
 
 class AddColumns(BlockConnector):
-    """Adds columns to batches that the algorithm does not need.
+    """Adds further columns to batches, beyond those that the algorithm needs.
 
     Args:
         columns: names of stored columns, or `new_obs`, `terminateds`, `truncateds`.
@@ -152,15 +152,17 @@ class AddColumns(BlockConnector):
 
     def __init__(self, columns: Collection[str], all_recorded: bool = False) -> None:
         self.columns = tuple(columns)
-        self._recorded = all_recorded
+        self._adds_all_recorded = all_recorded
 
     def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
         return block
 
     def added_columns(self, spec: DataSpec) -> frozenset[str]:
-        if not self._recorded:
+        if not self._adds_all_recorded:
             return super().added_columns(spec)
         recorded_columns = {
-            root(leaf) for leaf, what in spec.leaves.items() if what.dtype and not is_per_observation(leaf)
+            root(leaf)
+            for leaf, leaf_spec in spec.leaves.items()
+            if leaf_spec.dtype and not is_per_observation(leaf)
         }
         return super().added_columns(spec) | recorded_columns

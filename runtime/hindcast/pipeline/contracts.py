@@ -21,21 +21,25 @@ REPEATABILITY_RULES: Final = (
 )
 
 
-def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
+def check_episodes(result: Block, lengths: NDArray[np.int64]) -> None:
     """Check that a step returns the episodes that were read.
+
+    Args:
+        result: the value that the step returned.
+        lengths: `[N]` lengths of the episodes that were read.
 
     Raises:
         Misuse: it is not a block, or the number of episodes, their lengths or the rows of a column changed.
     """
-    if not isinstance(new, Block):
-        raise Misuse(f"returned a {type(new).__name__}; it must return a Block.")
-    if not np.array_equal(new.length, lengths):
+    if not isinstance(result, Block):
+        raise Misuse(f"returned a {type(result).__name__}; it must return a Block.")
+    if not np.array_equal(result.length, lengths):
         raise Misuse(
-            f"turned {len(lengths)} episodes of {lengths.sum()} timesteps into {new.num_episodes} of "
-            f"{new.num_steps}; their number and lengths must stay as recorded."
+            f"turned {len(lengths)} episodes of {lengths.sum()} timesteps into {result.num_episodes} of "
+            f"{result.num_steps}; their number and lengths must stay as recorded."
         )
-    for leaf, column in new.columns.items():
-        expected = new.num_steps + (new.num_episodes if is_per_observation(leaf) else 0)
+    for leaf, column in result.columns.items():
+        expected = result.num_steps + (result.num_episodes if is_per_observation(leaf) else 0)
         if len(column) != expected:
             raise Misuse(
                 f"returned {len(column)} rows in column {leaf!r}; expected {expected}, one for each "
@@ -43,16 +47,20 @@ def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
             )
 
 
-def check_observations(new: Any, original: Block) -> None:
+def check_observations(result: Any, original: Block) -> None:
     """Check that observations keep the shape that the network was built for.
+
+    Args:
+        result: the value that a step returned.
+        original: the block that it received.
 
     Raises:
         Misuse: the shape changed.
     """
-    if not isinstance(new, Block):
+    if not isinstance(result, Block):
         return  # `check_episodes` reports it
     for leaf in leaves_of(Columns.OBS, original.columns):
-        expected, column = original.columns[leaf], new.columns.get(leaf)
+        expected, column = original.columns[leaf], result.columns.get(leaf)
         if column is not None and column.shape[1:] != expected.shape[1:]:
             raise Misuse(
                 f"returned {leaf!r} of shape {[*column.shape[1:]]}, but it had shape {[*expected.shape[1:]]}: the "
@@ -80,7 +88,7 @@ def check_mapped_episodes(block: Block, observation_space: gym.Space | None) -> 
 
 
 def as_read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return views of the rows that raise where user code writes into them."""
+    """Return views of the rows, in which writes by user code raise an error."""
     return {
         name: _read_only_view(column) if isinstance(column, np.ndarray) else column
         for name, column in rows.items()

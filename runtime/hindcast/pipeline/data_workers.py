@@ -37,7 +37,7 @@ _MAX_UNITS_PER_STREAM_AND_WORKER: Final = 4
 """Units in progress per stream and worker, including those that are read and wait to be delivered."""
 _OBJECT_STORE_FRACTION: Final = 0.25
 """Fraction of the cluster's object stores that all units in progress may occupy."""
-_IDLE_SECONDS: Final = 30.0
+_MAX_IDLE_SECONDS: Final = 30.0
 _MAX_RETRIES: Final = 3
 OOM_MESSAGES = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """Parts of Ray's messages about a process that its memory monitor killed."""
@@ -51,13 +51,13 @@ class DataWorkers:
     start with the first stream and end with the last one.
 
     Args:
-        workers: minimum and maximum number of data workers; the pool grows and shrinks with the load.
+        worker_limits: minimum and maximum number of data workers; the pool grows and shrinks with the load.
         num_cpus: logical CPUs per worker.
         num_gpus: logical GPUs per worker.
         remote_args: further Ray options of the actors (`label_selector`, `memory`).
     """
 
-    workers: tuple[int, int]
+    worker_limits: tuple[int, int]
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     remote_args: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +72,8 @@ class DataWorkers:
         """See `Executor.stream`.
 
         Raises:
-            UserError: the pre-learner raised it; `WorkerLost` if data workers keep dying.
+            UserError: the pre-learner raised it.
+            WorkerLost: data workers keep dying.
         """
         for reference in self.references(work, prelearn):
             yield fetch_block(reference)
@@ -82,13 +83,13 @@ class DataWorkers:
         import ray
 
         pending = iter(work)
-        first = list(islice(pending, self.workers[0]))
-        pending = chain(first, pending)
-        job = [
-            ray.put(prelearn)
-        ]  # once for all units; in a list, so that Ray leaves it to the worker to get it
+        first_work = list(islice(pending, self.worker_limits[0]))
+        pending = chain(first_work, pending)
+        # Stored once for all units. In a list, since Ray would replace a reference that is itself an argument by its
+        # object in every call.
+        job = [ray.put(prelearn)]
         in_progress: deque[tuple[Any, int]] = deque()
-        with self._open_stream(min(max(self.workers[0], 1), max(len(first), 1))):
+        with self._open_stream(min(max(self.worker_limits[0], 1), max(len(first_work), 1))):
             next_work = next(pending, None)
             while in_progress or next_work is not None:
                 while next_work is not None and self._has_room(in_progress, next_work):
@@ -153,7 +154,7 @@ class DataWorkers:
                     worker = min(ready, key=_Worker.load)
                     if worker.load() >= _MAX_UNITS_PER_WORKER and not is_needed:
                         return None
-                    self._end_one_idle(ready)
+                    self._end_one_idle_worker(ready)
                     return worker.read(job, work)
                 starting = [worker.started for worker in self._pool]
             ray.wait(starting, timeout=1.0)
@@ -163,15 +164,15 @@ class DataWorkers:
         import ray
 
         # `fetch_local=False` asks whether the block is ready, without copying it to this node.
-        if len(self._pool) >= self.workers[1] or ray.wait([reference], timeout=0, fetch_local=False)[0]:
+        if len(self._pool) >= self.worker_limits[1] or ray.wait([reference], timeout=0, fetch_local=False)[0]:
             return
         with self._lock:
             if all(worker.is_ready() and worker.load() for worker in self._pool):
                 self._pool.append(self._start_worker())
 
-    def _end_one_idle(self, ready: list[_Worker]) -> None:
-        idle = [worker for worker in ready if worker.idle_seconds() > _IDLE_SECONDS]
-        if idle and len(self._pool) > max(self.workers[0], 1):
+    def _end_one_idle_worker(self, ready: list[_Worker]) -> None:
+        idle = [worker for worker in ready if worker.idle_seconds() > _MAX_IDLE_SECONDS]
+        if idle and len(self._pool) > max(self.worker_limits[0], 1):
             self._pool.remove(idle[-1])
             idle[-1].end()
 
@@ -210,7 +211,7 @@ class _Worker:
         return 0.0 if self.load() else time.monotonic() - self._last_busy
 
     def read(self, job: list[Any], work: UnitInEpoch) -> Any:
-        """Return a reference to the unit's block."""
+        """Assign a unit to the worker, and return a reference to its block."""
         reference = self._actor.read.remote(job, work)
         self._reading.append(reference)
         return reference
@@ -226,7 +227,7 @@ class BlockReader:
 
     def __init__(self) -> None:
         end_with_parent(os.getppid())  # Ray only notices that its raylet died if init adopts the actor
-        self._is_killed_for_memory = _is_restarted() and oom_kills() > 0
+        self._was_killed_for_memory = _is_restarted() and oom_kills() > 0
         self._prelearners: dict[str, PreLearn] = {}
 
     def start(self) -> None:
@@ -238,17 +239,17 @@ class BlockReader:
         Args:
             job: a list with one reference, to the pre-learner.
         """
-        return catch_user_error(lambda: self._block(job[0], work))
+        return catch_user_error(lambda: self._read_block(job[0], work))
 
-    def _block(self, prelearner: Any, work: UnitInEpoch) -> Block:
-        if self._is_killed_for_memory:
+    def _read_block(self, prelearner_reference: Any, work: UnitInEpoch) -> Block:
+        if self._was_killed_for_memory:
             raise OutOfMemory("a data worker ran out of memory: raise spec.pipeline.dataWorkers.memory")
         # The pre-learner is user code, which need not be thread-safe.
         with hold_turn():
-            block = self._prelearner(prelearner)(*work)
+            block = self._load_prelearner(prelearner_reference)(*work)
         return block.without_details()  # drops cached properties too, such as the episode of each step
 
-    def _prelearner(self, reference: Any) -> PreLearn:
+    def _load_prelearner(self, reference: Any) -> PreLearn:
         import ray
 
         key = reference.hex()
@@ -273,8 +274,9 @@ def fetch_block(reference: Any) -> Block:
     """Return the block of a reference, as a view into the object store.
 
     Raises:
-        UserError: the user's error in place of the block.
-        WorkerLost: data workers keep dying over it, or its node was lost and it could not be computed again.
+        UserError: the data worker returned it in place of the block.
+        WorkerLost: data workers kept dying while they read the unit, or the block was lost with its node and could not
+            be computed again.
     """
     import ray
 
@@ -285,10 +287,10 @@ def fetch_block(reference: Any) -> Block:
         ray.exceptions.ObjectLostError,
         ray.exceptions.OutOfMemoryError,
     ) as error:
-        raise _worker_lost(error) from error
+        raise _make_worker_lost(error) from error
 
 
-def _worker_lost(error: Exception) -> WorkerLost:
+def _make_worker_lost(error: Exception) -> WorkerLost:
     import ray
 
     reason = first_line(error)

@@ -30,7 +30,7 @@ class Draws:
     gathered from all learners for that.
 
     Args:
-        needs: whether items are drawn by priority or uniformly.
+        needs: the algorithm's needs, of which `sampling`, `alpha` and `beta` are read.
         seed: a different seed gives different draws.
         size: number of items; each starts with `INITIAL_PRIORITY`.
         device: device of the draws.
@@ -38,7 +38,7 @@ class Draws:
     Attributes:
         size: current number of items.
         count: number of draws so far.
-        pending_items: the items that were drawn last and have not got their priorities yet, `[count]` int64, or None.
+        pending_items: the items that were drawn last, until they are given priorities, `[count]` int64; else None.
     """
 
     def __init__(self, needs: Needs, seed: int, size: int, device: torch.device | None = None) -> None:
@@ -82,18 +82,17 @@ class Draws:
 
     def uniforms(self, count: int) -> Tensor:
         """Return the random numbers of the next `count` draws: `[count]` float64 in [0, 1)."""
-        # Drawn by NumPy's Philox, which gives the same numbers on every machine, and not on the learner's device.
+        # NumPy's Philox gives the same numbers on every machine; a generator of the learner's device may not.
         uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
         self.count += count
-        return uniforms.to(
-            self._device, non_blocking=True
-        )  # a blocking copy would make every update wait for the GPU
+        # A blocking copy would make every update wait for the GPU.
+        return uniforms.to(self._device, non_blocking=True)
 
     def prioritise(self, priorities: Tensor) -> None:
         """See `Feed.prioritise`.
 
         Raises:
-            UserCodeError: items are not drawn by priority, or the number of priorities differs from that of items.
+            UserCodeError: items are not drawn by priority, or there is not exactly one priority per item.
         """
         current = self.priorities
         assert self.pending_items is not None
@@ -102,20 +101,21 @@ class Draws:
                 f"The algorithm's losses give priorities of shape {list(priorities.shape)} for "
                 f"{len(self.pending_items)} items; there must be one priority per item."
             )
-        # The flag stays on the device, so that no update waits for it; `check` reads it when metrics are collected.
+        # The flag stays on the device, so that no update waits for it; `check_priorities` reads it when metrics are
+        # collected.
         self._has_invalid |= current.set(self.pending_items, priorities)
         self.pending_items = None
 
     def replace(self, num_dropped: int, num_added: int) -> None:
-        """Drop the first `num_dropped` items and append `num_added` ones with the maximum priority of all items."""
+        """Drop the first `num_dropped` items and append `num_added` new ones with the maximum of all priorities."""
         if self._priorities is None:
             self.size += num_added - num_dropped
             return
         powers = self.priorities.powers[: self.size]
         # Schaul et al. 2015, algorithm 1: with the maximum priority, each new item is soon learned from once.
-        initial = powers.new_full((1,), self.priorities.to_power(INITIAL_PRIORITY))
-        greatest = torch.cat([powers, initial]).amax()
-        self.set_powers(torch.cat([powers, greatest.expand(num_added)])[num_dropped:])
+        initial_power = powers.new_full((1,), self.priorities.to_power(INITIAL_PRIORITY))
+        max_power = torch.cat([powers, initial_power]).amax()
+        self.set_powers(torch.cat([powers, max_power.expand(num_added)])[num_dropped:])
 
     def set_powers(self, powers: Tensor) -> None:
         """Replace all items by items with these powers, `[size]` float32 (see `Priorities.fill`)."""
@@ -123,7 +123,7 @@ class Draws:
         self._priorities = self._empty_priorities()
         self._priorities.fill(powers)
 
-    def check(self) -> None:
+    def check_priorities(self) -> None:
         """Check that no priority was NaN or infinite; waits for the device.
 
         Raises:
@@ -175,7 +175,7 @@ class DrawsFeed(Feed, ABC):
                 "The algorithm draws by priority, but the losses of the previous batch returned no priorities: set "
                 "`priorities` of `Losses`."
             )
-        data, rows = self._window(), shard.slice_of(count)
+        data, rows = self._prepare_window(), shard.slice_of(count)
         index, columns = self._draws.next(count)
         self._on_draw(index)
         return data.gather(index[rows]) | {name: column[rows] for name, column in columns.items()}
@@ -189,7 +189,7 @@ class DrawsFeed(Feed, ABC):
         Raises:
             DataError: a priority was NaN or infinite.
         """
-        self._draws.check()
+        self._draws.check_priorities()
         tensors = {
             f"priorities/{name}": tensor for name, tensor in self._draws.tensors().items()
         } | self._extra_tensors()
@@ -201,7 +201,7 @@ class DrawsFeed(Feed, ABC):
         Raises:
             DataError: a priority was NaN or infinite.
         """
-        self._draws.check()
+        self._draws.check_priorities()
         return {"epoch": 0.0, "timesteps_seen": 0.0, "coverage": 0.0, "data_wait_seconds": self._wait_seconds}
 
     def _resume(self, state: State, size: int, tensors: Mapping[str, Tensor]) -> None:
@@ -209,8 +209,8 @@ class DrawsFeed(Feed, ABC):
         self._draws.load(int(state["cursor"]), size, select_prefix("priorities/", tensors))
 
     @abstractmethod
-    def _window(self) -> WindowData:
-        """Return the data that items are drawn from."""
+    def _prepare_window(self) -> WindowData:
+        """Return the data that items are drawn from, loaded or played if necessary."""
 
     @abstractmethod
     def _extra_tensors(self) -> Batch:
@@ -236,9 +236,10 @@ class ReplayFeed(DrawsFeed):
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed.seek`."""
-        order = "the seed, the sampling, alpha or how items are cut has"
-        check_same_position(state, self.state(), self._loader.location, order)
-        self.close()  # the data were filtered, and the observation filter may have been restored too
+        order_subject = "the seed, the sampling, alpha or how items are cut has"
+        check_same_position(state, self.state(), self._loader.location, order_subject)
+        # The loaded observations are filtered, and the filter may just have been restored from the same checkpoint.
+        self.close()
         tensors = tensors or {}
         self._is_drawn.copy_(tensors["seen"])
         self._resume(state, self.epoch_size, tensors)
@@ -246,7 +247,7 @@ class ReplayFeed(DrawsFeed):
     def close(self) -> None:
         self._data = None
 
-    def _window(self) -> WindowData:
+    def _prepare_window(self) -> WindowData:
         if self._data is None:
             start_time = time.perf_counter()
             self._data = self._loader.load_all(epoch=0)

@@ -16,16 +16,18 @@ from hindcast.formats.spec import describe_array
 Array = NDArray[Any]
 I64 = NDArray[np.int64]
 
-_COLUMN: Final = "columns/"
+_COLUMN_PREFIX: Final = "columns/"
 _MIN_MERGED_STEPS: Final = 1024
+"""Blocks of up to this many steps are merged in any case."""
 _MERGE_DIVISOR: Final = 8
-"""A merged block holds at most this fraction of all steps: few blocks to gather from, none too large to split."""
+"""A merged block holds at most an eighth of all steps: few blocks to gather from, and none that is slow to split."""
 
 
 class EpisodeStore:
     """A store of episodes that drops the oldest ones beyond a limit. The newest one always stays.
 
-    A fragment that begins where another one of its episode ends is joined to it, and the episode counts as new.
+    A fragment that begins where a stored fragment of the same episode ends is joined to it, and the episode then counts
+    as the newest.
 
     Args:
         capacity: maximum number of timesteps.
@@ -97,9 +99,9 @@ class EpisodeStore:
         ends = np.cumsum([len(column) for column in columns])
         block_of_row = np.searchsorted(ends, rows, side="right")
         values = np.empty((len(rows), *columns[0].shape[1:]), columns[0].dtype)
-        for number in np.unique(block_of_row).tolist():
-            is_in_block, column = block_of_row == number, columns[number]
-            values[is_in_block] = column[rows[is_in_block] - (ends[number] - len(column))]
+        for block_index in np.unique(block_of_row).tolist():
+            is_in_block, column = block_of_row == block_index, columns[block_index]
+            values[is_in_block] = column[rows[is_in_block] - (ends[block_index] - len(column))]
         return values
 
     def cut_fragments(self, episode: I64, t: I64, length: I64, leaves: Sequence[str]) -> Block:
@@ -125,17 +127,22 @@ class EpisodeStore:
             return {}
         block = Block.concat(self.blocks)
         per_episode = {name: getattr(block, name) for name in ("eps_id", "details", *PER_EPISODE_ARRAYS)}
-        columns = {_COLUMN + leaf: column for leaf, column in block.columns.items()}
+        columns = {_COLUMN_PREFIX + leaf: column for leaf, column in block.columns.items()}
         return columns | {name: array for name, array in per_episode.items() if array is not None}
 
-    def load(self, arrays: Mapping[str, Array], evicted: int) -> None:
-        """Replace the stored episodes by those of `arrays`, ignoring other keys; `evicted` were dropped before."""
-        self.blocks, self.num_evicted, self._index = [], evicted, None
+    def load(self, arrays: Mapping[str, Array], num_evicted: int) -> None:
+        """Replace the stored episodes by the result of `arrays`; other keys are ignored.
+
+        Args:
+            arrays: the result of the method `arrays`.
+            num_evicted: number of episodes that were dropped before.
+        """
+        self.blocks, self.num_evicted, self._index = [], num_evicted, None
         if "length" in arrays:
             columns = {
-                name.removeprefix(_COLUMN): array
+                name.removeprefix(_COLUMN_PREFIX): array
                 for name, array in arrays.items()
-                if name.startswith(_COLUMN)
+                if name.startswith(_COLUMN_PREFIX)
             }
             per_episode: dict[str, Any] = {name: arrays[name] for name in ("eps_id", *PER_EPISODE_ARRAYS)}
             self.blocks = [Block(columns, **per_episode, details=arrays.get("details"))]
@@ -165,7 +172,9 @@ class EpisodeStore:
             for block in self.blocks
             for episode in zip(block.eps_id, block.terminated | block.truncated, strict=True)
         ]
-        return np.array([name in incoming_ids and not is_over for name, is_over in stored], dtype=np.bool_)
+        return np.array(
+            [eps_id in incoming_ids and not is_over for eps_id, is_over in stored], dtype=np.bool_
+        )
 
     def _remove(self, is_removed: NDArray[np.bool_]) -> Iterator[Block]:
         """Remove the episodes of the mask, `[N]`, and return them."""

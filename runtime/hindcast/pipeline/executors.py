@@ -17,6 +17,7 @@ class UnitInEpoch(NamedTuple):
 
 
 PreLearn = Callable[[Unit, int], Block]
+"""Returns the block of a unit in an epoch."""
 
 
 class Executor(Protocol):
@@ -25,11 +26,13 @@ class Executor(Protocol):
     def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
         """Yield one block per unit of `work`, in order.
 
-        `work` may be endless: the executor reads ahead as far as suits it. The consumer closes the iterator when it
+        `work` may be endless: the executor reads ahead as far as it has room. The consumer closes the iterator when it
         needs no more blocks.
 
         Args:
             source: index of the dataset, by which the learners of a group identify the same stream.
+            work: the units to read.
+            prelearn: returns the block of a unit.
         """
 
 

@@ -120,16 +120,16 @@ class WindowFeed(Feed, ABC):
         parts: list[Batch] = []
         rows_of_shard = shard.slice_of(count)
         cursor, end = self._cursor, self._cursor + count
-        first, last = cursor + rows_of_shard.start, cursor + rows_of_shard.stop
+        shard_start, shard_stop = cursor + rows_of_shard.start, cursor + rows_of_shard.stop
         while cursor < end:
             # Windows without an item of this shard are entered too: all learners compute a window's targets with the
             # same weights.
             window, data, rows = self._window_at(cursor)
-            until = min(end, window.end_cursor)
-            begin, stop = max(cursor, first), min(until, last)
-            if begin < stop:
-                parts.append(data.gather(rows[begin - window.first_cursor : stop - window.first_cursor]))
-            cursor = until
+            window_stop = min(end, window.end_cursor)
+            start, stop = max(cursor, shard_start), min(window_stop, shard_stop)
+            if start < stop:
+                parts.append(data.gather(rows[start - window.first_cursor : stop - window.first_cursor]))
+            cursor = window_stop
         self._cursor = end
         return concat_batches(parts)
 
@@ -152,11 +152,12 @@ class WindowFeed(Feed, ABC):
         check_same_position(
             state, self.state(), self._loader.location, "the seed, the window size or the sampling has"
         )
-        self.close()  # the data were filtered, and the observation filter may have been restored too
+        # The loaded observations are filtered, and the filter may just have been restored from the same checkpoint.
+        self.close()
         self._cursor = int(state["cursor"])
         self._window_targets = None
         # Weights have changed since these targets were computed, so recomputing them would give other values; even the
-        # weights of that moment would give other bits on another kind of machine.
+        # same weights would give other bits on another kind of machine.
         if "targets" in state and tensors:
             device = self._loader.recipe.device
             first_cursor, updates = state["targets"]
@@ -168,7 +169,7 @@ class WindowFeed(Feed, ABC):
 
     def metrics(self) -> dict[str, float]:
         num_distinct = self._order.num_distinct(self._cursor)
-        # An item counts for as many timesteps as all items on average: sequences overlap and differ in length.
+        # Each item counts as the average number of timesteps per item, since sequences overlap and differ in length.
         coverage = num_distinct / self.epoch_size
         metrics = {
             "epoch": self._cursor / self.epoch_size,
@@ -259,12 +260,13 @@ class ResidentFeed(WindowFeed):
     def _load(self, window: Window) -> LoadedWindow:
         if self._data is None:
             self._data = self._loader.load_all(window.epoch)
-        order = self._loader.permutation(window)
+        permutation = self._loader.permutation(window)
         if self._targets is not None:
-            episodes = np.array([len(unit.lengths) for unit in self._loader.dataset.units])
-            return LoadedWindow(window, self._data.take(_positions(episodes, window, order.device)), order)
-        rows = _positions(self._order.unit_items, window, order.device)
-        return LoadedWindow(window, self._data, rows.index_select(0, order))
+            unit_episodes = np.array([len(unit.lengths) for unit in self._loader.dataset.units])
+            episodes = _positions(unit_episodes, window, permutation.device)
+            return LoadedWindow(window, self._data.take(episodes), permutation)
+        rows = _positions(self._order.unit_items, window, permutation.device)
+        return LoadedWindow(window, self._data, rows.index_select(0, permutation))
 
     def close(self) -> None:
         super().close()
@@ -277,20 +279,20 @@ def _positions(counts: I64, window: Window, device: torch.device) -> Tensor:
     return torch.from_numpy(concat_ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
 
 
-def check_same_position(saved: State, current: State, location: str, order: str) -> None:
+def check_same_position(saved: State, current: State, location: str, order_subject: str) -> None:
     """Check that a saved position belongs to the same data and the same order.
 
     Args:
         saved: the saved position.
         current: any position of this feed.
-        location: the user's location of the data.
-        order: what the order depends on, with its verb.
+        location: location of the data as the user wrote it, for the message.
+        order_subject: subject of the message about the order: what it depends on, followed by "has".
 
     Raises:
         DataError: the data or the order changed.
     """
-    data = f"the data in {location}, or how Hindcast prepares them, have"
-    for key, subject in {"data": data, "order": order}.items():
+    data_subject = f"the data in {location}, or how Hindcast prepares them, have"
+    for key, subject in {"data": data_subject, "order": order_subject}.items():
         if saved[key] != current[key]:
             raise DataError(
                 f"The position in the data cannot be resumed: {subject} changed since the checkpoint was "

@@ -39,7 +39,7 @@ class Sequences(NamedTuple):
         first_step: `[I]` int64, index of the first step among the steps of all episodes.
         length: `[I]` int64, number of steps, including burn-in and excluding padding.
         burn_in: `[I]` int64, number of steps that only warm up the state.
-        is_first: `[I]` bool, whether the first step is also that of the episode.
+        is_first: `[I]` bool, whether the first step is the first one of its episode.
     """
 
     first_step: Tensor
@@ -49,7 +49,7 @@ class Sequences(NamedTuple):
 
 
 def cut_sequences(length_N: Tensor, seq_len: int, burn_in: int, stride: int | None = None) -> Sequences:
-    """Cut episodes into sequences that begin every `seq_len - burn_in` steps, until all steps are learned from.
+    """Cut episodes into sequences that begin every `seq_len - burn_in` steps, until every step is in one.
 
     With a `stride`, a sequence begins every `stride` steps, up to the episode's end.
     """
@@ -80,7 +80,7 @@ def steps_ahead(length_N: Tensor, n: int) -> Tensor:
 
 
 def discounted_rewards(rewards_S: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
-    """Return the sum of gammaᵏ·r(t+k) over the steps that each transition covers, `[S]` float64."""
+    """Return the sum of gammaᵏ·r(t+k) over the `ahead_S` steps that each transition covers, `[S]` float64."""
     total = rewards_S.double()
     for k in range(1, min(n, len(total))):
         discounted = gamma**k * rewards_S[k:].double()
@@ -89,7 +89,7 @@ def discounted_rewards(rewards_S: Tensor, ahead_S: Tensor, n: int, gamma: float)
 
 
 def discounts(length_N: Tensor, terminated_N: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
-    """Return gamma to the power of the steps covered, `[S]` float32; 0 if the last one terminated."""
+    """Return gamma to the power of the number of steps covered, `[S]` float32; 0 if they reach a terminal step."""
     powers = gamma ** torch.arange(n + 1, dtype=torch.float64, device=ahead_S.device)
     last = torch.arange(len(ahead_S), device=ahead_S.device) + ahead_S
     is_last_step = last == torch.repeat_interleave(length_N.cumsum(0), length_N)

@@ -30,7 +30,7 @@ class Player(Protocol):
         """Number of episodes played in parallel."""
 
     def __call__(self, indices: range, timesteps: int) -> Block:
-        """Play episodes, whose ids and seeds depend on their indices.
+        """Play episodes and return them; their ids and seeds depend on their indices alone.
 
         Args:
             indices: indices of the episodes.
@@ -49,7 +49,7 @@ class LiveSource:
         name: name in checkpoints and messages.
         player: plays episodes.
         updates: returns the number of updates of the training so far.
-        weight: fraction of batches, relative to other sources' weights.
+        weight: the source's fraction of batches is its weight over the sum of all sources' weights.
         timesteps_per_update: timesteps to play per update.
         warmup: timesteps to play before the first update.
         capacity: maximum number of timesteps kept; the oldest episodes are dropped.
@@ -76,12 +76,18 @@ class LiveFeed(DrawsFeed):
     every batch. Each of several learners plays the same episodes, with the same weights, and gathers its shard of a
     batch. A checkpoint contains the episodes.
 
+    Args:
+        live: the source of the episodes.
+        recipe: how batches are made.
+        batch_size: items in a batch.
+        seed: the run's seed.
+
     Attributes:
         timesteps_played: total number of timesteps played.
     """
 
     epoch_size = epoch_timesteps = 0
-    """0: an epoch is a pass over recorded data."""
+    """0, since an epoch is a pass over recorded data."""
 
     def __init__(self, live: LiveSource, recipe: Recipe, batch_size: int, seed: int) -> None:
         super().__init__(recipe, batch_size, seed, 0)
@@ -107,12 +113,12 @@ class LiveFeed(DrawsFeed):
             "playedSteps": self.timesteps_played,
             "returns": self._returns,
             "evicted": self._store.num_evicted,
-            "episodes": [name for block in blocks for name in block.eps_id.tolist()],
+            "episodes": [eps_id for block in blocks for eps_id in block.eps_id.tolist()],
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        order = "the seed, the sampling, or how much is played and kept has"
-        check_same_position(state, self.state(), self._live.name, order)
+        order_subject = "the seed, the sampling, or how much is played and kept has"
+        check_same_position(state, self.state(), self._live.name, order_subject)
         self._window_data = None
         tensors = tensors or {}
         episode_ids = np.array(state["episodes"], dtype=object)
@@ -141,7 +147,7 @@ class LiveFeed(DrawsFeed):
             name: torch.from_numpy(array) for name, array in self._store.arrays().items() if name != "eps_id"
         }
 
-    def _window(self) -> WindowData:
+    def _prepare_window(self) -> WindowData:
         """Play the episodes that are due, and return all stored ones, laid end to end on the device."""
         live = self._live
         # At least one timestep, since there is nothing to draw from otherwise.
@@ -159,7 +165,7 @@ class LiveFeed(DrawsFeed):
         block = live.player(
             range(self._num_played, self._num_played + live.player.width), self.timesteps_played
         )
-        # Before columns are dropped: the algorithm may not need the rewards.
+        # Computed before columns are dropped, since the algorithm may not need the rewards.
         self._returns += np.add.reduceat(block.columns[Columns.REWARDS], block.start).tolist()
         block = block.without_details().with_columns(
             {name: column for name, column in block.columns.items() if root(name) in needs.window_columns}
@@ -170,8 +176,8 @@ class LiveFeed(DrawsFeed):
         self._store.add(block)
         added_items = count_items(block.length, needs)
         num_evicted = self._store.num_evicted - num_evicted_before
-        items = np.append(self._items_per_episode, added_items)
-        self._draws.replace(int(items[:num_evicted].sum()), int(added_items.sum()))
-        self._items_per_episode = items[num_evicted:]
+        item_counts = np.append(self._items_per_episode, added_items)
+        self._draws.replace(int(item_counts[:num_evicted].sum()), int(added_items.sum()))
+        self._items_per_episode = item_counts[num_evicted:]
         self._window_data = None
         self._wait_seconds += time.perf_counter() - start_time

@@ -44,7 +44,7 @@ class Loader:
         dataset: the dataset to read.
         order: assigns units to windows.
         stream: turns units into blocks of the same episode lengths, see `Executor.stream`.
-        recipe: the parts of a block that a window keeps.
+        recipe: which columns of a block a window keeps, and how.
         location: location of the data as the user wrote it, for messages.
     """
 
@@ -66,12 +66,12 @@ class Loader:
         # A consumer that stops early must also end the executor's stream, and with it the data workers.
         with closing(self._stream(units_in_epochs)) as blocks:
             for window in self._windows_from(first):
-                data = self._build_window([units[unit] for unit in window.units], blocks, pinned=True)
+                data = self._build_window([units[unit] for unit in window.units], blocks, pin_memory=True)
                 yield LoadedWindow(window, data, self.permutation(window))
                 del data  # else this window stays in memory while the next one is built
 
     def load_all(self, epoch: int) -> WindowData:
-        """Return all units in the dataset's own order, as they are in `epoch`."""
+        """Return all units as one window, in the dataset's order, as they are in `epoch`."""
         units = list(self.dataset.units)
         with closing(self._stream(UnitInEpoch(unit, epoch) for unit in units)) as blocks:
             return self._build_window(units, blocks)
@@ -86,7 +86,7 @@ class Loader:
             window = self.order.next_window(window)
 
     def _build_window(
-        self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False
+        self, units: Sequence[Unit], blocks: Iterator[Block], pin_memory: bool = False
     ) -> WindowData:
         length = np.concatenate([unit.lengths for unit in units])
-        return build_window(length, (next(blocks) for _ in units), self.recipe, pinned)
+        return build_window(length, (next(blocks) for _ in units), self.recipe, pin_memory)

@@ -11,6 +11,7 @@ from hindcast.api.sentences import nearest
 
 Key = str | tuple[str, ...]
 MetricDump = list[tuple[list[str], str, int | None, list[float]]]
+"""Key, reduction, window and values of each metric."""
 
 _REDUCTIONS: Final[dict[str, Callable[[list[float]], float]]] = {
     "mean": lambda values: sum(values) / len(values),
@@ -50,33 +51,33 @@ class MetricsLogger:
         self._entries: dict[tuple[str, ...], tuple[str, int | None, list[float]]] = {}
 
     def log_value(
-        self, key: Key, value: Any, *, reduce: str | None = "mean", window: int | None = None, **others: Any
+        self, key: Key, value: Any, *, reduce: str | None = "mean", window: int | None = None, **options: Any
     ) -> None:
         """Log a number.
 
         Args:
             key: its name.
             value: a number, or an array or tensor of one element.
-            reduce: "mean" (or "ema"), "sum", "min", "max" or "item" (the last): how a result combines several.
+            reduce: "mean" (or "ema"), "sum", "min", "max" or "item" (the last): how a result combines several values.
             window: use only the last `window` values since the last result; None for all of them.
-            options: RLlib's other options, if they request nothing.
+            options: RLlib's other options, as far as they have no effect.
 
         Raises:
             ValueError: the value is not a number, or the reduction or option is unknown.
         """
-        _check_options(key, reduce, others)
+        _check_options(key, reduce, options)
         reduction = _RLLIB_REDUCTIONS.get(reduce, reduce or "")
         if reduction not in _REDUCTIONS:
             raise ValueError(
                 f"metric {key!r}: reduce is {reduce!r}, expected mean, ema, sum, min, max or item"
             )
         try:
-            number = float(value)
+            float_value = float(value)
         # torch raises RuntimeError for a tensor of several elements.
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"metric {key!r} is a {type(value).__name__}, expected a number") from error
         values = self._entries.setdefault(_key_path(key), (reduction, window, []))[-1]
-        values.append(number)
+        values.append(float_value)
         if window is not None:
             del values[:-window]
 
@@ -102,7 +103,7 @@ class MetricsLogger:
         return default if entry is None else _REDUCTIONS[entry[0]](entry[2])
 
     def reduce(self) -> dict[str, Any]:
-        """Return the metrics for a result, nested, and start again."""
+        """Return the metrics for a result, nested, and remove the values."""
         entries, self._entries = self._entries, {}
         results: dict[str, Any] = {}
         for (*parents, name), (reduction, _window, values) in sorted(entries.items()):
@@ -113,7 +114,7 @@ class MetricsLogger:
         return results
 
     def drain(self) -> MetricDump:
-        """Return all logged values as JSON, for `add` in another process, and start again."""
+        """Return all logged values as JSON, for `add` in another process, and remove them."""
         entries, self._entries = self._entries, {}
         return [(list(key), *entry) for key, entry in entries.items()]
 

@@ -17,7 +17,7 @@ _SOURCE_COLUMNS: Final[dict[str, frozenset[str]]] = {
     Columns.N_STEP: frozenset(),
     Columns.T: frozenset(),
 }
-"""Columns that are computed from other columns and from the ends of episodes -> these columns."""
+"""Columns that are computed instead of read -> the stored columns for it, besides the ends of episodes."""
 STATE_COLUMNS: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that contain initial states, the preferred one first."""
 _SAMPLING_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
@@ -45,15 +45,15 @@ class Needs:
     one to warm up a recurrent state, and an epoch learns from each timestep once. Steps after the end of an
     episode are zero. Batches also hold `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
     burn-in nor padding; and `seq_lens`, `[B]` int64: the steps before the padding. A batch of
-    `trainBatchSizePerLearner` timesteps has a T-th as many sequences (rounded down): burn-in and padding count. n-step
-    columns reach beyond a sequence's end. With `stride` = s sequences begin at an episode's steps 0, s, 2·s and so on,
-    so that the last ones are shorter, and an epoch learns from a timestep up to T / s times.
+    `trainBatchSizePerLearner` timesteps has that number // T sequences, as burn-in and padding count as timesteps.
+    n-step columns reach beyond a sequence's end. With `stride` = s sequences begin at an episode's steps 0, s, 2·s and
+    so on, so that the last ones are shorter, and an epoch learns from a timestep up to T / s times.
 
     With `sampling` "epochs" each pass takes every item once. "uniform" and "prioritized" draw each item from all data,
     with replacement, which requires resident data. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952), item i has
     the probability P(i) = pᵢ^alpha / Σ pₖ^alpha; batches contain `weights`, `[B]` float32: (N·P(i))^-beta over the
     maximum of these weights over all N items. pᵢ is 1 at first, then the last value of the algorithm's losses for it
-    (`Losses.priorities`). For a beta that grows, b, the weights are `weights ** (b / beta)`.
+    (`Losses.priorities`). An algorithm whose beta grows, to b, uses `weights ** (b / beta)`.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
@@ -142,9 +142,9 @@ class Needs:
 
     @property
     def stored_columns(self) -> frozenset[str]:
-        """The columns to read from storage, without those that are computed from others."""
-        parts = (_SOURCE_COLUMNS.get(root(column), frozenset({column})) for column in self.columns)
-        return frozenset().union(*parts)
+        """The columns to read from storage, including those that other needed columns are computed from."""
+        column_sets = (_SOURCE_COLUMNS.get(root(column), frozenset({column})) for column in self.columns)
+        return frozenset().union(*column_sets)
 
     @property
     def window_columns(self) -> frozenset[str]:
@@ -162,7 +162,7 @@ class Needs:
         """Return the same needs, with the column that initial states are read from.
 
         Args:
-            columns: whole columns in the data.
+            columns: names of whole columns in the data.
 
         Raises:
             DataError: recorded states are needed, but the data have none.
@@ -181,12 +181,12 @@ class Needs:
         return replace(self, columns=self.columns | columns)
 
 
-def transitions(gamma: float, **more: Any) -> Needs:
+def transitions(gamma: float, **fields: Any) -> Needs:
     """Return the needs of temporal differences: obs, actions, rewards, new_obs and discounts.
 
     Args:
         gamma: discount.
-        more: further fields of `Needs`.
+        fields: further fields of `Needs`.
     """
     names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
-    return Needs(columns=frozenset(names), gamma=gamma, **more)
+    return Needs(columns=frozenset(names), gamma=gamma, **fields)

@@ -45,8 +45,9 @@ class Source(NamedTuple):
     """A dataset to train on.
 
     Attributes:
-        name: the user's location of the data, for messages.
-        weight: fraction of batches, relative to other sources' weights.
+        name: location of the data as the user wrote it, for messages.
+        dataset: the opened dataset.
+        weight: the source's fraction of batches is its weight over the sum of all sources' weights.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Source(NamedTuple):
 
 def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     """Return `OfflineData`, or the user's subclass that `spec.pipeline.offlineData` names.
+
+    A subclass in RLlib's form only reads the data, before training; `OfflineData` makes the batches.
 
     Raises:
         SpecError: the class does not exist, is not a subclass, or it overrides a method that is never called.
@@ -96,8 +99,8 @@ class OfflineData(Feed):
         preprocessing: the steps between environment and module, applied to observations.
         observation_space: the environment's; the first dataset's if None.
         action_space: the environment's; the first dataset's if None.
-        executor: where units are read; in this process if None.
-        connectors: connector objects, which run after those of `pipeline`.
+        executor: reads the units; `Local`, which reads in this process, if None.
+        connectors: connector objects, which run after the connectors of `pipeline`.
         shard: this learner's shard of each batch.
         live_sources: episodes that the policy plays during training, mixed with `sources` by weight.
         module: the policy's network, for connectors in RLlib's form: they get a copy.
@@ -138,14 +141,16 @@ class OfflineData(Feed):
         spaces = (observation_space, action_space)
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
-        context = ConnectorContext(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
+        context = ConnectorContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
         have_run = prelearner_class(pipeline).runs_connectors()
-        steps = make_connectors(() if have_run else pipeline.connectors, connectors, context)
+        all_connectors = make_connectors(() if have_run else pipeline.connectors, connectors, context)
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
-        self._share = shard
-        self._batch_connectors = [step for step in steps if isinstance(step, BatchConnector)]
+        self._shard = shard
+        self._batch_connectors = [
+            connector for connector in all_connectors if isinstance(connector, BatchConnector)
+        ]
         self._budget = (
             default_budget(device)
             if pipeline.resident_budget is None
@@ -160,9 +165,11 @@ class OfflineData(Feed):
             observation_space=spaces[0],
             action_space=spaces[1],
             executor=executor or Local(),
-            connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
+            connectors=tuple(
+                connector for connector in all_connectors if isinstance(connector, BlockConnector)
+            ),
             extra_columns=frozenset().union(
-                *(step.added_columns(spec) for step in steps if spec is not None)
+                *(connector.added_columns(spec) for connector in all_connectors if spec is not None)
             ),
         )
         self.live_sources = live_sources
@@ -174,11 +181,11 @@ class OfflineData(Feed):
         self._checked_connectors: set[int] = set()
         self._wait_seconds = 0.0
         self._sources: list[SourceFeed] = []
-        # Sources get the budget in their order: the first ones are resident, the rest is streamed.
+        # In order, each source gets what the earlier ones left of the budget; data that exceed it are streamed.
         remaining_budget = self._budget
-        for number, source in enumerate(sources):
+        for index, source in enumerate(sources):
             self._sources.append(
-                SourceFeed(source.name, source.dataset, self._settings, remaining_budget, number)
+                SourceFeed(source.name, source.dataset, self._settings, remaining_budget, index)
             )
             remaining_budget -= self._sources[-1].resident_bytes
         self.epoch_size = sum(source.order.epoch_size for source in self._sources)
@@ -200,7 +207,7 @@ class OfflineData(Feed):
 
     @property
     def updates_per_iteration(self) -> int:
-        """Updates of an iteration: `datasetNumItersPerLearner`, else one pass, rounded up; 1,000 without data."""
+        """Updates per iteration: `datasetNumItersPerLearner`, else one pass; 1,000 without recorded data."""
         num_iters = self._settings.pipeline.dataset_num_iters_per_learner
         return num_iters or math.ceil(self.epoch_size / self.batch_size) or _UPDATES_PER_LIVE_ITERATION
 
@@ -229,15 +236,15 @@ class OfflineData(Feed):
         return self.updates_per_iteration - num_done
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Return the finished iterations; one that an earlier, lower `stop` cut short is resumed."""
+        """Return the number of complete iterations; one that was cut short, by a lower `stop`, is resumed."""
         return min(iteration, updates // self.updates_per_iteration)
 
     def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
         """Return the data's metrics for the iteration's result."""
-        feed = self._feed.metrics()
-        timers = {"data_wait_s": feed["data_wait_seconds"] - self._wait_seconds}
+        feed_metrics = self._feed.metrics()
+        timers = {"data_wait_s": feed_metrics["data_wait_seconds"] - self._wait_seconds}
         candidates = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
-        names = [name for name in candidates if name in feed]
+        available_names = [name for name in candidates if name in feed_metrics]
         connector_metrics = (
             {_CONNECTOR_METRICS: logged_metrics}
             if (logged_metrics := self._settings.metrics.reduce())
@@ -245,7 +252,7 @@ class OfflineData(Feed):
         )
         return (
             {"timers": timers}
-            | {name: feed[name] for name in names}
+            | {name: feed_metrics[name] for name in available_names}
             | self._sampling_metrics()
             | connector_metrics
         )
@@ -268,7 +275,7 @@ class OfflineData(Feed):
 
     def next(self) -> Batch:
         """See `Feed.next`; returns this learner's shard."""
-        return self.take(self.batch_size, self._share)
+        return self.take(self.batch_size, self._shard)
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)
@@ -404,12 +411,12 @@ class OfflineData(Feed):
         return {"batchSize": self.batch_size, "weights": self._weights}
 
     def _check_same_batches(self, state: State) -> None:
-        names = {"batchSize": "timesteps per batch", "weights": "weights of the inputs"}
+        setting_names = {"batchSize": "timesteps per batch", "weights": "weights of the inputs"}
         for key, current in self._batch_settings().items():
-            expected = state[key]
-            if expected != current:
+            saved = state[key]
+            if saved != current:
                 raise DataError(
-                    f"The position in the data cannot be resumed: the {names[key]} were {expected} when the "
+                    f"The position in the data cannot be resumed: the {setting_names[key]} were {saved} when the "
                     f"checkpoint was written and are {current} now. Undo the change, or start a new run with a higher "
                     "spec.revision."
                 )

@@ -92,8 +92,8 @@ class Order:
     @cached_property
     def digest(self) -> str:
         """Digest of the order: a cursor is only valid in orders with the same digest."""
-        limits = [self.seed, self.window_steps, self.window_bytes, int(self.replacement)]
-        digest = hashlib.blake2b(repr(limits).encode(), digest_size=8)
+        settings = [self.seed, self.window_steps, self.window_bytes, int(self.replacement)]
+        digest = hashlib.blake2b(repr(settings).encode(), digest_size=8)
         digest.update(self.unit_steps.tobytes())
         digest.update(self.unit_nbytes.tobytes())
         if self.unit_items is not self.unit_steps:
@@ -101,6 +101,7 @@ class Order:
         return digest.hexdigest()
 
     def windows(self, epoch: int) -> list[Window]:
+        """Return the windows of an epoch, in order."""
         cached = self._windows
         if cached is None or cached[0] != epoch:
             cached = (epoch, self._divide_into_windows(epoch))
@@ -114,7 +115,7 @@ class Order:
         return window, cursor - window.first_cursor
 
     def next_window(self, window: Window) -> Window:
-        """Return the window after this one, in the next epoch after an epoch's last one."""
+        """Return the window after this one; after the last one of an epoch, the first one of the next epoch."""
         return self.locate(window.end_cursor)[0]
 
     def permutation(self, window: Window) -> I64:
@@ -134,7 +135,7 @@ class Order:
 
     def _miss_probabilities(self, cursor: int) -> tuple[Window, NDArray[np.float64]]:
         """Return the window at `cursor`, and per unit the probability that earlier windows missed an item."""
-        cached = self._miss_state  # continue from the last call: a cursor mostly moves forward
+        cached = self._miss_state  # continues from the last call, since a cursor mostly moves forward
         if cached is None or cached[0].first_cursor > cursor:
             cached = self.locate(0)[0], np.ones(len(self.unit_steps))
         window, p_missed = cached
@@ -158,7 +159,7 @@ class Order:
                 np.searchsorted(steps, int(steps[start]) + self.window_steps, side="right"),
                 np.searchsorted(nbytes, int(nbytes[start]) + self.window_bytes, side="right"),
             )
-            # At least one unit: a unit beyond a limit is a window of its own.
+            # At least one unit: a unit beyond a limit is a separate window.
             end = max(int(limit) - 1, start + 1)
             windows.append(
                 Window(

@@ -42,9 +42,10 @@ class OfflinePreLearner:
     """A callable that reads a unit, maps it to episodes, validates them and runs the connectors.
 
     To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`: override
-    `_map_to_episodes` or `__call__`; `__init__` may take options (`spec.pipeline.preLearnerKwargs`) and must pass the
-    others on. The number of episodes and their lengths must stay, since they determine the order of batches. For files
-    that contain no timesteps (text, images, binary), override `map_rows`, which makes episodes of them.
+    `_map_to_episodes` or `__call__`; `__init__` may take options (`spec.pipeline.preLearnerKwargs`) and must pass all
+    others to `super().__init__`. The number of episodes and their lengths must not change, since they determine the
+    order of batches. For files that contain no timesteps (text, images, binary), override `map_rows`, which makes
+    episodes of them.
 
     Args:
         dataset: the dataset that units belong to.
@@ -100,12 +101,12 @@ class OfflinePreLearner:
         start_time = time.perf_counter()
         stored_block = self._read_unit(unit)
         read_time = time.perf_counter()
-        block = self._map(stored_block)
+        block = self._map_block(stored_block)
         if self._validate and epoch == 0:
-            self._check(block, unit)
+            self._check_block(block, unit)
         metrics = MetricsLogger()
-        for position, connector in enumerate(self._connectors):
-            context = Context(self._seed, position, epoch, unit.id, connector.stochastic, metrics)
+        for index, connector in enumerate(self._connectors):
+            context = Context(self._seed, index, epoch, unit.id, connector.stochastic, metrics)
             block = self._run_connector(block, connector, context)
         if self._validate and epoch == 0:
             self._check_learnable(block, unit)
@@ -173,7 +174,7 @@ class OfflinePreLearner:
 
     @classmethod
     def make_episodes(
-        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
+        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
     ) -> Block | None:
         """Return the episodes that the class makes of rows; None if there are none.
 
@@ -181,14 +182,14 @@ class OfflinePreLearner:
             rows: `[R, …]` by column.
             kwargs: `spec.pipeline.preLearnerKwargs`.
             training: options of the training, as JSON; `map_rows` uses its spaces only.
-            where: source of the rows, for messages.
+            location: source of the rows, for messages.
 
         Raises:
             UserCodeError: it raised, did not return episodes that fit the spaces, or returned two different results
                 for the first rows.
         """
         space = training.get("observationSpace")
-        with calling(f"{cls.__name__}.map_rows, given {where},", cls.map_rows):
+        with calling(f"{cls.__name__}.map_rows, given {location},", cls.map_rows):
             return check_made_twice(
                 cls,
                 lambda: cls.map_rows(as_read_only(rows), **kwargs),
@@ -200,13 +201,13 @@ class OfflinePreLearner:
         """Return True if the class changes the episodes of units."""
         return is_user_code(cls._map_to_episodes)
 
-    def _map(self, block: Block) -> Block:
+    def _map_block(self, block: Block) -> Block:
         if not self._maps_blocks():
             return block
         with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
             return self._run_checked(lambda: _to_block(self._map_to_episodes(block)), block.length, "mapping")
 
-    def _check(self, block: Block, unit: Unit) -> None:
+    def _check_block(self, block: Block, unit: Unit) -> None:
         check_block(
             block,
             self.dataset.spec,
@@ -217,15 +218,15 @@ class OfflinePreLearner:
         )
 
     def _check_learnable(self, block: Block, unit: Unit) -> None:
-        """Check that algorithms can learn from the columns; check those of the user's connectors like recorded data."""
-        spec, where = DataSpec.from_block(block), partial(self.dataset.locate, unit)
-        first = str(where(0))
+        """Check that algorithms can learn from the columns; check results of custom connectors like recorded data."""
+        spec, locate = DataSpec.from_block(block), partial(self.dataset.locate, unit)
+        first_location = str(locate(0))
         custom_names = [connector.name for connector in self._connectors if is_user_code(connector.function)]
         try:
-            check_scalar_columns(spec, first)
+            check_scalar_columns(spec, first_location)
             if custom_names:
-                check_spec(spec, None, self.action_space, first)
-                check_block(block, spec, None, self.action_space, where, normalized_actions=True)
+                check_spec(spec, None, self.action_space, first_location)
+                check_block(block, spec, None, self.action_space, locate, normalized_actions=True)
         except DataError as error:
             if not custom_names:
                 raise
@@ -235,21 +236,23 @@ class OfflinePreLearner:
         loggers = iter((context.metrics, MetricsLogger()))  # metrics of the second call are dropped
 
         def run() -> Block:
-            new = connector(block, replace(context, metrics=next(loggers)))
-            check_observations(new, block)
-            return new
+            result = connector(block, replace(context, metrics=next(loggers)))
+            check_observations(result, block)
+            return result
 
         with calling(f"connector {connector.name}", connector.function):
             return self._run_checked(run, block.length, context.connector_index)
 
-    def _run_checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
+    def _run_checked(
+        self, make: Callable[[], Block], lengths: NDArray[np.int64], step_key: Hashable
+    ) -> Block:
         """Run a custom step on a unit; on the first unit run it twice and compare the results."""
-        new = make()
-        check_episodes(new, lengths)
-        if step not in self._checked_steps:
-            self._checked_steps.add(step)
-            check_repeatable(new.columns, make().columns)
-        return new
+        block = make()
+        check_episodes(block, lengths)
+        if step_key not in self._checked_steps:
+            self._checked_steps.add(step_key)
+            check_repeatable(block.columns, make().columns)
+        return block
 
 
 def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
@@ -281,19 +284,19 @@ def check_made_twice(
     Raises:
         Misuse: it did not return episodes that fit the space, or returned two different results.
     """
-    first = _to_block_or_none(make())
-    if first is None:
+    first_block = _to_block_or_none(make())
+    if first_block is None:
         return None
-    check_mapped_episodes(first, observation_space)
+    check_mapped_episodes(first_block, observation_space)
     if cls not in _checked_classes:
         _checked_classes.add(cls)
-        second = _to_block_or_none(make())
-        if second is None or not np.array_equal(first.length, second.length):
+        second_block = _to_block_or_none(make())
+        if second_block is None or not np.array_equal(first_block.length, second_block.length):
             raise Misuse(
                 f"returned two different lists of episodes for the same data: {REPEATABILITY_RULES.format('')}."
             )
-        check_repeatable(first.columns, second.columns)
-    return first
+        check_repeatable(first_block.columns, second_block.columns)
+    return first_block
 
 
 def _to_block_or_none(episodes: Any) -> Block | None:

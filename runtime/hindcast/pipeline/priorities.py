@@ -45,6 +45,7 @@ class Priorities:
         return self._sums[0]
 
     def to_power(self, priority: float) -> float:
+        """Return a priority to the power of alpha, as `powers` contains it."""
         return float((abs(priority) + _EPSILON) ** self._alpha)
 
     def fill(self, powers: Tensor) -> None:
@@ -58,7 +59,8 @@ class Priorities:
         If a slot occurs twice, it gets the greater priority.
 
         Returns:
-            A bool scalar on the device: whether a priority was NaN or infinite; it is replaced by the smallest one.
+            A bool scalar on the device: whether a priority was NaN or infinite. Such priorities are replaced by a tiny
+            one.
         """
         values = ((priority_B.abs() + _EPSILON) ** self._alpha).to(torch.float32)
         is_finite = torch.isfinite(values)
@@ -74,7 +76,7 @@ class Priorities:
             uniform_B: `[B]` float64, from 0 to below 1.
 
         Returns:
-            `[B]` int64 slots, and `[B]` float64, the probability of each relative to that of the least likely slot.
+            The slots, `[B]` int64, and their probabilities relative to the least likely slot's, `[B]` float64.
         """
         mass = uniform_B * self.total
         nodes = torch.zeros_like(mass, dtype=torch.int64)
@@ -97,8 +99,8 @@ class Priorities:
         """Return the tensors (not copies), for a checkpoint."""
         levels = {"sums": self._sums, "least": self._minima}
         return {
-            f"{kind}/{level}": tensor
-            for kind, tensors in levels.items()
+            f"{name}/{level}": tensor
+            for name, tensors in levels.items()
             for level, tensor in enumerate(tensors)
         }
 
@@ -135,4 +137,5 @@ def _write_nodes(level: Tensor, nodes: Tensor | slice, values: Tensor) -> None:
 
 
 def _round_up(count: int) -> int:
+    """Round up to a multiple of `_FANOUT`."""
     return -(-count // _FANOUT) * _FANOUT

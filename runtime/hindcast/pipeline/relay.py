@@ -28,7 +28,7 @@ class Relay:
     """An actor that passes references from the first learner to the others. It ends with the learner that started it.
 
     Args:
-        followers: number of the other learners; an item that all of them have taken is released.
+        num_followers: number of the other learners; an item that all of them have taken is released.
     """
 
     def __init__(self, num_followers: int) -> None:
@@ -36,12 +36,12 @@ class Relay:
         self._condition = asyncio.Condition()
         self._items: defaultdict[Key, dict[int, Any]] = defaultdict(dict)
         self._num_taken: Counter[tuple[Key, int]] = Counter()
-        self._num_left: Counter[Key] = Counter()
+        self._num_departed: Counter[Key] = Counter()
 
     async def post(self, key: Key, position: int, item: list[Any] | UserError) -> None:
         """Publish an item of a stream: a list with one reference, or the error in its place."""
         async with self._condition:
-            if self._num_left[key] < self._num_followers:
+            if self._num_departed[key] < self._num_followers:
                 self._items[key][position] = item
                 self._condition.notify_all()
 
@@ -58,8 +58,8 @@ class Relay:
     async def leave(self, key: Key) -> None:
         """Note that a follower stops reading a stream."""
         async with self._condition:
-            self._num_left[key] += 1
-            if self._num_left[key] == self._num_followers:
+            self._num_departed[key] += 1
+            if self._num_departed[key] == self._num_followers:
                 self._items.pop(key, None)
 
 
@@ -68,19 +68,19 @@ def open_relay(num_followers: int) -> tuple[Any, str]:
     import ray
 
     name = f"hindcast-relay-{uuid.uuid4().hex}"
-    this_node = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    node_selector = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
     # Each waiting `take` occupies one of the actor's concurrent calls.
     options = {
         "name": name,
         "num_cpus": 0,
         "max_concurrency": _MAX_CONCURRENT_CALLS,
-        "label_selector": this_node,
+        "label_selector": node_selector,
     }
     return ray.remote(Relay).options(**options).remote(num_followers), name
 
 
 def find_relay(name: str) -> Any:
-    """Return the relay with a name."""
+    """Return the relay that `open_relay` started under this name."""
     import ray
 
     return ray.get_actor(name)
@@ -102,8 +102,8 @@ class LeaderExecutor(Executor):
                 self._relay.post.remote(key, num_posted, [reference])
                 num_posted += 1
                 yield fetch_block(reference)
-        # A user's error travels in the block, which every learner fetches; a lost block must be reported to followers,
-        # which would wait for it forever.
+        # A user's error travels in place of the block, which every learner fetches. A lost block must be reported to
+        # the followers, which would wait for it forever.
         except WorkerLost as error:
             self._relay.post.remote(key, num_posted, error)
             raise

@@ -23,32 +23,34 @@ _OBS_ROW_BYTES = 8
 
 
 class Residency(NamedTuple):
-    """The choice of a feed, and its reason, as a sentence without full stop."""
+    """Whether the data are resident, and the reason, as a sentence without a full stop."""
 
     is_resident: bool
     reason: str
 
 
 def choose_residency(
-    mode: Literal["Auto", "Resident", "Streaming"], nbytes: int, budget: int, stochastic: Iterable[str]
+    mode: Literal["Auto", "Resident", "Streaming"], nbytes: int, budget: int, stochastic_steps: Iterable[str]
 ) -> Residency:
     """Choose a resident feed if the data fit the budget, unless `mode` requests one.
 
     Args:
+        mode: `spec.pipeline.residency`.
+        nbytes: bytes of the data on the device.
         budget: maximum bytes of the data.
-        stochastic: names of steps whose result differs between epochs.
+        stochastic_steps: names of the pre-learner and connectors if their results differ between epochs.
 
     Raises:
         SpecError: `Resident` is requested and not possible.
     """
-    steps = ", ".join(stochastic)
+    step_names = ", ".join(stochastic_steps)
     fits = nbytes <= budget
     comparison = f"{size(nbytes)} of data {'fit' if fits else 'exceed'} the budget of {size(budget)}"
     if mode == "Streaming":
         return Residency(False, "asked for")
-    if mode == "Resident" and steps:
+    if mode == "Resident" and step_names:
         raise SpecError(
-            f"spec.pipeline.residency is Resident, but {steps} draws new random numbers in every epoch, "
+            f"spec.pipeline.residency is Resident, but {step_names} draws new random numbers in every epoch, "
             "so the data must be read again; set it to Streaming or Auto."
         )
     if mode == "Resident" and not fits:
@@ -58,32 +60,32 @@ def choose_residency(
         )
     if mode == "Resident":
         return Residency(True, "asked for")
-    if steps:
-        return Residency(False, f"{steps} draws new random numbers in every epoch")
+    if step_names:
+        return Residency(False, f"{step_names} draws new random numbers in every epoch")
     return Residency(fits, comparison)
 
 
-def data_bytes(spec: DataSpec, recipe: Recipe, steps: int, episodes: int) -> int:
+def data_bytes(spec: DataSpec, recipe: Recipe, num_steps: int, num_episodes: int) -> int:
     """Return the bytes of the data on the device, without the columns that connectors will add."""
-    rows = {True: steps + episodes, False: steps}
-    total = steps * _OBS_ROW_BYTES
+    num_rows = {True: num_steps + num_episodes, False: num_steps}
+    total = num_steps * _OBS_ROW_BYTES
     for leaf, leaf_spec in spec.leaves.items():
         if root(leaf) in recipe.needs.window_columns and leaf_spec.dtype is not None:
-            elements = leaf_spec.itemsize // leaf_spec.dtype.itemsize
-            total += rows[is_per_observation(leaf)] * elements * batch_dtype(leaf_spec.dtype).itemsize
+            num_elements = leaf_spec.itemsize // leaf_spec.dtype.itemsize
+            total += num_rows[is_per_observation(leaf)] * num_elements * batch_dtype(leaf_spec.dtype).itemsize
     flags = recipe.needs.window_columns & {Columns.TERMINATEDS, Columns.TRUNCATEDS}
-    return total + steps * (len(flags) + recipe.needs.extra_bytes_per_step)
+    return total + num_steps * (len(flags) + recipe.needs.extra_bytes_per_step)
 
 
 def default_budget(device: torch.device) -> int:
-    """Return half of a GPU's free memory, or a quarter of the machine's or container's memory."""
+    """Return half of a GPU's free memory, or a quarter of the machine's or container's memory, in bytes."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * _CUDA_FRACTION)
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return int(free_bytes * _CUDA_FRACTION)
     return int(host_memory() * _HOST_FRACTION)
 
 
 def host_memory() -> int:
     """Return the bytes of memory of this machine, or of its container if that is limited."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine, memory_limit() or machine)
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine_bytes, memory_limit() or machine_bytes)

@@ -26,23 +26,23 @@ def derive_seed(seed: int, *path: int | str) -> int:
 class Uniforms:
     """An indexed sequence of uniform numbers in [0, 1): each is derived from `seed`, `path` and its index alone."""
 
-    _CHUNK = 1 << 12
+    _CHUNK_SIZE = 1 << 12
 
     def __init__(self, seed: int, *path: int | str) -> None:
         self._seed = seed
         self._path = path
-        self._number = -1
+        self._chunk_index = -1
         self._chunk = np.empty(0)
 
     def take(self, first: int, count: int) -> NDArray[np.float64]:
         """Return `count` numbers from index `first` on, float64."""
-        numbers = range(first // self._CHUNK, -(-(first + count) // self._CHUNK))
-        chunks = [self._draw_chunk(number) for number in numbers]
-        offset = first - numbers.start * self._CHUNK
+        chunk_indices = range(first // self._CHUNK_SIZE, -(-(first + count) // self._CHUNK_SIZE))
+        chunks = [self._draw_chunk(chunk_index) for chunk_index in chunk_indices]
+        offset = first - chunk_indices.start * self._CHUNK_SIZE
         return np.concatenate(chunks)[offset : offset + count]
 
-    def _draw_chunk(self, number: int) -> NDArray[np.float64]:
-        if number != self._number:
-            self._chunk = generator(self._seed, *self._path, number).random(self._CHUNK)
-            self._number = number
+    def _draw_chunk(self, chunk_index: int) -> NDArray[np.float64]:
+        if chunk_index != self._chunk_index:
+            self._chunk = generator(self._seed, *self._path, chunk_index).random(self._CHUNK_SIZE)
+            self._chunk_index = chunk_index
         return self._chunk

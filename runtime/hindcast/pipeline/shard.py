@@ -8,7 +8,11 @@ from typing import NamedTuple
 class Shard(NamedTuple):
     """The part of a global batch that learner `rank` of `size` learners trains on.
 
-    The learners' shards are adjacent, in order of rank, and differ by at most one item.
+    The learners' shards are adjacent, in order of rank, and differ in size by at most one item.
+
+    Attributes:
+        rank: index of the learner, from 0.
+        size: number of learners.
     """
 
     rank: int

@@ -66,10 +66,11 @@ class SourceFeed:
     """One dataset of a training.
 
     Args:
-        name: the user's location of the data, for messages.
+        name: location of the data as the user wrote it, for messages.
         dataset: the opened dataset.
+        settings: settings of the training.
         budget: maximum bytes of the data on the device.
-        number: index of the dataset in the training.
+        index: index of the dataset in the training.
 
     Attributes:
         order: the order of delivery.
@@ -84,20 +85,20 @@ class SourceFeed:
     """
 
     def __init__(
-        self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, number: int = 0
+        self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, index: int = 0
     ) -> None:
         first_location = dataset.locate(dataset.units[0], 0)
         check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first_location))
         self.name = name
-        self._number = number
+        self._index = index
         self._dataset = dataset
         self._settings = settings
-        stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
+        stored_columns = frozenset(root(leaf) for leaf in dataset.spec.leaves)
         extra_columns = settings.extra_columns | self._columns_from_connectors()
-        needs = settings.needs.with_columns(extra_columns).with_state_column(stored | extra_columns)
+        needs = settings.needs.with_columns(extra_columns).with_state_column(stored_columns | extra_columns)
         recipe = Recipe(needs, settings.preprocessing, settings.device)
         self._columns = sorted(needs.columns)
-        self.order = _order(dataset, settings)
+        self.order = _make_order(dataset, settings)
         self.prelearner = self._make_prelearner(needs)
         self.nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
         self._residency = choose_residency(
@@ -112,8 +113,8 @@ class SourceFeed:
         """Return a new feed at the start of epoch 0."""
         if self._settings.needs.sampling != "epochs":
             return ReplayFeed(self._loader, batch_size)
-        kind = ResidentFeed if self._residency.is_resident else StreamingFeed
-        return kind(self._loader, batch_size, targets)
+        feed_class = ResidentFeed if self._residency.is_resident else StreamingFeed
+        return feed_class(self._loader, batch_size, targets)
 
     def load_all(self) -> WindowData:
         """Return all data as one window, as they are in epoch 0."""
@@ -133,29 +134,29 @@ class SourceFeed:
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""
         windows = self.order.windows(0)
-        largest = max(window.num_steps for window in windows)
+        max_window_steps = max(window.num_steps for window in windows)
         return {
             "name": self.name,
             "episodes": self._dataset.num_episodes,
             "timesteps": self._dataset.num_steps,
             "units": len(self._dataset.units),
             "windows": len(windows),
-            "windowSteps": largest,
-            "feed": self._kind,
+            "windowSteps": max_window_steps,
+            "feed": self._feed_kind,
             "reason": self._residency.reason,
             "dataBytes": self.nbytes,
-            "windowBytes": self.nbytes * largest // self._dataset.num_steps,
+            "windowBytes": self.nbytes * max_window_steps // self._dataset.num_steps,
             "columns": self._columns,
         }
 
     @property
-    def _kind(self) -> str:
+    def _feed_kind(self) -> str:
         if self._settings.needs.sampling != "epochs":
             return "Draws"
         return "Resident" if self._residency.is_resident else "Streaming"
 
     def _stream(self, work: Iterable[UnitInEpoch]) -> Generator[Block, None, None]:
-        for block in self._settings.executor.stream(self._number, work, self._prelearn):
+        for block in self._settings.executor.stream(self._index, work, self._prelearn):
             self._settings.metrics.add(block.logged_metrics)
             yield block
 
@@ -195,12 +196,12 @@ class SourceFeed:
         return [ModuleActions(preprocessing), *self._settings.connectors]
 
     def _check_columns(self) -> None:
-        stored = {root(leaf) for leaf in self._dataset.spec.leaves}
-        missing = self._settings.needs.stored_columns - stored - self._settings.extra_columns
-        if missing:
+        stored_columns = {root(leaf) for leaf in self._dataset.spec.leaves}
+        missing_columns = self._settings.needs.stored_columns - stored_columns - self._settings.extra_columns
+        if missing_columns:
             raise DataError(
-                f"{self.name} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
-                f"it has {', '.join(sorted(stored))}."
+                f"{self.name} has no column {', '.join(sorted(missing_columns))}, which the algorithm needs; "
+                f"it has {', '.join(sorted(stored_columns))}."
             )
 
     def _check_sampling(self) -> None:
@@ -247,11 +248,13 @@ class ModuleActions(BlockConnector):
         return block.with_columns({**block.columns, **scaled})
 
 
-def _order(dataset: Dataset, settings: SourceSettings) -> Order:
+def _make_order(dataset: Dataset, settings: SourceSettings) -> Order:
     needs = settings.needs
-    items = None
+    unit_items = None
     if needs.seq_len:
-        items = np.array([count_items(unit.lengths, needs).sum() for unit in dataset.units], dtype=np.int64)
+        unit_items = np.array(
+            [count_items(unit.lengths, needs).sum() for unit in dataset.units], dtype=np.int64
+        )
     return Order(
         np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
         np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
@@ -259,7 +262,7 @@ def _order(dataset: Dataset, settings: SourceSettings) -> Order:
         window_steps=settings.pipeline.window_steps,
         window_bytes=parse_bytes(settings.pipeline.window_bytes),
         replacement=settings.pipeline.sampling == "WithReplacement",
-        unit_items=items,
+        unit_items=unit_items,
     )
 
 

@@ -13,7 +13,7 @@ _thread_state: Final = threading.local()
 
 @contextmanager
 def hold_turn() -> Iterator[None]:
-    """Hold the turn for the duration of the block."""
+    """Hold the turn for the duration of a `with` statement."""
     with _lock:
         _thread_state.has_turn = True
         try:
@@ -24,7 +24,7 @@ def hold_turn() -> Iterator[None]:
 
 @contextmanager
 def release_turn() -> Iterator[None]:
-    """Release the turn for the duration of the block; do nothing if this thread does not hold it."""
+    """Release the turn for the duration of a `with` statement; do nothing if this thread does not hold it."""
     if not getattr(_thread_state, "has_turn", False):
         yield
         return

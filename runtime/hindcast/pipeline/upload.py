@@ -27,13 +27,13 @@ def upload(arrays: Mapping[str, Array], device: torch.device | None) -> dict[str
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if device is None or device.type == "cpu":
         return tensors
-    streams = torch.get_device_module(device)
+    device_module = torch.get_device_module(device)
     # Allocated on the learner's stream, which also frees them, so no memory is reused before its readers are done.
     copies = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
     # A separate stream, so that the learner's queued operations do not wait for the copies.
-    stream = streams.Stream(device)
-    stream.wait_stream(streams.current_stream(device))
-    with streams.stream(stream):
+    stream = device_module.Stream(device)
+    stream.wait_stream(device_module.current_stream(device))
+    with device_module.stream(stream):
         for name, copy in copies.items():
             copy.copy_(tensors[name], non_blocking=True)
     stream.synchronize()

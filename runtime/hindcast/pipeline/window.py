@@ -96,14 +96,15 @@ class WindowData:
     def take(self, episodes: Tensor) -> WindowData:
         """Return a window of copies of the episodes, `[n]` int64, laid end to end in that order."""
         per_episode = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE_ARRAYS}
-        first, length = self.obs_start.index_select(0, episodes), per_episode["length"]
-        observations, steps = _ranges(first, length + 1), _ranges(first - episodes, length)
+        first_rows, length = self.obs_start.index_select(0, episodes), per_episode["length"]
+        # Each earlier episode has one observation more than steps.
+        obs_rows, step_rows = _ranges(first_rows, length + 1), _ranges(first_rows - episodes, length)
         columns = {
-            leaf: column.index_select(0, observations if is_per_observation(leaf) else steps)
+            leaf: column.index_select(0, obs_rows if is_per_observation(leaf) else step_rows)
             for leaf, column in self.columns.items()
         }
-        places = torch.arange(len(episodes), device=length.device)
-        obs_row = torch.arange(len(steps), device=length.device) + places.repeat_interleave(length)
+        positions = torch.arange(len(episodes), device=length.device)
+        obs_row = torch.arange(len(step_rows), device=length.device) + positions.repeat_interleave(length)
         return WindowData(columns, **per_episode, obs_row=obs_row, recipe=self.recipe)
 
     def gather(self, index: Tensor) -> Batch:
@@ -115,29 +116,29 @@ class WindowData:
         return self._gather_steps(index) if seq_len is None else self._gather_sequences(index, seq_len)
 
     def _gather_sequences(self, index: Tensor, seq_len: int) -> Batch:
-        first, length, burn_in, begins = (column.index_select(0, index) for column in self._sequences)
+        first_step, length, burn_in, is_first = (column.index_select(0, index) for column in self._sequences)
         offset = torch.arange(seq_len, device=index.device)
         is_recorded = offset < length.unsqueeze(1)
         # Padding gathers the sequence's first step, an index that exists, and is set to zero below.
-        steps = torch.where(is_recorded, first.unsqueeze(1) + offset, first.unsqueeze(1))
+        steps = torch.where(is_recorded, first_step.unsqueeze(1) + offset, first_step.unsqueeze(1))
         batch = {
             leaf: _mask(is_recorded, values.unflatten(0, is_recorded.shape))
             for leaf, values in self._gather_steps(steps.flatten()).items()
         }
         batch[Columns.LOSS_MASK] = is_recorded & (offset >= burn_in.unsqueeze(1))
         batch[Columns.SEQ_LENS] = length
-        return batch | self._initial_states(first, begins)
+        return batch | self._initial_states(first_step, is_first)
 
-    def _initial_states(self, first: Tensor, begins: Tensor) -> Batch:
-        """Return the recorded states before the steps `first`, `[B, ...]`; `begins` marks first steps of episodes."""
+    def _initial_states(self, first_step: Tensor, is_first: Tensor) -> Batch:
+        """Return the recorded states before the steps, `[B, ...]`; `is_first` marks the first steps of episodes."""
         states: Batch = {}
         for leaf in self._state_leaves:
             column, name = self.columns[leaf], root(leaf)
             if name == Columns.STATE_IN:
-                states[leaf] = column.index_select(0, first)
+                states[leaf] = column.index_select(0, first_step)
             else:
-                before = column.index_select(0, (first - 1).clamp(min=0))
-                states[Columns.STATE_IN + leaf.removeprefix(name)] = _mask(~begins, before)
+                previous = column.index_select(0, (first_step - 1).clamp(min=0))
+                states[Columns.STATE_IN + leaf.removeprefix(name)] = _mask(~is_first, previous)
         return states
 
     def _gather_steps(self, index: Tensor) -> Batch:
@@ -147,8 +148,8 @@ class WindowData:
         if Columns.OBS in names:
             batch |= self._observations(rows)
         if Columns.NEXT_OBS in names:
-            after = self._observations(rows + self._steps_ahead_at(index))
-            batch |= {next_leaf(leaf): column for leaf, column in after.items()}
+            next_observations = self._observations(rows + self._steps_ahead_at(index))
+            batch |= {next_leaf(leaf): column for leaf, column in next_observations.items()}
         if Columns.NEXT_ACTIONS in names:
             batch |= self._next_actions(index, batch[Columns.FOLLOWED])
         return batch
@@ -166,12 +167,14 @@ class WindowData:
     def _observations(self, rows: Tensor) -> Batch:
         """Return observations by row, with stacked frames."""
         observations: Batch = {}
-        for leaf, frames in self._num_frames.items():
+        for leaf, num_frames in self._num_frames.items():
             column = self.columns[leaf]
-            if frames == 1:
+            if num_frames == 1:
                 observations[leaf] = column.index_select(0, rows)
             else:
-                observations[leaf] = stack_rows(column, rows, self._first_row.index_select(0, rows), frames)
+                observations[leaf] = stack_rows(
+                    column, rows, self._first_row.index_select(0, rows), num_frames
+                )
         return observations
 
     def _steps_ahead_at(self, index: Tensor) -> Tensor | int:
@@ -246,11 +249,11 @@ class WindowData:
     @cached_property
     def _num_frames(self) -> dict[str, int]:
         """The leaves of observations -> the number of frames stacked to one."""
-        frames = dict.fromkeys(leaves_of(Columns.OBS, self.columns), 1)
+        num_frames = dict.fromkeys(leaves_of(Columns.OBS, self.columns), 1)
         preprocessing = self.recipe.preprocessing
         if preprocessing:
-            frames |= dict.fromkeys(preprocessing.stacked_leaves, preprocessing.frame_stack)
-        return frames
+            num_frames |= dict.fromkeys(preprocessing.stacked_leaves, preprocessing.frame_stack)
+        return num_frames
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:

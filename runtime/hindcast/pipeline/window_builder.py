@@ -27,7 +27,7 @@ def build_window(
     Args:
         length: `[N]` steps of every episode of the blocks.
         blocks: consumed one at a time.
-        recipe: what to keep and how, and on which device the window is.
+        recipe: columns of the window, their preprocessing and their device.
         pin_memory: allocate in page-locked memory if that device is a GPU.
 
     Raises:
@@ -40,8 +40,8 @@ def build_window(
     t_started = np.zeros_like(length)
     num_steps = num_episodes = 0
     for block in blocks:
-        columns = _columns_of(block, recipe)
-        # Allocated with the first block, which is the first to tell shapes and dtypes.
+        columns = _select_columns(block, recipe)
+        # Allocated with the first block, since only blocks tell shapes and dtypes.
         if not arrays:
             arrays = {leaf: _allocate(leaf, column, length, pin_memory) for leaf, column in columns.items()}
         if columns.keys() != arrays.keys():
@@ -71,10 +71,10 @@ def build_window(
     )
 
 
-def _allocate(leaf: str, column: Array, length: I64, pinned: bool) -> Array:
+def _allocate(leaf: str, column: Array, length: I64, pin_memory: bool) -> Array:
     rows = int(length.sum()) + (len(length) if is_per_observation(leaf) else 0)
     shape, dtype = (rows, *column.shape[1:]), batch_dtype(column.dtype)
-    return empty_pinned(shape, dtype) if pinned else np.empty(shape, dtype)
+    return empty_pinned(shape, dtype) if pin_memory else np.empty(shape, dtype)
 
 
 def _copy_rows(leaf: str, column: Array, array: Array, first_row: int) -> None:
@@ -88,7 +88,7 @@ def _copy_rows(leaf: str, column: Array, array: Array, first_row: int) -> None:
     np.copyto(target, column, casting="same_kind")
 
 
-def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:
+def _select_columns(block: Block, recipe: Recipe) -> dict[str, Array]:
     columns: dict[str, Array] = {}
     for name in sorted(recipe.needs.window_columns):
         if name == Columns.TERMINATEDS:

@@ -1,4 +1,4 @@
-"""`Callbacks`: methods of the user's, called during trainings and while episodes are played."""
+"""`Callbacks`: base class of a user's callbacks, called during trainings and while episodes are played."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Callbacks:
     them.
 
     All arguments are passed by name. `algorithm` is the training, with `iteration`, `get_policy()` and `get_module()`;
-    in Python it is the `RunningAlgorithm`. Metrics that are logged with `metrics_logger` appear in the next result,
-    those of episode methods under `env_runners`. Methods must accept `**kwargs`, for future arguments.
+    in Python it is the `RunningAlgorithm`. Metrics that are logged with `metrics_logger` appear in the next result;
+    metrics of episode methods appear there under `env_runners`. Methods must accept `**kwargs`, for future arguments.
 
     Episode methods receive `env_runner`, `env_index` (index of the environment), `env` (`env.envs[env_index]` is the
     environment), `rl_module` (the policy's network; None for a random policy) and `episode`. Overriding one of them
@@ -99,7 +99,7 @@ class Callbacks:
         metrics_logger: MetricsLogger,
         **kwargs: Any,
     ) -> None:
-        """Called when an evaluation on held-out episodes has ended; metrics are `evaluation/offline` of the results."""
+        """Called when an evaluation on held-out episodes has ended; metrics are `evaluation/offline` of the result."""
 
     def on_environment_created(
         self,

@@ -59,11 +59,11 @@ def _make_unwrapped(spec: EnvironmentSpec) -> gym.Env:
             raise
 
 
-def _unknown_id_message(name: str) -> str:
-    near = difflib.get_close_matches(name, gym.registry.keys(), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+def _unknown_id_message(env_id: str) -> str:
+    matches = difflib.get_close_matches(env_id, gym.registry.keys(), n=1)
+    hint = f"; did you mean {matches[0]!r}?" if matches else "."
     return (
-        f"there is no Gymnasium environment {name!r}{hint} "
+        f"there is no Gymnasium environment {env_id!r}{hint} "
         'Use a registered id, or a custom class as "package.module:EnvClass".'
     )
 

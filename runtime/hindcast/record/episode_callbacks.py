@@ -49,7 +49,7 @@ def call_each(
     arguments: Mapping[str, Any],
     check: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Call a method of each callback; `check` runs after each call, as part of it.
+    """Call a method of each callback, then `check`; an error of either names the callback.
 
     Raises:
         UserCodeError: a callback raised an exception, or the check failed after it.
@@ -86,10 +86,10 @@ class EpisodeCallbacks:
         self._callbacks = callbacks
         self._slots = slots
         self._structs = (space_struct(slots.observation_space), space_struct(slots.action_space))
-        self._playing: dict[int, SingleAgentEpisode] = {}
+        self._episodes_by_slot: dict[int, SingleAgentEpisode] = {}
         self._keeps_samples = bool(select_overriding(callbacks, ["on_sample_end"]))
         self._samples: list[SingleAgentEpisode] = []
-        self._common = {
+        self._common_arguments = {
             "env_runner": runner,
             "metrics_logger": metrics,
             "env": SimpleNamespace(envs=slots.environments, num_envs=slots.width),
@@ -99,7 +99,7 @@ class EpisodeCallbacks:
 
     def create_episode(self, slot: int, eps_id: str) -> None:
         """Create the episode that will start in a slot."""
-        self._playing[slot] = SingleAgentEpisode(
+        self._episodes_by_slot[slot] = SingleAgentEpisode(
             eps_id,
             observation_space=self._slots.observation_space,
             action_space=self._slots.action_space,
@@ -108,7 +108,7 @@ class EpisodeCallbacks:
 
     def start_episode(self, slot: int, info: Mapping[str, Any]) -> None:
         """Start the slot's episode: its environment was reset."""
-        self._playing[slot].add_env_reset(self._observation(slot), dict(info))
+        self._episodes_by_slot[slot].add_env_reset(self._current_observation(slot), dict(info))
         self._call_for_episode("on_episode_start", slot)
 
     def add_step(
@@ -123,7 +123,7 @@ class EpisodeCallbacks:
 
         Args:
             slot: slot that was stepped.
-            row: column -> `[B, *shape]` of this step.
+            row: column -> `[B, *shape]`, this step of all slots.
             reward: reward of the step.
             info: info of the step.
             end_flags: terminated and truncated.
@@ -133,8 +133,8 @@ class EpisodeCallbacks:
             leaf: np.array(values[slot]) for leaf, values in row.items() if root(leaf) != Columns.OBS
         }
         outputs = {leaf: value for leaf, value in step_values.items() if root(leaf) not in _STEP_COLUMNS}
-        self._playing[slot].add_env_step(
-            self._observation(slot),
+        self._episodes_by_slot[slot].add_env_step(
+            self._current_observation(slot),
             unflatten(step_values, Columns.ACTIONS, self._structs[1]),
             reward,
             dict(info),
@@ -145,27 +145,27 @@ class EpisodeCallbacks:
         self._call_for_episode("on_episode_step", slot)
         if any(end_flags):
             self._call_for_episode("on_episode_end", slot)
-            episode = self._playing.pop(slot)
+            episode = self._episodes_by_slot.pop(slot)
             if self._keeps_samples:
                 self._samples.append(episode)
 
     def end_sample(self) -> None:
-        """End a set of episodes; episodes that still run are passed on as they are."""
+        """Call on_sample_end with all episodes since the last call, including those that have not finished."""
         if self._keeps_samples:
-            running = [episode for episode in self._playing.values() if len(episode)]
-            self._call("on_sample_end", samples=[*self._samples, *running])
+            unfinished = [episode for episode in self._episodes_by_slot.values() if len(episode)]
+            self._call("on_sample_end", samples=[*self._samples, *unfinished])
         self._samples = []
-        self._playing.clear()
+        self._episodes_by_slot.clear()
 
-    def _observation(self, slot: int) -> Any:
+    def _current_observation(self, slot: int) -> Any:
         leaves = {leaf: np.array(rows[slot]) for leaf, rows in self._slots.observation.items()}
         return unflatten(leaves, Columns.OBS, self._structs[0])
 
     def _call_for_episode(self, method: str, slot: int) -> None:
-        self._call(method, episode=self._playing[slot], env_index=slot)
+        self._call(method, episode=self._episodes_by_slot[slot], env_index=slot)
 
     def _call(self, method: str, **arguments: Any) -> None:
-        call_each(self._callbacks, method, {**self._common, **arguments})
+        call_each(self._callbacks, method, {**self._common_arguments, **arguments})
 
 
 def _make_callback(path: str) -> Callbacks:

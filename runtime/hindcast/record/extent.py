@@ -17,21 +17,26 @@ from hindcast.record.recorder import RangeToRecord
 Commits = Mapping[int, Commit]
 
 _MAX_RANGES = 64
-_MIN_WAVES = 4  # a slot idles once its own episodes of a range are played
+_MIN_EPISODES_PER_SLOT = 4  # a slot idles from the end of its last episode of a range
 
 
-def _range_size(episodes: int, width: int, rows_per_file: int | None) -> int:
+def _range_size(num_episodes: int, width: int, rows_per_file: int | None) -> int:
     """Return the size of a range: at least four episodes per slot, and full files if their size is limited."""
-    size = max(episodes, _MIN_WAVES * width)
-    step = rows_per_file if rows_per_file and rows_per_file <= size else width
-    return math.ceil(size / step) * step
+    size = max(num_episodes, _MIN_EPISODES_PER_SLOT * width)
+    divisor = rows_per_file if rows_per_file and rows_per_file <= size else width
+    return math.ceil(size / divisor) * divisor
 
 
 class EpisodeExtent:
-    """A number of episodes, in at most about 64 ranges of equal size.
+    """A number of episodes, in at most 64 ranges of equal size; the last one may be smaller.
+
+    Args:
+        total: requested amount, in `unit`.
+        width: number of slots.
+        rows_per_file: episodes per file; None for no limit.
 
     Attributes:
-        total: requested amount, in `unit`.
+        total: see above.
         unit: "episodes" or "timesteps".
     """
 
@@ -60,7 +65,7 @@ class EpisodeExtent:
 class TimestepExtent:
     """The fewest episodes, in order of their index, that reach a number of timesteps.
 
-    The episode lengths in range 0 determine the size of the other ranges.
+    The episode lengths in range 0 determine the size of the other ranges. See `EpisodeExtent` for the arguments.
     """
 
     unit = "timesteps"
@@ -72,13 +77,13 @@ class TimestepExtent:
 
     def next_range(self, commits: Commits, in_progress: set[int]) -> RangeToRecord | None:
         number = _first_free_number(commits, in_progress)
-        first = _range_size(1, self._width, self._rows_per_file)
+        first_size = _range_size(1, self._width, self._rows_per_file)
         if number == 0:
-            return RangeToRecord(0, range(first))
+            return RangeToRecord(0, range(first_size))
         if self.num_done(commits) >= self.total or 0 not in commits:
             return None
-        size = self._size(commits[0])
-        start = first + (number - 1) * size
+        size = self._compute_size(commits[0])
+        start = first_size + (number - 1) * size
         return RangeToRecord(number, range(start, start + size))
 
     def num_ranges_left(self, commits: Commits) -> int | None:  # noqa: ARG002
@@ -89,23 +94,23 @@ class TimestepExtent:
         prefix = itertools.takewhile(commits.__contains__, itertools.count())
         return sum(commits[number].timesteps for number in prefix)
 
-    def _size(self, first: Commit) -> int:
-        """Return the size of each range after the first, whose episodes are taken to have typical lengths."""
-        episodes = self.total / max(first.timesteps / first.episodes, 1.0)
-        return _range_size(math.ceil(episodes / _MAX_RANGES), self._width, self._rows_per_file)
+    def _compute_size(self, first: Commit) -> int:
+        """Return the size of each range after the first one, from the mean length of the episodes in that one."""
+        num_episodes = self.total / max(first.timesteps / first.episodes, 1.0)
+        return _range_size(math.ceil(num_episodes / _MAX_RANGES), self._width, self._rows_per_file)
 
 
 Extent = EpisodeExtent | TimestepExtent
 
 
-def extent_of(spec: OfflineRecordingSpec) -> Extent:
+def make_extent(spec: OfflineRecordingSpec) -> Extent:
     """Return the extent that a resource requests."""
     width = spec.runners.envs_per_runner
-    rows = spec.output.episodes_per_file
+    rows_per_file = spec.output.episodes_per_file
     if spec.duration.episodes is not None:
-        return EpisodeExtent(spec.duration.episodes, width, rows)
+        return EpisodeExtent(spec.duration.episodes, width, rows_per_file)
     assert spec.duration.timesteps is not None
-    return TimestepExtent(spec.duration.timesteps, width, rows)
+    return TimestepExtent(spec.duration.timesteps, width, rows_per_file)
 
 
 def _first_free_number(commits: Commits, in_progress: set[int]) -> int:

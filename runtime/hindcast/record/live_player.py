@@ -24,7 +24,7 @@ class LivePlayer:
         seed: with an episode's index it determines the episode's start and the policy's noise.
         width: number of environments that are stepped together.
         records_states: episodes contain the policy's recurrent state after each step.
-        explore: sample actions; False takes the policy's mode.
+        explore: sample actions; False takes the mode of their distribution.
         prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
         callbacks: "package.module:Class" of callbacks, called with episodes.
         metrics: logger for metrics of the callbacks.
@@ -61,7 +61,7 @@ class LivePlayer:
         with evaluation_mode(self.policy.module):
             self.prepare(timesteps)
             try:
-                with torch_threads(1):  # as in recordings: the same numbers on any machine
+                with torch_threads(1):  # as in recordings, so that the numbers are the same on any machine
                     episodes = list(self._runner.play(indices))
                 self.metrics.add(self._runner.metrics.drain())
             finally:

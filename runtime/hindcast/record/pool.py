@@ -40,7 +40,7 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 NextRange = Callable[[set[int]], RangeToRecord | None]
-"""Picks the next range, given the numbers of those in progress; None to wait."""
+"""Returns the next range, given the numbers of those in progress; None if none can start now."""
 PolicySource = str | Mapping[str, bytes] | Actor
 """A policy: its path (or `RANDOM`), its files, or the policy itself."""
 
@@ -114,7 +114,7 @@ class Runner:
             self.close()
             # Held until close(), so that a new recording waits for this runner.
             self._lock = join_runners(self._task.target.folder)
-            self._env_runner, self._policy = make_runner(self._task, self._actor(policy)), policy
+            self._env_runner, self._policy = make_runner(self._task, self._load_actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
         non_finite_rewards: list[tuple[str, int]] = []
@@ -130,7 +130,7 @@ class Runner:
         commit = record_range(self._task, self._env_runner, work, add_episode)
         return RecordedRange(commit, returns, lengths, non_finite_rewards)
 
-    def _actor(self, policy: PolicySource) -> Actor:
+    def _load_actor(self, policy: PolicySource) -> Actor:
         if isinstance(policy, str):
             return load_actor(policy, self._task.environment, self._task.module_class)
         return Policy.from_files(policy) if isinstance(policy, Mapping) else policy
@@ -173,8 +173,8 @@ def record_ranges(
 
     Args:
         workers: runners.
-        policy: any policy for `LocalWorkers`; its path or files for others.
-        next_range: picks the next range.
+        policy: in any form for `LocalWorkers`; its path or files for other workers.
+        next_range: returns the next range.
         check: called at least every second, and after each range; an exception from it ends the recording.
 
     Raises:
@@ -196,9 +196,8 @@ def record_ranges(
             del running[future]
             try:
                 recorded_range = unwrap(future.result())
-            except (
-                BrokenExecutor
-            ) as error:  # the range is neither in progress nor committed: it comes next again
+            except BrokenExecutor as error:
+                # The range is neither in progress nor committed, so `next_range` returns it again.
                 num_deaths += 1
                 if num_deaths > _MAX_DEATHS * workers.num_workers:
                     raise WorkerLost(
@@ -214,7 +213,7 @@ def join_runners(folder: Location) -> int | None:
     """Register this process as a runner of a dataset's folder, until it ends.
 
     Returns:
-        File descriptor that holds the lock; None for other than local folders and under a guard.
+        File descriptor that holds the lock; None if the folder is not local or has a guard.
     """
     descriptor = _open_commits_folder(folder)
     if descriptor is not None:

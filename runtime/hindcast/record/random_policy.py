@@ -28,6 +28,9 @@ class RandomActor:
     Bounded Boxes are drawn from ±1 and scaled for the environment, as for trained policies, so that recordings of both
     contain actions on the same scale.
 
+    Args:
+        preprocessing: has the action space, and scales actions for the environment.
+
     Raises:
         SpecError: the action space has no uniform distribution (an unbounded Box, Text).
     """
@@ -59,7 +62,7 @@ class RandomActor:
         actions: dict[str, NDArray[Any]] = {}
         offset = 0
         for leaf, space in self._leaves.items():
-            actions[leaf] = _draw(space, noise[:, offset : offset + self._sizes[leaf]])
+            actions[leaf] = _draw_actions(space, noise[:, offset : offset + self._sizes[leaf]])
             offset += self._sizes[leaf]
         logp = np.full(len(noise), self._logp, dtype=np.float32)
         return Actions(self.preprocessing.to_env(actions), actions, logp, dist_inputs=None)
@@ -77,7 +80,7 @@ def _noise_size(leaf: str, space: gym.Space) -> int:
     )
 
 
-def _draw(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
+def _draw_actions(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
     uniform = noise.reshape(len(noise), *(space.shape or ()))
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         count = num_values(space)

@@ -18,13 +18,13 @@ from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block,
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.threads import torch_threads
 
-_FLUSH_BYTES = 8 << 20
+_MIN_CHUNK_BYTES = 8 << 20
 
 OnEpisode = Callable[[Episode], None]
 
 
 class RangeToRecord(NamedTuple):
-    """A range to record: its number and its episode indices."""
+    """A range to record: its number, from 0, and the indices of its episodes."""
 
     number: int
     indices: range
@@ -33,7 +33,17 @@ class RangeToRecord(NamedTuple):
 class RecordingTask(NamedTuple):
     """Everything that a runner needs to record any range; small, and equal for all runners.
 
-    The target's folder has the guard that every change must pass.
+    Attributes:
+        environment: environment to play in.
+        width: number of slots of a runner.
+        seed: seed of the recording.
+        explore: sample actions; False takes the mode of their distribution.
+        target: folder and format of the dataset; the folder has the guard that every change must pass.
+        prefix: prefix of the episodes' ids.
+        data: columns of the dataset.
+        records_states: record the policy's recurrent states.
+        module_class: import path of the policy's class if it is a custom one.
+        callbacks: import paths of the callbacks.
     """
 
     environment: EnvironmentSpec
@@ -73,7 +83,7 @@ def record_range(
     # One thread gives the same numbers on any machine. Threads that wait for each other on busy processors also made
     # recording 50 times slower.
     with torch_threads(1):
-        chunks = _chunks(runner.play(work.indices), on_episode)
+        chunks = _group_into_chunks(runner.play(work.indices), on_episode)
         return write_range(task, work, (episodes_to_block(chunk, task.prefix) for chunk in chunks))
 
 
@@ -88,19 +98,19 @@ def write_range(task: RecordingTask, work: RangeToRecord, blocks: Iterable[Block
     return commit
 
 
-def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode) -> Iterator[list[Episode]]:
-    """Group episodes into chunks of at least `_FLUSH_BYTES`, so that memory stays bounded."""
-    group: list[Episode] = []
-    size = 0
+def _group_into_chunks(episodes: Iterator[Episode], on_episode: OnEpisode) -> Iterator[list[Episode]]:
+    """Group episodes into chunks of at least `_MIN_CHUNK_BYTES`, so that memory stays bounded."""
+    chunk: list[Episode] = []
+    chunk_bytes = 0
     for episode in episodes:
         on_episode(episode)
-        group.append(episode)
-        size += sum(column.nbytes for column in episode.columns.values())
-        if size >= _FLUSH_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+        chunk.append(episode)
+        chunk_bytes += sum(column.nbytes for column in episode.columns.values())
+        if chunk_bytes >= _MIN_CHUNK_BYTES:
+            yield chunk
+            chunk, chunk_bytes = [], 0
+    if chunk:
+        yield chunk
 
 
 def describe_columns(
@@ -116,7 +126,7 @@ def describe_columns(
     slots = Slots(environment, width=1)
     check_spaces(policy, slots)
     slots.reset(0, seed=0)
-    slots.close()  # its first observation stays in `slots.observation`
+    slots.close()  # the first observation stays in `slots.observation`
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
     actions = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))
     if records_states and not actions.state_out:

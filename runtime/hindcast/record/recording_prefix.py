@@ -20,30 +20,30 @@ def keep_prefix(task: RecordingTask, commits: Mapping[int, Commit], timesteps: i
         The remaining commits, by number.
     """
     num_missing, prefix = timesteps, {}
-    # May be repeated: a range that an interrupted call has already shortened is just long enough.
+    # A repeated call changes nothing: a range that an interrupted call has already shortened is just long enough.
     for number in sorted(commits):
         commit = commits[number]
         if num_missing <= 0:
             commit_location(task.target.folder, number).delete()
             continue
         lengths = [length for file in commit.files for length in file.episode_lengths]
-        episodes = int(np.searchsorted(np.cumsum(lengths), num_missing)) + 1
-        if episodes < len(lengths):
-            commit = _shorten(task, commit, episodes)
+        num_episodes = int(np.searchsorted(np.cumsum(lengths), num_missing)) + 1
+        if num_episodes < len(lengths):
+            commit = _shorten(task, commit, num_episodes)
         prefix[number] = commit
         num_missing -= commit.timesteps
     return prefix
 
 
-def _shorten(task: RecordingTask, commit: Commit, episodes: int) -> Commit:
+def _shorten(task: RecordingTask, commit: Commit, num_episodes: int) -> Commit:
     """Write and commit the range again with only its first episodes."""
-    work = RangeToRecord(commit.range, range(commit.first, commit.first + episodes))
-    return write_range(task, work, _first_episodes(task, commit, episodes))
+    work = RangeToRecord(commit.range, range(commit.first, commit.first + num_episodes))
+    return write_range(task, work, _first_episodes(task, commit, num_episodes))
 
 
-def _first_episodes(task: RecordingTask, commit: Commit, episodes: int) -> Iterator[Block]:
+def _first_episodes(task: RecordingTask, commit: Commit, num_episodes: int) -> Iterator[Block]:
     for block in task.target.read_blocks(task.data, commit.files):
-        yield block.take(range(min(episodes, block.num_episodes)))
-        episodes -= block.num_episodes
-        if episodes <= 0:
+        yield block.take(range(min(num_episodes, block.num_episodes)))
+        num_episodes -= block.num_episodes
+        if num_episodes <= 0:
             return

@@ -51,14 +51,21 @@ class Actor(Protocol):
         Args:
             obs: leaf -> `[B, *shape]`.
             noise: `[B, K]`; None takes the mode.
-            is_first: `[B]`, slots whose episode starts with this step.
+            is_first: `[B]`, whether a slot's episode starts with this step.
             rewards: `[B]` of the previous step.
         """
 
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode; `columns[leaf]` is `[T, *shape]`, or `[T+1, *shape]` for observations and infos."""
+    """An episode that was played.
+
+    Attributes:
+        index: index of the episode in the recording, evaluation or training.
+        columns: leaf -> `[T, *shape]`, or `[T+1, *shape]` for observations and infos.
+        terminated: whether the environment ended it.
+        truncated: whether it was cut off.
+    """
 
     index: int
     columns: dict[str, NDArray[Any]]
@@ -67,7 +74,7 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """T."""
+        """T, the number of steps."""
         return len(self.columns[Columns.REWARDS])
 
     @property
@@ -94,7 +101,7 @@ class EnvRunner:
         policy: acts for all slots at once.
         width: B, the number of slots.
         seed: with an episode's index it determines the episode's start and the policy's noise.
-        explore: sample from the policy; False takes its mode.
+        explore: sample actions; False takes the mode of their distribution.
         records_states: episodes contain the policy's recurrent state after each step, `state_out/…`.
         callbacks: "package.module:Class" of callbacks, called with episodes.
 
@@ -118,9 +125,9 @@ class EnvRunner:
         check_spaces(policy, self.slots)
         self.metrics = MetricsLogger()
         self._callbacks: EpisodeCallbacks | None = None
-        if overridden := select_overriding(make_callbacks(callbacks), EPISODE_HOOKS):
+        if episode_callbacks := select_overriding(make_callbacks(callbacks), EPISODE_HOOKS):
             self._callbacks = EpisodeCallbacks(
-                overridden,
+                episode_callbacks,
                 runner=self,
                 slots=self.slots,
                 module=getattr(policy, "module", None),
@@ -134,26 +141,26 @@ class EnvRunner:
 
     def play(self, indices: Sequence[int]) -> Iterator[Episode]:
         """Play the episodes of `indices` to their ends, each in slot index mod B; yield them in order of `indices`."""
-        finished_episodes: dict[int, Episode] = {}  # those that ended before their turn
-        order = iter(indices)
-        next_index = next(order, None)
+        finished_episodes: dict[int, Episode] = {}  # those that ended before an earlier one
+        remaining_indices = iter(indices)
+        next_index = next(remaining_indices, None)
         width = self.slots.width
         queues = [iter([index for index in indices if index % width == slot]) for slot in range(width)]
         for episode in self._run_slots(queues):
             finished_episodes[episode.index] = episode
             while next_index in finished_episodes:
                 yield finished_episodes.pop(next_index)
-                next_index = next(order, None)
+                next_index = next(remaining_indices, None)
         self._end_sample()
 
-    def rollout(self, first: int, steps: int) -> list[Episode]:
-        """Play exactly `steps` steps in every slot, in new episodes numbered from `first`.
+    def rollout(self, first_index: int, num_steps: int) -> list[Episode]:
+        """Play exactly `num_steps` steps in every slot, in new episodes with indices from `first_index` on.
 
-        A free slot takes the next number, so that every slot is busy to the end. The content of a rollout depends on
-        `first`, `steps`, B and the policy. Episodes that still run at the end come last, neither terminated nor
-        truncated.
+        A free slot takes the next index, so that every slot is busy to the end. The content of a rollout depends on
+        `first_index`, `num_steps`, B and the policy. Episodes that still run at the end come last, neither
+        terminated nor truncated.
         """
-        episodes = list(self._run_slots([itertools.count(first)] * self.slots.width, steps))
+        episodes = list(self._run_slots([itertools.count(first_index)] * self.slots.width, num_steps))
         self._end_sample()
         return episodes
 
@@ -183,7 +190,7 @@ class EnvRunner:
         is_first = np.ones(slots.width, dtype=np.bool_)
         rewards = np.zeros(slots.width, dtype=np.float64)
 
-        def start(slot: int) -> None:
+        def start_next_episode(slot: int) -> None:
             index = next(queues[slot], None)
             if index is None:
                 return
@@ -196,16 +203,16 @@ class EnvRunner:
                 self._noise.start(slot, generator(self._seed, "noise", index))
 
         for slot in range(slots.width):
-            start(slot)
-        steps = 0
-        while playing and steps != max_steps:
-            steps += 1
+            start_next_episode(slot)
+        num_steps = 0
+        while playing and num_steps != max_steps:
+            num_steps += 1
             noise = self._noise.next() if self._noise else None
             actions = self._policy.act(slots.observation, noise, is_first, rewards)
             is_first[:] = False
             row: dict[str, NDArray[Any]] = {**slots.observation, **actions.actions, Columns.REWARDS: rewards}
             row |= outputs_to_record(actions, self._records_states)
-            history.append(row)  # with the rewards of the previous step; those of this one follow
+            history.append(row)  # still with the rewards of the previous step; `set_last` replaces them
             ended_slots: list[tuple[int, bool, bool]] = []
             env_actions = _to_python_ints(actions.env_actions)
             for slot in playing:
@@ -220,7 +227,7 @@ class EnvRunner:
             for slot, terminated, truncated in ended_slots:
                 columns = self._episode_columns(history, slot, infos[slot])
                 yield Episode(playing.pop(slot), columns, terminated, truncated)
-                start(slot)
+                start_next_episode(slot)
         for slot in sorted(playing):
             if history.length(slot):
                 yield Episode(playing[slot], self._episode_columns(history, slot, infos[slot]), False, False)
@@ -232,10 +239,10 @@ class EnvRunner:
         columns = history.extract(slot)
         for leaf, observation in self.slots.observation.items():
             columns[leaf] = np.concatenate([columns[leaf], observation[slot : slot + 1]])
-        text = np.full(len(columns[Columns.REWARDS]) + 1, "", dtype=object)
+        info_texts = np.full(len(columns[Columns.REWARDS]) + 1, "", dtype=object)
         for t, info in infos.items():
-            text[t] = info
-        columns[Columns.INFOS] = text
+            info_texts[t] = info
+        columns[Columns.INFOS] = info_texts
         return columns
 
 

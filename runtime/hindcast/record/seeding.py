@@ -28,15 +28,15 @@ class EpisodeNoise:
     """One noise stream per slot, restarted whenever the slot starts another episode.
 
     Args:
-        slots: B, the number of slots.
+        num_slots: B.
         draw: the policy's `draw_noise(generator, count) -> [count, K]`.
     """
 
-    def __init__(self, slots: int, draw: DrawNoise) -> None:
+    def __init__(self, num_slots: int, draw: DrawNoise) -> None:
         self._draw = draw
-        self._generators: list[np.random.Generator | None] = [None] * slots
+        self._generators: list[np.random.Generator | None] = [None] * num_slots
         # Only the shape of this draw matters: start() overwrites the values.
-        self._chunk: F32 = np.repeat(draw(np.random.default_rng(0), _CHUNK_STEPS)[:, None], slots, axis=1)
+        self._chunk: F32 = np.repeat(draw(np.random.default_rng(0), _CHUNK_STEPS)[:, None], num_slots, axis=1)
         self._position = 0
 
     def start(self, slot: int, generator: np.random.Generator) -> None:
@@ -46,7 +46,7 @@ class EpisodeNoise:
         self._chunk[self._position :, slot] = self._draw(generator, _CHUNK_STEPS - self._position)
 
     def next(self) -> F32:
-        """Return the next noise of every slot, `[B, K]`."""
+        """Return the noise of every slot's next step, `[B, K]`."""
         if self._position == _CHUNK_STEPS:
             self._position = 0
             for slot, generator in enumerate(self._generators):

@@ -25,10 +25,15 @@ from hindcast.user_code import calling
 
 _INITIAL_CAPACITY_STEPS = 512
 _IDLE = np.iinfo(np.int64).max
+"""Start step of a slot without an episode."""
 
 
 class Slots:
-    """Environments of one kind; each plays one episode at a time.
+    """Equal environments, each of which plays one episode at a time.
+
+    Args:
+        environment: description of the environment.
+        width: B, the number of environments.
 
     Attributes:
         name: name of the environment, for messages.
@@ -123,7 +128,7 @@ def _set_row(rows: NDArray[Any], slot: int, value: Any) -> None:
 
     Raises:
         ValueError: the value has another shape.
-        TypeError: the value is not text, in a column of text.
+        TypeError: the column is text, and the value is not.
     """
     # NumPy alone would broadcast a value of another shape.
     if rows.dtype == object:
@@ -135,20 +140,20 @@ def _set_row(rows: NDArray[Any], slot: int, value: Any) -> None:
 
 
 def check_spaces(policy: object, slots: Slots) -> None:
-    """Refuse a policy that was made for other spaces.
+    """Check that a policy was made for the environments' spaces.
 
     Raises:
         SpecError: its observation or action space differs from the environment's.
     """
     if not isinstance(policy, Policy):
         return
-    for what, policy_space, env_space in (
+    for space_name, policy_space, env_space in (
         ("observation", policy.observation_space, slots.observation_space),
         ("action", policy.action_space, slots.action_space),
     ):
         if policy_space != env_space:
             raise SpecError(
-                f"the policy was made for the {what} space {policy_space}; the environment {slots.name!r} has "
+                f"the policy was made for the {space_name} space {policy_space}; the environment {slots.name!r} has "
                 f"{env_space}."
             )
 
@@ -206,14 +211,15 @@ class Trajectories:
         return np.empty((self._capacity, *row.shape), dtype=row.dtype)
 
     def _make_room(self) -> None:
-        running = self._start_steps != _IDLE
-        oldest = int(self._start_steps[running].min()) if running.any() else self._num_steps
-        num_kept = self._num_steps - oldest
+        """Move the running episodes to the beginning; double the capacity if they fill more than half of it."""
+        is_running = self._start_steps != _IDLE
+        first_step = int(self._start_steps[is_running].min()) if is_running.any() else self._num_steps
+        num_kept = self._num_steps - first_step
         if num_kept > self._capacity // 2:
             self._capacity *= 2
         for name, column in self._columns.items():
             target = column if column.shape[0] == self._capacity else self._allocate(column[0])
-            target[:num_kept] = column[oldest : self._num_steps]
+            target[:num_kept] = column[first_step : self._num_steps]
             self._columns[name] = target
-        self._start_steps[running] -= oldest
+        self._start_steps[is_running] -= first_step
         self._num_steps = num_kept

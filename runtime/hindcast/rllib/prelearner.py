@@ -37,8 +37,8 @@ class RLlibPreLearner(OfflinePreLearner):
     """A pre-learner whose subclass may also be in RLlib's form; `hindcast.OfflinePreLearner`.
 
     In RLlib's form it maps rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
-    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, each row of
-    which is learned from separately. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
+    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, and each
+    of its rows is a separate item. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
     RLlib's other arguments, and only `__call__` runs the training's connectors.
 
     Args:
@@ -80,14 +80,14 @@ class RLlibPreLearner(OfflinePreLearner):
 
         See `OfflinePreLearner.__call__` for the errors.
         """
-        return self._batch_of(unit) if isinstance(unit, Mapping) else super().__call__(unit, epoch)
+        return self._map_rows_to_batch(unit) if isinstance(unit, Mapping) else super().__call__(unit, epoch)
 
     @cached_property
     def _module(self) -> MultiRLModule:
         """The policy's network."""
         return self.config.rl_module_spec.build()
 
-    def _batch_of(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+    def _map_rows_to_batch(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Convert rows to a module's batch (`default_policy/obs` …) by episodes and connectors."""
         if self.config.input_read_episodes:
             episodes = items_to_episodes(rows)
@@ -113,11 +113,11 @@ class RLlibPreLearner(OfflinePreLearner):
         if args and isinstance(args[0], Block):
             return args[0]
         schema = kwargs.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
-        return {"episodes": rows_to_episodes(_rows_argument(args, kwargs), schema)}
+        return {"episodes": rows_to_episodes(_find_rows(args, kwargs), schema)}
 
     def _map_sample_batch_to_episode(self, *args: Any, **kwargs: Any) -> Any:
         """Hook, in RLlib's form: map SampleBatch rows, a fragment of an episode each, to `{"episodes": [...]}`."""
-        return {"episodes": sample_batches_to_episodes(_rows_argument(args, kwargs))}
+        return {"episodes": sample_batches_to_episodes(_find_rows(args, kwargs))}
 
     @classmethod
     def maps_any_rows(cls) -> bool:
@@ -139,16 +139,16 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @classmethod
     def make_episodes(
-        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
+        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
     ) -> Block | None:
         if not is_in_rllib_form(cls):
-            return super().make_episodes(rows, kwargs, training, where)
+            return super().make_episodes(rows, kwargs, training, location)
         config = TrainingConfig(training)
         name = mapper_name(cls, config)
-        with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
+        with calling(f"{cls.__name__}.{name}, given {location},", getattr(cls, name)):
             return check_made_twice(
                 cls,
-                lambda: prelearn_rows(cls, as_read_only(rows), kwargs, training, where),
+                lambda: prelearn_rows(cls, as_read_only(rows), kwargs, training, location),
                 None if has_rllib_call(cls) else config.observation_space,
             )
 
@@ -158,7 +158,7 @@ class RLlibPreLearner(OfflinePreLearner):
         return super()._maps_blocks() and not has_rllib_mapper(cls)
 
 
-def _rows_argument(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_rows(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the rows among the arguments of a hook in RLlib's form: `batch`, else the first mapping."""
     rows = kwargs.get("batch", next((argument for argument in args if isinstance(argument, Mapping)), None))
     return rows or {}

@@ -85,7 +85,7 @@ class EpisodeReplayBuffer:
         Raises:
             ValueError: episodes differ in columns from each other or from the stored ones.
         """
-        block = self._block_of(episodes)
+        block = self._to_block(episodes)
         self._store.add(block)
         self._draws.size = len(self)
         self._num_added += block.num_steps
@@ -111,7 +111,7 @@ class EpisodeReplayBuffer:
             batch_size_B: B; the buffer's `batch_size_B` if None.
             batch_length_T: T; the buffer's `batch_length_T` if None, and 1 for episodes.
             n_step: for episodes of one step, the number of steps that each covers, or fewer at the end of its episode
-                (RLlib never draws those); a pair (a, b) draws it from a to b - 1.
+                (RLlib never draws such items); a pair (a, b) draws a number from a to b - 1 for each item.
             gamma: discount of the rewards of n steps.
             include_infos: add the infos of the observations to episodes.
             include_extra_model_outputs: add the model's further outputs to episodes.
@@ -122,13 +122,14 @@ class EpisodeReplayBuffer:
         Returns:
             `[B, T, ...]` arrays `obs`, `actions`, `rewards`, `is_first`, `is_last`, `is_terminated`, `is_truncated`.
             At the end of an episode, its row continues with the beginning of another one. Each observation has the
-            reward that came with it, or 0 at the first one, and the action taken after it, or the last action again.
+            reward that came with it, or 0 for the first one, and the action taken after it; the final observation
+            repeats the last action.
             Or B episodes of at most T steps; those of one step also have `n_step` and `weights` (all 1).
 
         Raises:
             ValueError: the buffer is empty, or arguments contradict each other.
         """
-        count = self._num_items(num_items, batch_size_B)
+        count = self._resolve_num_items(num_items, batch_size_B)
         length = batch_length_T or (1 if sample_episodes else self.batch_length_T)
         if n_step is not None and not (sample_episodes and length == 1):
             raise ValueError(
@@ -136,7 +137,7 @@ class EpisodeReplayBuffer:
             )
         if not sample_episodes:
             return self._sample_rows(count, length)
-        leaves = self._leaves(include_infos, include_extra_model_outputs)
+        leaves = self._select_leaves(include_infos, include_extra_model_outputs)
         if length > 1:
             return self._sample_fragments(count, length, lookback, min_batch_length_T, leaves)
         return self._sample_transitions(count, n_step, gamma, leaves)
@@ -162,7 +163,7 @@ class EpisodeReplayBuffer:
         return self._num_added
 
     def get_state(self) -> dict[str, Any]:
-        """Return all that the next sample depends on, as arrays, lists of text, and numbers; it needs no pickle."""
+        """Return all that the next sample depends on, as arrays, lists of text, and numbers, so no pickle is needed."""
         return {
             "episodes": {
                 name: array.tolist() if array.dtype == object else array.copy()
@@ -190,7 +191,7 @@ class EpisodeReplayBuffer:
         self._num_added = int(state["added_timesteps"])
         self.sampled_timesteps = int(state["sampled_timesteps"])
 
-    def _block_of(self, episodes: Episodes) -> Block:
+    def _to_block(self, episodes: Episodes) -> Block:
         if isinstance(episodes, Block):
             return episodes
         episodes = [episodes] if isinstance(episodes, SingleAgentEpisode) else list(episodes)
@@ -198,14 +199,14 @@ class EpisodeReplayBuffer:
             self._spaces = [episodes[0].observation_space, episodes[0].action_space]
         return episodes_to_block(episodes)
 
-    def _num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
+    def _resolve_num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
         if num_items is not None and batch_size_B is not None:
             raise ValueError("num_items and batch_size_B have the same meaning: set one of them")
         if not len(self):
             raise ValueError("the buffer is empty: add episodes before sampling")
         return num_items or batch_size_B or self.batch_size_B
 
-    def _leaves(self, include_infos: bool, include_outputs: bool) -> list[str]:
+    def _select_leaves(self, include_infos: bool, include_outputs: bool) -> list[str]:
         """Return the columns of episodes to draw."""
         included, excluded = (
             {*_BASE_COLUMNS, Columns.INFOS if include_infos else Columns.OBS},
@@ -241,6 +242,7 @@ class EpisodeReplayBuffer:
     def _sample_fragments(
         self, count: int, length: int, lookback: int, min_length: int, leaves: Sequence[str]
     ) -> list[SingleAgentEpisode]:
+        """Draw episodes of up to `length` steps, with up to `lookback` steps before them."""
         lengths = self._store.index.length
         if lengths.max() < min_length:
             raise ValueError(
@@ -251,13 +253,13 @@ class EpisodeReplayBuffer:
         start_index = (self._draws.uniforms(count).numpy() * ends[-1]).astype(np.int64)
         episode = np.searchsorted(ends, start_index, side="right")
         t = start_index - (ends - num_starts)[episode]
-        before, after = np.minimum(lookback, t), np.minimum(length, lengths[episode] - t)
-        self.sampled_timesteps += int(after.sum())
-        fragments = self._store.cut_fragments(episode, t - before, before + after, leaves)
+        num_before, num_after = np.minimum(lookback, t), np.minimum(length, lengths[episode] - t)
+        self.sampled_timesteps += int(num_after.sum())
+        fragments = self._store.cut_fragments(episode, t - num_before, num_before + num_after, leaves)
         episodes = block_to_episodes(fragments, *self._spaces)
         return [
             episode_fragment.slice(slice(lookback_steps, None), len_lookback_buffer=lookback_steps)
-            for episode_fragment, lookback_steps in zip(episodes, before.tolist(), strict=True)
+            for episode_fragment, lookback_steps in zip(episodes, num_before.tolist(), strict=True)
         ]
 
     def _sample_rows(self, count: int, length: int) -> dict[str, Any]:
@@ -269,13 +271,14 @@ class EpisodeReplayBuffer:
         position = 0
         while position < count * length:
             step = int(self._draws.next(1)[0])
-            number = int(np.searchsorted(stops, step, side="right"))
+            episode_index = int(np.searchsorted(stops, step, side="right"))
             offset = position % length
-            first = 0 if offset else step - int(index.start[number])
-            fragments.append((number, first, min(int(index.length[number]) + 1 - first, length - offset)))
-            position += fragments[-1][2]
-        numbers, firsts, sizes = np.array(fragments).T
-        episode, t = np.repeat(numbers, sizes), concat_ranges(firsts, sizes)
+            first_t = 0 if offset else step - int(index.start[episode_index])
+            size = min(int(index.length[episode_index]) + 1 - first_t, length - offset)
+            fragments.append((episode_index, first_t, size))
+            position += size
+        episode_indices, first_ts, sizes = np.array(fragments).T
+        episode, t = np.repeat(episode_indices, sizes), concat_ranges(first_ts, sizes)
         is_first = np.zeros(position, dtype=np.bool_)
         is_first[sizes.cumsum() - sizes] = True
         is_final = t == index.length[episode]
@@ -285,7 +288,9 @@ class EpisodeReplayBuffer:
             Columns.ACTIONS: start + t - is_final,
             Columns.REWARDS: start + np.maximum(t - 1, 0),
         }
-        columns = {leaf: self._store.rows(leaf, rows[root(leaf)]) for leaf in self._leaves(False, False)}
+        columns = {
+            leaf: self._store.rows(leaf, rows[root(leaf)]) for leaf in self._select_leaves(False, False)
+        }
         columns[Columns.REWARDS][t == 0] = 0
         columns |= {"is_first": is_first, "is_last": np.append(is_first[1:], True)}
         columns |= {
@@ -334,10 +339,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Add episodes; see `EpisodeReplayBuffer.add`.
 
         Args:
-            episodes: see there.
+            episodes: as in that method.
             weight: initial priority of their steps; the maximum so far if None.
         """
-        block = self._block_of(episodes)
+        block = self._to_block(episodes)
         power = self._draws.priorities.to_power(self._max_priority if weight is None else weight)
         # The store may drop and join episodes; as a column, priorities move with their steps.
         self._store_priorities()
@@ -361,31 +366,31 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Draw episodes of one step, see `EpisodeReplayBuffer.sample`.
 
         Args:
-            num_items, batch_size_B, n_step, gamma, include_infos, include_extra_model_outputs: see there.
+            num_items, batch_size_B, n_step, gamma, include_infos, include_extra_model_outputs: as in that method.
             batch_length_T: 1 or None.
             beta: how much the items' `weights` correct the bias, 1 for all of it; the maximum weight of all stored
                 timesteps is 1.
 
         Raises:
-            ValueError: see there; or several timesteps, or a negative beta.
+            ValueError: as in that method; or `batch_length_T` is over 1, or beta is negative.
         """
         _check_single_steps(batch_length_T or 1)
         if beta < 0:
             raise ValueError(f"beta is {beta}; it must be at least 0")
-        count = self._num_items(num_items, batch_size_B)
-        leaves = self._leaves(include_infos, include_extra_model_outputs)
+        count = self._resolve_num_items(num_items, batch_size_B)
+        leaves = self._select_leaves(include_infos, include_extra_model_outputs)
         return self._sample_transitions(count, n_step, gamma, leaves, beta)
 
     def update_priorities(self, priorities: ArrayLike, module_id: str | None = None) -> None:  # noqa: ARG002
-        """Set the priorities of the items drawn last, `[B]`, mostly TD errors; signs are ignored.
+        """Set the priorities of the items drawn last, `[B]`, usually TD errors; signs are ignored.
 
         Args:
             priorities: in the order of the sample.
             module_id: not used: there is one agent.
 
         Raises:
-            ValueError: nothing was drawn since episodes were added or priorities set, the number of priorities differs
-                from that of items, or a priority is NaN or infinite.
+            ValueError: nothing was drawn since episodes were added or priorities set, there is not exactly one priority
+                per item, or a priority is NaN or infinite.
         """
         values = np.asarray(priorities, dtype=np.float64)
         items = self._draws.pending_items
@@ -429,6 +434,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             first_step += block.num_steps
 
     def _load_priorities(self) -> None:
+        """Read the priorities back from their column of the blocks."""
         self._draws.set_powers(torch.from_numpy(self._store.rows(_POWER_COLUMN, np.arange(len(self)))))
 
 

@@ -45,32 +45,32 @@ _instances: dict[bytes, Any] = {}
 
 
 def has_rllib_mapper(cls: type) -> bool:
-    """Return True if `_map_to_episodes`, static or not, is in RLlib's form: it takes a `batch`."""
-    return _takes_batch(cls, _ROW_MAPPER)
+    """Return True if `_map_to_episodes`, static or not, is in RLlib's form, with a parameter `batch`."""
+    return _has_batch_parameter(cls, _ROW_MAPPER)
 
 
 def has_rllib_call(cls: type) -> bool:
-    """Return True if `__call__` is in RLlib's form: it takes a `batch` of rows and returns a module's batch."""
-    return _takes_batch(cls, "__call__")
+    """Return True if `__call__` is in RLlib's form: it maps a `batch` of rows to a module's batch."""
+    return _has_batch_parameter(cls, "__call__")
 
 
 def is_in_rllib_form(cls: type) -> bool:
     """Return True if a pre-learner turns rows into episodes or into a module's batch."""
-    return has_rllib_mapper(cls) or has_rllib_call(cls) or _takes_batch(cls, _SAMPLE_BATCH_MAPPER)
+    return has_rllib_mapper(cls) or has_rllib_call(cls) or _has_batch_parameter(cls, _SAMPLE_BATCH_MAPPER)
 
 
 def mapper_name(cls: type, config: TrainingConfig) -> str:
     """Return the name of the method that a class in RLlib's form maps rows with."""
     if has_rllib_call(cls):
         return "__call__"
-    maps_sample_batches = _takes_batch(cls, _SAMPLE_BATCH_MAPPER)
+    maps_sample_batches = _has_batch_parameter(cls, _SAMPLE_BATCH_MAPPER)
     if maps_sample_batches and (config.get("input_read_sample_batches") or not has_rllib_mapper(cls)):
         return _SAMPLE_BATCH_MAPPER
     return _ROW_MAPPER
 
 
 def prelearn_rows(
-    cls: type, rows: Rows, kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
+    cls: type, rows: Rows, kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
 ) -> Any:
     """Run a pre-learner in RLlib's form on rows.
 
@@ -79,7 +79,7 @@ def prelearn_rows(
         rows: column -> `[rows, ...]`.
         kwargs: `spec.pipeline.preLearnerKwargs`.
         training: see `TrainingConfig`.
-        where: file and batch, from which the ids of rows are derived.
+        location: file and batch of the rows, from which their ids are derived.
 
     Returns:
         Episodes; or, if it returns a module's batch, a block with one episode per row.
@@ -87,13 +87,13 @@ def prelearn_rows(
     config = TrainingConfig(training)
     if isinstance(inspect.getattr_static(cls, _ROW_MAPPER), staticmethod) and not has_rllib_call(cls):
         return call_mapper(getattr(cls, _ROW_MAPPER), rows, config, **kwargs)
-    prelearner = _instance(cls, config, kwargs, training)
+    prelearner = _get_instance(cls, config, kwargs, training)
     if has_rllib_call(cls):
         output = prelearner(dict(rows))
         if isinstance(output, Mapping) and "episodes" in output:
             return output
         return rows_to_episodes_of_one_step(
-            module_columns(output), hashlib.sha256(where.encode()).hexdigest()[:12]
+            module_columns(output), hashlib.sha256(location.encode()).hexdigest()[:12]
         )
     mapper = mapper_name(cls, config)
     if mapper == _SAMPLE_BATCH_MAPPER and not config.get("input_read_sample_batches"):
@@ -105,7 +105,7 @@ def prelearn_rows(
 
 def call_mapper(function: Callable[..., Any], rows: Rows, config: Any, **kwargs: Any) -> Any:
     """Call `_map_to_episodes` or `_map_sample_batch_to_episode` with RLlib's arguments, by name."""
-    return _call_with_known(
+    return _call_with_accepted(
         function,
         is_multi_agent=False,
         batch=dict(rows),
@@ -194,7 +194,7 @@ def items_to_episodes(rows: Rows) -> list[SingleAgentEpisode]:
     return block_to_episodes(decode_states(states, column_names(states), {}))
 
 
-def _instance(
+def _get_instance(
     cls: type, config: TrainingConfig, kwargs: Mapping[str, Any], training: Mapping[str, Any]
 ) -> Any:
     key = orjson.dumps(
@@ -210,19 +210,19 @@ def _instance(
         }
         if "module_spec" in inspect.signature(cls).parameters:
             arguments["module_spec"] = config.rl_module_spec
-        _instances[key] = _call_with_known(cls, **arguments, **kwargs)
+        _instances[key] = _call_with_accepted(cls, **arguments, **kwargs)
     return _instances[key]
 
 
-def _call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call with the arguments that the function accepts by name; with all of them if it has `**kwargs`."""
+def _call_with_accepted(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call a function with those arguments that it accepts by name; with all of them if it has `**kwargs`."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return function(**arguments)
     return function(**{name: value for name, value in arguments.items() if name in parameters})
 
 
-def _takes_batch(cls: type, method: str) -> bool:
+def _has_batch_parameter(cls: type, method: str) -> bool:
     return "batch" in inspect.signature(getattr(cls, method)).parameters
 
 

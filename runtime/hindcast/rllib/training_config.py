@@ -25,10 +25,11 @@ class TrainingConfig:
     """The options of a training, as read-only attributes; the same for YAML, Python and a cluster.
 
     Args:
-        document: JSON: `options` by RLlib's names, `connectors`, `model`, `observationSpace`, `actionSpace`, `seed`.
+        document: JSON: `options` by RLlib's names, `connectors`, `model`, `environment`, `observationSpace`,
+            `actionSpace`, `seed`.
 
     Attributes:
-        observation_space, action_space: the environment's, or the training's own; None if it has none.
+        observation_space, action_space: the environment's, or those of the resource; None without either.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -74,7 +75,7 @@ class TrainingConfig:
         preprocessing = Preprocessing.from_specs(
             self.observation_space, self.action_space, model, environment
         )
-        # The weights that are trained come from torch's global generator, which must not depend on pre-learners.
+        # The trained network's weights come from torch's global generator, which a pre-learner must not advance.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self._document["seed"], "pre-learner"))
             return ModuleSpec(

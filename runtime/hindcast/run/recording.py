@@ -22,7 +22,7 @@ from hindcast.formats.layouts import make_encoder
 from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE
 from hindcast.models.policy import Policy
-from hindcast.record.extent import Extent, extent_of
+from hindcast.record.extent import Extent, make_extent
 from hindcast.record.pool import RANDOM, RecordedRange, load_actor, record_ranges, wait_for_runners
 from hindcast.record.recorder import RangeToRecord, RecordingTask, describe_columns
 from hindcast.record.recording_prefix import keep_prefix
@@ -154,7 +154,7 @@ class RecordingRun:
         wait_for_runners(self._folder)
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
-        progress = _RecordingProgress(self._name, extent_of(self._spec), commits, self._reporter)
+        progress = _RecordingProgress(self._name, make_extent(self._spec), commits, self._reporter)
         for recorded_range in self._record_remaining_ranges(task, policy, progress):
             commits[recorded_range.commit.range] = recorded_range.commit
             progress.mark_committed()

@@ -13,6 +13,7 @@ from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.user_code import Misuse, calling
 
 Items = dict[str, Any]
+"""A batch that connectors fill: column -> list of items, or `{(episode id,): list of items}`."""
 
 
 class BatchedNdArray(np.ndarray):
@@ -27,8 +28,8 @@ class ConnectorV2:
     the batch. Its arguments:
 
     * `rl_module["default_policy"]`, the policy's network with the weights that the run began with, as a separate copy.
-      (What follows from weights in training is an algorithm's `targets`.)
-    * `episodes`, complete, in NumPy form; their number and lengths must stay.
+      (To compute columns with the current weights, use an algorithm's `targets`.)
+    * `episodes`, complete, in NumPy form; their number and lengths must not change.
     * `shared_data`, a dictionary for all connectors of the same episodes; `shared_data["context"]` is the `Context`.
     * `metrics`, a `MetricsLogger`; results contain what is logged under `learner_connector`.
 
@@ -36,8 +37,8 @@ class ConnectorV2:
         stochastic: see `Connector`.
         columns: names of the columns of `batch` for the algorithm; if empty, all columns that the connector adds to
             the first episodes.
-        input_observation_space: of the episodes.
-        input_action_space: of the episodes.
+        input_observation_space: space of the episodes' observations.
+        input_action_space: space of the episodes' actions.
     """
 
     stochastic: bool = False
@@ -130,7 +131,14 @@ class ConnectorV2:
 
 
 class LearnerConnectorPipeline(ConnectorV2):
-    """Connectors that run one after the other on the same episodes and batch, like RLlib's `ConnectorPipelineV2`."""
+    """Connectors that run one after the other on the same episodes and batch, like RLlib's `ConnectorPipelineV2`.
+
+    Args:
+        input_observation_space: space of the episodes' observations.
+        input_action_space: space of the episodes' actions.
+        connectors: connectors, in order.
+        kwargs: ignored, as in `ConnectorV2`.
+    """
 
     def __init__(
         self,
@@ -154,7 +162,7 @@ class LearnerConnectorPipeline(ConnectorV2):
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: Any = None,
-        **given: Any,
+        **kwargs: Any,
     ) -> Items:
         """Run all connectors; an error names the connector that raised it.
 
@@ -171,7 +179,7 @@ class LearnerConnectorPipeline(ConnectorV2):
                     explore=explore,
                     shared_data=shared_data,
                     metrics=metrics,
-                    **given,
+                    **kwargs,
                 )
                 if not isinstance(batch, dict):
                     raise Misuse(
@@ -242,7 +250,7 @@ class LearnerConnectorPipeline(ConnectorV2):
         raise ValueError(f"the pipeline has no {name}; it contains {self!r}")
 
     def _propagate_spaces(self) -> None:
-        """Give each connector the spaces that the one before it returns."""
+        """Pass each connector the spaces that the previous one returns."""
         spaces = (self.input_observation_space, self.input_action_space)
         for connector in self.connectors:
             if isinstance(connector, ConnectorV2):

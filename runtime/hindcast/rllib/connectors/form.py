@@ -73,8 +73,9 @@ class EpisodeConnector(BlockConnector):
     """A connector over blocks that runs connectors over episodes.
 
     Args:
-        connectors: objects with the call of `ConnectorV2`.
-        context: if its `next_obs` is set, a connector that changes observations in the batch must set `new_obs` too.
+        connectors: objects that are called like a `ConnectorV2`.
+        context: if its `needs_next_obs` is set, a connector that changes observations in the batch must also set
+            `new_obs`.
     """
 
     def __init__(self, connectors: Sequence[Any], context: ConnectorContext) -> None:
@@ -82,7 +83,7 @@ class EpisodeConnector(BlockConnector):
         self._spaces = (context.observation_space, context.action_space)
         self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=connectors)
         self._module = None if context.module is None else MultiRLModule(frozen_copy(context.module))
-        self._next_obs = context.next_obs
+        self._needs_next_obs = context.needs_next_obs
         self._is_checked = False
         self.stochastic = any(bool(getattr(connector, "stochastic", False)) for connector in connectors)
         self.columns = tuple(name for connector in connectors for name in getattr(connector, "columns", ()))
@@ -116,18 +117,18 @@ class EpisodeConnector(BlockConnector):
                 shared_data={"context": context},
                 metrics=context.metrics,
             )
-        return with_batch(episodes_to_block(episodes), batch, next_obs=self._next_obs)
+        return with_batch(episodes_to_block(episodes), batch, needs_next_obs=self._needs_next_obs)
 
     def _check_each(self, block: Block, context: Context) -> None:
-        """Name the first connector that breaks a rule: together they are only known as one connector."""
-        for count, connector in enumerate(self.connectors, 1):
-            pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:count])
+        """Raise the error of the first connector that breaks a rule; other checks see all of them as one connector."""
+        for num_connectors, connector in enumerate(self.connectors, 1):
+            pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:num_connectors])
             try:
-                first, second = (
+                first_block, second_block = (
                     self._run(pipeline, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
                 )
-                check_episodes(second, block.length)
-                check_repeatable(first.columns, second.columns)
+                check_episodes(second_block, block.length)
+                check_repeatable(first_block.columns, second_block.columns)
             except (Misuse, ValueError) as error:
                 raise_user_code_error(
                     error, f"connector {type(connector).__name__}", type(connector).__call__
@@ -135,7 +136,7 @@ class EpisodeConnector(BlockConnector):
 
 
 def make_learner_pipeline(
-    named: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
+    entries: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
     """Return a resource's connectors as RLlib's pipeline for learners, followed by RLlib's default connectors.
 
@@ -144,7 +145,9 @@ def make_learner_pipeline(
         UserCodeError: importing or constructing one raised.
     """
     context = ConnectorContext(observation_space, action_space)
-    connectors = [connector for entry in named for connector in _flatten(construct_connector(entry, context))]
+    connectors = [
+        connector for entry in entries for connector in _flatten(construct_connector(entry, context))
+    ]
     for connector in connectors:
         if not FORM.includes(connector):
             raise SpecError(
@@ -158,7 +161,7 @@ def make_learner_pipeline(
 
 def _flatten(entry: Any) -> list[Any]:
     if isinstance(entry, list | tuple):
-        return [connector for part in entry for connector in _flatten(part)]
+        return [connector for element in entry for connector in _flatten(element)]
     return list(entry) if type(entry) is LearnerConnectorPipeline else [entry]
 
 
@@ -169,7 +172,7 @@ def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
         for connector in connectors
         if type(connector) is AddNextObservationsFromEpisodesToTrainBatch
     ]
-    # Connectors of the user's own may rely on defaults before them, so only those at the end are dropped.
+    # Custom connectors may rely on default ones before them, so only default ones at the end are dropped.
     while connectors and (is_default(connectors[-1]) or type(connectors[-1]) in LIBRARY_CONNECTORS.values()):
         connectors.pop()
     return [*connectors, *requested_columns]

@@ -1,8 +1,8 @@
 """RLlib's connectors for learners, under RLlib's names.
 
-A training puts columns into batches without them. In `spec.pipeline.connectors` the `Add…` connectors name columns
+A training needs none of them to fill its batches. In `spec.pipeline.connectors` the `Add…` connectors name columns
 that batches hold in addition to those that the algorithm needs. In a custom pipeline, and before a custom connector,
-they do what RLlib's do, on the episodes of a unit.
+they do the same as RLlib's, on the episodes of a unit.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class NumpyToTensor(ConnectorV2):
 class FrameStackingLearner(ConnectorV2):
     """Stacks the last `num_frames` observations `[height, width, 1]` of each step to `[height, width, num_frames]`.
 
-    Frames before an episode's first are zero. (In a training `spec.model.frameStack` does it, for acting too.)
+    Frames before the first one of an episode are zero. In a training `spec.model.frameStack` stacks frames instead,
+    also when the policy acts.
     """
 
     def __init__(self, *spaces: gym.Space | None, num_frames: int = 1, **kwargs: Any) -> None:
@@ -133,7 +134,11 @@ class FrameStackingLearner(ConnectorV2):
 
 
 class _UnneededConnector(ConnectorV2):
-    """A connector of RLlib's that Hindcast does not need, with the reason; it changes nothing."""
+    """Base class of RLlib's connectors that Hindcast does not need; they change nothing.
+
+    Attributes:
+        reason: why it is not needed.
+    """
 
     reason: ClassVar[str]
 
@@ -204,7 +209,7 @@ def default_connectors() -> list[ConnectorV2]:
 
 
 def is_default(connector: Any) -> bool:
-    """Return True if a training does the same without a connector: it is a default one, or not needed."""
+    """Return True if a connector is one of RLlib's default or unneeded ones, which a training works without."""
     return type(connector).__module__ == __name__ and not isinstance(
         connector, AddNextObservationsFromEpisodesToTrainBatch | FrameStackingLearner
     )
@@ -214,8 +219,8 @@ def stack_items(items: Any) -> Any:
     """Stack the items of all episodes, in order, to nested arrays `[items, ...]`.
 
     Args:
-        items: a list of items, each of one step or of several (`BatchedNdArray`); or `{(id,): such a list}`. Nested
-            arrays are returned as they are.
+        items: a list of items, each of one step or of several (`BatchedNdArray`); or such lists by episode,
+            `{(episode id,): items}`. Nested arrays are returned as they are.
     """
     if isinstance(items, Mapping) and all(isinstance(key, tuple) for key in items):
         items = [item for episode_items in items.values() for item in episode_items]

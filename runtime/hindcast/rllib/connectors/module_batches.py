@@ -62,17 +62,19 @@ def module_columns(batch: Any) -> dict[str, Array]:
     if not isinstance(batch, Mapping):
         raise Misuse(f"returned a {type(batch).__name__}; it must return a batch of the module, or episodes.")
     prefix = f"{DEFAULT_MODULE_ID}/"
-    flat = {
+    flat_columns = {
         name.removeprefix(prefix): value
         for name, value in batch.items()
         if isinstance(name, str) and name.startswith(prefix)
     }
-    columns = flat or batch.get(DEFAULT_MODULE_ID)
+    columns = flat_columns or batch.get(DEFAULT_MODULE_ID)
     if not isinstance(columns, Mapping) or not columns:
         raise Misuse(
             f"returned a batch with {', '.join(map(repr, batch)) or 'nothing'}; it must contain {DEFAULT_MODULE_ID!r}."
         )
-    leaves = {leaf: array for name, value in columns.items() for leaf, array in _leaves(name, value).items()}
+    leaves = {
+        leaf: array for name, value in columns.items() for leaf, array in _leaf_arrays(name, value).items()
+    }
     lengths = {len(array) for array in leaves.values()}
     if len(lengths) > 1:
         lengths_text = ", ".join(f"{leaf} {len(array)}" for leaf, array in leaves.items())
@@ -80,13 +82,13 @@ def module_columns(batch: Any) -> dict[str, Array]:
     return leaves
 
 
-def with_batch(block: Block, batch: Mapping[str, Any], *, next_obs: bool) -> Block:
+def with_batch(block: Block, batch: Mapping[str, Any], *, needs_next_obs: bool) -> Block:
     """Return the episodes with the columns of a batch, which has a row for each step, in order.
 
     Args:
         block: the episodes.
         batch: `{column: {(id of an episode,): items}}`, or a batch that `module_columns` accepts.
-        next_obs: a batch that changes observations must contain `new_obs` too.
+        needs_next_obs: whether a batch that changes observations must contain `new_obs` too.
 
     Raises:
         Misuse: a column does not match the episodes.
@@ -97,7 +99,7 @@ def with_batch(block: Block, batch: Mapping[str, Any], *, next_obs: bool) -> Blo
         columns = {
             leaf: array
             for name, items in batch.items()
-            for leaf, array in _leaves(name, _order_by_episode(name, items, block)).items()
+            for leaf, array in _leaf_arrays(name, _order_by_episode(name, items, block)).items()
         }
     for leaf, column in columns.items():
         if len(column) != block.num_steps:
@@ -105,15 +107,16 @@ def with_batch(block: Block, batch: Mapping[str, Any], *, next_obs: bool) -> Blo
                 f"returned {len(column)} items in column {leaf!r} of the batch; expected {block.num_steps}, one "
                 "for each timestep."
             )
-    return _replace_columns(block, columns, next_obs)
+    return _replace_columns(block, columns, needs_next_obs)
 
 
 def rows_to_episodes_of_one_step(columns: Mapping[str, Array], prefix: str) -> Block:
     """Convert the rows of a module's batch to episodes of one step each.
 
     Args:
-        columns: leaf -> `[rows, ...]`, with `obs`, `actions` and optionally `rewards`, `new_obs` and ends.
-        prefix: prefix of the ids.
+        columns: leaf -> `[rows, ...]`, with `obs`, `actions` and optionally `rewards`, `new_obs`, `terminateds`
+            and `truncateds`.
+        prefix: prefix of the episodes' ids.
 
     Raises:
         Misuse: there are no observations or no actions.
@@ -146,12 +149,12 @@ def rows_to_episodes_of_one_step(columns: Mapping[str, Array], prefix: str) -> B
     )
 
 
-def _replace_columns(block: Block, columns: dict[str, Array], next_obs: bool) -> Block:
+def _replace_columns(block: Block, columns: dict[str, Array], needs_next_obs: bool) -> Block:
     new_columns = dict(block.columns)
     for leaf, column in columns.items():
         if root(leaf) == Columns.OBS:
             next_obs_column = columns.get(next_leaf(leaf))
-            new_columns[leaf] = _build_observations(block, leaf, column, next_obs_column, next_obs)
+            new_columns[leaf] = _build_observations(block, leaf, column, next_obs_column, needs_next_obs)
         elif leaf in (Columns.TERMINATEDS, Columns.TRUNCATEDS):
             is_set = block.terminated if leaf == Columns.TERMINATEDS else block.truncated
             if not np.array_equal(column.astype(np.bool_), block.step_flags(is_set)):
@@ -164,28 +167,28 @@ def _replace_columns(block: Block, columns: dict[str, Array], next_obs: bool) ->
                 else column
             )
     if Columns.OBS in {root(leaf) for leaf in columns}:
-        stale = [leaf for leaf in leaves_of(Columns.OBS, new_columns) if leaf not in columns]
-        for leaf in stale:
+        stale_leaves = [leaf for leaf in leaves_of(Columns.OBS, new_columns) if leaf not in columns]
+        for leaf in stale_leaves:
             del new_columns[leaf]
     return block.with_columns(new_columns)
 
 
 def _build_observations(
-    block: Block, leaf: str, column: Array, next_obs_column: Array | None, next_obs: bool
+    block: Block, leaf: str, column: Array, next_obs_column: Array | None, needs_next_obs: bool
 ) -> Array:
-    """Return the observations of all steps, `[O, ...]`, with the final one after the last step of each episode."""
+    """Return the observations of all steps, with the final one after the last step of each episode: `[O, ...]`."""
     original = block.columns.get(leaf)
     if original is not None and _is_unchanged(original[block.obs_row], column):
         return original
-    if next_obs_column is None and next_obs:
+    if next_obs_column is None and needs_next_obs:
         raise Misuse(
             f"changed {leaf!r} in the batch and returned no 'new_obs', which the algorithm needs: change the "
             "observations in the episodes, or return both."
         )
     observations = np.empty((block.num_steps + block.num_episodes, *column.shape[1:]), column.dtype)
-    last = block.start + block.length - 1
+    last_step = block.start + block.length - 1
     observations[block.obs_start + block.length] = (column if next_obs_column is None else next_obs_column)[
-        last
+        last_step
     ]
     observations[block.obs_row] = column
     if next_obs_column is not None and not np.array_equal(
@@ -220,12 +223,12 @@ def _order_by_episode(name: str, items: Any, block: Block) -> Any:
     return stack_items(items_by_episode) if items_by_episode else np.empty(0)
 
 
-def _leaves(name: str, value: Any) -> dict[str, Array]:
+def _leaf_arrays(name: str, value: Any) -> dict[str, Array]:
     """Return a column's leaves as arrays; text as objects, infos as JSON text."""
     if root(name) == Columns.INFOS:
         texts = [item if isinstance(item, str) else info_to_json(item) for item in value]
         return {name: np.array(texts, dtype=object)}
-    return {leaf: _to_array(leaf, part) for leaf, part in nested.flatten(value, name).items()}
+    return {leaf: _to_array(leaf, leaf_value) for leaf, leaf_value in nested.flatten(value, name).items()}
 
 
 def _to_array(leaf: str, value: Any) -> Array:
