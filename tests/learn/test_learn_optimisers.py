@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hindcast.errors import DataError, SpecError
-from hindcast.learn.optimisers import _KINDS, Optimiser, OptimiserSpec, ParameterGroup, backward
+from hindcast.learn.optimisers import _OPTIMISER_CLASSES, Optimiser, OptimiserSpec, ParameterGroup, backward
 from hindcast.learn.target_networks import frozen_copy, polyak_update
 
 
@@ -92,7 +92,7 @@ def weights():
     "ignore:Converting a tensor with requires_grad:UserWarning"
 )  # torch's own, in ASGD
 @pytest.mark.parametrize("lr", [0.01, [[0, 0.02], [10, 0.01]]], ids=["constant", "scheduled"])
-@pytest.mark.parametrize("kind", sorted(_KINDS))
+@pytest.mark.parametrize("kind", sorted(_OPTIMISER_CLASSES))
 def test_every_optimiser_steps_and_resumes_from_its_state(kind, lr):
     uninterrupted, resumed = weights(), weights()
     train(OptimiserSpec(uninterrupted, lr, kind), uninterrupted, 6)

@@ -61,7 +61,7 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
 def window_gae(window: WindowData, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
     """Estimate advantages and value targets as `block_gae` does, for a window's episodes.
 
-    `window.over_observations` computes `values_O`.
+    `window.map_observations` computes `values_O`.
     """
     rewards_S, terminated_N = window.columns["rewards"], window.terminated
     return _gae(rewards_S, values_O, window.length, terminated_N, gamma=gamma, lambda_=lambda_)
@@ -80,7 +80,7 @@ def _gae(
     episode = torch.repeat_interleave(torch.arange(len(length_N), device=length_N.device), length_N)
     steps = torch.arange(len(episode), device=length_N.device)
     last_S = steps + 1 == length_N.cumsum(0)[episode]
-    row = steps + episode
+    row = steps + episode  # an episode has one observation more than steps
     values_S, next_values_S = values_O[row].float(), values_O[row + 1].float()
     bootstraps_S = ~(last_S & terminated_N[episode])
     deltas_S = rewards_S.float() + gamma * next_values_S * bootstraps_S - values_S

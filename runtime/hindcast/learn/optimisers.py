@@ -21,16 +21,16 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 _UNSUPPORTED_OPTIMISERS = (torch.optim.LBFGS, torch.optim.SparseAdam)
 """These need a closure (LBFGS) or sparse gradients; an update has neither."""
-_KINDS: dict[str, type[torch.optim.Optimizer]] = {
+_OPTIMISER_CLASSES: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind
     for name, kind in vars(torch.optim).items()
     if isinstance(kind, type)
     and issubclass(kind, torch.optim.Optimizer)
     and kind not in _UNSUPPORTED_OPTIMISERS
 }
-del _KINDS["optimizer"]  # the base class
-_ADAMS = (torch.optim.Adam, torch.optim.AdamW)
-_FUSED_CLASSES = (*_ADAMS, torch.optim.SGD)
+del _OPTIMISER_CLASSES["optimizer"]  # the base class
+_ADAM_CLASSES = (torch.optim.Adam, torch.optim.AdamW)
+_FUSED_CLASSES = (*_ADAM_CLASSES, torch.optim.SGD)
 _KERNEL_OPTIONS = frozenset({"fused", "foreach", "differentiable"})
 _WRAPPED_METHODS = ("step", "add_param_group", "state_dict", "load_state_dict")
 """The methods that `without_compile_wrappers` unwraps."""
@@ -42,7 +42,7 @@ class ParameterGroup:
 
     Attributes:
         parameters: no parameter belongs to two groups.
-        lr: learning rate; None is the optimiser's.
+        lr: learning rate; None uses the optimiser's.
         options: override the optimiser's options.
     """
 
@@ -60,8 +60,8 @@ class OptimiserSpec:
         lr: constant, or points over trained timesteps.
         kind: a class in torch.optim, in upper or lower case: "adam" (arXiv 1412.6980), "AdamW" (arXiv 1711.05101),
             "sgd", ...
-        options: of that class: `betas`, `eps`, `weight_decay`, `momentum`, ...; others have torch's defaults, except
-            that fused kernels are used if available, and kernels that CUDA graphs can capture on GPUs.
+        options: of that class: `betas`, `eps`, `weight_decay`, `momentum`, ... Omitted ones have torch's defaults,
+            except that fused kernels are used if available, and on GPUs kernels that CUDA graphs can capture.
         groups: more parameters, with their own learning rates or options.
     """
 
@@ -73,7 +73,7 @@ class OptimiserSpec:
 
 
 def adam_specs(nets: nn.ModuleDict, rates: Mapping[str, Schedule]) -> dict[str, OptimiserSpec]:
-    """Return an Adam for each network named in `rates`, with its learning rate."""
+    """Return the spec of an Adam optimiser for each network in `rates`, name -> learning rate."""
     return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
 
 
@@ -83,7 +83,8 @@ class Optimiser:
     Args:
         spec: parameters, learning rate, options.
         grad_clip: clipping threshold; None disables clipping.
-        grad_clip_by: what is bounded: the norm of all gradients together, of each parameter's gradient, or each value.
+        grad_clip_by: what is clipped: the norm of all gradients together, the norm of each parameter's gradient, or
+            each value.
         name: the optimiser's name, for messages.
 
     Attributes:
@@ -102,7 +103,7 @@ class Optimiser:
         self.parameters = [parameter for group in groups for parameter in group.parameters]
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
-        self.torch_optimiser = _build(spec, groups, rates, f"optimiser {name!r}")
+        self.torch_optimiser = _build_optimiser(spec, groups, rates, f"optimiser {name!r}")
         self._rate_functions = [None if is_constant(rate) else curve_of(rate) for rate in rates]
         self._store_rates_as_tensors()
 
@@ -172,10 +173,10 @@ class Optimiser:
         ]
 
     def load(self, tensors: Mapping[str, Tensor], groups: Sequence[Mapping[str, Any]]) -> None:
-        """Restore `state()`. The options stay this optimiser's; of the groups only scheduled rates are restored.
+        """Restore `state()`. This optimiser keeps its options; from `groups` only scheduled rates are restored.
 
         Raises:
-            DataError: the state has other parameter groups.
+            DataError: the saved state has other parameter groups.
         """
         param_groups = self.torch_optimiser.state_dict()["param_groups"]
         saved_indices = [group["params"] for group in groups]
@@ -188,9 +189,8 @@ class Optimiser:
         slots: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             index, key = name.split("/")
-            slots.setdefault(int(index), {})[key] = (
-                tensor.clone()
-            )  # torch keeps the tensors and updates them in place
+            # Copied, because torch keeps the tensors and updates them in place.
+            slots.setdefault(int(index), {})[key] = tensor.clone()
         for group, saved_group, rate in zip(param_groups, groups, self._rate_functions, strict=True):
             group["lr"] = group["lr"] if rate is None else float(saved_group["lr"])
         self.torch_optimiser.load_state_dict({"state": slots, "param_groups": param_groups})
@@ -271,13 +271,13 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
             yield node.variable
 
 
-def _build(
+def _build_optimiser(
     spec: OptimiserSpec, groups: Sequence[ParameterGroup], rates: Sequence[Schedule], subject: str
 ) -> torch.optim.Optimizer:
-    kind = _KINDS.get(spec.kind.lower())
+    kind = _OPTIMISER_CLASSES.get(spec.kind.lower())
     if kind is None:
         raise SpecError(
-            f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_KINDS))}"
+            f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_OPTIMISER_CLASSES))}"
         )
     if not groups:
         raise SpecError(f"{subject} has no parameters")
@@ -292,7 +292,7 @@ def _build(
             kind(**options)
         optimiser_class = kind if param_groups[0].get("differentiable") else without_compile_wrappers(kind)
         is_fused = all(options.get("fused") for options in param_groups)
-        if is_fused and issubclass(kind, _ADAMS):
+        if is_fused and issubclass(kind, _ADAM_CLASSES):
             optimiser_class = fused_adam(optimiser_class)
         return optimiser_class(
             param_groups, **{key: value for key, value in param_groups[0].items() if key != "params"}

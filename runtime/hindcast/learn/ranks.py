@@ -20,9 +20,11 @@ from hindcast.pipeline.relay import FollowerExecutor, LeaderExecutor, find_relay
 from hindcast.pipeline.shard import Shard
 
 _CHECK_INTERVAL_SECONDS = 0.25
+"""Approximate time between two checks in `Ranks.agree`: each costs a broadcast."""
 _MAX_UPDATES_BETWEEN_CHECKS = 256
 _CONTROL_TIMEOUT = timedelta(days=7)
-"""Timeout of the other learners while the leader evaluates. The process that started the group detects lost ones."""
+"""How long the other learners wait while the leader evaluates. Lost learners need no timeout: the process that started
+the group detects them."""
 
 
 class Ranks(Group):

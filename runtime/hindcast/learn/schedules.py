@@ -35,7 +35,7 @@ class ScheduledValue(nn.Module):
     """A schedule that is computed on the device.
 
     Its value is a tensor, since compiled code and CUDA graphs would keep the first value of a Python number. As one of
-    an algorithm's networks it moves to their device. It never changes, so checkpoints do not contain it.
+    an algorithm's networks it moves to their device. The schedule never changes, so checkpoints do not contain it.
 
     Args:
         schedule: a number, or points.
@@ -63,11 +63,13 @@ class ScheduledValue(nn.Module):
     def float64_value(self, clock: Tensor) -> Tensor:
         """Return the value as a float64 scalar, equal to `value_at` to the bit except for cosines."""
         elapsed = clock - self._starts
-        curves = self._values + self._rises * elapsed / self._lengths
+        line_values = self._values + self._rises * elapsed / self._lengths
         if self._has_cosine:
-            waves = self._values + self._rises * (0.5 - 0.5 * torch.cos(math.pi * elapsed / self._lengths))
-            curves = torch.where(self._is_cosine, waves, curves)
-        return curves.take(torch.searchsorted(self._ends, clock, right=True))
+            cosine_values = self._values + self._rises * (
+                0.5 - 0.5 * torch.cos(math.pi * elapsed / self._lengths)
+            )
+            line_values = torch.where(self._is_cosine, cosine_values, line_values)
+        return line_values.take(torch.searchsorted(self._ends, clock, right=True))
 
 
 def value_at(schedule: Curve, timesteps: int) -> float:
@@ -90,8 +92,10 @@ def is_constant(schedule: Curve) -> bool:
 def _segments(schedule: Curve) -> list[_Segment]:
     if isinstance(schedule, int | float):
         return [_Segment(0.0, float(schedule), 0.0, 1.0, is_cosine=False)]
-    last = [*schedule[-1][:2], "step"]
-    return [_segment(point, after) for point, after in zip(schedule, [*schedule[1:], last], strict=True)]
+    end = [*schedule[-1][:2], "step"]
+    return [
+        _segment(point, next_point) for point, next_point in zip(schedule, [*schedule[1:], end], strict=True)
+    ]
 
 
 def _segment(point: Sequence[float | str], next_point: Sequence[float | str]) -> _Segment:

@@ -16,7 +16,7 @@ from hindcast.learn.fused_kernels import split_into_chunks
 def frozen_copy(module: nn.Module) -> nn.Module:
     """Return a copy that no optimiser trains and that stays in evaluation mode.
 
-    `train()` of a module around it does not change its mode: dropout would turn a regression target into noise.
+    `train()` of a parent module does not change its mode: dropout would turn a regression target into noise.
     """
     frozen = copy.deepcopy(module).requires_grad_(False)
     if not isinstance(frozen, _FrozenModule):
