@@ -215,7 +215,7 @@ def test_missing_reward_is_reported():
     policy = build_policy()
     policy(np.zeros(3, np.float32))
     with pytest.raises(
-        DataError, match=r"give it the reward of the previous step, policy\(obs, reward=reward\)"
+        DataError, match=r"pass the reward of the previous step, policy\(obs, reward=reward\)"
     ):
         policy(np.zeros(3, np.float32))
     policy.reset()

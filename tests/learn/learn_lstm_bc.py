@@ -19,7 +19,7 @@ class LSTMBCOptions(AlgorithmOptions):
     lr: Schedule = 1e-2
 
 
-class Remembering(RLModule):
+class LSTMPolicy(RLModule):
     """An encoder, an LSTM, dropout and a head."""
 
     def setup(self):
@@ -49,7 +49,7 @@ class LSTMBC(Algorithm):
 
     def networks(self, inputs):
         return nn.ModuleDict(
-            {"policy": Remembering(inputs.observation_space, inputs.action_space, inputs.model)}
+            {"policy": LSTMPolicy(inputs.observation_space, inputs.action_space, inputs.model)}
         )
 
     def optimisers(self, nets):

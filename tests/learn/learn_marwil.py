@@ -13,7 +13,7 @@ from hindcast.pipeline.needs import Needs
 
 
 class MARWILOptions(AlgorithmOptions):
-    """L = -E[exp(β A / c) log π(a|s)] + k E[A²], A = R_λ - V(s), c² a moving mean of A²."""
+    """L = -E[exp(β A / c) log π(a|s)] + k E[A²], A = R_λ - V(s), with c² a moving mean of A²."""
 
     lr: Schedule = 3e-3
     beta: float = 1.0
@@ -24,7 +24,7 @@ class MARWILOptions(AlgorithmOptions):
 
 
 class Norm(nn.Module):
-    """c²."""
+    """Holds c² in a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -58,6 +58,6 @@ class MARWIL(Algorithm):
         advantages = batch["returns"] - outputs[Columns.VF_PREDS]
         logp = policy.distribution(outputs[Columns.ACTION_DIST_INPUTS]).logp(batch[Columns.ACTIONS])
         weights = (self.options.beta * advantages.detach() / norm.sqrt()).clamp(max=5.0).exp()
-        imitation, errors = -(weights * logp).mean(), advantages.square().mean()
-        norm.lerp_(errors.detach(), 0.01)
-        return Losses({"policy": imitation + self.options.vf_coeff * errors}, {"vf_loss": errors})
+        policy_loss, vf_loss = -(weights * logp).mean(), advantages.square().mean()
+        norm.lerp_(vf_loss.detach(), 0.01)
+        return Losses({"policy": policy_loss + self.options.vf_coeff * vf_loss}, {"vf_loss": vf_loss})

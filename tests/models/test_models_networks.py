@@ -85,7 +85,9 @@ def test_critics_computed_together_equal_critics_computed_alone(options):
     batch = batch_of(model_inputs)
     critics = model_inputs.critics(members=4, **options)
     together = critics(batch)
-    torch.testing.assert_close(critics.first(batch, batch["actions"]), together[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        critics.evaluate_first(batch, batch["actions"]), together[0], rtol=0, atol=1e-6
+    )
     together.square().mean(-1).sum().backward()
     for member in range(4):
         alone = model_inputs.critics(members=1, **options)

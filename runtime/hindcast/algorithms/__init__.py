@@ -14,7 +14,7 @@ from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
-from hindcast.algorithms.own_loss import UNSUPPORTED_HOOKS as NOT_OF_LEARNERS
+from hindcast.algorithms.own_loss import UNSUPPORTED_HOOKS as UNSUPPORTED_LEARNER_HOOKS
 from hindcast.algorithms.own_loss import CustomLoss
 from hindcast.algorithms.ppo import PPO
 from hindcast.algorithms.rebrac import ReBRAC
@@ -55,7 +55,7 @@ def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm
 
     Args:
         name: see `resolve`.
-        config: options, camelCase or snake_case; others have their defaults.
+        config: options, camelCase or snake_case; omitted ones have their defaults.
         at: field of the config in the resource, for messages.
 
     Raises:
@@ -93,24 +93,25 @@ def resolve(name: str) -> type[Algorithm]:
     algorithm = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]
     refuse_unused_overrides(algorithm, Algorithm, _UNSUPPORTED_HOOKS)
     if issubclass(algorithm, CustomLoss):
-        refuse_unused_overrides(algorithm, CustomLoss, NOT_OF_LEARNERS)
+        refuse_unused_overrides(algorithm, CustomLoss, UNSUPPORTED_LEARNER_HOOKS)
     return algorithm
 
 
 def option_schemas() -> dict[str, dict[str, Any]]:
     """Return algorithm name -> JSON schema of its options, with properties that resources are checked against.
 
-    `x-kinds` are the resources in which it can be used, and `x-distributions` the distributions that it can train, if
-    not all. The booleans say whether it can train recurrent policies (`x-recurrent`), learn from episodes that its
-    policy plays (`x-live`), be compiled (`x-compiled`), and whether it builds its own class of policy (`x-own-policy`).
+    `x-kinds` are the resources in which the algorithm can be used, and `x-distributions` the distributions that it can
+    train, if not all. The booleans say whether it can train recurrent policies (`x-recurrent`), learn from episodes
+    that its policy plays (`x-live`), be compiled (`x-compiled`), and whether it builds its own class of policy
+    (`x-own-policy`).
     """
     return {
-        name: algorithm.Options.model_json_schema() | _traits(algorithm)
+        name: algorithm.Options.model_json_schema() | _schema_traits(algorithm)
         for name, algorithm in REGISTRY.items()
     }
 
 
-def _traits(algorithm: type[Algorithm]) -> dict[str, Any]:
+def _schema_traits(algorithm: type[Algorithm]) -> dict[str, Any]:
     distributions = algorithm.distributions
     return {
         "x-kinds": sorted(algorithm.kinds),

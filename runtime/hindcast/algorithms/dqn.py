@@ -33,7 +33,8 @@ from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, gather_values, next_observations, quantile_mean
 from hindcast.pipeline.needs import Needs, transitions
 
-_FOREVER = 2**63
+_AFTER_SCHEDULE = 2**63
+"""Timesteps at which every schedule has ended."""
 
 
 class DQNOptions(AlgorithmOptions):
@@ -127,7 +128,7 @@ class DQN(Algorithm):
             model.model_copy(update={"module_options": module_options}),
         )
         # The end of the schedule: without a sampler, `before_play` never sets it.
-        policy.epsilon.fill_(value_at(options.epsilon, _FOREVER))
+        policy.epsilon.fill_(value_at(options.epsilon, _AFTER_SCHEDULE))
         return nn.ModuleDict({"policy": policy})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -161,13 +162,13 @@ class DQN(Algorithm):
     def critic(self, nets: nn.ModuleDict) -> Critic:
         values = cast(GreedyPolicy, nets["policy"]).values
 
-        def q_of(batch: Tensors, actions: Actions | None = None) -> Tensor:
+        def compute_q(batch: Tensors, actions: Actions | None = None) -> Tensor:
             if actions is None:
                 return values.gather(values(batch), batch[Columns.ACTIONS])[0]
             action_rows = cast(Tensor, actions)
             return values.gather(values(batch).expand(len(action_rows), -1, -1), action_rows)
 
-        return q_of
+        return compute_q
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:
         cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))
@@ -188,7 +189,7 @@ class DQN(Algorithm):
         Args:
             values: `[B, n]` Q of all actions.
             q: `[B]` Q of the recorded actions.
-            metrics: of the update; may be extended.
+            metrics: metrics of the update; may be extended.
         """
         return 0.0
 
