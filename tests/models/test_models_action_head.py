@@ -37,20 +37,25 @@ def test_sampled_and_greedy_actions_lie_in_the_space(space: Space) -> None:
         leaves = {"actions": actions} if isinstance(actions, torch.Tensor) else actions
         assert torch.isfinite(distribution.logp(actions)).all()
         for row in range(16):
-            one = {leaf: rows[row].numpy() for leaf, rows in leaves.items()}
-            assert space.contains(_cast(unflatten(one, "actions", space_struct(space)), space))
+            action_leaves = {leaf: rows[row].numpy() for leaf, rows in leaves.items()}
+            assert space.contains(
+                _cast_to_space(unflatten(action_leaves, "actions", space_struct(space)), space)
+            )
 
 
-def _cast(value, space: Space):  # type: ignore[no-untyped-def]
+def _cast_to_space(value, space: Space):  # type: ignore[no-untyped-def]
+    """Return the action with the dtypes of the space."""
     if isinstance(space, Dict):
-        return {key: _cast(value[key], part) for key, part in space.spaces.items()}
+        return {key: _cast_to_space(value[key], subspace) for key, subspace in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(_cast(item, part) for item, part in zip(value, space.spaces, strict=True))
+        return tuple(
+            _cast_to_space(item, subspace) for item, subspace in zip(value, space.spaces, strict=True)
+        )
     return value.astype(space.dtype)
 
 
 @pytest.mark.parametrize(
-    ("space", "inputs_size", "noise_size", "noise", "discrete"),
+    ("space", "inputs_size", "noise_size", "noise_kind", "is_discrete"),
     [
         (Discrete(4), 4, 1, "uniform", True),
         (MultiDiscrete([2, 3]), 5, 2, "uniform", True),
@@ -63,11 +68,11 @@ def _cast(value, space: Space):  # type: ignore[no-untyped-def]
     ids=str,
 )
 def test_action_head_has_the_sizes_and_noise_of_the_space(
-    space: Space, inputs_size: int, noise_size: int, noise: str, discrete: bool
+    space: Space, inputs_size: int, noise_size: int, noise_kind: str, is_discrete: bool
 ) -> None:
     head = build_action_head(space, AUTO)
-    assert (head.inputs_size, head.noise_size, head.noise_kind) == (inputs_size, noise_size, noise)
-    assert (head.is_discrete, head.is_stochastic) == (discrete, True)
+    assert (head.inputs_size, head.noise_size, head.noise_kind) == (inputs_size, noise_size, noise_kind)
+    assert (head.is_discrete, head.is_stochastic) == (is_discrete, True)
 
 
 def test_deterministic_head_needs_no_noise_and_is_not_stochastic() -> None:
