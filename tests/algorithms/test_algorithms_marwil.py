@@ -78,11 +78,11 @@ def test_advantage_scale_follows_without_bias():
 
 def test_weights_are_equal_at_first_and_never_exceed_the_clip():
     algorithm, nets = build_algorithm("MARWIL", {"beta": 50.0, "weightClip": 3.0})
-    first, second = (
+    first_weight, second_weight = (
         compute_loss_stages(algorithm, nets, make_batch())[0].metrics["mean_weight"] for _ in range(2)
     )
-    assert float(first) == 1.0
-    assert 1.0 < float(second) < 3.0
+    assert float(first_weight) == 1.0
+    assert 1.0 < float(second_weight) < 3.0
 
 
 def test_beta_0_is_behaviour_cloning():

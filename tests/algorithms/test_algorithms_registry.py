@@ -93,7 +93,7 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
 )
 def test_invalid_config_is_refused(name, config, sentence):
     with pytest.raises(SpecError, match=sentence):
-        build(name, config, at="spec.config")
+        build(name, config, field="spec.config")
 
 
 def test_custom_algorithm_is_imported(user_module):

@@ -48,5 +48,5 @@ def train(name, folder, first_update, last_update):
 
 
 if __name__ == "__main__":
-    folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    print(json.dumps({name: train(name, folder, first, last) for name in ALGORITHMS}))
+    folder, first_update, last_update = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print(json.dumps({name: train(name, folder, first_update, last_update) for name in ALGORITHMS}))

@@ -27,13 +27,13 @@ def make_learner(algorithm_class, seed=0, **options):
 def make_batch(seed, size=64):
     """Return transitions: an action that equals the colour has reward 1; half of the steps are terminal."""
     generator = torch.Generator().manual_seed(seed)
-    place = torch.rand(2, size, 2, generator=generator) * 2 - 1
+    places = torch.rand(2, size, 2, generator=generator) * 2 - 1
     colour, next_colour, actions = torch.randint(3, (3, size), generator=generator)
     terminateds = torch.rand(size, generator=generator) < 0.5
     return {
-        "obs/place": place[0],
+        "obs/place": places[0],
         "obs/colour": colour,
-        "new_obs/place": place[1],
+        "new_obs/place": places[1],
         "new_obs/colour": next_colour,
         "actions": actions,
         "rewards": (colour == actions).float(),

@@ -21,31 +21,31 @@ def gradients_after_clipping(bound, by):
 
 
 def test_clip_without_bound_keeps_gradients():
-    (first, second), norm = gradients_after_clipping(None, "global_norm")
+    (first_grad, second_grad), norm = gradients_after_clipping(None, "global_norm")
     assert norm == pytest.approx(5.0)
-    assert first.tolist() == [3.0] and second.tolist() == [4.0, 0.0]
+    assert first_grad.tolist() == [3.0] and second_grad.tolist() == [4.0, 0.0]
 
 
 def test_clip_by_global_norm_scales_all_gradients_together():
-    (first, second), norm = gradients_after_clipping(1.0, "global_norm")
+    (first_grad, second_grad), norm = gradients_after_clipping(1.0, "global_norm")
     assert norm == pytest.approx(5.0)
-    assert first.tolist() == pytest.approx([0.6]) and second.tolist() == pytest.approx([0.8, 0.0])
+    assert first_grad.tolist() == pytest.approx([0.6]) and second_grad.tolist() == pytest.approx([0.8, 0.0])
 
 
 def test_clip_by_norm_bounds_each_parameter():
-    (first, second), _ = gradients_after_clipping(3.5, "norm")
-    assert first.tolist() == [3.0] and second.tolist() == pytest.approx([3.5, 0.0])
+    (first_grad, second_grad), _ = gradients_after_clipping(3.5, "norm")
+    assert first_grad.tolist() == [3.0] and second_grad.tolist() == pytest.approx([3.5, 0.0])
 
 
 def test_clip_by_value_bounds_each_value():
-    (first, second), _ = gradients_after_clipping(3.5, "value")
-    assert first.tolist() == [3.0] and second.tolist() == [3.5, 0.0]
+    (first_grad, second_grad), _ = gradients_after_clipping(3.5, "value")
+    assert first_grad.tolist() == [3.0] and second_grad.tolist() == [3.5, 0.0]
 
 
 def test_clip_below_the_bound_changes_nothing():
     for by in ("global_norm", "norm", "value"):
-        (first, second), _ = gradients_after_clipping(100.0, by)
-        assert first.tolist() == [3.0] and second.tolist() == [4.0, 0.0]
+        (first_grad, second_grad), _ = gradients_after_clipping(100.0, by)
+        assert first_grad.tolist() == [3.0] and second_grad.tolist() == [4.0, 0.0]
 
 
 def test_learning_rate_follows_its_schedule():

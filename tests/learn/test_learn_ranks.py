@@ -101,13 +101,13 @@ def test_loss_noise_and_dropout_of_a_learner_differ(two_ranks):
 
 @pytest.mark.parametrize(("job", "stop_after"), [("stop_at_once", 0), ("stop", 7)])
 def test_all_learners_stop_at_the_same_update(two_ranks, job, stop_after):
-    first, second = two_ranks[job]
-    assert first == second >= stop_after
+    leader_updates, follower_updates = two_ranks[job]
+    assert leader_updates == follower_updates >= stop_after
 
 
 def test_followers_receive_what_the_leader_broadcasts(two_ranks):
-    first, second = two_ranks["messages"]
-    assert first == second == [["open"], ["load", "a/b"], ["end"]]
+    leader_messages, follower_messages = two_ranks["messages"]
+    assert leader_messages == follower_messages == [["open"], ["load", "a/b"], ["end"]]
 
 
 @pytest.mark.parametrize("toy", TOYS)

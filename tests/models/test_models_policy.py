@@ -100,11 +100,11 @@ class TestAct:
         obs, noise = _make_rows(), _draw_noise(policy)
         other_obs, other_noise = _make_rows(seed=1), _draw_noise(policy, seed=1)
         other_obs[5], other_noise[5] = obs[5], noise[5]
-        first, second = policy.act(obs, noise), policy.act(other_obs, other_noise)
-        assert first.actions["actions"][5] == second.actions["actions"][5]
-        assert first.logp is not None
-        assert second.logp is not None
-        assert first.logp[5] == second.logp[5]
+        actions, other_actions = policy.act(obs, noise), policy.act(other_obs, other_noise)
+        assert actions.actions["actions"][5] == other_actions.actions["actions"][5]
+        assert actions.logp is not None
+        assert other_actions.logp is not None
+        assert actions.logp[5] == other_actions.logp[5]
 
     def test_read_only_and_float64_observations_are_accepted(self) -> None:
         policy = _make_policy()
@@ -131,14 +131,14 @@ class TestCall:
 
     def test_call_keeps_its_frames_until_reset(self) -> None:
         policy = _make_policy(action_space=Box(-2.0, 6.0, (2,)), frame_stack=2, observation_filter="meanStd")
-        first, second = _make_rows(2)
-        first_action = policy(first)
-        second_action = policy(second)
+        first_obs, second_obs = _make_rows(2)
+        first_action = policy(first_obs)
+        second_action = policy(second_obs)
         policy.act(_make_rows(8))
-        assert not np.array_equal(policy(second), second_action)
+        assert not np.array_equal(policy(second_obs), second_action)
         policy.reset()
-        np.testing.assert_array_equal(policy(first), first_action)
-        np.testing.assert_array_equal(policy(second), second_action)
+        np.testing.assert_array_equal(policy(first_obs), first_action)
+        np.testing.assert_array_equal(policy(second_obs), second_action)
 
     def test_call_accepts_composite_spaces(self) -> None:
         policy = _make_policy(COMPOSITE_OBS, COMPOSITE_ACTION)

@@ -50,13 +50,13 @@ _UNSUPPORTED_HOOKS: Final = {
 __all__ = ["REGISTRY", "build", "option_schemas", "resolve"]
 
 
-def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm:
+def build(name: str, config: Mapping[str, Any], field: str = "config") -> Algorithm:
     """Build an algorithm with its options.
 
     Args:
         name: see `resolve`.
         config: options, camelCase or snake_case; omitted ones have their defaults.
-        at: field of the config in the resource, for messages.
+        field: field of the config in the resource, for messages.
 
     Raises:
         SpecError: the algorithm does not exist, or an option is invalid.
@@ -66,7 +66,7 @@ def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm
     try:
         options = algorithm.Options.model_validate(dict(config))
     except ValidationError as error:
-        problems = problems_of(error, algorithm.Options, dict(config), (at,))
+        problems = problems_of(error, algorithm.Options, dict(config), (field,))
         raise SpecError("; ".join(sentence(problem) for problem in problems)) from error
     with calling(f"algorithm {algorithm.__name__}", algorithm):
         return algorithm(options)

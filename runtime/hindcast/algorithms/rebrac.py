@@ -79,6 +79,6 @@ class ReBRAC(TD3):
         return Losses({"policy": policy_loss}, {"policy_loss": policy_loss, "cloning_loss": cloning_loss})
 
 
-def _squared_distance(actions: Tensor, other: Tensor, action_range: ActionRange) -> Tensor:
+def _squared_distance(actions: Tensor, other_actions: Tensor, action_range: ActionRange) -> Tensor:
     """Return the squared distance `[B]` between actions `[B, *shape]`, in units of half their range."""
-    return ((actions - other) / action_range.half_range).square().flatten(1).sum(-1)
+    return ((actions - other_actions) / action_range.half_range).square().flatten(1).sum(-1)

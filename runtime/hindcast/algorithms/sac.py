@@ -127,15 +127,15 @@ class LogWeight(nn.Module):
     """A positive number, trained through its logarithm.
 
     Args:
-        start: the initial value.
+        initial_value: the initial value.
 
     Attributes:
         log: the parameter.
     """
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, initial_value: float) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(start)))
+        self.log = nn.Parameter(torch.tensor(math.log(initial_value)))
 
     def forward(self) -> Tensor:
         """Return the number, a scalar."""

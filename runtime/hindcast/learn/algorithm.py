@@ -136,6 +136,8 @@ class ModelInputs:
     def critics(self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0) -> Critics:
         """Build critics Q(s, a) for any action space, all members computed in one call: batch -> `[members, B]`.
 
+        The arguments are those of `Critics`.
+
         Raises:
             SpecError: the model's options do not fit the spaces.
         """
@@ -152,6 +154,8 @@ class ModelInputs:
         self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0
     ) -> ActionValues:
         """Build critics Q(s, ·) for n discrete actions, all members computed in one call: batch -> `[members, B, n]`.
+
+        The arguments are those of `ActionValues`.
 
         Raises:
             SpecError: the action space is not Discrete, or the model's options do not fit the observations.
@@ -263,7 +267,7 @@ class Algorithm(ABC):
         mode, when a window is entered and every `needs().targets_every` updates while it is in use.
 
         Args:
-            nets: with their current weights.
+            nets: the networks, with their current weights.
             window: its tensors are on the learner's device; `rewards` are those of single steps.
         """
         return {}

@@ -44,7 +44,7 @@ from hindcast.storage.location import Location, resolve
 
 __all__ = ["Checkpoint", "CheckpointStore", "TrainingState", "find_checkpoint"]
 
-LEARNER, MODULE = "learner.safetensors", "module"
+LEARNER_FILE, MODULE = "learner.safetensors", "module"
 _WEIGHTS = f"{MODULE}/{WEIGHTS}"
 _POLICY_PREFIX = "nets/policy."
 
@@ -82,9 +82,9 @@ class Checkpoint:
         Raises:
             DataError: a file is missing, damaged, or not safetensors.
         """
-        files = {name: self._read_file(name) for name in {*self.record.files, LEARNER, _WEIGHTS}}
+        files = {name: self._read_file(name) for name in {*self.record.files, LEARNER_FILE, _WEIGHTS}}
         policy = self._parse_tensors(_WEIGHTS, files[_WEIGHTS])
-        tensors = self._parse_tensors(LEARNER, files[LEARNER])
+        tensors = self._parse_tensors(LEARNER_FILE, files[LEARNER_FILE])
         tensors |= {f"{_POLICY_PREFIX}{name}": tensor for name, tensor in policy.items()}
         return LearnerState(tensors, self.record.learner)
 
@@ -134,13 +134,13 @@ class CheckpointStore:
         If a checkpoint with the same files exists, only `checkpoint.json` is rewritten.
 
         Args:
-            policy: with the learner's current policy weights.
-            learner: from `Learner.state`.
-            training: everything else.
+            policy: the policy, with the learner's current weights.
+            learner: state from `Learner.state`.
+            training: all other state.
             protect: updates of checkpoints to keep regardless of their age, because they are being evaluated.
 
         Raises:
-            StorageError: the storage fails or denies access; then no checkpoint of these updates exists.
+            StorageError: the storage fails or denies access; an incomplete folder may remain.
         """
         files = _checkpoint_files(policy, learner)
         record = CheckpointRecord(
@@ -220,7 +220,7 @@ class CheckpointStore:
             at_end: True if it was evaluated only because the run ended here, see `revert_end_mark`.
 
         Returns:
-            Whether it is the best now.
+            True if the checkpoint is now marked as the best.
         """
         best = self.best_score(metric, method)
         if not math.isfinite(score) or (best is not None and score <= best):
@@ -274,6 +274,7 @@ class CheckpointStore:
         return sorted(int(name[1]) for name in names if name)
 
     def _prune(self, protected: Collection[int]) -> None:
+        """Delete checkpoints that are neither among the newest, nor protected, nor marked; also incomplete ones."""
         best, saved_updates = self._read_mark(), self._saved_updates()
         complete = [updates for updates in saved_updates if self._folder(updates).child(RECORD_FILE).exists()]
         marked_updates = {mark.updates for mark in (best, best and best.previous) if mark is not None}
@@ -281,6 +282,7 @@ class CheckpointStore:
         for updates in saved_updates:
             if updates not in kept_updates:
                 folder = self._folder(updates)
+                # The record goes first: without it a partly deleted folder is not a checkpoint.
                 folder.child(RECORD_FILE).delete()
                 folder.delete()
 
@@ -320,7 +322,7 @@ def _checkpoint_files(policy: Policy, learner: LearnerState) -> dict[str, bytes]
         name: tensor for name, tensor in learner.tensors.items() if not name.startswith(_POLICY_PREFIX)
     }
     files = {f"{MODULE}/{name}": data for name, data in policy.to_files().items()}
-    return {**files, LEARNER: safetensors.torch.save(tensors)}
+    return {**files, LEARNER_FILE: safetensors.torch.save(tensors)}
 
 
 def _open_if_complete(folder: Location) -> Checkpoint | None:

@@ -21,7 +21,7 @@ def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
 
     Args:
         values_S: `[S, ...]` float.
-        decay_S: same shape; anything after the last row counts as 0.
+        decay_S: same shape; the last row has no effect, since no value follows it.
 
     Returns:
         `[S, ...]`, of the same dtype.
@@ -51,7 +51,7 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
         lambda_: 0 gives one-step temporal differences, 1 the (bootstrapped) Monte-Carlo return minus V.
 
     Returns:
-        `[S]` advantages and `[S]` value targets, their sums with V, on the device of `values_O`, float32.
+        `[S]` advantages and `[S]` value targets (advantages + V), float32, on the device of `values_O`.
     """
     arrays = (block.columns["rewards"], block.length, block.terminated)
     rewards_S, length_N, terminated_N = (torch.from_numpy(array).to(values_O.device) for array in arrays)

@@ -243,7 +243,7 @@ class Learner:
         self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int
     ) -> _UpdateResult:
         """Compute one update: losses, gradients, steps and target networks. A CUDA graph can record all of it."""
-        before = self._buffer_versions()
+        versions_before = self._buffer_versions()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
@@ -263,7 +263,7 @@ class Learner:
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
-        self._average_changed_buffers(before, weight)
+        self._average_changed_buffers(versions_before, weight)
         self._clock += timesteps
         return stack_metrics(metrics), priorities
 
@@ -349,13 +349,13 @@ class Learner:
         buffers = self.nets.named_buffers()
         return {name: (buffer, buffer._version) for name, buffer in buffers if buffer.is_floating_point()}
 
-    def _average_changed_buffers(self, before: _BufferVersions, weight: float | Tensor) -> None:
+    def _average_changed_buffers(self, versions_before: _BufferVersions, weight: float | Tensor) -> None:
         """Average buffers that an update changed over the learners, as if one had seen the whole batch."""
         changed_buffers = []
         for name, (buffer, version) in self._buffer_versions().items():
-            old, old_version = before.get(name, (None, 0))
+            old_buffer, old_version = versions_before.get(name, (None, 0))
             # For example a moving norm: each learner saw only its shard.
-            if buffer is not old or version != old_version:
+            if buffer is not old_buffer or version != old_version:
                 changed_buffers.append(buffer)
         if changed_buffers:
             self.group.weighted_sum(changed_buffers, weight)
@@ -378,8 +378,10 @@ class Learner:
                     f"the checkpoint's weights {name!r} have shape {list(weights[name].shape)}, but this model's have "
                     f"shape {list(tensor.shape)}; use the same model section"
                 )
-        if extra := sorted(weights.keys() - expected.keys()):
-            raise DataError(f"the checkpoint has weights {extra[0]!r}, but this model does not have them")
+        if unknown_names := sorted(weights.keys() - expected.keys()):
+            raise DataError(
+                f"the checkpoint has weights {unknown_names[0]!r}, but this model does not have them"
+            )
         self.nets.load_state_dict(weights)
 
     def _load_optimisers(self, state: LearnerState) -> None:

@@ -222,14 +222,16 @@ class Optimiser:
             )
 
 
-def without_compile_wrappers(kind: type[Kind]) -> type[Kind]:
+def without_compile_wrappers(optimiser_class: type[Kind]) -> type[Kind]:
     """Return an optimiser class without the wrappers that torch puts around its methods for compiled code.
 
     No step is compiled here, and the wrappers import torch's compiler at their first call, which costs each process
     1.3 to 2.3 seconds of processor time and 62 MB.
     """
-    methods = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED_METHODS}
-    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(methods["step"])})
+    methods = {name: inspect.unwrap(getattr(optimiser_class, name)) for name in _WRAPPED_METHODS}
+    return type(
+        optimiser_class.__name__, (optimiser_class,), {**methods, "step": torch.no_grad()(methods["step"])}
+    )
 
 
 def backward(losses: Sequence[Tensor], optimisers: Sequence[Optimiser], keep_graph: bool = False) -> None:
@@ -274,8 +276,8 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
 def _build_optimiser(
     spec: OptimiserSpec, groups: Sequence[ParameterGroup], rates: Sequence[Schedule], subject: str
 ) -> torch.optim.Optimizer:
-    kind = _OPTIMISER_CLASSES.get(spec.kind.lower())
-    if kind is None:
+    optimiser_class = _OPTIMISER_CLASSES.get(spec.kind.lower())
+    if optimiser_class is None:
         raise SpecError(
             f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_OPTIMISER_CLASSES))}"
         )
@@ -284,49 +286,57 @@ def _build_optimiser(
     param_groups = []
     for group, rate in zip(groups, rates, strict=True):
         options = {**spec.options, **group.options}
-        _check_options(options, kind, subject)
-        kernels = _kernel_options(kind, options, group.parameters)
+        _check_options(options, optimiser_class, subject)
+        kernels = _kernel_options(optimiser_class, options, group.parameters)
         param_groups.append({"params": list(group.parameters), "lr": value_at(rate, 0), **kernels, **options})
     try:
         for options in param_groups[1:]:  # torch checks the options of the first group only
-            kind(**options)
-        optimiser_class = kind if param_groups[0].get("differentiable") else without_compile_wrappers(kind)
+            optimiser_class(**options)
+        step_class = (
+            optimiser_class
+            if param_groups[0].get("differentiable")
+            else without_compile_wrappers(optimiser_class)
+        )
         is_fused = all(options.get("fused") for options in param_groups)
-        if is_fused and issubclass(kind, _ADAM_CLASSES):
-            optimiser_class = fused_adam(optimiser_class)
-        return optimiser_class(
+        if is_fused and issubclass(optimiser_class, _ADAM_CLASSES):
+            step_class = fused_adam(step_class)
+        return step_class(
             param_groups, **{key: value for key, value in param_groups[0].items() if key != "params"}
         )
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise SpecError(f"{subject} ({kind.__name__}): {reason}") from error
+        raise SpecError(f"{subject} ({optimiser_class.__name__}): {reason}") from error
 
 
-def _check_options(options: Mapping[str, Any], kind: type[torch.optim.Optimizer], subject: str) -> None:
-    known_options = _parameter_names(kind) - {"params", "lr"}
+def _check_options(
+    options: Mapping[str, Any], optimiser_class: type[torch.optim.Optimizer], subject: str
+) -> None:
+    known_options = _parameter_names(optimiser_class) - {"params", "lr"}
     for option in options:
         if option not in known_options:
             raise SpecError(
-                f"{subject}: torch.optim.{kind.__name__} has no option {option!r}; it has "
+                f"{subject}: torch.optim.{optimiser_class.__name__} has no option {option!r}; it has "
                 f"{', '.join(sorted(known_options))}"
             )
 
 
 def _kernel_options(
-    kind: type[torch.optim.Optimizer], options: Mapping[str, Any], parameters: Sequence[nn.Parameter]
+    optimiser_class: type[torch.optim.Optimizer],
+    options: Mapping[str, Any],
+    parameters: Sequence[nn.Parameter],
 ) -> dict[str, bool]:
     """Select fused kernels, and kernels that CUDA graphs can capture, unless the options select others."""
     devices = {parameter.device.type for parameter in parameters}
     flags = {}
-    if kind in _FUSED_CLASSES and not _KERNEL_OPTIONS & options.keys():
+    if optimiser_class in _FUSED_CLASSES and not _KERNEL_OPTIONS & options.keys():
         flags["fused"] = devices <= {"cpu", "cuda"}
-    if "capturable" in _parameter_names(kind) and "cuda" in devices:
+    if "capturable" in _parameter_names(optimiser_class) and "cuda" in devices:
         flags["capturable"] = True
     return flags
 
 
-def _parameter_names(kind: type[torch.optim.Optimizer]) -> frozenset[str]:
-    return frozenset(inspect.signature(kind).parameters)
+def _parameter_names(optimiser_class: type[torch.optim.Optimizer]) -> frozenset[str]:
+    return frozenset(inspect.signature(optimiser_class).parameters)
 
 
 def _to_json_value(value: Any) -> Any:

@@ -45,20 +45,20 @@ class CudaGraph:
         self._stream = self._streams[0]
         self._pool: Any = shared_graph._pool if shared_graph else torch.cuda.graph_pool_handle()
 
-    def warm_up(self, call: Callable[[], Result]) -> Result:
-        """Run a call on the graph's streams, without recording it.
+    def warm_up(self, function: Callable[[], Result]) -> Result:
+        """Run a function on the graph's streams, without recording it.
 
         Autograd and the libraries keep workspaces per stream; these must exist before the recording.
         """
-        current = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(current)
+        current_stream = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current_stream)
         with torch.cuda.stream(self._stream), use_streams(self._streams[1:]):
-            result = call()
-        current.wait_stream(self._stream)
+            result = function()
+        current_stream.wait_stream(self._stream)
         return result
 
-    def record(self, call: Callable[[], Result]) -> Result:
-        """Record the kernels of a call without running them; the tensors that it returns belong to the graph."""
+    def record(self, function: Callable[[], Result]) -> Result:
+        """Record the kernels of a function without running them; the tensors that it returns belong to the graph."""
         # Other threads, such as a feed's, use the GPU during the recording, which the other capture modes forbid.
         with (
             torch.cuda.graph(
@@ -66,7 +66,7 @@ class CudaGraph:
             ),
             use_streams(self._streams[1:]),
         ):
-            return call()
+            return function()
 
     def launch(self) -> None:
         """Run the recorded kernels."""
@@ -74,7 +74,7 @@ class CudaGraph:
 
 
 GRAPHS: dict[str, type[CudaGraph]] = {"cuda": CudaGraph}
-"""Type of device -> class of its graphs."""
+"""Device type -> class of the graphs; a device type without graphs is missing."""
 
 
 class UpdateGraphs(Generic[Result]):
@@ -93,7 +93,7 @@ class UpdateGraphs(Generic[Result]):
         self.clear()
 
     def clear(self) -> None:
-        """Discard all graphs, after tensors that the update uses were replaced by others."""
+        """Discard all graphs. Call it after tensors that `update` uses were replaced."""
         self._graphs: dict[Hashable, CudaGraph] = {}
         self._recordings: dict[Hashable, tuple[list[Tensor], Result]] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
@@ -102,7 +102,8 @@ class UpdateGraphs(Generic[Result]):
         """Run `update(batch, *arguments)`, replaying its graph if one has been recorded.
 
         Args:
-            kind: updates of one kind, with equal arguments and batches of one shape, run the same operations.
+            kind: identifies the operations: updates of one kind, with equal arguments and batches of equal shape, run
+                the same ones.
             batch: leaf -> `[batch, ...]`.
             arguments: further arguments of `update`; hashable.
 
@@ -136,7 +137,7 @@ class UpdateGraphs(Generic[Result]):
 def is_capturable(
     algorithm: Algorithm, nets: nn.ModuleDict, optimisers: Iterable[Optimiser], device: torch.device
 ) -> bool:
-    """Return whether every update runs the same operations, on a device that supports graphs.
+    """Return whether CUDA graphs can record the algorithm's updates on a device.
 
     A custom algorithm must set `is_capturable` in its own class, since a subclass of a built-in one may run other
     operations. Custom networks are never captured: a graph would keep the first value of a Python number that changes.

@@ -131,8 +131,8 @@ def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
     if isinstance(space, gym.spaces.MultiDiscrete):
         return _multi_categorical_head(space.nvec, space.start, space.shape)
     if isinstance(space, gym.spaces.MultiBinary):
-        bits = int(np.prod(space.shape))
-        return _discrete_head(partial(Bernoulli, shape=space.shape), bits, noise_size=bits)
+        num_bits = int(np.prod(space.shape))
+        return _discrete_head(partial(Bernoulli, shape=space.shape), num_bits, noise_size=num_bits)
     if is_float_box(space):
         return _continuous_head(leaf, space, model)
     if isinstance(space, gym.spaces.Box):

@@ -77,7 +77,7 @@ class Categorical(Distribution):
     """
 
     def __init__(self, logits: Tensor, start: int = 0) -> None:
-        # torch's own finite stand-in for -inf: 0 * -inf would make the entropy NaN.
+        # Clamped to a finite number, as in torch's Categorical: 0 * -inf would make the entropy NaN.
         self._log_probs = torch.log_softmax(logits, -1).clamp_min(torch.finfo(logits.dtype).min)
         self._start = start
 

@@ -210,9 +210,11 @@ def python_state(module: nn.Module) -> dict[Attribute, Any]:
     return marks
 
 
-def changed_attributes(before: dict[Attribute, Any], after: dict[Attribute, Any]) -> list[Attribute]:
+def changed_attributes(
+    state_before: dict[Attribute, Any], state_after: dict[Attribute, Any]
+) -> list[Attribute]:
     """Return the attributes that changed between two calls of `python_state`."""
-    return [attribute for attribute, mark in after.items() if before.get(attribute) != mark]
+    return [attribute for attribute, mark in state_after.items() if state_before.get(attribute) != mark]
 
 
 def find_attribute_line(cls: type, name: str) -> str | None:

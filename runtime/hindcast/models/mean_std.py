@@ -1,4 +1,4 @@
-"""Running mean and standard deviation of rows, which merge without loss (Chan, Golub, LeVeque 1979)."""
+"""Running mean and standard deviation of rows; statistics merge without loss (Chan, Golub, LeVeque 1979)."""
 
 from __future__ import annotations
 

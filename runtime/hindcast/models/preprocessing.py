@@ -173,8 +173,8 @@ class _Scale:
 
     def inverse(self, rows: NDArray[Any]) -> NDArray[Any]:
         # Elements with equal bounds map to 0.
-        half = np.where(self._half == 0, 1, self._half)
-        return (rows - self._low) / half - (self._half != 0)
+        half_range = np.where(self._half == 0, 1, self._half)
+        return (rows - self._low) / half_range - (self._half != 0)
 
 
 class Preprocessing:

@@ -98,7 +98,9 @@ class RecurrentLayer(nn.Module):
         # Not len(features): an export would record the batch size as a constant.
         shape = (features.shape[0], self.output_size)
         if not state:
-            return tuple(start.expand(shape).contiguous() for start in self.initial_state().values())
+            return tuple(
+                initial_value.expand(shape).contiguous() for initial_value in self.initial_state().values()
+            )
         for name in self._state_names:
             state_shape = state[name].shape if name in state else None
             if state_shape != shape:
@@ -142,9 +144,11 @@ class SlotStates:
         is_first_tensor = torch.from_numpy(is_first).to(next(iter(initial_states.values())).device)
         states = {
             name: torch.where(
-                is_first_tensor.reshape(count, *[1] * (start.dim() - 1)), start, self._states[name]
+                is_first_tensor.reshape(count, *[1] * (initial_rows.dim() - 1)),
+                initial_rows,
+                self._states[name],
             )
-            for name, start in initial_states.items()
+            for name, initial_rows in initial_states.items()
         }
         return as_leaves(Columns.STATE_IN, states)
 

@@ -181,9 +181,9 @@ def _placeholder_action(space: gym.Space) -> Tensor:
     return torch.as_tensor(getattr(space, "start", 0)).expand(space.shape or ())
 
 
-def _shift_in(rows_BK: Tensor, last: Tensor) -> Tensor:
-    """Drop the first of K rows and append `last`."""
-    return torch.cat([rows_BK[:, 1:], last.unsqueeze(1)], 1)
+def _shift_in(rows_BK: Tensor, last_rows: Tensor) -> Tensor:
+    """Drop the first of K rows and append `last_rows`."""
+    return torch.cat([rows_BK[:, 1:], last_rows.unsqueeze(1)], 1)
 
 
 class CausalTransformer(nn.Module):
@@ -229,8 +229,8 @@ class _Layer(nn.Module):
         return outputs
 
     def _attend(self, tokens: Tensor, attention_mask: Tensor | None) -> Tensor:
-        by_head = self.projections(tokens).unflatten(-1, (3, self._heads, -1))
-        query, key, value = by_head.permute(2, 0, 3, 1, 4)
+        projections_by_head = self.projections(tokens).unflatten(-1, (3, self._heads, -1))
+        query, key, value = projections_by_head.permute(2, 0, 3, 1, 4)
         has_dropout = self.training and torch.is_grad_enabled()
         attention = functional.scaled_dot_product_attention(
             query,

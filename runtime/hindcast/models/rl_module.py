@@ -142,9 +142,13 @@ class RLModule(nn.Module):
     def initial_states(self, count: int, device: torch.device) -> dict[str, Tensor]:
         """Return `get_initial_state` for `count` rows on a device, name -> `[count, *shape]`."""
         initial_state = {
-            name: torch.as_tensor(start, device=device) for name, start in self.get_initial_state().items()
+            name: torch.as_tensor(initial_value, device=device)
+            for name, initial_value in self.get_initial_state().items()
         }
-        return {name: start.expand(count, *start.shape) for name, start in initial_state.items()}
+        return {
+            name: initial_value.expand(count, *initial_value.shape)
+            for name, initial_value in initial_state.items()
+        }
 
     def is_stateful(self) -> bool:
         """Return whether the module carries a state from step to step."""
@@ -233,7 +237,8 @@ class RLModule(nn.Module):
         if self.value and name == "_forward_train":
             expected_shapes[Columns.VF_PREDS] = leading_shape
         expected_shapes |= {
-            leaf: tuple(start.shape) for leaf, start in as_leaves(Columns.STATE_OUT, state).items()
+            leaf: tuple(initial_rows.shape)
+            for leaf, initial_rows in as_leaves(Columns.STATE_OUT, state).items()
         }
         if problem := output_problem(outputs, expected_shapes):
             method = name if getattr(module_class, name) is not getattr(RLModule, name) else "_forward"
