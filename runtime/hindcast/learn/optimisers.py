@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hindcast.api.spelling import YamlWords
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.fused_kernels import fused_adam, split_into_chunks
-from hindcast.learn.schedules import Schedule, curve_of, is_constant, value_at
+from hindcast.learn.schedules import Schedule, is_constant, make_curve, value_at
 from hindcast.user_code import Misuse
 
 ClipBy = Annotated[Literal["global_norm", "norm", "value"], YamlWords("GlobalNorm", "Norm", "Value")]
@@ -104,7 +104,7 @@ class Optimiser:
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
         self.torch_optimiser = _build_optimiser(spec, groups, rates, f"optimiser {name!r}")
-        self._rate_functions = [None if is_constant(rate) else curve_of(rate) for rate in rates]
+        self._rate_functions = [None if is_constant(rate) else make_curve(rate) for rate in rates]
         self._store_rates_as_tensors()
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.api.option_types import Curve, Schedule
 
-__all__ = ["Curve", "Schedule", "ScheduledValue", "curve_of", "is_constant", "value_at"]
+__all__ = ["Curve", "Schedule", "ScheduledValue", "make_curve", "is_constant", "value_at"]
 
 
 class _Segment(NamedTuple):
@@ -74,10 +74,10 @@ class ScheduledValue(nn.Module):
 
 def value_at(schedule: Curve, timesteps: int) -> float:
     """Return the value after `timesteps` trained timesteps; it is constant after the last point."""
-    return curve_of(schedule)(timesteps)
+    return make_curve(schedule)(timesteps)
 
 
-def curve_of(schedule: Curve) -> Callable[[int], float]:
+def make_curve(schedule: Curve) -> Callable[[int], float]:
     """Return `value_at` as a function of the timesteps, for schedules that are read in every update."""
     segments = _segments(schedule)
     starts = [segment.start for segment in segments]

@@ -153,9 +153,10 @@ class ActionValues(nn.Module):
 
     Each member has its own stack of `fcnet_hiddens` and then `head_fcnet_hiddens`.
 
-    The other arguments are those of `Critics`; n is the number of actions.
+    Shapes: n is the number of actions.
 
     Args:
+        observation_space, action_space, model, members, layer_norm, dropout: see `Critics`.
         quantiles: number Q of quantiles per action (arXiv 1710.10044); 1 computes the mean only.
         dueling: the last layer computes a state's value and each action's advantage over the mean (arXiv 1511.06581).
 

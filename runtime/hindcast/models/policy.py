@@ -22,7 +22,7 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.preprocessing import EnvActions, Preprocessing
-from hindcast.models.recurrent import SlotStates, State, as_leaves, state_of
+from hindcast.models.recurrent import SlotStates, State, as_leaves, extract_state
 from hindcast.models.rl_module import PolicyModule, RLModule
 from hindcast.storage.location import Location, resolve
 
@@ -290,7 +290,7 @@ class Policy:
         noise = self.draw_noise(self._episode.generator, _num_rows(rows)) if explore else None
         batch = {**self._to_tensors(rows), **self._previous_rewards(rewards, is_first_step=state is None)}
         actions, _ = self._forward(batch, noise)
-        return actions.env_actions, state_of(Columns.STATE_OUT, actions.state_out)
+        return actions.env_actions, extract_state(Columns.STATE_OUT, actions.state_out)
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> F32:
         """Draw `[count, K]` noise of the kind that `act` needs."""
@@ -343,7 +343,7 @@ class Policy:
         actions = {leaf: _to_array(tensor) for leaf, tensor in action_leaves.items()}
         state: State = {}
         if self._is_stateful:
-            state = state_of(Columns.STATE_OUT, outputs) | module.state_after(
+            state = extract_state(Columns.STATE_OUT, outputs) | module.state_after(
                 outputs, action_leaves, noise_tensor
             )
         state_out = {leaf: _to_array(tensor) for leaf, tensor in as_leaves(Columns.STATE_OUT, state).items()}

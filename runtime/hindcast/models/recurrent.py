@@ -161,12 +161,12 @@ class SlotStates:
         self._states = states
 
 
-def state_of(column: str, batch: Mapping[str, T]) -> dict[str, T]:
-    """Return the state whose leaves are in a batch: `state_in/h` as `h`."""
+def extract_state(column: str, batch: Mapping[str, T]) -> dict[str, T]:
+    """Return the leaves of a state in a batch by name: `state_in/h` as `h`."""
     prefix = column + SEPARATOR
     return {leaf.removeprefix(prefix): rows for leaf, rows in batch.items() if leaf.startswith(prefix)}
 
 
 def as_leaves(column: str, state: Mapping[str, T]) -> dict[str, T]:
-    """Return a state as leaves of a batch: the inverse of `state_of`."""
+    """Return a state as leaves of a batch: the inverse of `extract_state`."""
     return {f"{column}{SEPARATOR}{name}": tensor for name, tensor in state.items()}

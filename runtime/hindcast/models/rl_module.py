@@ -23,7 +23,7 @@ from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
 from hindcast.models.initial_weights import head_initialiser, recurrent_initialiser
 from hindcast.models.outputs import output_problem
-from hindcast.models.recurrent import RecurrentLayer, as_leaves, state_of
+from hindcast.models.recurrent import RecurrentLayer, as_leaves, extract_state
 from hindcast.user_code import calling, definition_location, import_subclass, refuse_unused_overrides
 
 Batch: TypeAlias = Mapping[str, Tensor]
@@ -134,7 +134,7 @@ class RLModule(nn.Module):
 
     def state_before(self, batch: Batch) -> Mapping[str, Tensor]:
         """Return the state in a batch of single steps, or the initial state of each row."""
-        if state := state_of(Columns.STATE_IN, batch):
+        if state := extract_state(Columns.STATE_IN, batch):
             return state
         (count,) = self._leading_shape(batch)
         return self.initial_states(count, batch[self._first_leaf].device)
@@ -315,7 +315,7 @@ class PolicyModule(RLModule):
         features: Tensor = self.encoder(batch)
         if self.memory is None:
             return features, {}
-        features, state = self.memory(features, state_of(Columns.STATE_IN, batch))
+        features, state = self.memory(features, extract_state(Columns.STATE_IN, batch))
         return features, as_leaves(Columns.STATE_OUT, state)
 
     def _vf_features(self, batch: Batch) -> Tensor:
