@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.api.option_types import Curve, Schedule
 
-__all__ = ["Curve", "Schedule", "ScheduledValue", "make_curve", "is_constant", "value_at"]
+__all__ = ["Curve", "Schedule", "ScheduledValue", "is_constant", "make_curve", "value_at"]
 
 
 class _Segment(NamedTuple):
