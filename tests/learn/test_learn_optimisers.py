@@ -70,7 +70,7 @@ def train(spec, parameters, num_updates):
 
 
 def train_one_update(optimiser, parameters, timesteps):
-    """Move parameters towards random values that depend on `timesteps`, also the number of timesteps trained."""
+    """Move parameters towards random values seeded by `timesteps`, the number of timesteps trained before."""
     generator = torch.Generator().manual_seed(timesteps)
     loss = sum(
         ((parameter - torch.randn(parameter.shape, generator=generator)) ** 2).sum()

@@ -54,7 +54,7 @@ class NoiseMap(nn.Module):
         self.head = linear(head_sizes[-1], size, 1.0, head_initialiser(model))
 
     def forward(self, features_BF: Tensor, *inputs: Tensor) -> Tensor:
-        """Return `[B, D]`; `inputs` are `[B, D]`, and `[B, num_extra_inputs]` if that is above 0."""
+        """Return `[B, D]`; `inputs` are `[B, D]` and, if `num_extra_inputs` is above 0, `[B, num_extra_inputs]`."""
         values: Tensor = self.head(self.stack(torch.cat([features_BF, *inputs], -1)))
         return values
 

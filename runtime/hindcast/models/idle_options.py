@@ -49,9 +49,8 @@ def _network_cases(module: RLModule, model: ModelSpec) -> list[_Case]:
     """Return the cases of options that only the networks read."""
     has_images = sees_images(module.observation_space, model)
     has_layers = bool(model.fcnet_hiddens or model.head_fcnet_hiddens)
-    has_embeddings = isinstance(
-        module, ReturnPolicy
-    )  # its embeddings are dense layers, regardless of fcnetHiddens
+    # A ReturnPolicy's embeddings are dense layers, regardless of fcnetHiddens.
+    has_embeddings = isinstance(module, ReturnPolicy)
     has_range = None not in (model.log_std_min, model.log_std_max)
     return [
         (not has_images, "no observation is an image", _IMAGE_OPTIONS),

@@ -17,8 +17,8 @@ _MIN_STD = 1e-8
 class MeanStdFilter:
     """Normalises rows to `(x - mean) / std`, clipped to ±10 (RLlib's `MeanStdFilter`).
 
-    The statistics are float64 and change only by `update`, `merge` and `load`. The standard deviation is that of a
-    sample, divided by n - 1.
+    The statistics are float64 and change only by `update`, `merge` and `load`. The variance is that of a sample,
+    divided by n - 1.
 
     Args:
         shape: shape of one row.

@@ -29,7 +29,7 @@ from hindcast.models.initial_weights import (
 Batch = Mapping[str, Tensor]
 
 _CHUNK_ROWS = {"cpu": 512, "cuda": 256}
-"""Rows per chunk. On a CPU the weights, inputs and outputs of a layer of 256 then fit into a core's cache; Without
+"""Rows per chunk. On a CPU the weights, inputs and outputs of a layer of 256 then fit into a core's cache. Without
 chunks, CQL's thirty actions per state make tensors of 16 MB, which take a third of an update's time. On a GPU the
 product that computes the weights' gradients is then spread over all processors."""
 
@@ -37,7 +37,8 @@ product that computes the weights' gradients is then spread over all processors.
 def next_observations(batch: Batch) -> dict[str, Tensor]:
     """Return the next observations of a batch as observations: `new_obs` as `obs`, `new_obs/camera` as `obs/camera`.
 
-    A network that gets the result as its batch computes its output for the next state. It has no other columns.
+    A network that gets the result as its batch computes its output for the next state. The result has no other
+    columns.
 
     Raises:
         KeyError: the batch has no next observations; `Needs.columns` must name `new_obs`.

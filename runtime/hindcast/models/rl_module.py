@@ -29,12 +29,13 @@ from hindcast.user_code import calling, definition_location, import_subclass, re
 Batch: TypeAlias = Mapping[str, Tensor]
 
 _POLICY_HEAD_GAIN = 0.01
+"""Gain of the initial weights of the policy's last layer, see `PolicyModule`."""
 _FIELD = "spec.model.moduleClass"
 _UNSUPPORTED_HOOKS = dict.fromkeys(
     ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
     "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
 )
-"""Methods of RLlib's modules that nothing calls here -> what to do instead of overriding them."""
+"""Methods of RLlib's modules that Hindcast never calls -> what to do instead of overriding them."""
 
 
 class RLModule(nn.Module):
@@ -65,8 +66,8 @@ class RLModule(nn.Module):
         observation_space, action_space, value, inference_only, learner_only: the arguments.
         model_config: the options: `model_config["units"]` and `.get("units", 64)` as in RLlib, or `.fcnet_hiddens`.
         action_head: sizes of the outputs and the noise per action, and the family of the distribution.
-        sees_rewards: whether batches in acting have `prev_rewards`, `[B]` float32, the reward of the previous step; its
-            value is undefined where an episode begins.
+        sees_rewards: True if batches contain `prev_rewards` when the policy acts: `[B]` float32, the rewards of the
+            previous step; undefined where an episode begins.
 
     Raises:
         SpecError: the options do not fit the spaces.
@@ -111,9 +112,9 @@ class RLModule(nn.Module):
     def get_initial_state(self) -> dict[str, Tensor]:
         """Return the state before an episode's first step, name -> `[*shape]`; empty for stateless modules.
 
-        A module with a state takes the leaf `state_in/<name>`, `[B, *shape]`, with a batch (if the caller omits it, the
-        initial state) and returns `state_out/<name>`, the state after the batch's last step. It takes single steps
-        `[B, …]` to act and sequences `[B, T, …]` to learn, and returns `[B, …]` or `[B, T, …]` accordingly.
+        A module with a state gets it with each batch, as leaves `state_in/<name>`, `[B, *shape]` (the initial state if
+        the caller omits it), and returns `state_out/<name>`, the state after the batch's last step. It gets single
+        steps `[B, …]` to act and sequences `[B, T, …]` to learn, and returns `[B, …]` or `[B, T, …]` accordingly.
         """
         return {}
 
