@@ -39,7 +39,7 @@ def dry_run(module: RLModule) -> list[str]:
     """Call a copy of a custom module, of the same class and options, with random observations.
 
     Args:
-        module: does not change, and neither do the generators of torch, NumPy and Python.
+        module: the module. It is not changed, and neither are the generators of torch, NumPy and Python.
 
     Returns:
         A sentence for each attribute whose weights do not affect the outputs.

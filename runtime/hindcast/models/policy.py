@@ -73,8 +73,8 @@ class Policy:
     environments whose states the caller keeps.
 
     Args:
-        module: on the device where it computes.
-        preprocessing: built for the same spaces.
+        module: the module, on the device where it computes.
+        preprocessing: the preprocessing, built for the same spaces.
         observation_space: the environment's observation space.
         action_space: the environment's action space.
     """
@@ -159,7 +159,7 @@ class Policy:
             where: name of `saved` in messages, such as its path.
 
         Returns:
-            Whether this policy has a value head that `saved` does not have.
+            True if this policy has a value head that `saved` does not have.
 
         Raises:
             DataError: `saved` has another model; nothing was copied.
@@ -242,8 +242,8 @@ class Policy:
     ) -> Actions:
         """Act in B slots.
 
-        A row's action depends only on its own observations and noise. Its last bits also depend on B and on the row's
-        position, by which matrix kernels may round.
+        A row's action depends only on its own observations and noise, except for the last bits: matrix kernels may
+        round differently by B and by the row's position.
 
         Args:
             obs: raw observations, `[B, *shape]` or leaf -> rows (see `Preprocessing.observe`).

@@ -80,10 +80,11 @@ class ReturnPolicy(RLModule):
         self.transformer = CausalTransformer(size, layers, heads, dropout)
         sizes = [size, *model.head_fcnet_hiddens]
         log_std = build_free_log_std(self.action_head, model)
-        num_computed = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
+        num_policy_outputs = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
+        # A gain of 0.01 as in PolicyModule: the initial policy hardly depends on the inputs.
         self.pi = nn.Sequential(
             *fully_connected(sizes, model, head_initialiser(model)),
-            linear(sizes[-1], num_computed, 0.01, head_initialiser(model)),
+            linear(sizes[-1], num_policy_outputs, 0.01, head_initialiser(model)),
             *([] if log_std is None else [log_std]),
         )
         self.register_buffer(
@@ -124,6 +125,7 @@ class ReturnPolicy(RLModule):
         return {Columns.ACTION_DIST_INPUTS: self.pi(features)}
 
     def _step(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute the outputs of single steps `[B, …]`, from the state of the last K steps."""
         state = self.state_before(batch)
         num_steps, previous_action = state["steps"], self.actions(state).unsqueeze(1)
         return_to_go = state["returns"][:, -1] - batch.get(Columns.PREV_REWARDS, 0.0)
