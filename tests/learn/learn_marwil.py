@@ -23,7 +23,7 @@ class MARWILOptions(AlgorithmOptions):
     targets_every: Positive | None = 4
 
 
-class Norm(nn.Module):
+class AdvantageNorm(nn.Module):
     """Holds c² in a buffer."""
 
     def __init__(self):
@@ -42,7 +42,7 @@ class MARWIL(Algorithm):
         return Needs(columns, targets=True, targets_every=self.options.targets_every)
 
     def networks(self, inputs):
-        return nn.ModuleDict({"policy": inputs.policy(value=True), "norm": Norm()})
+        return nn.ModuleDict({"policy": inputs.policy(value=True), "norm": AdvantageNorm()})
 
     def optimisers(self, nets):
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}

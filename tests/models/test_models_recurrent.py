@@ -217,7 +217,7 @@ def test_saved_policy_omits_later_options_at_their_defaults() -> None:
     ]
 
 
-class Counter(RLModule):
+class StepCounter(RLModule):
     """A custom module whose action is the number of earlier steps of the episode, modulo 3."""
 
     def setup(self) -> None:
@@ -235,7 +235,7 @@ class Counter(RLModule):
 def test_custom_module_may_have_any_state() -> None:
     space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     policy_with_preprocessing = make_policy(WALK)
-    module = build_module(space, gym.spaces.Discrete(3), ModelSpec(), module_class=Counter)
+    module = build_module(space, gym.spaces.Discrete(3), ModelSpec(), module_class=StepCounter)
     policy = Policy(module, policy_with_preprocessing.preprocessing, space, gym.spaces.Discrete(3))
     obs = make_observations()[:, 0]
     first_actions = [policy.act(obs).env_actions.tolist() for _ in range(3)]
