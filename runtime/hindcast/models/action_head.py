@@ -49,7 +49,7 @@ class ActionHead:
 
     Attributes:
         from_inputs: `[B, inputs_size]` network outputs (`action_dist_inputs`) -> the distribution.
-        inputs_size: P.
+        inputs_size: number of distribution inputs, P.
         noise_size: K, noise numbers per sampled action.
         noise_kind: "uniform" on [0, 1) or standard "normal".
         is_discrete: True if every leaf is discrete; a greedy action then has probability 1.

@@ -353,7 +353,7 @@ class PushforwardDistribution(ImplicitDistribution):
     Args:
         features: `[B, F]`.
         push: maps features `[B, F]` and noise `[B, K]` to actions `[B, *shape]`.
-        noise_size: K.
+        noise_size: number of noise numbers per action, K.
     """
 
     def __init__(self, features: Tensor, push: Callable[[Tensor, Tensor], Tensor], noise_size: int) -> None:

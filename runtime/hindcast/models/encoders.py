@@ -61,7 +61,7 @@ class Features(nn.Module):
         column: column of the leaves; boxes can be images only in "obs".
 
     Attributes:
-        output_size: F.
+        output_size: number of features, F.
 
     Raises:
         SpecError: a leaf has no numeric values (Text), or the filters are too large for the image.
@@ -92,7 +92,7 @@ class Encoder(Features):
         model: options; `fcnet_hiddens`, the others of dense layers and those of `Features` are used.
 
     Attributes:
-        output_size: F.
+        output_size: number of features, F.
 
     Raises:
         SpecError: see `Features`.

@@ -29,7 +29,7 @@ class NoiseMap(nn.Module):
 
     Args:
         observation_space: space of the module's observations.
-        size: D.
+        size: number of outputs, D.
         model: the networks' options.
         num_extra_inputs: number of further inputs.
 

@@ -89,7 +89,7 @@ class Critics(nn.Module):
         observation_space: space of the networks' inputs, after preprocessing.
         action_space: the module's action space.
         model: sizes and activations.
-        members: E.
+        members: number of members, E.
         layer_norm: normalise before each activation (arXiv 2302.02948), regardless of the model's option.
         dropout: dropout rate of hidden units (arXiv 2110.02034); 0 uses the model's option.
 
@@ -228,7 +228,7 @@ class MemberLinear(nn.Module):
     """The linear layers of E members in one matrix product; initially orthogonal weights and zero biases.
 
     Args:
-        members: E.
+        members: number of members, E.
         size_in, size_out: number of input and output features.
         gain: gain of the orthogonal weights.
         initialiser: initialiser of weights and biases, in place of the default.

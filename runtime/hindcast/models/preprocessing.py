@@ -194,7 +194,7 @@ class Preprocessing:
     Attributes:
         observation_space: space of the module's inputs.
         action_space: space of the module's actions.
-        frame_stack: k.
+        frame_stack: number of stacked frames, k.
         filters: leaf -> filter of its rows.
         stacked_leaves: the leaves that are stacked; none if k is 1.
         scaled_leaves: the leaves of actions that are scaled, see `ActionToEnv`.

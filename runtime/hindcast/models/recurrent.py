@@ -30,12 +30,12 @@ class RecurrentLayer(nn.Module):
 
     Args:
         kind: "lstm" or "gru".
-        size_in: F.
-        size: H.
+        size_in: number of input features, F.
+        size: number of units, H.
         initialiser: initialiser of each gate's weights and of the biases, in place of the default.
 
     Attributes:
-        output_size: H.
+        output_size: number of units, H.
     """
 
     def __init__(
