@@ -47,11 +47,11 @@ class DQNOptions(AlgorithmOptions):
     prioritizedReplay (arXiv 1511.05952).
 
     Defaults are RLlib's, with four exceptions. The target network follows by Polyak averaging with every update instead
-    of a copy every 500 steps, which need not be tuned to the data's size. A batch has 256 timesteps instead of 32, for
-    fewer updates per pass over the data. Timesteps are taken once per epoch instead of by priority, which also works
-    for data larger than memory. Gradients are not clipped (RLlib: to a norm of 40), as the Huber loss limits those of
-    large errors. nStep 3 learns faster: in 2,000 updates on CartPole recordings it reaches a return of 487, and the
-    defaults 181.
+    of a copy every 500 steps: no interval has to be tuned to the data's size. A batch has 256 timesteps instead of 32,
+    for fewer updates per pass over the data. Timesteps are taken once per epoch instead of by priority, which also
+    works for data larger than memory. Gradients are not clipped (RLlib: to a norm of 40), as the Huber loss limits
+    those of large errors. nStep 3 learns faster: in 2,000 updates on CartPole recordings it reaches a return of 487,
+    the defaults reach 181.
     """
 
     train_batch_size_per_learner: Positive = 256

@@ -68,7 +68,7 @@ class PPOOptions(AlgorithmOptions):
     entropy_coeff: Schedule = 0.0
     """Weight of the entropy bonus: a number or a schedule, as for lr."""
     use_kl_loss: bool = False
-    """Whether to add the KL penalty."""
+    """Add the KL penalty to the loss."""
     kl_coeff: NonNegative = Field(default=0.2, json_schema_extra={"x-only-with": "useKlLoss"})
     """Initial weight of the KL penalty; it is then adapted to klTarget."""
     kl_target: float = Field(default=0.01, gt=0, json_schema_extra={"x-only-with": "useKlLoss"})
