@@ -225,6 +225,8 @@ class Algorithm(ABC):
         distributions: the values of `model.distribution` that it can train; None for all.
         target_networks: name of a target network -> path of its source: a network of `networks()`, or a submodule of
             one ("policy.encoder"). A target network starts as a frozen copy of its source.
+        unsupported_overrides: methods of RLlib's algorithms that Hindcast never calls -> what to do instead of
+            overriding them.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
@@ -236,6 +238,10 @@ class Algorithm(ABC):
     has_own_policy: ClassVar[bool] = False
     distributions: ClassVar[tuple[Distribution, ...] | None] = None
     target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    unsupported_overrides: ClassVar[Mapping[str, str]] = {
+        "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
+        "training_step": "its networks, optimisers and losses define the training step",
+    }
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options

@@ -31,11 +31,6 @@ Batch: TypeAlias = Mapping[str, Tensor]
 _POLICY_HEAD_GAIN = 0.01
 """Gain of the initial weights of the policy's last layer, see `PolicyModule`."""
 _FIELD = "spec.model.moduleClass"
-_UNSUPPORTED_HOOKS = dict.fromkeys(
-    ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
-    "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
-)
-"""Methods of RLlib's modules that Hindcast never calls -> what to do instead of overriding them."""
 
 
 class RLModule(nn.Module):
@@ -68,12 +63,18 @@ class RLModule(nn.Module):
         action_head: sizes of the outputs and the noise per action, and the family of the distribution.
         sees_rewards: True if batches contain `prev_rewards` when the policy acts: `[B]` float32, the rewards of the
             previous step; undefined where an episode begins.
+        unsupported_overrides: methods of RLlib's modules that Hindcast never calls -> what to do instead of overriding
+            them.
 
     Raises:
         SpecError: the options do not fit the spaces.
     """
 
     sees_rewards: ClassVar[bool] = False
+    unsupported_overrides: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
+        "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
+    )
 
     def __init__(
         self,
@@ -427,7 +428,7 @@ def module_class_of(model: ModelSpec) -> type[RLModule]:
     if model.module_class is None:
         return PolicyModule
     module_class = import_subclass(model.module_class, RLModule, _FIELD)
-    refuse_unused_overrides(module_class, RLModule, _UNSUPPORTED_HOOKS)
+    refuse_unused_overrides(module_class)
     return module_class
 
 
