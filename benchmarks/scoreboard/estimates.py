@@ -49,12 +49,12 @@ def estimates_section(environment: Environment, judgements: Sequence[Judgement])
         "over "
         "100 played episodes of 500 steps, ± its standard error. `dm` is followed by its 90% interval. Other "
         f"estimators are shown unless they were refused. {formatting.plural(num_seeds, 'seed')} each; Decision "
-        "Transformers are not evaluated, since the models do not see their memory.",
+        "Transformers are not evaluated, since the models do not include their memory.",
         "",
         *_table(_policy_rows(environment, judgements)),
         "",
         "The rank correlation (Spearman's) of estimate and truth over all policies trained on the same data, and the "
-        "regret: how much less the policy with the highest estimate earns than the best one, and its share of the "
+        "regret: how much less the policy with the highest estimate earns than the best one, also as a share of the "
         "difference between best and worst. For `td_error` and `imitation_loss` the lowest estimate is chosen. "
         "`estimated` counts the policies that have the estimate; one of these is chosen, and the regret is relative to "
         "the best of all policies. The last row of each data set is the average of a random choice.",

@@ -144,18 +144,18 @@ Every algorithm on data recorded by Hindcast's SAC, and d3rlpy 2.8.1 and RLlib 2
 number of updates, batches of {BATCH}, the same networks and learning rates. Only RLlib's critics are larger: they have
 such a network for observations, another one for actions, and two layers of 256 after both. Other options are each
 library's defaults, except those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals).
-RLlib's learners receive batches directly, and its CQL has no warm-up, which never ends in RLlib's own loop. The penalty
-of RLlib's CQL evaluates actions from the next state's policy at the next state. So does Hindcast's with `nextStateGap`;
-without it, the penalty is the authors', as in d3rlpy.
+RLlib's learners receive batches directly. Its CQL has no warm-up, because in RLlib's own loop the warm-up never ends.
+The penalty of RLlib's CQL evaluates actions of the next state's policy at the next state, as Hindcast's does with
+`nextStateGap`; without it, Hindcast's penalty is that of the authors, as is d3rlpy's.
 
 `python benchmarks/scoreboard` makes the data, the results and this page. Raw results, with the return of every episode,
 are in [benchmarks/scoreboard/results](../benchmarks/scoreboard/results). If a seed was run on another machine, its data
 were recorded by the same SAC on that machine.
 
 Scores are normalised: 0 is the return of a random policy, 100 an expert's. In Pendulum these are the means of the
-random and the expert data; in Hopper and HalfCheetah, D4RL's (arXiv 2004.07219). The first number is the last
-evaluation's; the number in parentheses is the best evaluation's, which cannot be chosen without a simulator. Both are
-means over the seeds, ± half the width of Student's {LEVEL:.0%} interval.
+random and the expert data; in Hopper and HalfCheetah, D4RL's (arXiv 2004.07219). The first number is the score of
+the last evaluation; the one in parentheses is that of the best evaluation, which only a simulator can identify. Both
+are means over the seeds, ± half the width of Student's {LEVEL:.0%} interval.
 
 """
 

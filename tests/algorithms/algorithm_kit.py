@@ -14,11 +14,13 @@ from hindcast.pipeline.window_builder import build_window
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
 BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
 WIDE = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
+"""A Box whose elements have different ranges, neither of them ±1."""
 LENGTHS = np.array([5, 1, 9], dtype=np.int64)
+"""Timesteps of the episodes of `make_window`."""
 
 
 def build_algorithm(name, config=None, action_space=BOX, seed=0, **model):
-    """Build an algorithm and its networks; target networks differ from their sources, to tell them apart."""
+    """Build an algorithm and its networks. Target networks differ from their sources, unlike in a new training."""
     algorithm = build(name, config or {})
     inputs = ModelInputs(OBS, action_space, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     nets = new_networks(algorithm, inputs, seed)
@@ -29,31 +31,31 @@ def build_algorithm(name, config=None, action_space=BOX, seed=0, **model):
     return algorithm, nets
 
 
-def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
-    """Return a batch like the pipeline's; a fourth of the transitions are terminal and have no next action."""
+def make_transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
+    """Return a batch like the pipeline's; about a fourth of the transitions are terminal and have no next action."""
     rng = np.random.default_rng(seed)
     action_space.seed(seed)
-    terminal = rng.random(size) < 0.25
+    is_terminal = rng.random(size) < 0.25
     columns = {
         "obs": rng.uniform(-1, 1, (size, 3)).astype(np.float32),
         "new_obs": rng.uniform(-1, 1, (size, 3)).astype(np.float32),
         "actions": np.stack([action_space.sample() for _ in range(size)]),
         "rewards": rng.normal(size=size).astype(np.float32),
-        "discounts": np.where(terminal, 0, gamma).astype(np.float32),
+        "discounts": np.where(is_terminal, 0, gamma).astype(np.float32),
         "new_actions": np.stack([action_space.sample() for _ in range(size)]),
-        "followed": ~terminal,
+        "followed": ~is_terminal,
     }
     return {name: torch.from_numpy(column) for name, column in columns.items()}
 
 
-def window_of(algorithm, rewards):
+def make_window(algorithm, rewards):
     """Return a window with a terminated episode, a truncated one and a fragment, of `LENGTHS` timesteps."""
-    steps = int(LENGTHS.sum())
+    num_steps = int(LENGTHS.sum())
     rng = np.random.default_rng(0)
     block = Block(
         columns={
-            "obs": rng.normal(size=(steps + 3, 3)).astype(np.float32),
-            "actions": rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
+            "obs": rng.normal(size=(num_steps + 3, 3)).astype(np.float32),
+            "actions": rng.uniform(-1, 1, (num_steps, 2)).astype(np.float32),
             "rewards": rewards,
         },
         length=LENGTHS,
@@ -65,11 +67,11 @@ def window_of(algorithm, rewards):
     return build_window(LENGTHS, [block], Recipe(algorithm.needs()))
 
 
-def step(updates=0, seed=0):
+def make_step(updates=0, seed=0):
     return Step(updates, 32 * updates, torch.Generator().manual_seed(seed))
 
 
-def stages(algorithm, nets, batch, at=None):
+def compute_loss_stages(algorithm, nets, batch, step=None):
     """Return the losses of an update by stage; no weights change between stages."""
-    losses = algorithm.losses(nets, batch, at or step())
+    losses = algorithm.losses(nets, batch, step or make_step())
     return [losses] if isinstance(losses, Losses) else list(losses)

@@ -1,10 +1,10 @@
-"""Losses as one graph of torch.compile; most of them by the backend that needs no compiler."""
+"""Losses compiled by torch.compile as one graph, mostly with a backend that needs no C++ compiler."""
 
 import shutil
 
 import pytest
 import torch
-from algorithm_kit import BOX, WIDE, build_algorithm, transitions
+from algorithm_kit import BOX, WIDE, build_algorithm, make_transitions
 from gymnasium.spaces import Discrete
 
 from hindcast.algorithms import REGISTRY
@@ -27,31 +27,31 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def _afresh():
+def _reset_dynamo():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
-def learner(name, backend=None):
+def make_learner(name, backend=None):
     algorithm, nets = build_algorithm(*CASES[name])
     if backend is not None:
         compile_losses(algorithm, backend)
     return Learner(algorithm, nets)
 
 
-def weights_after(learner, updates, space):
-    for number in updates:
-        batch = transitions(space, seed=number)
+def train_on_seeds(learner, seeds, space):
+    for seed in seeds:
+        batch = make_transitions(space, seed=seed)
         learner.update(batch)
     return learner.state().tensors
 
 
-def assert_close(left, right, **tolerance):
-    assert left.keys() == right.keys()
-    for name, tensor in left.items():
+def assert_close(actual, expected, **tolerance):
+    assert actual.keys() == expected.keys()
+    for name, tensor in actual.items():
         torch.testing.assert_close(
-            tensor, right[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance
+            tensor, expected[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance
         )
 
 
@@ -59,32 +59,36 @@ def assert_close(left, right, **tolerance):
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_losses_equal_eager_losses(name):
     space = CASES[name][2]
-    eager = weights_after(learner(name), range(30), space)
-    assert_close(weights_after(learner(name, "aot_eager"), range(30), space), eager, rtol=1e-4, atol=1e-6)
+    eager_weights = train_on_seeds(make_learner(name), range(30), space)
+    assert_close(
+        train_on_seeds(make_learner(name, "aot_eager"), range(30), space), eager_weights, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_every_compilable_algorithm_is_tested():
-    assert {name for name, kind in REGISTRY.items() if kind.compiled_methods} == CASES.keys()
+    assert {
+        name for name, algorithm_class in REGISTRY.items() if algorithm_class.compiled_methods
+    } == CASES.keys()
 
 
 @pytest.mark.slow
 def test_resume_with_compiled_losses_is_exact():
-    first, second = learner("IQL", "aot_eager"), learner("IQL", "aot_eager")
-    weights_after(first, range(5), BOX)
-    second.load(first.state())
-    expected = weights_after(first, range(5, 8), BOX)
-    assert_close(weights_after(second, range(5, 8), BOX), expected, rtol=0, atol=0)
+    uninterrupted, resumed = make_learner("IQL", "aot_eager"), make_learner("IQL", "aot_eager")
+    train_on_seeds(uninterrupted, range(5), BOX)
+    resumed.load(uninterrupted.state())
+    expected = train_on_seeds(uninterrupted, range(5, 8), BOX)
+    assert_close(train_on_seeds(resumed, range(5, 8), BOX), expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_inductor_equals_eager():
-    eager_weights = weights_after(learner("DQN"), range(30), CHOICES)
-    compiled_weights = weights_after(learner("DQN", "inductor"), range(30), CHOICES)
+    eager_weights = train_on_seeds(make_learner("DQN"), range(30), CHOICES)
+    compiled_weights = train_on_seeds(make_learner("DQN", "inductor"), range(30), CHOICES)
     assert_close(compiled_weights, eager_weights, rtol=1e-3, atol=1e-5)
     assert_close(
-        weights_after(learner("DQN", "inductor"), range(30), CHOICES), compiled_weights, rtol=0, atol=0
+        train_on_seeds(make_learner("DQN", "inductor"), range(30), CHOICES), compiled_weights, rtol=0, atol=0
     )
 
 
@@ -104,28 +108,28 @@ def test_missing_compiler_is_reported(monkeypatch):
         compile_losses(algorithm)
 
 
-class Noisy(BC):
+class NoisyBC(BC):
     def losses(self, nets, batch, step):
         noise = torch.randn(32, 3, generator=step.generator)
         return super().losses(nets, {**batch, "obs": batch["obs"] + noise}, step)
 
 
-class Counting(BC):
+class CountingBC(BC):
     def losses(self, nets, batch, step):
         nets["policy"].encoder.seen += 1
         return super().losses(nets, batch, step)
 
 
 @pytest.mark.parametrize(
-    ("kind", "problem"),
+    ("algorithm_class", "problem"),
     [
-        (Noisy, r"torch.compile cannot compile Noisy.losses: .+; leave it at false"),
-        (Counting, r"Counting.losses changes the buffer 'policy.encoder.seen'"),
+        (NoisyBC, r"torch.compile cannot compile NoisyBC.losses: .+; leave it at false"),
+        (CountingBC, r"CountingBC.losses changes the buffer 'policy.encoder.seen'"),
     ],
 )
-def test_losses_that_are_not_one_graph_are_refused(kind, problem):
-    algorithm, nets = kind(BC.Options()), build_algorithm("BC")[1]
+def test_losses_that_are_not_one_graph_are_refused(algorithm_class, problem):
+    algorithm, nets = algorithm_class(BC.Options()), build_algorithm("BC")[1]
     nets["policy"].encoder.register_buffer("seen", torch.zeros(()))
     compile_losses(algorithm, "aot_eager")
     with pytest.raises(SpecError, match=problem):
-        Learner(algorithm, nets).update(transitions())
+        Learner(algorithm, nets).update(make_transitions())

@@ -1,10 +1,10 @@
-"""Decision Transformer: returns to go, the loss, and acting with the received rewards subtracted."""
+"""Decision Transformer: returns to go, the loss, and acting on a target return less the rewards received."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, LENGTHS, OBS, WIDE, build_algorithm, stages, window_of
+from algorithm_kit import BOX, LENGTHS, OBS, WIDE, build_algorithm, compute_loss_stages, make_window
 
 from hindcast import PolicyServer
 from hindcast.algorithms import build
@@ -18,7 +18,7 @@ from hindcast.record.runner import EnvRunner
 from toy_environments import Walk
 
 K = 4
-SMALL = {
+SMALL_CONFIG = {
     "contextLength": K,
     "embedSize": 8,
     "numHeads": 2,
@@ -32,9 +32,9 @@ COMPOSITE = gym.spaces.Dict(go=BOX, how=gym.spaces.MultiDiscrete([2, 3]))
 
 
 def test_returns_to_go_sum_the_rewards_to_any_end():
-    algorithm, nets = build_algorithm("DecisionTransformer", SMALL)
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL_CONFIG)
     rewards = np.random.default_rng(1).normal(size=15).astype(np.float32)
-    window = window_of(algorithm, rewards)
+    window = make_window(algorithm, rewards)
     returns_to_go = window_targets(algorithm, nets, window)["returns_to_go"]
     expected = [
         rewards[t:end].sum()
@@ -42,30 +42,34 @@ def test_returns_to_go_sum_the_rewards_to_any_end():
         for t in range(end - length, end)
     ]
     torch.testing.assert_close(returns_to_go, torch.tensor(np.array(expected)))
-    firsts = [expected[first] for first in np.cumsum(LENGTHS) - LENGTHS]
-    assert float(nets["policy"].target_return) == pytest.approx(max(firsts)), "the best of the episodes"
-    window_targets(algorithm, nets, window_of(algorithm, rewards - 1))
-    assert float(nets["policy"].target_return) == pytest.approx(max(firsts)), "and of windows before"
+    episode_returns = [expected[first_row] for first_row in np.cumsum(LENGTHS) - LENGTHS]
+    assert float(nets["policy"].target_return) == pytest.approx(max(episode_returns)), (
+        "best return of the episodes"
+    )
+    window_targets(algorithm, nets, make_window(algorithm, rewards - 1))
+    assert float(nets["policy"].target_return) == pytest.approx(max(episode_returns)), (
+        "best return, earlier windows included"
+    )
 
 
-def test_given_target_return_does_not_change():
-    algorithm, nets = build_algorithm("DecisionTransformer", {**SMALL, "targetReturn": -5.0})
-    window_targets(algorithm, nets, window_of(algorithm, np.ones(15, dtype=np.float32)))
+def test_configured_target_return_does_not_change():
+    algorithm, nets = build_algorithm("DecisionTransformer", {**SMALL_CONFIG, "targetReturn": -5.0})
+    window_targets(algorithm, nets, make_window(algorithm, np.ones(15, dtype=np.float32)))
     assert float(nets["policy"].target_return) == -5.0
 
 
 def test_batch_has_a_sequence_from_every_step():
-    algorithm, nets = build_algorithm("DecisionTransformer", SMALL)
-    window = window_of(algorithm, np.ones(15, dtype=np.float32))
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL_CONFIG)
+    window = make_window(algorithm, np.ones(15, dtype=np.float32))
     window = window.with_columns(window_targets(algorithm, nets, window))
     batch = window.gather(torch.arange(15))
     assert batch["seq_lens"].tolist() == [4, 4, 3, 2, 1, 1, 4, 4, 4, 4, 4, 4, 3, 2, 1]
-    assert batch["t"][6].tolist() == [3, 4, 5, 6], "as far as the episode had come"
+    assert batch["t"][6].tolist() == [3, 4, 5, 6], "a fragment continues the timesteps"
     assert batch["returns_to_go"][0].tolist() == [5, 4, 3, 2]
     assert batch["returns_to_go"][13].tolist() == [2, 1, 0, 0]
 
 
-def sequences(space, size=6, seed=0):
+def make_sequences(space, size=6, seed=0):
     """Return a batch like the pipeline's: sequences of K steps, some of them padding."""
     rng = np.random.default_rng(seed)
     space.seed(seed)
@@ -93,61 +97,61 @@ def sequences(space, size=6, seed=0):
 @pytest.mark.parametrize("space", [BOX, DISCRETE, COMPOSITE], ids=["continuous", "discrete", "composite"])
 @torch.no_grad()
 def test_loss_is_the_mean_over_steps_without_padding(space):
-    algorithm, nets = build_algorithm("DecisionTransformer", SMALL, space)
-    batch, policy = sequences(space), nets["policy"]
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL_CONFIG, space)
+    batch, policy = make_sequences(space), nets["policy"]
     losses = []
     for row in range(6):
-        for last in range(int(batch["seq_lens"][row])):
+        for t in range(int(batch["seq_lens"][row])):
             context = {
-                name: column[row : row + 1, : last + 1] for name, column in batch.items() if column.dim() > 1
+                name: column[row : row + 1, : t + 1] for name, column in batch.items() if column.dim() > 1
             }
             inputs = policy.forward_train(context)["action_dist_inputs"]
             actions = {name: column for name, column in context.items() if name.startswith("actions")}
             actions = actions.get("actions", actions)
             losses.append(float(policy.distribution(inputs).imitation_loss(actions)[0, -1]))
-    actual = float(stages(algorithm, nets, batch)[0].losses["policy"])
+    actual = float(compute_loss_stages(algorithm, nets, batch)[0].losses["policy"])
     assert actual == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 @torch.no_grad()
 def test_continuous_actions_are_regressed_within_their_range():
-    algorithm, nets = build_algorithm("DecisionTransformer", SMALL, WIDE)
-    batch, policy = sequences(WIDE), nets["policy"]
+    algorithm, nets = build_algorithm("DecisionTransformer", SMALL_CONFIG, WIDE)
+    batch, policy = make_sequences(WIDE), nets["policy"]
     assert not policy.action_head.is_stochastic
     modes = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).mode()
     assert all(WIDE.contains(mode.numpy()) for mode in modes.flatten(0, 1))
     errors = (modes - batch["actions"]).square().mean(-1)[batch["loss_mask"]]
-    torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["policy"], errors.mean())
+    torch.testing.assert_close(compute_loss_stages(algorithm, nets, batch)[0].losses["policy"], errors.mean())
 
 
 def build_policy(space=DISCRETE, observations=OBS):
     preprocessing = Preprocessing.from_specs(observations, space, ModelSpec())
-    algorithm = build("DecisionTransformer", {**SMALL, "targetReturn": 20.0})
+    algorithm = build("DecisionTransformer", {**SMALL_CONFIG, "targetReturn": 20.0})
     inputs = ModelInputs(observations, preprocessing.action_space, ModelSpec(fcnet_hiddens=[8]))
     module = new_networks(algorithm, inputs, seed=0)["policy"]
     with torch.no_grad():  # so that outputs depend on all inputs
-        for number, parameter in enumerate(module.parameters()):
+        for seed, parameter in enumerate(module.parameters()):
             parameter.add_(
-                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)), alpha=0.3
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)), alpha=0.3
             )
     return Policy(module.eval(), preprocessing, observations, space)
 
 
-SLOTS, STEPS = 3, 9
-BEGINS = np.zeros((SLOTS, STEPS), dtype=np.bool_)
-BEGINS[:, 0] = BEGINS[1, 4] = BEGINS[2, 1] = True
+NUM_SLOTS, NUM_STEPS = 3, 9
+IS_FIRST = np.zeros((NUM_SLOTS, NUM_STEPS), dtype=np.bool_)
+IS_FIRST[:, 0] = IS_FIRST[1, 4] = IS_FIRST[2, 1] = True
 
 
-def steps_of(space=DISCRETE):
-    """Act, and return the outputs `[SLOTS, STEPS, P]`, observations, rewards received and actions taken."""
+def act_in_slots(space=DISCRETE):
+    """Return a policy, and its outputs `[NUM_SLOTS, NUM_STEPS, P]`, observations, rewards and actions."""
     rng = np.random.default_rng(0)
-    obs = rng.normal(size=(SLOTS, STEPS, 3)).astype(np.float32)
-    rewards = rng.normal(size=(SLOTS, STEPS))
+    obs = rng.normal(size=(NUM_SLOTS, NUM_STEPS, 3)).astype(np.float32)
+    rewards = rng.normal(size=(NUM_SLOTS, NUM_STEPS))
     policy, dist_inputs, action_steps = build_policy(space), [], []
-    for t in range(STEPS):
+    for t in range(NUM_STEPS):
         previous_rewards = rewards[:, t - 1] if t else None
-        noise = policy.draw_noise(rng, SLOTS)
-        step_actions = policy.act({"obs": obs[:, t]}, noise, BEGINS[:, t], previous_rewards)
+        noise = policy.draw_noise(rng, NUM_SLOTS)
+        step_actions = policy.act({"obs": obs[:, t]}, noise, IS_FIRST[:, t], previous_rewards)
         dist_inputs.append(step_actions.dist_inputs)
         action_steps.append(step_actions.actions)
     actions = {leaf: np.stack([step[leaf] for step in action_steps], 1) for leaf in action_steps[0]}
@@ -157,22 +161,24 @@ def steps_of(space=DISCRETE):
 @pytest.mark.parametrize("space", [BOX, DISCRETE, COMPOSITE], ids=["continuous", "discrete", "composite"])
 @torch.no_grad()
 def test_acting_equals_the_training_pass_over_the_last_steps(space):
-    """Each slot alone, from the start of its episode: K steps, with the rest of a target return of 20 at each step."""
-    policy, dist_inputs, obs, rewards, actions = steps_of(space)
-    for slot in range(SLOTS):
-        for now in range(STEPS):
-            began = int(np.flatnonzero(BEGINS[slot, : now + 1])[-1])
-            first = max(began, now + 1 - K)
-            returns_to_go = [20.0 - rewards[slot, began:t].sum() for t in range(first, now + 1)]
+    """The training pass gets the last K steps of an episode, each with what remains of a target return of 20."""
+    policy, dist_inputs, obs, rewards, actions = act_in_slots(space)
+    for slot in range(NUM_SLOTS):
+        for current_t in range(NUM_STEPS):
+            episode_start = int(np.flatnonzero(IS_FIRST[slot, : current_t + 1])[-1])
+            context_start = max(episode_start, current_t + 1 - K)
+            returns_to_go = [
+                20.0 - rewards[slot, episode_start:t].sum() for t in range(context_start, current_t + 1)
+            ]
             window = {
-                "obs": obs[slot, first : now + 1],
+                "obs": obs[slot, context_start : current_t + 1],
                 "returns_to_go": np.float32(returns_to_go),
-                "t": np.arange(first, now + 1) - began,
-                **{leaf: column[slot, first : now + 1] for leaf, column in actions.items()},
+                "t": np.arange(context_start, current_t + 1) - episode_start,
+                **{leaf: column[slot, context_start : current_t + 1] for leaf, column in actions.items()},
             }
             batch = {name: torch.from_numpy(np.asarray(column))[None] for name, column in window.items()}
             expected = policy.module.forward_train(batch)["action_dist_inputs"][0, -1]
-            np.testing.assert_allclose(dist_inputs[slot, now], expected.numpy(), atol=1e-5, rtol=1e-4)
+            np.testing.assert_allclose(dist_inputs[slot, current_t], expected.numpy(), atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -182,40 +188,42 @@ def test_policy_receives_the_rewards_of_the_environment():
     environment = EnvironmentSpec(id="toy_environments:Walk")
     runner = EnvRunner(environment, policy, width=3, seed=0, explore=True)
     for episode in runner.play(range(7)):
-        columns, steps = episode.columns, episode.length
+        columns, num_steps = episode.columns, episode.length
         total_rewards = np.concatenate([[0], np.cumsum(columns["rewards"])[:-1]])
         batch = {
             "obs": columns["obs"][:-1],
             "actions": columns["actions"],
             "returns_to_go": (20.0 - total_rewards).astype(np.float32),
-            "t": np.arange(steps),
+            "t": np.arange(num_steps),
         }
-        for now in range(steps):
-            last = slice(max(0, now + 1 - K), now + 1)
-            window = {name: torch.from_numpy(column[last])[None] for name, column in batch.items()}
+        for current_t in range(num_steps):
+            context_rows = slice(max(0, current_t + 1 - K), current_t + 1)
+            window = {name: torch.from_numpy(column[context_rows])[None] for name, column in batch.items()}
             expected = policy.module.forward_train(window)["action_dist_inputs"][0, -1]
-            np.testing.assert_allclose(columns["action_dist_inputs"][now], expected, atol=1e-5, rtol=1e-4)
+            np.testing.assert_allclose(
+                columns["action_dist_inputs"][current_t], expected, atol=1e-5, rtol=1e-4
+            )
     runner.close()
 
 
 def test_loaded_policy_acts_one_observation_at_a_time(tmp_path):
-    policy, _, obs, rewards, _ = steps_of()
+    policy, _, obs, rewards, _ = act_in_slots()
     policy.save(tmp_path)
     restored = Policy.load(tmp_path)
-    greedy = [restored(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(STEPS)]
+    greedy_actions = [restored(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(NUM_STEPS)]
     state, repeated_actions = None, []
-    for t in range(STEPS):
+    for t in range(NUM_STEPS):
         reward = rewards[:1, t - 1] if t else None
         actions, state = policy.compute_actions({"obs": obs[:1, t]}, state, rewards=reward)
         repeated_actions.append(actions[0])
-    assert greedy == repeated_actions
+    assert greedy_actions == repeated_actions
 
 
 def test_missing_reward_is_reported():
     policy = build_policy()
     policy(np.zeros(3, np.float32))
     with pytest.raises(
-        DataError, match=r"give it the reward of the previous step, policy\(obs, reward=reward\)"
+        DataError, match=r"pass the reward of the previous step, policy\(obs, reward=reward\)"
     ):
         policy(np.zeros(3, np.float32))
     policy.reset()
@@ -241,14 +249,14 @@ def test_invalid_options_are_refused(config, model, sentence):
 
 
 def test_served_policy_receives_the_logged_rewards(tmp_path):
-    policy, _, obs, rewards, _ = steps_of()
+    policy, _, obs, rewards, _ = act_in_slots()
     obs = obs.clip(-1, 1)
-    alone = [policy(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(STEPS)]
+    expected_actions = [policy(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(NUM_STEPS)]
     with PolicyServer(policy, tmp_path / "log", explore=False) as server:
         episode, served_actions = server.start_episode(), []
-        for t in range(STEPS):
+        for t in range(NUM_STEPS):
             served_actions.append(server.get_action(episode, obs[0, t]))
             server.log_returns(episode, rewards[0, t] - 1)
             server.log_returns(episode, 1.0)
         server.end_episode(episode, obs[0, 0])
-    assert served_actions == alone
+    assert served_actions == expected_actions

@@ -1,9 +1,9 @@
-"""DQN and discrete CQL against their formulas, written out."""
+"""The losses of DQN and discrete CQL equal their formulas."""
 
 import gymnasium as gym
 import pytest
 import torch
-from algorithm_kit import BOX, build_algorithm, stages, transitions
+from algorithm_kit import BOX, build_algorithm, compute_loss_stages, make_transitions
 
 from hindcast.algorithms import build
 from hindcast.algorithms.dqn import quantile_huber
@@ -13,91 +13,94 @@ from hindcast.learn.learner import Learner
 CHOICES = gym.spaces.Discrete(3, start=5)
 
 
-def by_hand(nets, batch, double, quantiles=1):
+def losses_by_formula(nets, batch, is_double, num_quantiles=1):
     """Compute the loss of each row: the quantile Huber loss, or the Huber loss for one quantile."""
     values, target = nets["policy"].values, nets["target"]
     next_obs = {"obs": batch["new_obs"]}
     losses = []
     for row, action in enumerate((batch["actions"] - 5).tolist()):
         q = values.quantiles(batch)[0, row, action].tolist()
-        chooser = values(next_obs)[0, row] if double else target(next_obs)[0, row]
-        after = target.quantiles(next_obs)[0, row, int(chooser.argmax())].tolist()
+        selection_q = values(next_obs)[0, row] if is_double else target(next_obs)[0, row]
+        next_quantiles = target.quantiles(next_obs)[0, row, int(selection_q.argmax())].tolist()
         td_targets = [
-            float(batch["rewards"][row] + batch["discounts"][row] * td_target) for td_target in after
+            float(batch["rewards"][row] + batch["discounts"][row] * next_quantile)
+            for next_quantile in next_quantiles
         ]
         loss = 0.0
-        for number, quantile in enumerate(q):
-            level = (number + 0.5) / quantiles
+        for index, quantile in enumerate(q):
+            level = (index + 0.5) / num_quantiles
             for td_target in td_targets:
-                gap = td_target - quantile
-                huber = 0.5 * gap * gap if abs(gap) <= 1 else abs(gap) - 0.5
-                weight = 1.0 if quantiles == 1 else abs(level - (gap < 0))
+                td_error = td_target - quantile
+                huber = 0.5 * td_error * td_error if abs(td_error) <= 1 else abs(td_error) - 0.5
+                weight = 1.0 if num_quantiles == 1 else abs(level - (td_error < 0))
                 loss += weight * huber / len(td_targets)
         losses.append(loss)
     return losses
 
 
-@pytest.mark.parametrize("quantiles", [1, 4])
-@pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("dueling", [True, False])
-def test_dqn_loss_equals_the_formula(double, dueling, quantiles):
+@pytest.mark.parametrize("num_quantiles", [1, 4])
+@pytest.mark.parametrize("is_double", [True, False])
+@pytest.mark.parametrize("is_dueling", [True, False])
+def test_dqn_loss_equals_the_formula(is_double, is_dueling, num_quantiles):
     algorithm, nets = build_algorithm(
-        "DQN", {"doubleQ": double, "dueling": dueling, "numQuantiles": quantiles}, CHOICES
+        "DQN", {"doubleQ": is_double, "dueling": is_dueling, "numQuantiles": num_quantiles}, CHOICES
     )
-    batch = transitions(CHOICES, size=12)
-    expected = by_hand(nets, batch, double, quantiles)
-    loss = stages(algorithm, nets, batch)[0].losses["policy"]
+    batch = make_transitions(CHOICES, size=12)
+    expected = losses_by_formula(nets, batch, is_double, num_quantiles)
+    loss = compute_loss_stages(algorithm, nets, batch)[0].losses["policy"]
     assert float(loss.detach()) == pytest.approx(sum(expected) / 12, rel=1e-4)
 
 
 def test_prioritised_loss_has_weights_and_priorities():
     algorithm, nets = build_algorithm("DQN", {"prioritizedReplay": True}, CHOICES)
-    batch = transitions(CHOICES, size=12) | {"weights": torch.linspace(0.1, 1, 12)}
-    losses = stages(algorithm, nets, batch)[0]
-    expected = torch.tensor(by_hand(nets, batch, double=True)) * batch["weights"]
+    batch = make_transitions(CHOICES, size=12) | {"weights": torch.linspace(0.1, 1, 12)}
+    losses = compute_loss_stages(algorithm, nets, batch)[0]
+    expected = torch.tensor(losses_by_formula(nets, batch, is_double=True)) * batch["weights"]
     assert float(losses.losses["policy"].detach()) == pytest.approx(float(expected.mean()), rel=1e-4)
     assert losses.priorities.shape == (12,) and not losses.priorities.requires_grad
     assert build("DQN", {"prioritizedReplay": True, "prioritizedReplayBeta": 0.7}).needs().beta == 0.7
 
 
 def test_discrete_cql_penalty_equals_the_formula():
-    batch = transitions(CHOICES)
-    plain, nets = build_algorithm("DQN", {}, CHOICES)
-    conservative, _ = build_algorithm("DiscreteCQL", {"minQWeight": 3.0}, CHOICES)
+    batch = make_transitions(CHOICES)
+    dqn, nets = build_algorithm("DQN", {}, CHOICES)
+    discrete_cql, _ = build_algorithm("DiscreteCQL", {"minQWeight": 3.0}, CHOICES)
     values = nets["policy"].values(batch)[0]
     q = values[torch.arange(32), batch["actions"] - 5]
     gap = torch.log(values.exp().sum(-1)) - q
-    losses = [stages(algorithm, nets, batch)[0].losses["policy"] for algorithm in (plain, conservative)]
+    losses = [
+        compute_loss_stages(algorithm, nets, batch)[0].losses["policy"] for algorithm in (dqn, discrete_cql)
+    ]
     torch.testing.assert_close(losses[1] - losses[0], 3.0 * gap.mean())
 
 
 def test_target_network_moves_every_target_network_update_freq_updates():
     algorithm, nets = build_algorithm("DQN", {"tau": 1.0, "targetNetworkUpdateFreq": 3}, CHOICES)
     learner = Learner(algorithm, nets)
-    equal = []
+    are_equal = []
     for _ in range(3):
-        learner.update(transitions(CHOICES))
+        learner.update(make_transitions(CHOICES))
         online_weights, target_weights = (
             torch.cat([parameter.flatten() for parameter in net.parameters()])
             for net in (nets["policy"].values, nets["target"])
         )
-        equal.append(torch.equal(online_weights, target_weights))
-    assert equal == [False, False, True]
+        are_equal.append(torch.equal(online_weights, target_weights))
+    assert are_equal == [False, False, True]
 
 
 def test_exploration_is_epsilon_greedy_with_its_log_probabilities():
     _, nets = build_algorithm("DQN", {"epsilon": 0.3}, CHOICES)
-    policy, batch = nets["policy"], transitions(CHOICES)
-    best = policy.distribution(policy.forward_inference(batch)["action_dist_inputs"]).mode()
-    exploring = policy.distribution(policy.forward_exploration(batch)["action_dist_inputs"])
-    torch.testing.assert_close(exploring.logp(best).exp(), torch.full((32,), 0.8))
-    other_actions = torch.where(best == 5, 6, 5)
-    torch.testing.assert_close(exploring.logp(other_actions).exp(), torch.full((32,), 0.1))
+    policy, batch = nets["policy"], make_transitions(CHOICES)
+    greedy_actions = policy.distribution(policy.forward_inference(batch)["action_dist_inputs"]).mode()
+    exploration = policy.distribution(policy.forward_exploration(batch)["action_dist_inputs"])
+    torch.testing.assert_close(exploration.logp(greedy_actions).exp(), torch.full((32,), 0.8))
+    other_actions = torch.where(greedy_actions == 5, 6, 5)
+    torch.testing.assert_close(exploration.logp(other_actions).exp(), torch.full((32,), 0.1))
 
 
 def test_dueling_advantages_have_zero_mean():
     _, nets = build_algorithm("DQN", {}, CHOICES)
-    values, batch = nets["policy"].values, transitions(CHOICES)
+    values, batch = nets["policy"].values, make_transitions(CHOICES)
     state_value = values.stack(values.observations(batch))[..., 0]
     torch.testing.assert_close(values(batch).mean(-1), state_value)
 

@@ -1,9 +1,9 @@
-"""FQL's terms against their formulas, row by row; its flow and its policy on recorded actions with two modes."""
+"""FQL's losses equal their formulas; its flow and its policy learn recorded actions with two modes."""
 
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, OBS, WIDE, build_algorithm, stages, transitions
+from algorithm_kit import BOX, OBS, WIDE, build_algorithm, compute_loss_stages, make_transitions
 
 from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
@@ -20,12 +20,12 @@ from toy_environments import SteeredWalk
 LOW, HALF = torch.tensor(WIDE.low), torch.tensor([2.0, 0.5])
 
 
-def draws(size=32):
-    """Repeat the draws of an update: noise of the next actions, of the flow (start and time), of the policy."""
+def draw_noise(size=32):
+    """Return an update's random numbers: noise of the next actions, of the flow (start and time), of the policy."""
     generator = torch.Generator().manual_seed(0)
-    later, start = (torch.randn((size, 2), generator=generator) for _ in range(2))
+    next_noise, flow_noise = (torch.randn((size, 2), generator=generator) for _ in range(2))
     time = torch.rand((size, 1), generator=generator)
-    return later, start, time, torch.randn((size, 2), generator=generator)
+    return next_noise, flow_noise, time, torch.randn((size, 2), generator=generator)
 
 
 def map_noise(nets, observations, noise):
@@ -42,16 +42,16 @@ def to_env_actions(values):
 @torch.no_grad()
 def test_flow_loss_equals_the_formula():
     algorithm, nets = build_algorithm("FQL", {}, WIDE)
-    batch = transitions(WIDE)
-    _, start, time, _ = draws()
+    batch = make_transitions(WIDE)
+    _, flow_noise, time, _ = draw_noise()
     total = 0.0
     for row in range(32):
         x1 = (batch["actions"][row] - LOW) / HALF - 1
         assert bool((x1.abs() <= 1).all())
-        between = (1 - time[row]) * start[row] + time[row] * x1
-        loss = nets["behaviour"](batch["obs"][row], between, time[row])
-        total += float((loss - (x1 - start[row])).square().mean()) / 32
-    loss = stages(algorithm, nets, batch)[0].losses["behaviour"]
+        x_t = (1 - time[row]) * flow_noise[row] + time[row] * x1
+        velocity = nets["behaviour"](batch["obs"][row], x_t, time[row])
+        total += float((velocity - (x1 - flow_noise[row])).square().mean()) / 32
+    loss = compute_loss_stages(algorithm, nets, batch)[0].losses["behaviour"]
     assert float(loss) == pytest.approx(total, rel=1e-5)
 
 
@@ -59,87 +59,96 @@ def test_flow_loss_equals_the_formula():
 @torch.no_grad()
 def test_critic_loss_equals_the_formula(aggregation):
     algorithm, nets = build_algorithm("FQL", {"qAggregation": aggregation}, WIDE)
-    batch = transitions(WIDE)
-    actions = to_env_actions(map_noise(nets, batch["new_obs"], draws()[0]))
+    batch = make_transitions(WIDE)
+    actions = to_env_actions(map_noise(nets, batch["new_obs"], draw_noise()[0]))
     member_values = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
     values = (
         member_values.mean(0) if aggregation == "mean" else torch.minimum(member_values[0], member_values[1])
     )
     td_target = batch["rewards"] + batch["discounts"] * values
     expected = sum((q - td_target).square().mean() for q in nets["critics"](batch))
-    torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["critics"], expected)
+    torch.testing.assert_close(compute_loss_stages(algorithm, nets, batch)[0].losses["critics"], expected)
 
 
-@pytest.mark.parametrize("normalises", [True, False])
+@pytest.mark.parametrize("is_normalised", [True, False])
 @torch.no_grad()
-def test_policy_loss_equals_the_formula(normalises):
+def test_policy_loss_equals_the_formula(is_normalised):
     algorithm, nets = build_algorithm(
-        "FQL", {"alpha": 3.0, "flowSteps": 4, "normalizeQLoss": normalises}, WIDE
+        "FQL", {"alpha": 3.0, "flowSteps": 4, "normalizeQLoss": is_normalised}, WIDE
     )
-    batch = transitions(WIDE)
-    noise = draws()[3]
+    batch = make_transitions(WIDE)
+    noise = draw_noise()[3]
     x_t = noise
-    for number in range(4):
-        time = torch.full((32, 1), number / 4)
+    for index in range(4):
+        time = torch.full((32, 1), index / 4)
         x_t = x_t + 0.25 * nets["behaviour"](batch["obs"], x_t, time)
     policy_actions = map_noise(nets, batch["obs"], noise)
     distillation = (policy_actions - x_t.clamp(-1, 1)).square().mean()
     values = nets["critics"](batch, to_env_actions(policy_actions)).mean(0)
-    scale = values.abs().mean() if normalises else 1.0
+    scale = values.abs().mean() if is_normalised else 1.0
     expected = 3.0 * distillation - values.mean() / scale
-    torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["policy"], expected)
+    torch.testing.assert_close(compute_loss_stages(algorithm, nets, batch)[0].losses["policy"], expected)
 
 
 def test_each_loss_has_gradients_of_its_own_network_only():
     algorithm, nets = build_algorithm("FQL", {})
-    losses = stages(algorithm, nets, transitions())[0].losses
-    fields = list(nets["behaviour"].parameters())
-    policy = torch.autograd.grad(losses["policy"], fields, allow_unused=True, retain_graph=True)
-    assert all(gradient is None for gradient in policy), "the flow is not drawn to where its policy is"
-    critics = torch.autograd.grad(losses["critics"], list(nets["policy"].parameters()), allow_unused=True)
-    assert all(gradient is None for gradient in critics)
+    losses = compute_loss_stages(algorithm, nets, make_transitions())[0].losses
+    flow_parameters = list(nets["behaviour"].parameters())
+    flow_gradients = torch.autograd.grad(
+        losses["policy"], flow_parameters, allow_unused=True, retain_graph=True
+    )
+    assert all(gradient is None for gradient in flow_gradients), "the policy's loss does not train the flow"
+    policy_gradients = torch.autograd.grad(
+        losses["critics"], list(nets["policy"].parameters()), allow_unused=True
+    )
+    assert all(gradient is None for gradient in policy_gradients)
 
 
-def two_ways(size, seed):
-    """Return transitions with one of two actions in every state, equally often; their second element is irrelevant."""
-    batch = transitions(BOX, size, seed)
-    sides = torch.randint(2, (size,), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1.0
-    batch["actions"][:, 0] = 0.6 * sides
-    batch["rewards"], batch["discounts"] = sides, torch.zeros(size)
+def make_two_mode_transitions(size, seed):
+    """Return transitions whose actions are ±0.6 in every state, equally often; only +0.6 is rewarded.
+
+    The second element of an action has no effect.
+    """
+    batch = make_transitions(BOX, size, seed)
+    signs = torch.randint(2, (size,), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1.0
+    batch["actions"][:, 0] = 0.6 * signs
+    batch["rewards"], batch["discounts"] = signs, torch.zeros(size)
     return batch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("alpha", "share_right"), [(30.0, 0.5), (1.0, 1.0)])
-def test_policy_imitates_both_modes_or_takes_the_better_one(alpha, share_right):
+@pytest.mark.parametrize(("alpha", "right_fraction"), [(30.0, 0.5), (1.0, 1.0)])
+def test_policy_imitates_both_modes_or_takes_the_better_one(alpha, right_fraction):
     rates = {"actorLr": 5e-3, "criticLr": 5e-3}
     model = {"fcnet_hiddens": [64, 64], "fcnet_activation": "gelu"}
     algorithm, nets = build_algorithm("FQL", {"alpha": alpha, "flowSteps": 5, **rates}, **model)
     learner = Learner(algorithm, nets)
     for seed in range(400):
-        learner.update(two_ways(128, seed))
+        learner.update(make_two_mode_transitions(128, seed))
     policy = nets["policy"]
-    observations = two_ways(512, 0)
+    observations = make_two_mode_transitions(512, 0)
     with torch.no_grad():
         distribution = policy.distribution(policy.forward_exploration(observations)["action_dist_inputs"])
         actions = distribution.sample(torch.randn((512, 2), generator=torch.Generator().manual_seed(1)))
-        flow_actions = nets["behaviour"].flow(observations, draws(512)[0], 5)
+        flow_actions = nets["behaviour"].flow(observations, draw_noise(512)[0], 5)
     assert float((flow_actions[:, 0] > 0).float().mean()) == pytest.approx(0.5, abs=0.1)
-    assert float((actions[:, 0] > 0).float().mean()) == pytest.approx(share_right, abs=0.15)
+    assert float((actions[:, 0] > 0).float().mean()) == pytest.approx(right_fraction, abs=0.15)
     for samples in (flow_actions, actions):
-        assert float((samples[:, 0].abs() < 0.3).float().mean()) < 0.3, "a Gaussian has 0.38 between the two"
+        assert float((samples[:, 0].abs() < 0.3).float().mean()) < 0.3, (
+            "a Gaussian would have 0.38 of its samples between the modes"
+        )
 
 
 CHUNK = 3
 
 
-def chunks(size=16):
+def make_chunks(size=16):
     """Return a batch like the pipeline's: the first step of each item has the state after all of its steps."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, CHUNK + 1, size)
     is_step = torch.from_numpy(np.arange(CHUNK) < lengths[:, None])
-    parts = [transitions(WIDE, size, seed) for seed in range(CHUNK)]
-    batch = {name: torch.stack([part[name] for part in parts], 1) for name in parts[0]}
+    steps = [make_transitions(WIDE, size, seed) for seed in range(CHUNK)]
+    batch = {name: torch.stack([step[name] for step in steps], 1) for name in steps[0]}
     batch["actions"] = batch["actions"] * is_step[..., None]
     return batch | {"loss_mask": is_step, "seq_lens": torch.from_numpy(lengths)}
 
@@ -148,26 +157,26 @@ def chunks(size=16):
 def test_losses_of_chunks_equal_the_formula():
     """Critics learn from complete chunks, the flow from all recorded actions."""
     algorithm, nets = build_algorithm("FQL", {"actionChunk": CHUNK}, WIDE)
-    batch, generator = chunks(), torch.Generator().manual_seed(0)
-    later, start = (torch.randn((16, 2 * CHUNK), generator=generator) for _ in range(2))
+    batch, generator = make_chunks(), torch.Generator().manual_seed(0)
+    next_noise, flow_noise = (torch.randn((16, 2 * CHUNK), generator=generator) for _ in range(2))
     time = torch.rand((16, 1), generator=generator)
     critic_losses, flow_losses = [], []
     for row, length in enumerate(batch["seq_lens"].tolist()):
-        first = {"obs": batch["obs"][row, :1]}
+        first_obs = {"obs": batch["obs"][row, :1]}
         actions = ((batch["actions"][row] - LOW) / HALF - 1)[:length]
         if length == CHUNK:
             next_obs = {"obs": batch["new_obs"][row, :1]}
-            next_actions = map_noise(nets, next_obs["obs"], later[row : row + 1]).reshape(1, CHUNK, 2)
+            next_actions = map_noise(nets, next_obs["obs"], next_noise[row : row + 1]).reshape(1, CHUNK, 2)
             value = nets["target_critics"](next_obs, to_env_actions(next_actions)).mean()
             td_target = batch["rewards"][row, 0] + batch["discounts"][row, 0] * value
-            values = nets["critics"](first, batch["actions"][row : row + 1])
+            values = nets["critics"](first_obs, batch["actions"][row : row + 1])
             critic_losses.append(float((values - td_target).square().sum()))
         padded_actions = torch.cat([actions, actions[:1].expand(CHUNK - length, 2)]).flatten()
-        between = (1 - time[row]) * start[row] + time[row] * padded_actions
-        velocity = nets["behaviour"](batch["obs"][row, 0], between, time[row])
-        errors = (velocity - (padded_actions - start[row])).square().reshape(CHUNK, 2).mean(-1)
+        x_t = (1 - time[row]) * flow_noise[row] + time[row] * padded_actions
+        velocity = nets["behaviour"](batch["obs"][row, 0], x_t, time[row])
+        errors = (velocity - (padded_actions - flow_noise[row])).square().reshape(CHUNK, 2).mean(-1)
         flow_losses += errors[:length].tolist()
-    losses = stages(algorithm, nets, batch)[0].losses
+    losses = compute_loss_stages(algorithm, nets, batch)[0].losses
     assert 0 < len(critic_losses) < 16
     assert float(losses["critics"]) == pytest.approx(np.mean(critic_losses), rel=1e-5)
     assert float(losses["behaviour"]) == pytest.approx(np.mean(flow_losses), rel=1e-5)
@@ -175,35 +184,35 @@ def test_losses_of_chunks_equal_the_formula():
 
 def test_critic_loss_without_whole_chunks_is_zero():
     algorithm, nets = build_algorithm("FQL", {"actionChunk": CHUNK}, WIDE)
-    batch = chunks()
+    batch = make_chunks()
     batch["loss_mask"][:, -1], batch["seq_lens"] = False, batch["seq_lens"].clamp(max=CHUNK - 1)
-    assert float(stages(algorithm, nets, batch)[0].losses["critics"].detach()) == 0
+    assert float(compute_loss_stages(algorithm, nets, batch)[0].losses["critics"].detach()) == 0
 
 
 def test_chunk_is_chosen_at_once_and_played_in_sequence():
-    """Each slot's chunk follows from the noise and the observation of the step in which it was chosen."""
+    """A chunk is a function of the noise and the observation of the step at which it was chosen."""
     policy, rng = build_policy(chunk=CHUNK), np.random.default_rng(0)
-    begins = np.zeros((2, 8), dtype=np.bool_)
-    begins[:, 0] = begins[1, 2] = True
+    is_first = np.zeros((2, 8), dtype=np.bool_)
+    is_first[:, 0] = is_first[1, 2] = True
     obs = rng.uniform(-1, 1, (2, 8, 3)).astype(np.float32)
-    for explores in (True, False):
-        made_at, played_actions, noises = np.zeros(2, dtype=int), [], []
+    for explore in (True, False):
+        chosen_at, played_actions, noises = np.zeros(2, dtype=int), [], []
         for t in range(8):
             noises.append(policy.draw_noise(rng, 2))
-            step_actions = policy.act({"obs": obs[:, t]}, noises[-1] if explores else None, begins[:, t])
+            step_actions = policy.act({"obs": obs[:, t]}, noises[-1] if explore else None, is_first[:, t])
             played_actions.append(step_actions.actions["actions"])
         for slot in range(2):
             for t in range(8):
-                if begins[slot, t] or t - made_at[slot] == CHUNK:
-                    made_at[slot] = t
-                then = made_at[slot]
-                noise = noises[then][slot : slot + 1] if explores else np.zeros((1, 2 * CHUNK), np.float32)
-                chunk_obs = torch.from_numpy(obs[slot : slot + 1, then])
+                if is_first[slot, t] or t - chosen_at[slot] == CHUNK:
+                    chosen_at[slot] = t
+                chosen_t = chosen_at[slot]
+                noise = noises[chosen_t][slot : slot + 1] if explore else np.zeros((1, 2 * CHUNK), np.float32)
+                chunk_obs = torch.from_numpy(obs[slot : slot + 1, chosen_t])
                 with torch.no_grad():
                     chunk = map_noise({"policy": policy.module}, chunk_obs, torch.from_numpy(noise)).clamp(
                         -1, 1
                     )
-                expected = chunk.reshape(CHUNK, 2)[t - then].numpy()
+                expected = chunk.reshape(CHUNK, 2)[t - chosen_t].numpy()
                 np.testing.assert_allclose(played_actions[t][slot], expected, atol=1e-6)
 
 
@@ -233,26 +242,26 @@ def test_loaded_fql_policy_acts_the_same(tmp_path):
 def test_fql_exploration_follows_from_the_seed():
     policy = build_policy()
     observations = np.random.default_rng(0).uniform(-1, 1, (4, 3)).astype(np.float32)
-    runs = []
+    action_sequences = []
     for seed in (7, 7, 8):
         policy.reset(seed)
-        runs.append(np.stack([policy(observation, explore=True) for observation in observations]))
-    assert np.array_equal(runs[0], runs[1])
-    assert not np.array_equal(runs[0], runs[2])
+        action_sequences.append(np.stack([policy(observation, explore=True) for observation in observations]))
+    assert np.array_equal(action_sequences[0], action_sequences[1])
+    assert not np.array_equal(action_sequences[0], action_sequences[2])
 
 
 def test_evaluation_and_recording_follow_from_the_seed(tmp_path):
     policy = build_policy(SteeredWalk.observation_space, SteeredWalk.action_space)
     environment, policy_folder = EnvironmentSpec(id="toy_environments:SteeredWalk"), str(tmp_path / "policy")
-    first, same, other_seed = (
+    first_returns, repeated_returns, other_returns = (
         evaluate_policy(policy, environment, duration=4, explore=True, seed=seed).returns
         for seed in (1, 1, 2)
     )
-    assert first == same != other_seed
+    assert first_returns == repeated_returns != other_returns
     policy.save(policy_folder)
-    of_it = {"environment": {"id": environment.id}, "policy": {"checkpoint": {"path": policy_folder}}}
+    spec = {"environment": {"id": environment.id}, "policy": {"checkpoint": {"path": policy_folder}}}
     for name in "ab":
-        record(recording(tmp_path / name, **of_it, duration={"episodes": 4}), checkpoint=policy_folder)
+        record(recording(tmp_path / name, **spec, duration={"episodes": 4}), checkpoint=policy_folder)
     first_actions, second_actions = (read_all(tmp_path / name).columns["actions"] for name in "ab")
     assert len(first_actions) and np.array_equal(first_actions, second_actions)
 

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.learning, pytest.mark.soak]
 seeds = pytest.mark.parametrize("seed", range(repeats(1, soak=3)))
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
-QUICK = {"lr": 1e-3, "minibatchSize": 256}
-DQN = {
+PPO_CONFIG = {"lr": 1e-3, "minibatchSize": 256}
+DQN_CONFIG = {
     "lr": 1e-3,
     "trainBatchSizePerLearner": 64,
     "nStep": 3,
@@ -31,14 +31,19 @@ DQN = {
     "targetNetworkUpdateFreq": 250,
     "tau": 1.0,
 }
-SAC = {"actorLr": 1e-3, "criticLr": 1e-3, "alphaLr": 1e-3, "trainBatchSizePerLearner": 128}
+SAC_CONFIG = {"actorLr": 1e-3, "criticLr": 1e-3, "alphaLr": 1e-3, "trainBatchSizePerLearner": 128}
 PENDULUM = EnvironmentSpec(id="Pendulum-v1")
 
 
 @pytest.fixture(scope="module")
 def expert():
-    train = {"config": QUICK, "model": {"fcnetHiddens": [64, 64]}, "stop": {"episodeReturnMean": 450}}
-    resource = recording("never written", environment={"id": CARTPOLE.id}, policy={"train": train})
+    """The mean return of a PPO policy that samples its actions in CartPole, and the policy."""
+    expert_spec = {
+        "config": PPO_CONFIG,
+        "model": {"fcnetHiddens": [64, 64]},
+        "stop": {"episodeReturnMean": 450},
+    }
+    resource = recording("never written", environment={"id": CARTPOLE.id}, policy={"train": expert_spec})
     trainer = make_online_trainer(resource, resource.spec.policy.train, width=8)
     evaluator = EnvEvaluator(CARTPOLE, 20, explore=True)
     for _ in range(25):
@@ -55,13 +60,13 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
 
 
 @pytest.mark.parametrize(
-    "run",
+    "case",
     [
         (
             "DQN",
             CARTPOLE,
             {
-                "config": {**DQN, "lr": 2e-3, "targetNetworkUpdateFreq": 100},
+                "config": {**DQN_CONFIG, "lr": 2e-3, "targetNetworkUpdateFreq": 100},
                 "model": {"fcnetHiddens": [64, 64]},
                 "sampler": {"timestepsPerUpdate": 4},
             },
@@ -84,13 +89,13 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
             8,
         ),
     ],
-    ids=lambda run: run[0],
+    ids=lambda case: case[0],
 )
 @seeds
-def test_algorithm_learns_online_from_its_own_episodes(run, seed):
-    """Trained as an expert and evaluated greedily."""
-    algorithm, environment, train, min_return, iterations = run
-    policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": min_return}, **train}}
+def test_algorithm_learns_online_from_its_own_episodes(case, seed):
+    """The policy is trained as an expert and evaluated greedily."""
+    algorithm, environment, training_spec, min_return, iterations = case
+    policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": min_return}, **training_spec}}
     resource = recording("never written", environment={"id": environment.id}, policy=policy, seed=seed)
     trainer = make_online_trainer(resource, resource.spec.policy.train, width=1)
     trainer.begin()
@@ -132,15 +137,15 @@ def mixed_data(expert, tmp_path_factory):
     policy_folder = str(folder / "policy")
     expert[1].save(policy_folder)
     environment = {"id": CARTPOLE.id}
-    by_expert, at_random = folder / "expert", folder / "random"
+    expert_folder, random_folder = folder / "expert", folder / "random"
     policy = {"checkpoint": {"path": policy_folder}}
-    record(recording(by_expert, environment=environment, policy=policy), checkpoint=policy_folder)
-    record(recording(at_random, environment=environment, duration={"episodes": 100}))
-    return [{"path": str(path), "weight": 0.5} for path in (by_expert, at_random)]
+    record(recording(expert_folder, environment=environment, policy=policy), checkpoint=policy_folder)
+    record(recording(random_folder, environment=environment, duration={"episodes": 100}))
+    return [{"path": str(path), "weight": 0.5} for path in (expert_folder, random_folder)]
 
 
 @pytest.mark.parametrize(
-    "run",
+    "case",
     [
         ("MARWIL", {"lr": 1e-3}, 500),
         ("IQL", {"actorLr": 1e-3, "criticLr": 1e-3, "valueLr": 1e-3, "expectile": 0.8}, 1500),
@@ -158,12 +163,12 @@ def mixed_data(expert, tmp_path_factory):
             3000,
         ),
     ],
-    ids=lambda run: run[0],
+    ids=lambda case: case[0],
 )
 @seeds
-def test_algorithm_reaches_the_best_policy_of_mixed_data(run, seed, mixed_data, tmp_path):
+def test_algorithm_reaches_the_best_policy_of_mixed_data(case, seed, mixed_data, tmp_path):
     """Half of each batch is from an expert, half from a random policy."""
-    algorithm, config, updates = run
+    algorithm, config, updates = case
     resource = training(
         tmp_path,
         "",
@@ -181,13 +186,13 @@ def test_algorithm_reaches_the_best_policy_of_mixed_data(run, seed, mixed_data, 
 
 
 @seeds
-def test_sac_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
-    """Mixed as in RLlib's page of 2019, to a return of 450: half of each batch is from its own episodes."""
+def test_dqn_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
+    """Half of each batch is from its own episodes, as in RLlib's page on mixed inputs of 2019."""
     resource = training(
         tmp_path,
         "",
         algorithm="DQN",
-        config={**DQN, "numQuantiles": 16},
+        config={**DQN_CONFIG, "numQuantiles": 16},
         environment={"id": CARTPOLE.id},
         model={"fcnetHiddens": [64, 64]},
         input=[*mixed_data, {"sampler": {"timestepsPerUpdate": 2}, "weight": 1.0}],
@@ -199,8 +204,8 @@ def test_sac_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
     assert train(resource).metrics["episode_return_mean"] >= 450
 
 
-def compute_returns(folder, data, algorithm, config, *, environment, updates):
-    """Return the mean return of a short training's last policy."""
+def train_and_evaluate(folder, data, algorithm, config, *, environment, updates):
+    """Train for `updates` updates; return the mean return of the last policy."""
     resource = training(
         folder,
         data,
@@ -220,9 +225,9 @@ RATES = {"actorLr": 1e-3, "criticLr": 1e-3}
 
 
 @pytest.fixture(scope="module")
-def wandering(tmp_path_factory):
+def random_episodes(tmp_path_factory):
     """Random episodes with a mean return of -16.5; the best policy's is about -1."""
-    folder = tmp_path_factory.mktemp("wandering") / "data"
+    folder = tmp_path_factory.mktemp("random_episodes") / "data"
     record(recording(folder, environment=HOMING, duration={"episodes": 300}))
     return folder
 
@@ -236,28 +241,31 @@ def wandering(tmp_path_factory):
         ("FQL", {**RATES, "alpha": 1.0, "flowSteps": 5, "actionChunk": 3}),
     ],
 )
-def test_algorithm_stitches_an_unrecorded_path(algorithm, config, wandering, tmp_path):
-    assert compute_returns(tmp_path, wandering, algorithm, config, environment=HOMING, updates=500) >= -4
+def test_algorithm_stitches_an_unrecorded_path(algorithm, config, random_episodes, tmp_path):
+    assert (
+        train_and_evaluate(tmp_path, random_episodes, algorithm, config, environment=HOMING, updates=500)
+        >= -4
+    )
 
 
-@pytest.mark.parametrize(("config", "asked_for"), [({}, 19), ({"targetReturn": 6.0}, 6)])
-def test_decision_transformer_reaches_the_requested_return(config, asked_for, tmp_path):
+@pytest.mark.parametrize(("config", "expected_return"), [({}, 19), ({"targetReturn": 6.0}, 6)])
+def test_decision_transformer_reaches_the_requested_return(config, expected_return, tmp_path):
     """Random episodes of 12 steps with rewards of 0, 1 or 2; the best of 300 episodes has a return of 19."""
     environment = {"id": "toy_environments:Walk", "kwargs": {"shortest": 12, "longest": 12}}
     record(recording(tmp_path / "data", environment=environment, duration={"episodes": 300}))
-    small = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
-    returns = compute_returns(
+    small_config = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
+    mean_return = train_and_evaluate(
         tmp_path,
         tmp_path / "data",
         "DecisionTransformer",
-        {**small, **config},
+        {**small_config, **config},
         environment=environment,
         updates=100,
     )
-    assert returns == pytest.approx(asked_for, abs=1)
+    assert mean_return == pytest.approx(expected_return, abs=1)
 
 
-def steps_to(min_return, folder, **spec):
+def count_timesteps_to(min_return, folder, **spec):
     """Return the timesteps that SAC plays until the mean of ten returns reaches `min_return`."""
     resource = training(
         folder,
@@ -280,21 +288,23 @@ def steps_to(min_return, folder, **spec):
 @pytest.mark.soak
 @pytest.mark.minutes
 def test_sac_warm_started_from_cql_needs_half_the_timesteps(tmp_path):
-    """CQL on 30 episodes of a half-trained SAC; timesteps are summed over three seeds."""
+    """CQL trains on 30 episodes of a half-trained SAC policy; timesteps are summed over three seeds."""
     model = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
-    half = {"train": {"algorithm": "SAC", "config": SAC, "model": model, "stop": {"iterations": 3}}}
+    half_trained = {
+        "train": {"algorithm": "SAC", "config": SAC_CONFIG, "model": model, "stop": {"iterations": 3}}
+    }
     environment, data = {"id": PENDULUM.id}, tmp_path / "data"
-    record(recording(data, environment=environment, policy=half, duration={"episodes": 30}))
+    record(recording(data, environment=environment, policy=half_trained, duration={"episodes": 30}))
     config = {"criticLr": 1e-3, "actorLr": 3e-4, "numActions": 4, "minQWeight": 1.0}
     offline = {"algorithm": "CQL", "config": {**config, "trainBatchSizePerLearner": 128}, "model": model}
     train(training(tmp_path / "offline", data, environment=environment, stop={"updates": 2000}, **offline))
-    start = str(tmp_path / "offline/test/r1")
+    initial_checkpoint = str(tmp_path / "offline/test/r1")
     from_scratch, warm_started = 0, 0
     for seed in range(3):
-        shared = {"config": SAC, "model": model, "seed": seed}
-        from_scratch += steps_to(-200, tmp_path, input=[{"sampler": {}}], **shared)
+        options = {"config": SAC_CONFIG, "model": model, "seed": seed}
+        from_scratch += count_timesteps_to(-200, tmp_path, input=[{"sampler": {}}], **options)
         sampler = {"warmupTimesteps": 200}
-        warm_started += steps_to(
-            -200, tmp_path, input=[{"sampler": sampler}], initialCheckpoint=start, **shared
+        warm_started += count_timesteps_to(
+            -200, tmp_path, input=[{"sampler": sampler}], initialCheckpoint=initial_checkpoint, **options
         )
     assert warm_started <= from_scratch / 2, (warm_started, from_scratch)

@@ -1,4 +1,4 @@
-"""Algorithms that prefer good episodes beat cloning all episodes, by margins that were stated in advance."""
+"""Algorithms that prefer good episodes beat cloning of all episodes, by margins fixed in advance."""
 
 from pathlib import Path
 
@@ -14,19 +14,19 @@ pytestmark = [pytest.mark.learning, pytest.mark.soak]
 
 CARTPOLE = {"id": "CartPole-v1"}
 MARGIN = 200.0
-"""Of the mean return over the seeds, of at most 500."""
+"""Required difference between mean returns over the seeds; a return is at most 500."""
 PENDULUM = {"id": "Pendulum-v1"}
 RELU = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
 RATES = {"actorLr": 1e-3, "criticLr": 1e-3}
-SHARP = {"beta": 0.5, "expectile": 0.9}
-"""Of IQL: advantages in Pendulum are tens, with which the default beta makes nearly all weights 0 or the largest."""
-BETTER = 100.0
-"""Than the recorded episodes' mean return in Pendulum, over two seeds."""
+IQL_CONFIG = {"beta": 0.5, "expectile": 0.9}
+"""Options of IQL. Advantages in Pendulum are tens: with the default beta nearly all weights are 0 or the maximum."""
+PENDULUM_MARGIN = 100.0
+"""Required improvement on the mean return of the recorded episodes in Pendulum, over two seeds."""
 
 
 @pytest.fixture(scope="module")
 def mixed_data(tmp_path_factory):
-    """20 episodes of a PPO that reached 400 and 300 of its first policy: about as many timesteps of each."""
+    """20 episodes of a PPO policy that reached a return of 400, and 300 of its first policy: about as long."""
     folder = tmp_path_factory.mktemp("mixed")
     for name, episodes, stop in (
         ("good", 20, {"episodeReturnMean": 400, "iterations": 40}),
@@ -45,7 +45,7 @@ def mixed_data(tmp_path_factory):
     return str(folder / "*")
 
 
-def mean_return(folder, data, algorithm, config, **of_input):
+def train_and_evaluate(folder, data, algorithm, config, **input_options):
     """Return the mean return of policies that sample their actions, as the recorded ones did."""
     returns = []
     for seed in range(repeats(1, soak=3)):
@@ -56,7 +56,7 @@ def mean_return(folder, data, algorithm, config, **of_input):
             config={"lr": 1e-3, "trainBatchSizePerLearner": 256, **config},
             environment=CARTPOLE,
             model={"fcnetHiddens": [64, 64]},
-            input=[{"path": data, **of_input}],
+            input=[{"path": data, **input_options}],
             pipeline={"datasetNumItersPerLearner": 1000},
             evaluation={"interval": 1, "duration": 30, "explore": True},
             stop={"updates": 1000},
@@ -67,18 +67,18 @@ def mean_return(folder, data, algorithm, config, **of_input):
 
 
 def test_marwil_and_top_fraction_beat_cloning_all_episodes(mixed_data, tmp_path):
-    bc_return = mean_return(tmp_path / "all", mixed_data, "BC", {})
-    top = mean_return(tmp_path / "top", mixed_data, "BC", {}, top=0.05)
-    marwil_return = mean_return(tmp_path / "preferred", mixed_data, "MARWIL", {"beta": 3.0})
-    print(bc_return, top, marwil_return)
-    assert top >= bc_return + MARGIN
+    bc_return = train_and_evaluate(tmp_path / "all", mixed_data, "BC", {})
+    top_return = train_and_evaluate(tmp_path / "top", mixed_data, "BC", {}, top=0.05)
+    marwil_return = train_and_evaluate(tmp_path / "preferred", mixed_data, "MARWIL", {"beta": 3.0})
+    print(bc_return, top_return, marwil_return)
+    assert top_return >= bc_return + MARGIN
     assert marwil_return >= bc_return + MARGIN
 
 
 @pytest.fixture(scope="module")
-def swings(tmp_path_factory):
-    """50 episodes of a SAC that learned to swing the pendulum up, and 50 of its first policy."""
-    folder = tmp_path_factory.mktemp("swings")
+def pendulum_data(tmp_path_factory):
+    """50 episodes of a SAC policy that swings the pendulum up, and 50 of an early one."""
+    folder = tmp_path_factory.mktemp("pendulum")
     rates = {**RATES, "alphaLr": 1e-3, "trainBatchSizePerLearner": 128}
     for name, stop in (("good", {"episodeReturnMean": -200, "iterations": 12}), ("bad", {"iterations": 2})):
         sac = {"algorithm": "SAC", "config": rates, "model": RELU, "stop": stop}
@@ -89,24 +89,24 @@ def swings(tmp_path_factory):
 
 @pytest.mark.minutes
 @pytest.mark.parametrize(
-    "run",
+    "case",
     [
         ("CQL", {"alphaLr": 1e-3}, {}, -700.0),
-        ("IQL", {"valueLr": 1e-3, **SHARP}, {"distribution": "SquashedGaussian"}, -200.0),
+        ("IQL", {"valueLr": 1e-3, **IQL_CONFIG}, {"distribution": "SquashedGaussian"}, -200.0),
         ("TD3BC", {}, {"observationFilter": "MeanStd"}, None),
         ("ReBRAC", {}, {}, None),
     ],
-    ids=lambda run: run[0],
+    ids=lambda case: case[0],
 )
-def test_algorithm_beats_the_recorded_policy_and_rllibs_example(run, swings, tmp_path):
-    """The last number is the return at which RLlib's tuned example stops; any evaluation may reach it."""
-    algorithm, config, model, rllib = run
-    recorded_returns = compute_returns(swings)
-    last, best = [], []
+def test_algorithm_beats_the_recorded_policy_and_rllibs_example(case, pendulum_data, tmp_path):
+    """The last number of a case is the return at which RLlib's tuned example stops; one evaluation must reach it."""
+    algorithm, config, model, rllib_return = case
+    recorded_return = mean_recorded_return(pendulum_data)
+    last_returns, best_returns = [], []
     for seed in range(2):
         resource = training(
             tmp_path / str(seed),
-            swings,
+            pendulum_data,
             algorithm=algorithm,
             config={"trainBatchSizePerLearner": 256, **RATES, **config},
             environment=PENDULUM,
@@ -116,21 +116,21 @@ def test_algorithm_beats_the_recorded_policy_and_rllibs_example(run, swings, tmp
             stop={"updates": 6000},
             seed=seed,
         )
-        returns = evaluations(train(resource).folder)
-        last.append(returns[-1])
-        best.append(max(returns))
-    print(algorithm, recorded_returns, last, best)
-    assert np.mean(last) >= recorded_returns + BETTER
-    assert rllib is None or np.mean(best) >= rllib
+        returns = read_evaluation_returns(train(resource).folder)
+        last_returns.append(returns[-1])
+        best_returns.append(max(returns))
+    print(algorithm, recorded_return, last_returns, best_returns)
+    assert np.mean(last_returns) >= recorded_return + PENDULUM_MARGIN
+    assert rllib_return is None or np.mean(best_returns) >= rllib_return
 
 
-def evaluations(folder):
+def read_evaluation_returns(folder):
     """Return the mean return of each evaluation of a run."""
     results = map(orjson.loads, (Path(folder) / "results.jsonl").read_text().splitlines())
     return [result["evaluation"]["env_runners"]["episode_return_mean"] for result in results]
 
 
-def compute_returns(path):
+def mean_recorded_return(path):
     """Return the mean return of recorded episodes."""
     dataset = open_data([path])
     blocks = [dataset.read(unit, ["rewards"]) for unit in dataset.units]

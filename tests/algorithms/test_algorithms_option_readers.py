@@ -16,65 +16,68 @@ from hindcast.algorithms.bc import BC, BCOptions
 from hindcast.algorithms.iql import IQL
 from hindcast.learn.algorithm import Algorithm
 
-ELSEWHERE = ("learn", "run")
+SHARED_PACKAGES = ("learn", "run")
 """Packages that read options of any algorithm."""
 
 
-def unread(kind: type[Algorithm], elsewhere: set[str]) -> set[str]:
-    """Return the Python names of options that nothing reads."""
-    read_options = {name for method in methods_of(kind) for name in options_in(method)}
-    return kind.Options.model_fields.keys() - read_options - elsewhere
+def find_unread_options(algorithm_class: type[Algorithm], options_read_elsewhere: set[str]) -> set[str]:
+    """Return the Python names of the algorithm's options that nothing reads."""
+    read_options = {
+        name for method in iterate_called_methods(algorithm_class) for name in iterate_read_options(method)
+    }
+    return algorithm_class.Options.model_fields.keys() - read_options - options_read_elsewhere
 
 
-def methods_of(kind: type[Algorithm]) -> Iterator[ast.FunctionDef]:
-    """Iterate over the methods that its objects call: overriding ones, and overridden ones that `super()` reaches."""
-    is_over: dict[str, bool] = {}
-    for base in kind.__mro__[:-1]:
+def iterate_called_methods(algorithm_class: type[Algorithm]) -> Iterator[ast.FunctionDef]:
+    """Iterate over the methods that may run: overriding ones, and overridden ones that `super()` reaches."""
+    is_final: dict[str, bool] = {}
+    for base in algorithm_class.__mro__[:-1]:
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(node, ast.ClassDef)
         for method in node.body:
-            if isinstance(method, ast.FunctionDef) and not is_over.get(method.name, False):
+            if isinstance(method, ast.FunctionDef) and not is_final.get(method.name, False):
                 yield method
-                is_over[method.name] = "super()." not in ast.unparse(method)
+                is_final[method.name] = "super()." not in ast.unparse(method)
 
 
-def options_in(tree: ast.AST) -> Iterator[str]:
+def iterate_read_options(tree: ast.AST) -> Iterator[str]:
     """Iterate over the attributes read from a name `options`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            of = node.value
-            if (of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")) == "options":
+            owner = node.value
+            if (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) == "options":
                 yield node.attr
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> set[str]:
+def options_read_elsewhere() -> set[str]:
+    """Names of all options that `SHARED_PACKAGES` read."""
     root = Path(hindcast.__file__).parent
-    files = (path for package in ELSEWHERE for path in root.glob(f"{package}/**/*.py"))
-    return {name for path in files for name in options_in(ast.parse(path.read_text()))}
+    files = (path for package in SHARED_PACKAGES for path in root.glob(f"{package}/**/*.py"))
+    return {name for path in files for name in iterate_read_options(ast.parse(path.read_text()))}
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_every_option_is_read_by_its_algorithm(name: str, elsewhere: set[str]) -> None:
-    assert unread(REGISTRY[name], elsewhere) == set()
+def test_every_option_is_read_by_its_algorithm(name: str, options_read_elsewhere: set[str]) -> None:
+    assert find_unread_options(REGISTRY[name], options_read_elsewhere) == set()
 
 
-def test_shared_options_are_read_by_the_runtime(elsewhere: set[str]) -> None:
-    assert {"grad_clip", "grad_clip_by", "train_batch_size_per_learner"} <= elsewhere
+def test_shared_options_are_read_by_the_runtime(options_read_elsewhere: set[str]) -> None:
+    assert {"grad_clip", "grad_clip_by", "train_batch_size_per_learner"} <= options_read_elsewhere
 
 
-class ForgetfulOptions(BCOptions):
+class OptionsWithTemperature(BCOptions):
     temperature: float = 1.0
 
 
-class Forgetful(BC):
+class WithUnreadOption(BC):
     """Has an option that it does not read."""
 
-    Options = ForgetfulOptions
+    Options = OptionsWithTemperature
 
 
-class Fixed(IQL):
-    """Does not read options that its base class reads."""
+class OverridesReaders(IQL):
+    """Overrides the methods in which its base class reads options."""
 
     def needs(self):
         return super().needs()
@@ -83,6 +86,6 @@ class Fixed(IQL):
         pass
 
 
-def test_option_without_a_reader_is_detected(elsewhere: set[str]) -> None:
-    assert unread(Forgetful, elsewhere) == {"temperature"}
-    assert unread(Fixed, elsewhere) == {"tau"}
+def test_option_without_a_reader_is_detected(options_read_elsewhere: set[str]) -> None:
+    assert find_unread_options(WithUnreadOption, options_read_elsewhere) == {"temperature"}
+    assert find_unread_options(OverridesReaders, options_read_elsewhere) == {"tau"}

@@ -23,7 +23,7 @@ def make_ppo(seed=0, action_space=ACTIONS, **options):
 
 
 @torch.no_grad()
-def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:, 0]):
+def make_rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:, 0]):
     """Return steps of the policy on random observations. The first episode terminated, the second was truncated."""
     generator = torch.Generator().manual_seed(seed)
     num_steps, num_episodes = sum(lengths), len(lengths)
@@ -31,7 +31,7 @@ def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:
     block = Block(
         columns={"obs": obs.numpy()},
         length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([str(number) for number in range(num_episodes)], dtype=object),
+        eps_id=np.array([str(index) for index in range(num_episodes)], dtype=object),
         t_started=np.zeros(num_episodes, dtype=np.int64),
         terminated=np.arange(num_episodes) == 0,
         truncated=np.arange(num_episodes) == 1,
@@ -51,7 +51,7 @@ def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:
     )
 
 
-def train_on(learner, block, seed, iteration):
+def run_iteration(learner, block, seed, iteration):
     """Run an iteration as `Trainer` does, and return its metrics."""
     algorithm, batch = learner.algorithm, learner.algorithm.prepare(learner.nets, block)
     for rows in algorithm.minibatches(block.num_steps, seed, iteration):
@@ -64,9 +64,9 @@ def make_step(timesteps=0):
     return Step(0, timesteps, torch.Generator(), torch.tensor(timesteps, dtype=torch.float64))
 
 
-def test_prepare_gives_a_row_per_step_and_standardised_advantages():
+def test_prepare_returns_a_row_per_step_and_standardised_advantages():
     algorithm, nets = make_ppo()
-    block = rollout(nets)
+    block = make_rollout(nets)
     batch = algorithm.prepare(nets, block)
     assert {len(column) for column in batch.values()} == {128}
     assert batch["advantages"].mean().item() == pytest.approx(0.0, abs=1e-5)
@@ -77,17 +77,20 @@ def test_prepare_gives_a_row_per_step_and_standardised_advantages():
 
 def test_value_targets_bootstrap_at_truncation_and_fragment_ends_but_not_at_termination():
     algorithm, nets = make_ppo(**{"lambda": 1.0})
-    block = rollout(nets)
+    block = make_rollout(nets)
     values = nets["policy"].compute_values({"obs": torch.from_numpy(block.columns["obs"])}).detach()
     targets = algorithm.prepare(nets, block)["value_targets"]
-    last = block.start + block.length - 1
-    rewards, final_values = block.columns["rewards"][last], values[block.obs_start + block.length].numpy()
-    np.testing.assert_allclose(targets[last], rewards + 0.99 * final_values * [0, 1, 1], rtol=1e-5)
+    last_rows = block.start + block.length - 1
+    rewards, final_values = (
+        block.columns["rewards"][last_rows],
+        values[block.obs_start + block.length].numpy(),
+    )
+    np.testing.assert_allclose(targets[last_rows], rewards + 0.99 * final_values * [0, 1, 1], rtol=1e-5)
 
 
 def test_lambda_changes_the_targets():
     _, nets = make_ppo()
-    block = rollout(nets)
+    block = make_rollout(nets)
     targets = [
         make_ppo(**{"lambda": value})[0].prepare(nets, block)["value_targets"] for value in (0.0, 0.95, 1.0)
     ]
@@ -115,17 +118,19 @@ def test_rollout_smaller_than_a_minibatch_is_one_minibatch():
 def test_order_of_minibatches_follows_from_seed_and_iteration():
     algorithm, _ = make_ppo()
 
-    def order(seed, iteration):
+    def list_minibatches(seed, iteration):
         return algorithm.minibatches(128, seed, iteration).tolist()
 
-    assert order(1, 2) == order(1, 2)
-    assert order(1, 2) != order(2, 2) and order(1, 2) != order(1, 3)
+    assert list_minibatches(1, 2) == list_minibatches(1, 2)
+    assert list_minibatches(1, 2) != list_minibatches(2, 2) and list_minibatches(1, 2) != list_minibatches(
+        1, 3
+    )
 
 
 def test_first_policy_loss_is_minus_the_mean_advantage():
     """Before any update the ratio is 1: the surrogate is the mean of standardised advantages, 0."""
     algorithm, nets = make_ppo()
-    losses = algorithm.losses(nets, algorithm.prepare(nets, rollout(nets)), make_step())
+    losses = algorithm.losses(nets, algorithm.prepare(nets, make_rollout(nets)), make_step())
     assert losses.metrics["policy_loss"].item() == pytest.approx(0.0, abs=1e-5)
 
 
@@ -135,7 +140,7 @@ def test_first_policy_loss_is_minus_the_mean_advantage():
 )
 def test_surrogate_is_clipped_only_if_that_lowers_it(ratio, advantage, surrogate):
     algorithm, nets = make_ppo(clipParam=0.2)
-    batch = algorithm.prepare(nets, rollout(nets))
+    batch = algorithm.prepare(nets, make_rollout(nets))
     batch["action_logp"] = batch["action_logp"] - float(np.log(ratio))
     batch["advantages"] = torch.full((128,), advantage)
     assert algorithm.losses(nets, batch, make_step()).metrics["policy_loss"].item() == pytest.approx(
@@ -147,7 +152,7 @@ def test_value_loss_is_squared_and_clipped_by_vf_clip_param():
     losses = {}
     for bound in (None, 4.0):
         algorithm, nets = make_ppo(vfClipParam=bound)
-        batch = algorithm.prepare(nets, rollout(nets))
+        batch = algorithm.prepare(nets, make_rollout(nets))
         offsets = torch.where(torch.arange(128) % 2 == 0, 1.0, 10.0)
         batch["value_targets"] = batch["vf_preds"] + offsets
         losses[bound] = algorithm.losses(nets, batch, make_step()).metrics["vf_loss"].item()
@@ -157,7 +162,7 @@ def test_value_loss_is_squared_and_clipped_by_vf_clip_param():
 
 def test_total_loss_weights_its_terms():
     algorithm, nets = make_ppo(vfLossCoeff=0.5, entropyCoeff=0.1, useKlLoss=True, klCoeff=0.3)
-    batch = algorithm.prepare(nets, rollout(nets))
+    batch = algorithm.prepare(nets, make_rollout(nets))
     batch["action_dist_inputs"] = batch["action_dist_inputs"] + torch.tensor([1.0, 0.0])
     losses = algorithm.losses(nets, batch, make_step())
     terms = losses.metrics
@@ -170,7 +175,7 @@ def test_total_loss_weights_its_terms():
 
 def test_entropy_coefficient_follows_its_schedule():
     algorithm, nets = make_ppo(entropyCoeff=[[0, 1.0], [100, 0.0]])
-    batch = algorithm.prepare(nets, rollout(nets))
+    batch = algorithm.prepare(nets, make_rollout(nets))
     first_losses, last_losses = (
         algorithm.losses(nets, batch, make_step(timesteps)) for timesteps in (0, 100)
     )
@@ -194,10 +199,10 @@ def test_kl_coefficient_is_in_the_learner_state():
     assert restored_learner.nets["kl_penalty"].coefficient.item() == pytest.approx(0.7)
 
 
-def test_iteration_runs_all_epochs_and_reports():
+def test_iteration_runs_all_epochs_and_returns_metrics():
     algorithm, nets = make_ppo(useKlLoss=True)
     learner = Learner(algorithm, nets)
-    metrics = train_on(learner, rollout(nets), seed=0, iteration=0)
+    metrics = run_iteration(learner, make_rollout(nets), seed=0, iteration=0)
     assert learner.updates == 2 * 4
     losses = {"total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss"}
     assert metrics.keys() == losses | {
@@ -210,11 +215,11 @@ def test_iteration_runs_all_epochs_and_reports():
 
 def test_iteration_is_a_function_of_weights_rollout_seed_and_number():
     algorithm, nets = make_ppo()
-    block = rollout(nets)
+    block = make_rollout(nets)
 
     def train(seed, iteration):
         learner = Learner(algorithm, copy.deepcopy(nets))
-        train_on(learner, block, seed, iteration)
+        run_iteration(learner, block, seed, iteration)
         return torch.cat([tensor.flatten() for tensor in learner.nets["policy"].parameters()])
 
     weights = train(3, 4)
@@ -226,21 +231,23 @@ def test_rewarded_actions_become_more_likely():
     algorithm, nets = make_ppo(lr=1e-2)
     learner = Learner(algorithm, nets)
     for iteration in range(10):
-        block = rollout(nets, [1] * 128, seed=iteration, reward=lambda obs, action: (action == 1).float())
-        train_on(learner, block, seed=0, iteration=iteration)
-    assert (rollout(nets, seed=99).columns["actions"] == 1).mean() > 0.9
+        block = make_rollout(
+            nets, [1] * 128, seed=iteration, reward=lambda obs, action: (action == 1).float()
+        )
+        run_iteration(learner, block, seed=0, iteration=iteration)
+    assert (make_rollout(nets, seed=99).columns["actions"] == 1).mean() > 0.9
 
 
 def test_ppo_trains_continuous_actions():
-    box = gym.spaces.Box(-1, 1, (2,), np.float32)
-    algorithm, nets = make_ppo(action_space=box)
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    algorithm, nets = make_ppo(action_space=action_space)
     with torch.no_grad():
-        block = continuous_rollout(nets)
-    metrics = train_on(Learner(algorithm, nets), block, seed=0, iteration=0)
+        block = make_continuous_rollout(nets)
+    metrics = run_iteration(Learner(algorithm, nets), block, seed=0, iteration=0)
     assert np.isfinite(metrics["total_loss"])
 
 
-def continuous_rollout(nets):
+def make_continuous_rollout(nets):
     obs = torch.rand((21, 3), generator=torch.Generator().manual_seed(0))
     inputs = nets["policy"].forward_exploration({"obs": obs[:20]})["action_dist_inputs"]
     distribution = nets["policy"].distribution(inputs)

@@ -8,11 +8,12 @@ from hindcast.algorithms import REGISTRY, build, option_schemas, resolve
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.learn.algorithm import Algorithm
 
-SIMPLE = {"number", "integer", "boolean", "string", "array", "null"}
+SIMPLE_TYPES = {"number", "integer", "boolean", "string", "array", "null"}
 
 
 @pytest.fixture
 def user_module(tmp_path, monkeypatch):
+    """A function that writes the module `algorithms_of_a_user`."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "algorithms_of_a_user", raising=False)
 
@@ -37,13 +38,15 @@ def test_every_option_has_a_description_a_default_and_a_simple_type(name):
     schema = option_schemas()[name]
     assert schema["additionalProperties"] is False
     assert "$defs" not in schema
-    for field, part in schema["properties"].items():
-        assert part["description"], field
-        assert "default" in part, field
-        assert {kind["type"] for kind in part.get("anyOf", [part])} <= SIMPLE, field
-        assert {key for kind in part.get("anyOf", [part]) for key in kind}.isdisjoint(
-            {"ge", "gt", "le", "lt"}
-        )
+    for field, property_schema in schema["properties"].items():
+        assert property_schema["description"], field
+        assert "default" in property_schema, field
+        assert {
+            variant["type"] for variant in property_schema.get("anyOf", [property_schema])
+        } <= SIMPLE_TYPES, field
+        assert {
+            key for variant in property_schema.get("anyOf", [property_schema]) for key in variant
+        }.isdisjoint({"ge", "gt", "le", "lt"})
     json.dumps(schema)
 
 
@@ -59,12 +62,12 @@ def test_option_schemas_name_the_resources_of_an_algorithm():
 
 
 def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
-    by_yaml = build("PPO", {"numEpochs": 3, "lambda": 0.5, "gradClipBy": "norm"}).options
-    by_python = build("PPO", {"num_epochs": 3, "lambda_": 0.5, "grad_clip_by": "norm"}).options
-    assert by_yaml == by_python
-    yaml_options = by_yaml.model_dump(mode="json", by_alias=True)
+    options_from_yaml = build("PPO", {"numEpochs": 3, "lambda": 0.5, "gradClipBy": "norm"}).options
+    options_from_python = build("PPO", {"num_epochs": 3, "lambda_": 0.5, "grad_clip_by": "norm"}).options
+    assert options_from_yaml == options_from_python
+    yaml_options = options_from_yaml.model_dump(mode="json", by_alias=True)
     assert (yaml_options["numEpochs"], yaml_options["lambda"]) == (3, 0.5)
-    assert build("PPO", yaml_options).options == by_yaml
+    assert build("PPO", yaml_options).options == options_from_yaml
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
 )
 def test_invalid_config_is_refused(name, config, sentence):
     with pytest.raises(SpecError, match=sentence):
-        build(name, config, at="spec.config")
+        build(name, config, field="spec.config")
 
 
 def test_custom_algorithm_is_imported(user_module):
@@ -115,21 +118,23 @@ def test_custom_algorithm_is_imported(user_module):
 def test_custom_algorithm_that_builds_a_connector_is_refused(user_module):
     user_module(
         "from hindcast.algorithms import BC\n"
-        "class Mine(BC):\n"
+        "class CustomBC(BC):\n"
         "    def build_learner_connector(self, *args):\n"
         "        return super().build_learner_connector(*args)\n"
     )
-    with pytest.raises(SpecError, match=r"^Mine overrides build_learner_connector, which is never called: "):
-        resolve("algorithms_of_a_user:Mine")
+    with pytest.raises(
+        SpecError, match=r"^CustomBC overrides build_learner_connector, which is never called: "
+    ):
+        resolve("algorithms_of_a_user:CustomBC")
 
 
 def test_missing_algorithm_module_is_reported():
     with pytest.raises(SpecError, match=r"no module 'nowhere'; install it"):
-        resolve("nowhere.at.all:Mine")
+        resolve("nowhere.at.all:CustomBC")
 
 
 @pytest.mark.parametrize("source", ["1 / 0", "import no_such_package_anywhere", "def f(:"])
 def test_algorithm_module_that_raises_is_a_user_code_error(user_module, source):
     user_module(source)
     with pytest.raises(UserCodeError, match=r"importing 'algorithms_of_a_user'"):
-        resolve("algorithms_of_a_user:Mine")
+        resolve("algorithms_of_a_user:CustomBC")

@@ -1,10 +1,10 @@
-"""IQL, TD3+BC, SAC and CQL against their formulas, written out."""
+"""The losses of IQL, TD3+BC, SAC and CQL equal their formulas."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, WIDE, build_algorithm, stages, step, transitions
+from algorithm_kit import BOX, WIDE, build_algorithm, compute_loss_stages, make_step, make_transitions
 
 from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
@@ -15,10 +15,10 @@ MULTI_DISCRETE = gym.spaces.MultiDiscrete([3, 2])
 
 def test_iql_value_loss_is_the_expectile_of_the_minimum_target():
     algorithm, nets = build_algorithm("IQL", {"expectile": 0.8})
-    batch = transitions()
+    batch = make_transitions()
     gaps = (nets["target_critics"](batch).amin(0) - nets["value"](batch)).detach().tolist()
     expected = np.mean([(0.8 if gap >= 0 else 0.2) * gap * gap for gap in gaps])
-    assert float(stages(algorithm, nets, batch)[0].losses["value"].detach()) == pytest.approx(
+    assert float(compute_loss_stages(algorithm, nets, batch)[0].losses["value"].detach()) == pytest.approx(
         expected, rel=1e-5
     )
 
@@ -26,8 +26,8 @@ def test_iql_value_loss_is_the_expectile_of_the_minimum_target():
 @pytest.mark.parametrize("space", [BOX, DISCRETE, MULTI_DISCRETE], ids=["continuous", "discrete", "several"])
 def test_iql_policy_loss_weights_the_recorded_actions(space):
     algorithm, nets = build_algorithm("IQL", {"beta": 4.0, "weightClip": 2.0}, space)
-    batch = transitions(space)
-    _, losses = stages(algorithm, nets, batch)
+    batch = make_transitions(space)
+    _, losses = compute_loss_stages(algorithm, nets, batch)
     advantages = nets["target_critics"](batch).amin(0) - nets["value"](batch)
     weights = torch.minimum((4.0 * advantages).exp(), torch.tensor(2.0)).detach()
     policy = nets["policy"]
@@ -41,50 +41,52 @@ def test_iql_policy_loss_weights_the_recorded_actions(space):
 
 def test_iql_critics_use_the_updated_value():
     algorithm, nets = build_algorithm("IQL")
-    batch = transitions()
-    stages = algorithm.losses(nets, batch, step())
-    next(stages)
+    batch = make_transitions()
+    loss_iterator = algorithm.losses(nets, batch, make_step())
+    next(loss_iterator)
     with torch.no_grad():
         nets["value"].head.bias += 1.0
     td_target = batch["rewards"] + batch["discounts"] * nets["value"]({"obs": batch["new_obs"]}).detach()
     expected = (nets["critics"](batch) - td_target).square().mean(-1).sum()
-    torch.testing.assert_close(next(stages).losses["critics"], expected)
+    torch.testing.assert_close(next(loss_iterator).losses["critics"], expected)
 
 
 @pytest.mark.parametrize(
-    ("name", "moving"), [("IQL", 1), ("SAC", 1), ("CQL", 1), ("FQL", 1), ("TD3BC", 2), ("ReBRAC", 2)]
+    ("name", "first_move"), [("IQL", 1), ("SAC", 1), ("CQL", 1), ("FQL", 1), ("TD3BC", 2), ("ReBRAC", 2)]
 )
-def test_target_networks_follow_by_tau(name, moving):
-    """`moving` is the first update in which they move."""
+def test_target_networks_follow_by_tau(name, first_move):
+    """`first_move` is the first update that moves them."""
     algorithm, nets = build_algorithm(name, {"tau": 0.1})
     learner = Learner(algorithm, nets)
-    for _ in range(moving):
-        before = {key: tensor.clone() for key, tensor in nets.state_dict().items()}
-        learner.update(transitions())
-    after = nets.state_dict()
-    copies = [key for key in after if key.startswith("target_")]
-    for key in copies:
-        expected = 0.9 * before[key] + 0.1 * after[key.removeprefix("target_")]
-        torch.testing.assert_close(after[key], expected)
-    assert copies
+    for _ in range(first_move):
+        old_weights = {key: tensor.clone() for key, tensor in nets.state_dict().items()}
+        learner.update(make_transitions())
+    new_weights = nets.state_dict()
+    target_keys = [key for key in new_weights if key.startswith("target_")]
+    for key in target_keys:
+        expected = 0.9 * old_weights[key] + 0.1 * new_weights[key.removeprefix("target_")]
+        torch.testing.assert_close(new_weights[key], expected)
+    assert target_keys
 
 
 def test_iql_without_twin_q_has_one_critic():
     algorithm, nets = build_algorithm("IQL", {"twinQ": False})
-    assert len(nets["critics"](transitions())) == 1
-    Learner(algorithm, nets).update(transitions())
+    assert len(nets["critics"](make_transitions())) == 1
+    Learner(algorithm, nets).update(make_transitions())
 
 
 def test_td3bc_policy_loss_is_in_half_ranges():
     algorithm, nets = build_algorithm("TD3BC", {"alpha": 2.0}, WIDE)
-    batch = transitions(WIDE)
-    _, moved = stages(algorithm, nets, batch, step(updates=1))
+    batch = make_transitions(WIDE)
+    _, policy_stage = compute_loss_stages(algorithm, nets, batch, make_step(updates=1))
     policy = nets["policy"]
     actions = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).mode()
     assert bool((actions >= torch.tensor(WIDE.low)).all() and (actions <= torch.tensor(WIDE.high)).all())
     values = nets["critics"](batch, actions)[0]
     cloning = ((actions - batch["actions"]) / torch.tensor([2.0, 0.5])).square().mean()
-    torch.testing.assert_close(moved.losses["policy"], cloning - 2.0 * values.mean() / values.abs().mean())
+    torch.testing.assert_close(
+        policy_stage.losses["policy"], cloning - 2.0 * values.mean() / values.abs().mean()
+    )
 
 
 def test_td3bc_policy_and_targets_move_every_second_update():
@@ -92,26 +94,29 @@ def test_td3bc_policy_and_targets_move_every_second_update():
     learner = Learner(algorithm, nets)
     snapshots = []
     for _ in range(4):
-        learner.update(transitions())
+        learner.update(make_transitions())
         snapshots.append([nets[name].state_dict() for name in ("policy", "target_policy", "target_critics")])
         snapshots[-1] = [
             torch.cat([t.flatten() for t in state_dict.values()]).clone() for state_dict in snapshots[-1]
         ]
-    for first, second, moves in ((0, 1, True), (1, 2, False), (2, 3, True)):
-        assert [not torch.equal(a, b) for a, b in zip(snapshots[first], snapshots[second], strict=True)] == [
-            moves
-        ] * 3
+    for earlier, later, is_moved in ((0, 1, True), (1, 2, False), (2, 3, True)):
+        assert [
+            not torch.equal(old_weights, new_weights)
+            for old_weights, new_weights in zip(snapshots[earlier], snapshots[later], strict=True)
+        ] == [is_moved] * 3
 
 
 def test_td3bc_target_without_noise_equals_the_formula():
     algorithm, nets = build_algorithm("TD3BC", {"targetNoise": 0.0})
-    batch = transitions()
+    batch = make_transitions()
     next_obs = {"obs": batch["new_obs"]}
     policy = nets["target_policy"]
     actions = policy.distribution(policy.forward_train(next_obs)["action_dist_inputs"]).mode()
     td_target = batch["rewards"] + batch["discounts"] * nets["target_critics"](next_obs, actions).amin(0)
     errors = [(values - td_target.detach()).square().mean() for values in nets["critics"](batch)]
-    torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["critics"], errors[0] + errors[1])
+    torch.testing.assert_close(
+        compute_loss_stages(algorithm, nets, batch)[0].losses["critics"], errors[0] + errors[1]
+    )
 
 
 def sample_with_noise(nets, observations, noise):
@@ -122,20 +127,20 @@ def sample_with_noise(nets, observations, noise):
 
 def test_sac_losses_equal_the_formula():
     algorithm, nets = build_algorithm("SAC", {"initialAlpha": 0.3}, WIDE)
-    batch = transitions(WIDE)
-    critic, policy = stages(algorithm, nets, batch)
+    batch = make_transitions(WIDE)
+    critic_stage, policy_stage = compute_loss_stages(algorithm, nets, batch)
     generator = torch.Generator().manual_seed(0)
-    later, now = (torch.randn((1, 32, 2), generator=generator)[0] for _ in range(2))
+    next_noise, noise = (torch.randn((1, 32, 2), generator=generator)[0] for _ in range(2))
     next_obs = {"obs": batch["new_obs"]}
-    actions, logp = (tensor.detach() for tensor in sample_with_noise(nets, batch["new_obs"], later))
+    actions, logp = (tensor.detach() for tensor in sample_with_noise(nets, batch["new_obs"], next_noise))
     soft_value = nets["target_critics"](next_obs, actions).amin(0).detach() - 0.3 * logp
     td_target = batch["rewards"] + batch["discounts"] * soft_value
     errors = [(values - td_target).square().mean() for values in nets["critics"](batch)]
-    torch.testing.assert_close(critic.losses["critics"], errors[0] + errors[1])
-    actions, logp = sample_with_noise(nets, batch["obs"], now)
+    torch.testing.assert_close(critic_stage.losses["critics"], errors[0] + errors[1])
+    actions, logp = sample_with_noise(nets, batch["obs"], noise)
     min_q = nets["critics"](batch, actions).amin(0)
-    torch.testing.assert_close(policy.losses["policy"], (0.3 * logp - min_q).mean())
-    slope = torch.autograd.grad(policy.losses["alpha"], nets["alpha"].log)[0]
+    torch.testing.assert_close(policy_stage.losses["policy"], (0.3 * logp - min_q).mean())
+    slope = torch.autograd.grad(policy_stage.losses["alpha"], nets["alpha"].log)[0]
     torch.testing.assert_close(slope, -logp.mean().detach() + 2.0)  # the entropy, less its target of -2
 
 
@@ -143,22 +148,22 @@ def test_sac_policy_uses_the_updated_critics():
     algorithm, nets = build_algorithm("SAC")
     losses = []
     for shift in (0.0, 1.0):
-        stages = algorithm.losses(nets, transitions(), step())
-        next(stages)
+        loss_iterator = algorithm.losses(nets, make_transitions(), make_step())
+        next(loss_iterator)
         with torch.no_grad():
             list(nets["critics"].parameters())[-1].add_(shift)
-        losses.append(next(stages).losses["policy"].detach())
+        losses.append(next(loss_iterator).losses["policy"].detach())
     torch.testing.assert_close(losses[0] - losses[1], torch.tensor(1.0))
 
 
 @pytest.mark.parametrize(("target", "sign"), [(-100.0, -1), (100.0, 1)])
 def test_sac_alpha_moves_the_entropy_towards_its_target(target, sign):
     algorithm, nets = build_algorithm("SAC", {"targetEntropy": target, "alphaLr": 1e-2})
-    Learner(algorithm, nets).update(transitions())
+    Learner(algorithm, nets).update(make_transitions())
     assert sign * float(nets["alpha"].log.detach()) > 0
 
 
-def linear_critics(nets, slope):
+def set_linear_critics(nets, slope):
     """Replace both critics by Q(s, a) = slope·a₀."""
 
     class Linear(torch.nn.Module):
@@ -180,82 +185,82 @@ def test_cql_gap_is_the_soft_maximum_over_the_whole_range():
     Over [-2, 2] x [0, 1] that is log(2·sinh(2·slope)/slope), whichever density the actions are drawn from.
     """
     algorithm, nets = build_algorithm("CQL", {"numActions": 4000, "minQWeight": 1.0}, WIDE)
-    linear_critics(nets, 0.7)
-    batch = transitions(WIDE, size=4)
-    gap = float(stages(algorithm, nets, batch)[0].metrics["conservative_gap"].detach())
+    set_linear_critics(nets, 0.7)
+    batch = make_transitions(WIDE, size=4)
+    gap = float(compute_loss_stages(algorithm, nets, batch)[0].metrics["conservative_gap"].detach())
     integral = np.log(2 * np.sinh(2 * 0.7) / 0.7)
     expected = integral + np.log(3 * 4000) - 0.7 * float(batch["actions"][:, 0].mean())
     assert gap == pytest.approx(expected, abs=0.03)
 
 
-def samples(algorithm, nets, batch):
-    """Return CQL's samples, with the noise of its first update."""
-    draws = algorithm._draw_noise(nets, batch, step())
-    return [tensor.detach() for tensor in algorithm._samples(nets, batch, *draws)]
+def sample_cql(algorithm, nets, batch):
+    """Return the actions, log-densities and TD targets of CQL, with the noise of its first update."""
+    draws = algorithm._draw_noise(nets, batch, make_step())
+    return [tensor.detach() for tensor in algorithm._sample_actions_and_targets(nets, batch, *draws)]
 
 
-@pytest.mark.parametrize("later_column", ["obs", "new_obs"])
+@pytest.mark.parametrize("next_column", ["obs", "new_obs"])
 @torch.no_grad()
-def test_cql_gap_equals_the_formula(later_column):
-    """With its own samples; actions of the next state's policy are evaluated at s or s'."""
+def test_cql_gap_equals_the_formula(next_column):
+    """The formula uses the algorithm's samples; actions from π(s') are evaluated at s or s'."""
     config = {
         "numActions": 2,
         "minQWeight": 3.0,
         "temperature": 0.5,
-        "nextStateGap": later_column == "new_obs",
+        "nextStateGap": next_column == "new_obs",
     }
     algorithm, nets = build_algorithm("CQL", config, WIDE)
-    batch = transitions(WIDE, size=5)
-    actions, log_densities, td_target = samples(algorithm, nets, batch)
+    batch = make_transitions(WIDE, size=5)
+    actions, log_densities, td_target = sample_cql(algorithm, nets, batch)
     assert actions.shape == (6, 5, 2) and log_densities.shape == (6, 5)
     assert torch.allclose(log_densities[:2], torch.tensor(-np.log(4.0), dtype=torch.float32))
     total = 0.0
     for member in range(2):
         q = nets["critics"](batch)[member]
         total += float((q - td_target).square().mean())
-        soft = []
+        soft_maxima = []
         for row in range(5):
-            states = [{"obs": batch["obs" if j < 4 else later_column][row : row + 1]} for j in range(6)]
+            states = [{"obs": batch["obs" if j < 4 else next_column][row : row + 1]} for j in range(6)]
             values = [float(nets["critics"](states[j], actions[j, row : row + 1])[member]) for j in range(6)]
             exponents = [(values[j] - float(log_densities[j, row])) / 0.5 for j in range(6)]
-            soft.append(0.5 * np.log(np.sum(np.exp(exponents))))
-        total += 3.0 * (np.mean(soft) - float(q.mean()))
-    loss = stages(algorithm, nets, batch)[0].losses["critics"]
+            soft_maxima.append(0.5 * np.log(np.sum(np.exp(exponents))))
+        total += 3.0 * (np.mean(soft_maxima) - float(q.mean()))
+    loss = compute_loss_stages(algorithm, nets, batch)[0].losses["critics"]
     assert float(loss) == pytest.approx(total, rel=1e-5)
 
 
 def test_cql_policy_samples_have_their_own_densities():
     algorithm, nets = build_algorithm("CQL", {"numActions": 3}, WIDE)
-    batch = transitions(WIDE)
-    actions, log_densities, _ = samples(algorithm, nets, batch)
-    for first, observations in ((3, batch["obs"]), (6, batch["new_obs"])):
+    batch = make_transitions(WIDE)
+    actions, log_densities, _ = sample_cql(algorithm, nets, batch)
+    for index, observations in ((3, batch["obs"]), (6, batch["new_obs"])):
         policy = nets["policy"]
         inputs = policy.forward_train({"obs": observations})["action_dist_inputs"]
-        expected = policy.distribution(inputs).logp(actions[first])
-        torch.testing.assert_close(log_densities[first], expected, atol=1e-3, rtol=1e-3)
+        expected = policy.distribution(inputs).logp(actions[index])
+        torch.testing.assert_close(log_densities[index], expected, atol=1e-3, rtol=1e-3)
 
 
 def test_cql_policy_clones_for_bc_iters_updates():
     algorithm, nets = build_algorithm("CQL", {"bcIters": 2, "initialAlpha": 0.3}, WIDE)
-    batch, policy = transitions(WIDE), nets["policy"]
+    batch, policy = make_transitions(WIDE), nets["policy"]
     noise = torch.randn((1, 32, 2), generator=torch.Generator().manual_seed(0))[0]
     actions, logp = sample_with_noise(nets, batch["obs"], noise)
     likelihood = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).logp(batch["actions"])
     min_q = nets["critics"](batch, actions).amin(0)
-    for updates, aim in enumerate([likelihood, likelihood, min_q]):
-        kind = algorithm.update_kind(updates)
-        policy_loss, _ = algorithm._policy_loss(nets, batch, noise[None], torch.tensor(0.3), kind)
-        torch.testing.assert_close(policy_loss, (0.3 * logp - aim).mean())
+    for updates, objective in enumerate([likelihood, likelihood, min_q]):
+        update_kind = algorithm.update_kind(updates)
+        policy_loss, _ = algorithm._policy_loss(nets, batch, noise[None], torch.tensor(0.3), update_kind)
+        torch.testing.assert_close(policy_loss, (0.3 * logp - objective).mean())
 
 
 def test_cql_lagrangian_equals_the_formula():
-    """From its metrics; neither loss has gradients for the parameters of the other."""
+    """The formula uses the metrics; neither loss has gradients of the other's parameters."""
     config = {"lagrangian": True, "lagrangianThresh": 2.0, "minQWeight": 3.0}
     algorithm, nets = build_algorithm("CQL", config)
     log, critics = nets["gap_weight"].log, nets["critics"].parameters()
     with torch.no_grad():
         log.fill_(np.log(0.7))
-    losses = stages(algorithm, nets, transitions())[0]
+    losses = compute_loss_stages(algorithm, nets, make_transitions())[0]
     excess = 2 * (3.0 * losses.metrics["conservative_gap"] - 2.0).detach()
     torch.testing.assert_close(losses.losses["critics"], losses.metrics["td_loss"] + 0.7 * excess)
     slope, *critic_gradients = torch.autograd.grad(
@@ -273,12 +278,12 @@ def test_cql_lagrangian_moves_the_gap_towards_the_threshold():
         )
         learner = Learner(algorithm, nets)
         for seed in range(5):
-            learner.update(transitions(seed=seed))
+            learner.update(make_transitions(seed=seed))
         assert sign * float(nets["gap_weight"].log.detach()) > 0
 
 
 def test_cql_target_entropy_depends_on_the_range():
-    """-1 per element for a range of ±1; [-2, 2] x [0, 1] adds log 2 + log ½ = 0."""
+    """The target is -1 per element for a range of ±1; the range [-2, 2] x [0, 1] adds log 2 + log ½ = 0."""
     algorithm, nets = build_algorithm("CQL", {}, WIDE)
     assert float(algorithm._target_entropy(nets["range"])) == pytest.approx(-2.0)
     algorithm, nets = build_algorithm("CQL", {}, gym.spaces.Box(-3, 3, (1,), np.float32))
@@ -289,19 +294,21 @@ def test_cql_target_entropy_depends_on_the_range():
 @torch.no_grad()
 def test_cql_targets_equal_the_formula(entropy):
     algorithm, nets = build_algorithm("CQL", {"deterministicBackup": entropy == 0, "initialAlpha": 0.3}, WIDE)
-    batch, generator = transitions(WIDE), torch.Generator().manual_seed(0)
-    torch.randn((10, 32, 2), generator=generator)  # for the actions at s
+    batch, generator = make_transitions(WIDE), torch.Generator().manual_seed(0)
+    torch.randn((10, 32, 2), generator=generator)  # skips the noise of the actions at s
     actions, logp = sample_with_noise(
         nets, batch["new_obs"], torch.randn((11, 32, 2), generator=generator)[0]
     )
     first_q, second_q = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
     td_target = batch["rewards"] + batch["discounts"] * (torch.minimum(first_q, second_q) - entropy * logp)
     errors = [(values - td_target).square().mean() for values in nets["critics"](batch)]
-    torch.testing.assert_close(stages(algorithm, nets, batch)[0].metrics["td_loss"], errors[0] + errors[1])
+    torch.testing.assert_close(
+        compute_loss_stages(algorithm, nets, batch)[0].metrics["td_loss"], errors[0] + errors[1]
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "loss"),
+    ("name", "metric"),
     [
         ("IQL", "critic_loss"),
         ("TD3BC", "critic_loss"),
@@ -311,14 +318,16 @@ def test_cql_targets_equal_the_formula(entropy):
         ("SAC", "td_loss"),
     ],
 )
-def test_value_after_a_terminated_step_is_ignored(name, loss):
+def test_value_after_a_terminated_step_is_ignored(name, metric):
     algorithm, nets = build_algorithm(name)
-    batch = transitions()
+    batch = make_transitions()
     next_obs = torch.where(batch["discounts"][:, None] > 0, batch["new_obs"], 9.0)
     losses = [
-        {name: value for stage in stages(algorithm, nets, variant) for name, value in stage.metrics.items()}[
-            loss
-        ]
+        {
+            key: value
+            for stage in compute_loss_stages(algorithm, nets, variant)
+            for key, value in stage.metrics.items()
+        }[metric]
         for variant in (batch, batch | {"new_obs": next_obs})
     ]
     assert torch.equal(*losses)
@@ -381,7 +390,7 @@ def test_critics_evaluate_recorded_and_other_actions(name):
     critic = algorithm.critic(nets)
     assert (critic is None) == (name in ("BC", "MARWIL"))
     if critic is not None:
-        batch = transitions(space)
+        batch = make_transitions(space)
         action_rows = torch.stack([batch["actions"], batch["actions"].flip(0)])
         values = critic(batch, action_rows)
         torch.testing.assert_close(values[0], critic(batch))

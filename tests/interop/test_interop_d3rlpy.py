@@ -155,7 +155,7 @@ def cql(**lagrangian):
     algorithm, nets = build_algorithm("CQL", {"numActions": 4, "deterministicBackup": False, **lagrangian})
     generator = torch.Generator().manual_seed(0)
     current_noise, next_noise = (torch.randn((count, 64, 2), generator=generator) for count in (4, 5))
-    uniform = nets["range"].uniform(4 * 64, generator).view(4, 64, 2)
+    uniform = nets["range"].draw_uniform(4 * 64, generator).view(4, 64, 2)
     now = torch.randn((1, 64, 2), generator=generator)
     noise = {
         "next": next_noise[0],

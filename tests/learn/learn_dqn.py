@@ -18,7 +18,7 @@ from hindcast.pipeline.needs import Needs
 class DQNOptions(AlgorithmOptions):
     """L = E[w huber(R + d Q_target(s', argmax Q(s', ·)) - Q(s, a))] (arXiv 1509.06461, 1511.05952).
 
-    R are the rewards of n steps, d their discount, 0 behind a terminal step, and w the weights of the priorities.
+    R is the sum of the next n rewards, d the discount after them (0 after a terminal step), w the importance weights.
     """
 
     lr: Schedule = [[0.0, 3e-3], [50_000.0, 1e-3, "step"]]
@@ -28,8 +28,8 @@ class DQNOptions(AlgorithmOptions):
     prioritized: bool = True
 
 
-class Greedy(RLModule):
-    """The policy of the best action: the values are its logits."""
+class GreedyPolicy(RLModule):
+    """Takes the action of the highest value: the values are the logits."""
 
     def setup(self):
         self.values = ActionValues(self.observation_space, self.action_space, self.model_config)
@@ -45,13 +45,13 @@ class DQN(Algorithm):
     options: DQNOptions
 
     def needs(self):
-        o = self.options
+        options = self.options
         columns = frozenset({"obs", "new_obs", "actions", "rewards", "discounts"})
-        sampling = "prioritized" if o.prioritized else "epochs"
-        return Needs(columns, n_step=o.n_step, gamma=o.gamma, sampling=sampling)
+        sampling = "prioritized" if options.prioritized else "epochs"
+        return Needs(columns, n_step=options.n_step, gamma=options.gamma, sampling=sampling)
 
     def networks(self, inputs):
-        policy = Greedy(inputs.observation_space, inputs.action_space, inputs.model)
+        policy = GreedyPolicy(inputs.observation_space, inputs.action_space, inputs.model)
         return nn.ModuleDict({"policy": policy, "target": frozen_copy(policy.values)})
 
     def optimisers(self, nets):

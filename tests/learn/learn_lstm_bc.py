@@ -8,7 +8,7 @@ from hindcast.learn.batches import batch_mean, fill_padding
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.models.encoders import Encoder
-from hindcast.models.recurrent import RecurrentLayer, as_leaves, state_of
+from hindcast.models.recurrent import RecurrentLayer, as_leaves, extract_state
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs
 
@@ -19,7 +19,7 @@ class LSTMBCOptions(AlgorithmOptions):
     lr: Schedule = 1e-2
 
 
-class Remembering(RLModule):
+class LSTMPolicy(RLModule):
     """An encoder, an LSTM, dropout and a head."""
 
     def setup(self):
@@ -32,7 +32,7 @@ class Remembering(RLModule):
         return self.memory.initial_state()
 
     def _forward(self, batch):
-        features, state = self.memory(self.encoder(batch), state_of(Columns.STATE_IN, batch))
+        features, state = self.memory(self.encoder(batch), extract_state(Columns.STATE_IN, batch))
         outputs = {Columns.ACTION_DIST_INPUTS: self.head(self.dropout(features))}
         return outputs | as_leaves(Columns.STATE_OUT, state)
 
@@ -49,7 +49,7 @@ class LSTMBC(Algorithm):
 
     def networks(self, inputs):
         return nn.ModuleDict(
-            {"policy": Remembering(inputs.observation_space, inputs.action_space, inputs.model)}
+            {"policy": LSTMPolicy(inputs.observation_space, inputs.action_space, inputs.model)}
         )
 
     def optimisers(self, nets):

@@ -13,7 +13,7 @@ from hindcast.pipeline.needs import Needs
 
 
 class MARWILOptions(AlgorithmOptions):
-    """L = -E[exp(β A / c) log π(a|s)] + k E[A²], A = R_λ - V(s), c² a moving mean of A²."""
+    """L = -E[exp(β A / c) log π(a|s)] + k E[A²], A = R_λ - V(s), with c² a moving mean of A²."""
 
     lr: Schedule = 3e-3
     beta: float = 1.0
@@ -23,8 +23,8 @@ class MARWILOptions(AlgorithmOptions):
     targets_every: Positive | None = 4
 
 
-class Norm(nn.Module):
-    """c²."""
+class AdvantageNorm(nn.Module):
+    """Holds c² in a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class MARWIL(Algorithm):
         return Needs(columns, targets=True, targets_every=self.options.targets_every)
 
     def networks(self, inputs):
-        return nn.ModuleDict({"policy": inputs.policy(value=True), "norm": Norm()})
+        return nn.ModuleDict({"policy": inputs.policy(value=True), "norm": AdvantageNorm()})
 
     def optimisers(self, nets):
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
@@ -58,6 +58,6 @@ class MARWIL(Algorithm):
         advantages = batch["returns"] - outputs[Columns.VF_PREDS]
         logp = policy.distribution(outputs[Columns.ACTION_DIST_INPUTS]).logp(batch[Columns.ACTIONS])
         weights = (self.options.beta * advantages.detach() / norm.sqrt()).clamp(max=5.0).exp()
-        imitation, errors = -(weights * logp).mean(), advantages.square().mean()
-        norm.lerp_(errors.detach(), 0.01)
-        return Losses({"policy": imitation + self.options.vf_coeff * errors}, {"vf_loss": errors})
+        policy_loss, vf_loss = -(weights * logp).mean(), advantages.square().mean()
+        norm.lerp_(vf_loss.detach(), 0.01)
+        return Losses({"policy": policy_loss + self.options.vf_coeff * vf_loss}, {"vf_loss": vf_loss})

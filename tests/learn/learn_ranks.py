@@ -1,4 +1,4 @@
-"""Run several learners in their own processes, connected by gloo; those processes import this module."""
+"""Run several learners, each in its own process, connected by gloo; the processes import this module."""
 
 import multiprocessing
 import pickle
@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from learn_toys import INPUTS, MaskedRegression, ToyOptions, batch, sequences
+from learn_toys import INPUTS, MaskedRegression, ToyOptions, make_batch, make_sequences
 from torch import nn
 
 from hindcast.datasets.opening import open_dataset
@@ -26,12 +26,15 @@ from hindcast.storage.location import resolve
 from support import StopAfter, training
 
 
-def in_ranks(size, **jobs):
-    """Run jobs, name=(function, *args), as `function(group, *args)` in `size` processes: name -> results by rank."""
+def run_in_ranks(size, **jobs):
+    """Run jobs in `size` processes; return name -> results by rank.
+
+    Each job is name=(function, *args), and runs as `function(group, *args)`.
+    """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            context.Process(target=_work, args=(Path(folder), rank, size, jobs)) for rank in range(size)
+            context.Process(target=_run_rank, args=(Path(folder), rank, size, jobs)) for rank in range(size)
         ]
         for process in processes:
             process.start()
@@ -42,17 +45,17 @@ def in_ranks(size, **jobs):
     return {job: [results[rank][job] for rank in range(size)] for job in jobs}
 
 
-def _work(folder, rank, size, jobs):
+def _run_rank(folder, rank, size, jobs):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
-    answers = {job: work(Ranks(torch.device("cpu")), *args) for job, (work, *args) in jobs.items()}
-    (folder / f"{rank}").write_bytes(pickle.dumps(answers))
+    results = {job: function(Ranks(torch.device("cpu")), *args) for job, (function, *args) in jobs.items()}
+    (folder / f"{rank}").write_bytes(pickle.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
 
 
-class Norm(nn.Module):
-    """A moving mean of targets, as MARWIL's of advantages."""
+class MovingMean(nn.Module):
+    """Holds a moving mean of the targets in a buffer, as MARWIL does of advantages."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +74,7 @@ class TwoStages(Algorithm):
     def networks(self, inputs):
         critic = nn.Linear(3, 1)
         return nn.ModuleDict(
-            {"policy": nn.Linear(3, 1), "critic": critic, "target": frozen_copy(critic), "norm": Norm()}
+            {"policy": nn.Linear(3, 1), "critic": critic, "target": frozen_copy(critic), "norm": MovingMean()}
         )
 
     def optimisers(self, nets):
@@ -97,24 +100,24 @@ def new_learner(group=None):
     return Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
 
 
-def train_on_shards(group, updates, size):
+def train_on_shards(group, num_updates, size):
     """Return weights, metrics and timesteps after training on shards of batches of `size`."""
     learner = new_learner(group)
-    for number in range(updates):
-        whole_batch = batch(number, size)
+    for index in range(num_updates):
+        whole_batch = make_batch(index, size)
         shard = group.shard.slice_of(size) if group else slice(None)
         learner.update({leaf: tensor[shard] for leaf, tensor in whole_batch.items()}, size)
     weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
     return weights, learner.metrics(), learner.timesteps
 
 
-def train_on_sequences(group, updates):
+def train_on_sequences(group, num_updates):
     """Return weights, loss and timesteps after training on shards of 8 sequences of unequal length."""
     algorithm = MaskedRegression(ToyOptions(lr=0.02))
     learner = Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
-    for number in range(updates):
+    for index in range(num_updates):
         shard = group.shard.slice_of(8) if group else slice(None)
-        learner.update({leaf: tensor[shard] for leaf, tensor in sequences(number).items()}, 32)
+        learner.update({leaf: tensor[shard] for leaf, tensor in make_sequences(index).items()}, 32)
     weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
     return weights, learner.metrics()["total_loss"], learner.timesteps
 
@@ -131,11 +134,11 @@ def train_and_resume(group, toy, folder, data):
     )
     store = CheckpointStore(resolve(folder))
 
-    def run_together(act):
+    def run_together(action):
         """Run an action in all learners; followers wait until the leader has announced it."""
         if group and not group.is_leader:
             group.receive()
-        return act()
+        return action()
 
     def make_trainer():
         return run_together(
@@ -158,15 +161,15 @@ def train_and_resume(group, toy, folder, data):
     return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}, losses
 
 
-def weights_after(group, resource, data, stops):
+def train_with_stops(group, resource, data, stops):
     """Return weights after two iterations; the leader is asked to stop at each of `stops`, and all resume."""
     store = CheckpointStore(resolve(resource.spec.checkpoint.path))
 
-    def run_together(act, *args):
+    def run_together(action, *args):
         """Run an action in all learners; followers wait until the leader has announced it."""
         if not group.is_leader:
             group.receive()
-        return act(*args)
+        return action(*args)
 
     def make_trainer():
         return make_offline_trainer(
@@ -175,8 +178,8 @@ def weights_after(group, resource, data, stops):
 
     trainer = run_together(make_trainer)
     run_together(trainer.begin)
-    for looks in (*stops, None):
-        check = fail_if_called if not group.is_leader else StopAfter(looks).check if looks else bool
+    for num_checks in (*stops, None):
+        check = fail_if_called if not group.is_leader else StopAfter(num_checks).check if num_checks else bool
         try:
             while trainer.iteration < 2:
                 run_together(trainer.iterate, check)
@@ -191,35 +194,35 @@ def weights_after(group, resource, data, stops):
     return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}
 
 
-def metrics_after_interruptions(group, updates):
+def train_with_interruptions(group, num_updates):
     """Return metrics after updates on shards of varying sizes, interrupted twice in a row halfway."""
     learner = new_learner(group)
-    for number in range(updates):
-        if number == updates // 2:
+    for index in range(num_updates):
+        if index == num_updates // 2:
             for _ in range(2):
                 learner.synchronise()
                 state, learner = learner.state(), new_learner(group)
                 learner.load(state)
-        size = 3 if number % 2 else 32
+        size = 3 if index % 2 else 32
         shard = group.shard.slice_of(size) if group else slice(None)
-        learner.update({leaf: tensor[shard] for leaf, tensor in batch(number, size).items()}, size)
+        learner.update({leaf: tensor[shard] for leaf, tensor in make_batch(index, size).items()}, size)
     return learner.metrics()
 
 
 def draw_noise(group):
     """Draw loss noise and dropout noise, before and after loading a state without this rank's generators."""
     learner = new_learner(group)
-    before = (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
+    first_draws = (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
     learner.load(learner.state())
-    return before, (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
+    return first_draws, (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
 
 
-def count_updates_until_stop(group, at):
-    """Return the number of updates before this learner stops, if the leader is asked to stop after `at` updates."""
+def count_updates_until_stop(group, stop_after):
+    """Return the number of updates until this learner stops. The leader is asked to stop after `stop_after` updates."""
     num_updates = 0
 
     def check():
-        if num_updates >= at:
+        if num_updates >= stop_after:
             raise Interrupted("asked")
 
     try:
@@ -245,7 +248,7 @@ def exchange_messages(group):
     return messages
 
 
-def in_float64(group, resource, data, updates):
+def train_in_float64(group, resource, data, num_updates):
     """Return the loss of each update of a training, computed in float64 and without dropout."""
     if group and not group.is_leader:
         group.receive()
@@ -258,8 +261,8 @@ def in_float64(group, resource, data, updates):
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     losses = []
-    with patch.object(torch.Tensor, "float", torch.Tensor.double):  # which encoders make of what they see
-        for _ in range(updates):
+    with patch.object(torch.Tensor, "float", torch.Tensor.double):  # encoders call .float()
+        for _ in range(num_updates):
             priorities = learner.update(experience.next(), experience.timesteps_per_batch)
             if priorities is not None:
                 experience.prioritise(priorities)

@@ -1,13 +1,14 @@
-"""Train in a separate process: `worker.py FOLDER FIRST LAST`, from the checkpoint there if FIRST is not 0.
+"""Train updates FIRST to LAST in a separate process: `learn_resume_worker.py FOLDER FIRST LAST`.
 
-Prints, per algorithm, a digest of everything the next update depends on, and the metrics, exactly.
+If FIRST is not 0, the training resumes from the checkpoint in FOLDER. Prints JSON: for each algorithm a digest of
+everything that the next update depends on, and the metrics without rounding.
 """
 
 import hashlib
 import json
 import sys
 
-from learn_toys import INPUTS, ActorCritic, ToyOptions, batch, networks
+from learn_toys import INPUTS, ActorCritic, ToyOptions, make_batch, make_networks
 
 from hindcast.algorithms import build
 from hindcast.learn.checkpoint import CheckpointStore, TrainingState
@@ -22,20 +23,20 @@ ALGORITHMS = {
 }
 
 
-def train(name, folder, first, last):
+def train(name, folder, first_update, last_update):
     algorithm = ALGORITHMS[name]()
     store = CheckpointStore(resolve(folder).child(name))
-    # Another seed than the run began with: what is not restored would show.
-    learner = Learner(algorithm, networks(algorithm, seed=first), seed=first)
-    if first:
+    # The seed differs from the one that the run began with, so that anything not restored would show.
+    learner = Learner(algorithm, make_networks(algorithm, seed=first_update), seed=first_update)
+    if first_update:
         learner.load(store.latest().learner_state())
-    for number in range(first, last):
-        learner.update(batch(number))
-        if number == 20:
+    for index in range(first_update, last_update):
+        learner.update(make_batch(index))
+        if index == 20:
             learner.metrics()
     spaces = (INPUTS.observation_space, INPUTS.action_space)
     policy = Policy(learner.nets["policy"], Preprocessing.from_specs(*spaces, INPUTS.model), *spaces)
-    training = TrainingState(iteration=last, algorithm=name, options={}, spec_hash="hash")
+    training = TrainingState(iteration=last_update, algorithm=name, options={}, spec_hash="hash")
     store.save(policy, learner.state(), training)
     state = learner.state()
     digest = hashlib.sha256()
@@ -47,5 +48,5 @@ def train(name, folder, first, last):
 
 
 if __name__ == "__main__":
-    folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    print(json.dumps({name: train(name, folder, first, last) for name in ALGORITHMS}))
+    folder, first_update, last_update = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print(json.dumps({name: train(name, folder, first_update, last_update) for name in ALGORITHMS}))

@@ -1,4 +1,4 @@
-"""Small algorithms over plain torch modules, for tests of the learner."""
+"""Small algorithms with torch modules as networks, for tests of the learner."""
 
 import gymnasium as gym
 import numpy as np
@@ -93,12 +93,14 @@ class ActorCritic(Algorithm):
         polyak_update(nets["target"], nets["critic"], 0.005)
 
 
-def networks(algorithm, seed=0):
+def make_networks(algorithm, seed=0):
+    """Return new networks for `INPUTS`."""
     return new_networks(algorithm, INPUTS, seed)
 
 
-def batch(number, size=32):
-    generator = torch.Generator().manual_seed(number)
+def make_batch(seed, size=32):
+    """Return `size` timesteps with a linear target `y`."""
+    generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(size, 3, generator=generator)
     return {
         "obs": obs,
@@ -107,9 +109,9 @@ def batch(number, size=32):
     }
 
 
-def sequences(number, count=8):
+def make_sequences(seed, count=8):
     """Return `count` sequences of 4 timesteps, padded after 1 to 4 steps."""
-    steps = batch(number, 4 * count)
+    steps = make_batch(seed, 4 * count)
     length = 1 + torch.arange(count) % 4
     mask = torch.arange(4) < length[:, None]
     return {name: tensor.unflatten(0, (count, 4)) for name, tensor in steps.items()} | {"loss_mask": mask}

@@ -6,7 +6,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from learn_toys import INPUTS, ActorCritic, ToyOptions, batch, networks
+from learn_toys import INPUTS, ActorCritic, ToyOptions, make_batch, make_networks
 
 from hindcast.errors import DataError, StorageError
 from hindcast.learn.checkpoint import CheckpointStore, TrainingState, find_checkpoint
@@ -21,7 +21,7 @@ class Run:
 
     def __init__(self, folder, keep=3):
         algorithm = ActorCritic(ToyOptions())
-        self.learner = Learner(algorithm, networks(algorithm))
+        self.learner = Learner(algorithm, make_networks(algorithm))
         spaces = (INPUTS.observation_space, INPUTS.action_space)
         self.policy = Policy(
             self.learner.nets["policy"], Preprocessing.from_specs(*spaces, INPUTS.model), *spaces
@@ -30,7 +30,7 @@ class Run:
 
     def train(self, updates=1):
         for _ in range(updates):
-            self.learner.update(batch(self.learner.updates))
+            self.learner.update(make_batch(self.learner.updates))
         return self
 
     def save(self, protect=(), **training):
@@ -45,7 +45,7 @@ def run(tmp_path):
     return Run(str(tmp_path / "run")).train(3)
 
 
-def names(run):
+def list_entry_names(run):
     return sorted(entry.relative_path for entry in run.store.location.list())
 
 
@@ -96,10 +96,10 @@ def test_policy_weights_are_stored_once(run):
 
 
 def test_folder_without_record_is_not_a_checkpoint(run):
-    first = run.save()
+    first_checkpoint = run.save()
     run.train()
     run.save().location.child("checkpoint.json").delete()
-    assert run.store.latest().updates == first.updates
+    assert run.store.latest().updates == first_checkpoint.updates
     with pytest.raises(DataError, match=r"checkpoint\.json is missing \(the folder contains learner"):
         find_checkpoint(run.store.location.child("checkpoint-000000004"))
 
@@ -107,29 +107,29 @@ def test_folder_without_record_is_not_a_checkpoint(run):
 def test_save_writes_the_record_last(run, monkeypatch):
     from hindcast.storage import location
 
-    real, file_names = location.Location.write_bytes, []
+    write_bytes, file_names = location.Location.write_bytes, []
     monkeypatch.setattr(
         location.Location,
         "write_bytes",
-        lambda self, data: (file_names.append(self.name), real(self, data))[1],
+        lambda self, data: (file_names.append(self.name), write_bytes(self, data))[1],
     )
     run.save()
     assert file_names[-1] == "checkpoint.json"
 
 
-@pytest.mark.parametrize("failing", range(5))
-def test_failed_save_keeps_the_previous_checkpoint(run, monkeypatch, failing):
+@pytest.mark.parametrize("failing_write", range(5))
+def test_failed_save_keeps_the_previous_checkpoint(run, monkeypatch, failing_write):
     from hindcast.storage import location
 
     run.save()
     run.train()
-    real, calls = location.Location.write_bytes, []
+    original_write_bytes, calls = location.Location.write_bytes, []
 
     def write_bytes(self, data):
         calls.append(self.name)
-        if len(calls) == failing + 1:
+        if len(calls) == failing_write + 1:
             raise StorageError(f"cannot write {self}: no space is left")
-        real(self, data)
+        original_write_bytes(self, data)
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="no space"):
         patch.setattr(location.Location, "write_bytes", write_bytes)
@@ -145,7 +145,7 @@ def test_save_keeps_the_newest_checkpoints(run):
         run.train()
         run.save()
     assert [checkpoint.updates for checkpoint in run.store.all()] == [6, 7, 8]
-    assert names(run) == ["checkpoint-000000006", "checkpoint-000000007", "checkpoint-000000008"]
+    assert list_entry_names(run) == ["checkpoint-000000006", "checkpoint-000000007", "checkpoint-000000008"]
 
 
 def test_save_keeps_the_best_checkpoint_of_any_age(run):
@@ -192,10 +192,10 @@ def test_revert_end_mark_without_earlier_mark_leaves_no_best(run):
 
 def test_scores_of_other_methods_are_not_compared(run):
     run.store.mark_best(run.save(), 90.0, method="in one episode")
-    later = run.train().save()
+    later_checkpoint = run.train().save()
     assert run.store.best_score(method="in twenty") is None
-    assert not run.store.mark_best(later, 20.0, method="in one episode")
-    assert run.store.mark_best(later, 20.0, method="in twenty")
+    assert not run.store.mark_best(later_checkpoint, 20.0, method="in one episode")
+    assert run.store.mark_best(later_checkpoint, 20.0, method="in twenty")
     assert run.store.best().updates == 4
 
 
@@ -221,18 +221,18 @@ def test_remove_incomplete_deletes_interrupted_saves(run):
     run.store.location.child("checkpoint-000000001", "learner.safetensors").write_bytes(b"half")
     run.store.location.child("notes.txt").write_bytes(b"the user's")
     run.save()
-    assert names(run) == ["checkpoint-000000003", "notes.txt"]
+    assert list_entry_names(run) == ["checkpoint-000000003", "notes.txt"]
 
 
 def test_save_again_at_the_same_update_rewrites_only_the_record(run, monkeypatch):
     run.save(counters={"evaluating": None})
     from hindcast.storage import location
 
-    real, file_names = location.Location.write_bytes, []
+    write_bytes, file_names = location.Location.write_bytes, []
     monkeypatch.setattr(
         location.Location,
         "write_bytes",
-        lambda self, data: (file_names.append(self.name), real(self, data))[1],
+        lambda self, data: (file_names.append(self.name), write_bytes(self, data))[1],
     )
     run.save(counters={"evaluating": 3})
     assert file_names == ["checkpoint.json"]
@@ -250,12 +250,12 @@ def test_save_of_other_weights_at_the_same_update_replaces_them(run):
 
 
 def test_find_checkpoint_accepts_its_folder_or_the_run_folder(run):
-    first = run.save()
+    first_checkpoint = run.save()
     run.train()
     run.save()
-    assert find_checkpoint(str(first.location)).updates == 3
+    assert find_checkpoint(str(first_checkpoint.location)).updates == 3
     assert find_checkpoint(run.store.location).updates == 4
-    run.store.mark_best(first, 1.0)
+    run.store.mark_best(first_checkpoint, 1.0)
     assert find_checkpoint(run.store.location).updates == 3
 
 
@@ -339,7 +339,7 @@ def test_rllib_checkpoint_is_refused_by_name(tmp_path):
 
 
 def test_nan_weights_are_not_saved(run):
-    run.learner.update({**batch(3), "y": torch.full((32,), float("nan"))})
+    run.learner.update({**make_batch(3), "y": torch.full((32,), float("nan"))})
     with pytest.raises(DataError, match="became NaN"):
         run.save()
     assert run.store.latest() is None

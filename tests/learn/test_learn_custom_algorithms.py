@@ -16,24 +16,24 @@ INPUTS = ModelInputs(
     gym.spaces.Discrete(3),
     ModelSpec(fcnet_hiddens=[32, 32], fcnet_activation="relu"),
 )
-KINDS = pytest.mark.parametrize("kind", [IQL, DQN])
+ALGORITHMS = pytest.mark.parametrize("algorithm_class", [IQL, DQN])
 
 
-def make_learner(kind, seed=0, **options):
-    algorithm = kind(kind.Options(**options))
+def make_learner(algorithm_class, seed=0, **options):
+    algorithm = algorithm_class(algorithm_class.Options(**options))
     return Learner(algorithm, new_networks(algorithm, INPUTS, seed), seed=seed)
 
 
-def batch(number, size=64):
+def make_batch(seed, size=64):
     """Return transitions: an action that equals the colour has reward 1; half of the steps are terminal."""
-    generator = torch.Generator().manual_seed(number)
-    place = torch.rand(2, size, 2, generator=generator) * 2 - 1
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.rand(2, size, 2, generator=generator) * 2 - 1
     colour, next_colour, actions = torch.randint(3, (3, size), generator=generator)
     terminateds = torch.rand(size, generator=generator) < 0.5
     return {
-        "obs/place": place[0],
+        "obs/place": places[0],
         "obs/colour": colour,
-        "new_obs/place": place[1],
+        "new_obs/place": places[1],
         "new_obs/colour": next_colour,
         "actions": actions,
         "rewards": (colour == actions).float(),
@@ -43,18 +43,18 @@ def batch(number, size=64):
     }
 
 
-def train(kind, updates, **options):
-    learner = make_learner(kind, **options)
-    for number in range(updates):
-        learner.update(batch(number))
+def train(algorithm_class, num_updates, **options):
+    learner = make_learner(algorithm_class, **options)
+    for index in range(num_updates):
+        learner.update(make_batch(index))
     return learner
 
 
-@KINDS
-def test_custom_algorithm_learns_the_rewarded_action(kind):
-    learner = train(kind, 300)
+@ALGORITHMS
+def test_custom_algorithm_learns_the_rewarded_action(algorithm_class):
+    learner = train(algorithm_class, 300)
     learner.metrics()
-    test_batch = batch(1000)
+    test_batch = make_batch(1000)
     policy = learner.nets["policy"]
     actions = policy.distribution(policy.forward_inference(test_batch)["action_dist_inputs"]).mode()
     assert (actions == test_batch["obs/colour"]).float().mean() > 0.95
@@ -64,16 +64,18 @@ def test_joint_backward_pass_equals_separate_passes():
     assert is_same_state(train(IQL, 10, joint=True), train(IQL, 10, joint=False))
 
 
-@KINDS
-def test_target_networks_follow_by_tau_and_are_never_trained(kind):
-    learner = make_learner(kind)
-    name = "targets" if kind is IQL else "target"
-    before = {key: tensor.clone() for key, tensor in learner.nets[name].state_dict().items()}
-    learner.update(batch(0))
+@ALGORITHMS
+def test_target_networks_follow_by_tau_and_are_never_trained(algorithm_class):
+    learner = make_learner(algorithm_class)
+    name = "targets" if algorithm_class is IQL else "target"
+    old_weights = {key: tensor.clone() for key, tensor in learner.nets[name].state_dict().items()}
+    learner.update(make_batch(0))
     learner.nets.train()
     weights = learner.nets[name].state_dict()
-    critics = (learner.nets["critics"] if kind is IQL else learner.nets["policy"].values).state_dict()
-    for key, tensor in before.items():
+    critics = (
+        learner.nets["critics"] if algorithm_class is IQL else learner.nets["policy"].values
+    ).state_dict()
+    for key, tensor in old_weights.items():
         torch.testing.assert_close(weights[key], tensor + 0.05 * (critics[key] - tensor))
     assert not any(module.training for module in learner.nets[name].modules())
 

@@ -14,7 +14,7 @@ def split_by_7(*lists: list[Tensor]) -> tuple[list[Tensor], ...]:
     return tuple([chunk for tensor in tensors for chunk in tensor.view(-1).split(7)] for tensors in lists)
 
 
-@pytest.mark.parametrize("split", [split_by_7, fused_kernels.split_into_chunks], ids=["chunks", "whole"])
+@pytest.mark.parametrize("split", [split_by_7, fused_kernels.split_into_chunks], ids=["chunks", "no chunks"])
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("options", [{}, {"amsgrad": True, "weight_decay": 0.1}, {"maximize": True}])
 def test_fused_adam_equals_adam(

@@ -13,22 +13,25 @@ GAMMA = 0.9
 
 def make_block(lengths, terminated, truncated, seed=0):
     rng = np.random.default_rng(seed)
-    count, steps = len(lengths), sum(lengths)
+    num_episodes, num_steps = len(lengths), sum(lengths)
     return Block(
-        columns={"rewards": rng.normal(size=steps), "obs": rng.normal(size=(steps + count, 1))},
+        columns={
+            "rewards": rng.normal(size=num_steps),
+            "obs": rng.normal(size=(num_steps + num_episodes, 1)),
+        },
         length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([str(number) for number in range(count)], dtype=object),
-        t_started=np.zeros(count, dtype=np.int64),
+        eps_id=np.array([str(index) for index in range(num_episodes)], dtype=object),
+        t_started=np.zeros(num_episodes, dtype=np.int64),
         terminated=np.array(terminated),
         truncated=np.array(truncated),
     )
 
 
-def values_of(block, seed=1):
+def make_values(block, seed=1):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=len(block.columns["obs"]))).float()
 
 
-def by_hand(block, values, gamma, lambda_):
+def gae_by_definition(block, values, gamma, lambda_):
     """Compute GAE by its definition, one timestep at a time, in float64."""
     advantages = []
     for episode in range(block.num_episodes):
@@ -59,15 +62,17 @@ def test_block_gae_equals_the_definition(episodes, lambda_, gamma):
     block = make_block(
         lengths, [end == "terminated" for _, end in episodes], [end == "truncated" for _, end in episodes]
     )
-    values = values_of(block)
+    values = make_values(block)
     advantages, targets = block_gae(block, values, gamma, lambda_)
-    np.testing.assert_allclose(advantages, by_hand(block, values, gamma, lambda_), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        advantages, gae_by_definition(block, values, gamma, lambda_), rtol=1e-4, atol=1e-4
+    )
     np.testing.assert_allclose(targets, advantages + values[block.obs_row], rtol=1e-5, atol=1e-5)
 
 
 def test_block_gae_with_lambda_1_is_the_discounted_return_minus_v():
     block = make_block([5], [True], [False])
-    rewards, values = block.columns["rewards"], values_of(block)
+    rewards, values = block.columns["rewards"], make_values(block)
     returns = [sum(GAMMA**k * reward for k, reward in enumerate(rewards[t:])) for t in range(5)]
     advantages, targets = block_gae(block, values, GAMMA, 1.0)
     np.testing.assert_allclose(advantages, returns - values.numpy()[:5], rtol=1e-5)
@@ -76,27 +81,27 @@ def test_block_gae_with_lambda_1_is_the_discounted_return_minus_v():
 
 def test_block_gae_with_lambda_0_is_the_td_error():
     block = make_block([4], [True], [False])
-    rewards, v = block.columns["rewards"], values_of(block).double().numpy()
+    rewards, v = block.columns["rewards"], make_values(block).double().numpy()
     v[-1] = 0.0
-    advantages, _ = block_gae(block, values_of(block), GAMMA, 0.0)
+    advantages, _ = block_gae(block, make_values(block), GAMMA, 0.0)
     np.testing.assert_allclose(advantages, rewards + GAMMA * v[1:] - v[:-1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
 def test_block_gae_bootstraps_except_at_termination(lambda_):
-    def advantages(terminated, truncated):
+    def compute_advantages(terminated, truncated):
         block = make_block([3], [terminated], [truncated])
-        return block_gae(block, values_of(block), GAMMA, lambda_)[0]
+        return block_gae(block, make_values(block), GAMMA, lambda_)[0]
 
-    terminated, truncated = advantages(True, False), advantages(False, True)
-    assert torch.equal(truncated, advantages(False, False))
-    final_value = values_of(make_block([3], [True], [False]))[-1]
+    terminated, truncated = compute_advantages(True, False), compute_advantages(False, True)
+    assert torch.equal(truncated, compute_advantages(False, False))
+    final_value = make_values(make_block([3], [True], [False]))[-1]
     np.testing.assert_allclose(truncated[-1] - terminated[-1], GAMMA * final_value, rtol=1e-5)
 
 
 def test_terminated_and_truncated_episode_does_not_bootstrap():
     block, terminated_block = make_block([3], [True], [True]), make_block([3], [True], [False])
-    values = values_of(block)
+    values = make_values(block)
     assert torch.equal(
         block_gae(block, values, GAMMA, 0.9)[0], block_gae(terminated_block, values, GAMMA, 0.9)[0]
     )
@@ -106,10 +111,10 @@ def test_empty_fragment_between_episodes_changes_nothing():
     block = make_block([3, 2], [True, False], [False, True])
     block_with_gap = make_block([3, 0, 2], [True, False, False], [False, False, True])
     block_with_gap.columns["rewards"][:] = block.columns["rewards"]
-    values = values_of(block)
-    with_gap = torch.cat([values[:4], torch.tensor([99.0]), values[4:]])
+    values = make_values(block)
+    values_with_gap = torch.cat([values[:4], torch.tensor([99.0]), values[4:]])
     assert torch.equal(
-        block_gae(block_with_gap, with_gap, GAMMA, 0.9)[0], block_gae(block, values, GAMMA, 0.9)[0]
+        block_gae(block_with_gap, values_with_gap, GAMMA, 0.9)[0], block_gae(block, values, GAMMA, 0.9)[0]
     )
 
 

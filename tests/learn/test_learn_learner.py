@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from learn_toys import INPUTS, ActorCritic, Regression, ToyOptions, batch, networks
+from learn_toys import INPUTS, ActorCritic, Regression, ToyOptions, make_batch, make_networks
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -14,18 +14,18 @@ from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.pipeline.shard import Shard
 
 
-def make_learner(kind=Regression, seed=0, **options):
-    algorithm = kind(ToyOptions(**options))
-    return Learner(algorithm, networks(algorithm, seed), seed=seed)
+def make_learner(algorithm_class=Regression, seed=0, **options):
+    algorithm = algorithm_class(ToyOptions(**options))
+    return Learner(algorithm, make_networks(algorithm, seed), seed=seed)
 
 
 def test_update_equals_a_torch_step():
     learner = make_learner(lr=0.05)
     nets = copy.deepcopy(learner.nets)
     adam = torch.optim.Adam(nets.parameters(), lr=0.05, fused=True)
-    for number in range(5):
-        learner.update(batch(number))
-        loss = (nets["policy"](batch(number)["obs"]).squeeze(-1) - batch(number)["y"]).square().mean()
+    for index in range(5):
+        learner.update(make_batch(index))
+        loss = (nets["policy"](make_batch(index)["obs"]).squeeze(-1) - make_batch(index)["y"]).square().mean()
         loss.backward()
         adam.step()
         adam.zero_grad()
@@ -34,41 +34,41 @@ def test_update_equals_a_torch_step():
 
 def test_learner_fits_a_regression():
     learner = make_learner()
-    for number in range(300):
-        learner.update(batch(number))
+    for index in range(300):
+        learner.update(make_batch(index))
     learner.metrics()
-    learner.update(batch(300))
+    learner.update(make_batch(300))
     assert learner.metrics()["total_loss"] < 1e-3
 
 
 def test_update_counts_updates_and_timesteps():
     learner = make_learner()
-    learner.update(batch(0, size=32))
-    learner.update(batch(1, size=16))
+    learner.update(make_batch(0, size=32))
+    learner.update(make_batch(1, size=16))
     assert (learner.updates, learner.timesteps) == (2, 48)
 
 
 def test_metrics_are_means_since_the_last_call():
     learner, single_update_learner = make_learner(lr=0.0), make_learner(lr=0.0)
     losses = []
-    for number in range(4):
-        learner.update(batch(number))
-        single_update_learner.update(batch(number))
+    for index in range(4):
+        learner.update(make_batch(index))
+        single_update_learner.update(make_batch(index))
         losses.append(single_update_learner.metrics()["total_loss"])
     assert learner.metrics()["total_loss"] == pytest.approx(sum(losses) / 4)
-    learner.update(batch(3))
+    learner.update(make_batch(3))
     assert learner.metrics()["total_loss"] == pytest.approx(losses[3])
     assert learner.metrics().keys() == {"learning_rate"}
 
 
 def test_metrics_include_loss_gradient_norm_and_learning_rate():
     learner = make_learner()
-    learner.update(batch(0))
+    learner.update(make_batch(0))
     assert learner.metrics().keys() == {"total_loss", "error", "gradient_norm", "learning_rate"}
 
 
 def test_metrics_of_some_updates_are_means_over_those_updates():
-    class Sometimes(Regression):
+    class LogsRareMetric(Regression):
         def losses(self, nets, batch, step):
             losses = super().losses(nets, batch, step)
             return (
@@ -77,46 +77,46 @@ def test_metrics_of_some_updates_are_means_over_those_updates():
                 else Losses(losses.losses, {"rare": torch.tensor(4.0 + step.updates)})
             )
 
-    learner = make_learner(Sometimes)
-    for number in range(4):
-        learner.update(batch(number))
+    learner = make_learner(LogsRareMetric)
+    for index in range(4):
+        learner.update(make_batch(index))
     assert learner.metrics()["rare"] == 5.0
 
 
 def test_learning_rate_follows_trained_timesteps():
     learner = make_learner(lr=[[0, 0.1], [64, 0.0]])
     rates = []
-    for number in range(3):
-        learner.update(batch(number, size=32))
+    for index in range(3):
+        learner.update(make_batch(index, size=32))
         rates.append(learner.metrics()["learning_rate"])
     assert rates == pytest.approx([0.1, 0.05, 0.0])
 
 
 def test_each_optimiser_gets_gradients_of_its_own_loss_only():
-    """Both losses share a graph; the norms are those of separate backward passes."""
+    """Both losses share a graph, but gradient norms equal those of separate backward passes."""
     learner = make_learner(ActorCritic)
-    before = copy.deepcopy(learner.nets)
+    nets_before = copy.deepcopy(learner.nets)
     step = Step(0, 0, learner.generator.clone_state())
-    state = torch.get_rng_state()
-    learner.update(batch(0))
-    torch.set_rng_state(state)
-    losses = learner.algorithm.losses(before, batch(0), step).losses
+    rng_state = torch.get_rng_state()
+    learner.update(make_batch(0))
+    torch.set_rng_state(rng_state)
+    losses = learner.algorithm.losses(nets_before, make_batch(0), step).losses
     metrics = learner.metrics()
     for name, net in (("actor", "policy"), ("critic", "critic")):
-        gradients = torch.autograd.grad(losses[name], list(before[net].parameters()), retain_graph=True)
+        gradients = torch.autograd.grad(losses[name], list(nets_before[net].parameters()), retain_graph=True)
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         assert metrics[f"gradient_norm/{name}"] == pytest.approx(float(norm), rel=1e-5)
 
 
 def test_target_network_moves_after_every_update():
     learner = make_learner(ActorCritic)
-    target = learner.nets["target"].weight.clone()
-    for number in range(3):
-        before = learner.nets["target"].weight.clone()
-        learner.update(batch(number))
-        expected = before + 0.005 * (learner.nets["critic"].weight - before)
+    initial_weight = learner.nets["target"].weight.clone()
+    for index in range(3):
+        weight_before = learner.nets["target"].weight.clone()
+        learner.update(make_batch(index))
+        expected = weight_before + 0.005 * (learner.nets["critic"].weight - weight_before)
         torch.testing.assert_close(learner.nets["target"].weight, expected)
-    assert not torch.equal(target, learner.nets["target"].weight)
+    assert not torch.equal(initial_weight, learner.nets["target"].weight)
 
 
 def test_later_loss_stage_sees_the_weights_moved_by_the_earlier_stage():
@@ -134,7 +134,7 @@ def test_later_loss_stage_sees_the_weights_moved_by_the_earlier_stage():
             yield Losses({"bias": super().losses(nets, batch, step).losses["policy"]})
 
     weights = []
-    make_learner(TwoStages).update(batch(0))
+    make_learner(TwoStages).update(make_batch(0))
     assert len(weights) == 2 and not torch.equal(weights[0], weights[1])
 
 
@@ -145,18 +145,19 @@ def test_optimiser_without_loss_does_not_step():
             return losses if step.updates % 2 else Losses({"critic": losses.losses["critic"]})
 
     learner = make_learner(DelayedActor)
-    before = copy.deepcopy(learner.nets["policy"].state_dict())
-    learner.update(batch(0))
+    state_before = copy.deepcopy(learner.nets["policy"].state_dict())
+    learner.update(make_batch(0))
     assert all(
-        torch.equal(before[name], value) for name, value in learner.nets["policy"].state_dict().items()
+        torch.equal(state_before[name], value) for name, value in learner.nets["policy"].state_dict().items()
     )
-    learner.update(batch(1))
+    learner.update(make_batch(1))
     assert any(
-        not torch.equal(before[name], value) for name, value in learner.nets["policy"].state_dict().items()
+        not torch.equal(state_before[name], value)
+        for name, value in learner.nets["policy"].state_dict().items()
     )
 
 
-class Peer(Group):
+class LeaderOfTwo(Group):
     """The leader of two learners; every sum over both is 7."""
 
     shard = Shard(0, 2)
@@ -166,53 +167,55 @@ class Peer(Group):
             tensor.fill_(7.0)
 
 
-@pytest.mark.parametrize("assigned", [True, False])
-def test_changed_buffers_are_averaged_over_learners(assigned):
-    class Moving(Regression):
+@pytest.mark.parametrize("is_assigned", [True, False])
+def test_changed_buffers_are_averaged_over_learners(is_assigned):
+    class ChangesBuffer(Regression):
         def networks(self, inputs):
             nets = super().networks(inputs)
-            for name in ("moved", "rested"):
+            for name in ("changed", "unchanged"):
                 nets["policy"].register_buffer(name, torch.zeros(()))
             return nets
 
         def losses(self, nets, batch, step):
-            if assigned:
-                nets["policy"].moved = batch["y"].mean()
+            if is_assigned:
+                nets["policy"].changed = batch["y"].mean()
             else:
-                nets["policy"].moved.lerp_(batch["y"].mean(), 0.1)
+                nets["policy"].changed.lerp_(batch["y"].mean(), 0.1)
             return super().losses(nets, batch, step)
 
-    learner = Learner(Moving(ToyOptions()), networks(Moving(ToyOptions())), group=Peer())
-    learner.update(batch(0), 64)
+    learner = Learner(
+        ChangesBuffer(ToyOptions()), make_networks(ChangesBuffer(ToyOptions())), group=LeaderOfTwo()
+    )
+    learner.update(make_batch(0), 64)
     policy = learner.nets["policy"]
-    assert (policy.moved, policy.rested) == (7.0, 0.0)
+    assert (policy.changed, policy.unchanged) == (7.0, 0.0)
 
 
 def test_target_networks_stay_in_evaluation_mode():
-    """Dropout in a target would make it noise."""
+    """Dropout in a target network would make targets noisy."""
     learner = make_learner(ActorCritic)
     modes = {name: {module.training for module in net.modules()} for name, net in learner.nets.items()}
     assert modes == {"policy": {True}, "critic": {True}, "target": {False}, "dropout": {True}}
 
 
 def test_optimisers_that_share_parameters_are_refused():
-    class Shared(Regression):
+    class SharedParameters(Regression):
         def optimisers(self, nets):
             return {name: OptimiserSpec(list(nets.parameters()), 0.1) for name in ("one", "two")}
 
     with pytest.raises(UserCodeError, match=r"'one' and 'two' the same parameter"):
-        make_learner(Shared)
+        make_learner(SharedParameters)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("collect", ["metrics", "state"])
 def test_non_finite_loss_is_reported_with_its_update(value, collect):
     learner = make_learner()
-    for number in range(3):
-        learner.update(batch(number))
+    for index in range(3):
+        learner.update(make_batch(index))
     learner.metrics()
-    learner.update(batch(3))
-    learner.update({**batch(4), "y": torch.full((32,), value)})
+    learner.update(make_batch(3))
+    learner.update({**make_batch(4), "y": torch.full((32,), value)})
     with pytest.raises(DataError, match=r"became .* in update 5 in algorithm Regression at .*: lower lr"):
         getattr(learner, collect)()
 
@@ -220,8 +223,8 @@ def test_non_finite_loss_is_reported_with_its_update(value, collect):
 def test_weights_after_training_follow_from_the_seed():
     def train(seed):
         learner = make_learner(ActorCritic, seed=seed)
-        for number in range(3):
-            learner.update(batch(number))
+        for index in range(3):
+            learner.update(make_batch(index))
         return learner.nets["critic"].weight
 
     assert torch.equal(train(3), train(3))
@@ -241,21 +244,21 @@ def test_loss_noise_differs_from_the_draws_of_the_initial_weights():
 
 def test_learner_state_is_a_copy():
     learner = make_learner()
-    learner.update(batch(0))
+    learner.update(make_batch(0))
     state = learner.state()
-    before = {name: tensor.clone() for name, tensor in state.tensors.items()}
-    learner.update(batch(1))
-    assert all(torch.equal(before[name], tensor) for name, tensor in state.tensors.items())
+    tensors_before = {name: tensor.clone() for name, tensor in state.tensors.items()}
+    learner.update(make_batch(1))
+    assert all(torch.equal(tensors_before[name], tensor) for name, tensor in state.tensors.items())
 
 
 def test_load_copies_the_state():
     first, second = make_learner(), make_learner(seed=1)
-    first.update(batch(0))
+    first.update(make_batch(0))
     state = first.state()
     second.load(state)
-    second.update(batch(1))
+    second.update(make_batch(1))
     first.load(state)
-    first.update(batch(1))
+    first.update(make_batch(1))
     assert torch.equal(first.nets["policy"].weight, second.nets["policy"].weight)
 
 
@@ -264,21 +267,21 @@ def test_state_of_other_networks_is_refused_by_name():
     with pytest.raises(DataError, match=r"no weights 'policy\.weight'"):
         learner.load(other_learner.state())
 
-    class Wide(Regression):
+    class WideNetwork(Regression):
         def networks(self, inputs):
             return nn.ModuleDict({"policy": nn.Linear(3, 2)})
 
     with pytest.raises(
         DataError, match=r"'policy.weight' have shape \[2, 3\], but this model's have shape \[1, 3\]"
     ):
-        learner.load(make_learner(Wide).state())
+        learner.load(make_learner(WideNetwork).state())
 
-    class More(Regression):
+    class ExtraNetwork(Regression):
         def networks(self, inputs):
             return nn.ModuleDict({"policy": nn.Linear(3, 1), "extra": nn.Linear(1, 1)})
 
     with pytest.raises(DataError, match="but this model does not have"):
-        learner.load(make_learner(More).state())
+        learner.load(make_learner(ExtraNetwork).state())
 
 
 def test_state_of_other_optimisers_is_refused():
@@ -299,14 +302,14 @@ def test_new_networks_follow_from_the_seed():
 
 def test_state_within_an_iteration_keeps_its_metrics():
     first, second = make_learner(), make_learner(seed=1)
-    first.update(batch(0))
+    first.update(make_batch(0))
     second.load(first.state())
     for learner in (first, second):
-        learner.update(batch(1))
+        learner.update(make_batch(1))
     assert first.metrics() == second.metrics()
 
 
-class Separate(Regression):
+class SeparateLosses(Regression):
     """Two networks with losses that share only the batch."""
 
     joint = False
@@ -325,20 +328,20 @@ class Separate(Regression):
         return Losses({name: error.mean() for name, error in errors.items()}, joint=self.joint)
 
 
-class Joint(Separate):
+class JointLosses(SeparateLosses):
     joint = True
 
 
 def test_joint_pass_equals_separate_passes():
-    joint_learner, separate_learner = make_learner(Joint), make_learner(Separate)
-    for number in range(5):
-        joint_learner.update(batch(number))
-        separate_learner.update(batch(number))
+    joint_learner, separate_learner = make_learner(JointLosses), make_learner(SeparateLosses)
+    for index in range(5):
+        joint_learner.update(make_batch(index))
+        separate_learner.update(make_batch(index))
     assert is_same_state(joint_learner.state().tensors, separate_learner.state().tensors)
 
 
 def test_joint_losses_that_share_parameters_are_refused():
-    class OverlappingLosses(Joint):
+    class OverlappingLosses(JointLosses):
         def losses(self, nets, batch, step):
             losses = super().losses(nets, batch, step).losses
             return Losses({**losses, "other": losses["other"] + losses["policy"]}, joint=True)
@@ -346,7 +349,7 @@ def test_joint_losses_that_share_parameters_are_refused():
     with pytest.raises(
         UserCodeError, match=r"'other' that reaches parameters of 'policy', so that .* drop joint"
     ):
-        make_learner(OverlappingLosses).update(batch(0))
+        make_learner(OverlappingLosses).update(make_batch(0))
 
 
 class OperationRecorder(TorchDispatchMode):
@@ -365,10 +368,10 @@ class OperationRecorder(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", [Regression, ActorCritic, Joint])
-def test_updates_repeat_the_same_operations_without_waiting_for_the_device(kind):
+@pytest.mark.parametrize("algorithm_class", [Regression, ActorCritic, JointLosses])
+def test_updates_repeat_the_same_operations_without_waiting_for_the_device(algorithm_class):
     """CUDA graphs can capture such updates: only tensors change between them."""
-    learner = make_learner(kind, lr=[[0, 0.1], [64, 0.05, "cosine"], [640, 0.0]], grad_clip=0.5)
+    learner = make_learner(algorithm_class, lr=[[0, 0.1], [64, 0.05, "cosine"], [640, 0.0]], grad_clip=0.5)
     compute_update, recordings = learner._compute_update, []
 
     def record_update(*arguments):
@@ -378,8 +381,8 @@ def test_updates_repeat_the_same_operations_without_waiting_for_the_device(kind)
         return result
 
     learner._compute_update = record_update
-    for number in range(4):
-        learner.update(batch(number))
+    for index in range(4):
+        learner.update(make_batch(index))
     assert recordings[1] == recordings[2] == recordings[3] != []
 
 
@@ -392,10 +395,10 @@ def test_clock_equals_trained_timesteps_after_load():
 
     clocks = []
     learner, restored_learner = make_learner(ClockedLoss), make_learner(ClockedLoss)
-    learner.update(batch(0, size=32))
-    learner.update(batch(1, size=16))
+    learner.update(make_batch(0, size=32))
+    learner.update(make_batch(1, size=16))
     restored_learner.load(learner.state())
-    restored_learner.update(batch(2))
+    restored_learner.update(make_batch(2))
     assert clocks == [0.0, 32.0, 48.0]
 
 

@@ -10,15 +10,15 @@ from no_device_reads import NoDeviceReads
         float,
         bool,
         torch.nonzero,
-        lambda one: [2.0, 3.0][int(one)],
-        lambda one: one[one > 0],
-        lambda one: one.item(),
+        lambda scalar: [2.0, 3.0][int(scalar)],
+        lambda scalar: scalar[scalar > 0],
+        lambda scalar: scalar.item(),
     ],
 )
 def test_operation_that_reads_the_device_fails(read):
-    one = torch.ones(())
+    scalar = torch.ones(())
     with NoDeviceReads(), pytest.raises(AssertionError, match="aten"):
-        read(one)
+        read(scalar)
 
 
 def test_operation_on_the_device_passes():

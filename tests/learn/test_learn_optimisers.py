@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hindcast.errors import DataError, SpecError
-from hindcast.learn.optimisers import _KINDS, Optimiser, OptimiserSpec, ParameterGroup, backward
+from hindcast.learn.optimisers import _OPTIMISER_CLASSES, Optimiser, OptimiserSpec, ParameterGroup, backward
 from hindcast.learn.target_networks import frozen_copy, polyak_update
 
 
@@ -21,31 +21,31 @@ def gradients_after_clipping(bound, by):
 
 
 def test_clip_without_bound_keeps_gradients():
-    (first, second), norm = gradients_after_clipping(None, "global_norm")
+    (first_grad, second_grad), norm = gradients_after_clipping(None, "global_norm")
     assert norm == pytest.approx(5.0)
-    assert first.tolist() == [3.0] and second.tolist() == [4.0, 0.0]
+    assert first_grad.tolist() == [3.0] and second_grad.tolist() == [4.0, 0.0]
 
 
 def test_clip_by_global_norm_scales_all_gradients_together():
-    (first, second), norm = gradients_after_clipping(1.0, "global_norm")
+    (first_grad, second_grad), norm = gradients_after_clipping(1.0, "global_norm")
     assert norm == pytest.approx(5.0)
-    assert first.tolist() == pytest.approx([0.6]) and second.tolist() == pytest.approx([0.8, 0.0])
+    assert first_grad.tolist() == pytest.approx([0.6]) and second_grad.tolist() == pytest.approx([0.8, 0.0])
 
 
 def test_clip_by_norm_bounds_each_parameter():
-    (first, second), _ = gradients_after_clipping(3.5, "norm")
-    assert first.tolist() == [3.0] and second.tolist() == pytest.approx([3.5, 0.0])
+    (first_grad, second_grad), _ = gradients_after_clipping(3.5, "norm")
+    assert first_grad.tolist() == [3.0] and second_grad.tolist() == pytest.approx([3.5, 0.0])
 
 
 def test_clip_by_value_bounds_each_value():
-    (first, second), _ = gradients_after_clipping(3.5, "value")
-    assert first.tolist() == [3.0] and second.tolist() == [3.5, 0.0]
+    (first_grad, second_grad), _ = gradients_after_clipping(3.5, "value")
+    assert first_grad.tolist() == [3.0] and second_grad.tolist() == [3.5, 0.0]
 
 
 def test_clip_below_the_bound_changes_nothing():
     for by in ("global_norm", "norm", "value"):
-        (first, second), _ = gradients_after_clipping(100.0, by)
-        assert first.tolist() == [3.0] and second.tolist() == [4.0, 0.0]
+        (first_grad, second_grad), _ = gradients_after_clipping(100.0, by)
+        assert first_grad.tolist() == [3.0] and second_grad.tolist() == [4.0, 0.0]
 
 
 def test_learning_rate_follows_its_schedule():
@@ -61,26 +61,28 @@ def test_learning_rate_follows_its_schedule():
     assert rates == [1.0, 0.5, 0.0, 0.0]
 
 
-def train(spec, parameters, steps, first=0):
+def train(spec, parameters, num_updates):
+    """Return the optimiser after updates on `parameters`."""
     optimiser = Optimiser(spec, None, "global_norm")
-    for number in range(first, first + steps):
-        move(optimiser, parameters, number)
+    for index in range(num_updates):
+        train_one_update(optimiser, parameters, index)
     return optimiser
 
 
-def move(optimiser, parameters, number):
-    generator = torch.Generator().manual_seed(number)
+def train_one_update(optimiser, parameters, timesteps):
+    """Move parameters towards random values seeded by `timesteps`, the number of timesteps trained before."""
+    generator = torch.Generator().manual_seed(timesteps)
     loss = sum(
         ((parameter - torch.randn(parameter.shape, generator=generator)) ** 2).sum()
         for parameter in parameters
     )
     backward([loss], [optimiser])
-    optimiser.set_learning_rates(number)
+    optimiser.set_learning_rates(timesteps)
     optimiser.step()
     optimiser.zero_grad()
 
 
-def weights():
+def make_parameters():
     generator = torch.Generator().manual_seed(0)
     return [
         nn.Parameter(torch.randn(3, 2, generator=generator)),
@@ -92,35 +94,35 @@ def weights():
     "ignore:Converting a tensor with requires_grad:UserWarning"
 )  # torch's own, in ASGD
 @pytest.mark.parametrize("lr", [0.01, [[0, 0.02], [10, 0.01]]], ids=["constant", "scheduled"])
-@pytest.mark.parametrize("kind", sorted(_KINDS))
+@pytest.mark.parametrize("kind", sorted(_OPTIMISER_CLASSES))
 def test_every_optimiser_steps_and_resumes_from_its_state(kind, lr):
-    uninterrupted, resumed = weights(), weights()
+    uninterrupted, resumed = make_parameters(), make_parameters()
     train(OptimiserSpec(uninterrupted, lr, kind), uninterrupted, 6)
     state = train(OptimiserSpec(resumed, lr, kind), resumed, 3).state()
     resumed_optimiser = Optimiser(OptimiserSpec(resumed, lr, kind), None, "global_norm")
     resumed_optimiser.load(*state)
-    for number in range(3, 6):
-        move(resumed_optimiser, resumed, number)
-    assert not torch.equal(uninterrupted[0], weights()[0])
+    for timesteps in range(3, 6):
+        train_one_update(resumed_optimiser, resumed, timesteps)
+    assert not torch.equal(uninterrupted[0], make_parameters()[0])
     assert all(torch.equal(expected, actual) for expected, actual in zip(uninterrupted, resumed, strict=True))
 
 
 def test_optimisers_do_not_import_the_compiler(monkeypatch):
     """The import takes longer than a short training."""
-    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # what imports it fails
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # so that importing it fails
     for kind in ("adam", "sgd", "adagrad"):
-        parameters = weights()
+        parameters = make_parameters()
         optimiser = train(OptimiserSpec(parameters, 0.01, kind), parameters, 1)
         optimiser.load(*optimiser.state())
 
 
 def test_optimiser_options_reach_torch():
-    parameters, torch_parameters = weights(), weights()
+    parameters, torch_parameters = make_parameters(), make_parameters()
     options = {"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}
     train(OptimiserSpec(parameters, 0.01, "AdamW", options), parameters, 5)
     adam = torch.optim.AdamW(torch_parameters, lr=0.01, fused=True, **options)
-    for number in range(5):
-        generator = torch.Generator().manual_seed(number)
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
         sum(
             ((parameter - torch.randn(parameter.shape, generator=generator)) ** 2).sum()
             for parameter in torch_parameters
@@ -133,15 +135,15 @@ def test_optimiser_options_reach_torch():
 
 
 def test_parameter_groups_have_their_own_rates_and_options():
-    first, second = weights()
+    first, second = make_parameters()
     group = ParameterGroup([second], lr=[[0, 0.5], [2, 0.0, "step"]], options={"momentum": 0.0})
     spec = OptimiserSpec([first], 0.1, "sgd", {"momentum": 0.9}, [group])
     optimiser = train(spec, [first, second], 2)
     groups = optimiser.state()[1]
     assert [(group["lr"], group["momentum"]) for group in groups] == [(0.1, 0.9), (0.25, 0.0)]
-    before = second.detach().clone()
-    move(optimiser, [first, second], 2)
-    assert torch.equal(second, before)
+    second_before = second.detach().clone()
+    train_one_update(optimiser, [first, second], 2)
+    assert torch.equal(second, second_before)
 
 
 @pytest.mark.parametrize(
@@ -167,13 +169,13 @@ def test_parameter_groups_have_their_own_rates_and_options():
 )
 def test_invalid_optimiser_is_refused_with_its_reason(spec, reason):
     with pytest.raises(SpecError, match=reason):
-        Optimiser(OptimiserSpec(**{"parameters": weights(), "lr": 0.1, **spec}), None, "global_norm")
+        Optimiser(OptimiserSpec(**{"parameters": make_parameters(), "lr": 0.1, **spec}), None, "global_norm")
 
 
 def test_state_of_other_parameters_is_refused():
-    state = Optimiser(OptimiserSpec(weights(), 0.1), None, "global_norm").state()
+    state = Optimiser(OptimiserSpec(make_parameters(), 0.1), None, "global_norm").state()
     with pytest.raises(DataError, match=r"groups of \[2\] parameters, but this one has groups of \[1\]"):
-        Optimiser(OptimiserSpec(weights()[:1], 0.1), None, "global_norm").load(*state)
+        Optimiser(OptimiserSpec(make_parameters()[:1], 0.1), None, "global_norm").load(*state)
 
 
 def test_polyak_update_moves_by_tau_and_copies_buffers():
@@ -207,5 +209,5 @@ def test_frozen_copy_is_never_in_training_mode():
 
 
 def test_frozen_copy_of_a_frozen_copy_is_frozen():
-    twice = frozen_copy(frozen_copy(nn.Dropout(0.5)))
-    assert not twice.train().training and type(twice).__name__ == "Dropout"
+    frozen_twice = frozen_copy(frozen_copy(nn.Dropout(0.5)))
+    assert not frozen_twice.train().training and type(frozen_twice).__name__ == "Dropout"

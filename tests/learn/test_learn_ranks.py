@@ -6,112 +6,114 @@ from learn_ranks import (
     count_updates_until_stop,
     draw_noise,
     exchange_messages,
-    in_ranks,
-    metrics_after_interruptions,
+    run_in_ranks,
     train_and_resume,
     train_on_sequences,
     train_on_shards,
+    train_with_interruptions,
 )
 
 pytestmark = pytest.mark.slow
 
-UPDATES, SIZE = 25, 32
+NUM_UPDATES, BATCH_SIZE = 25, 32
 TOYS = ["LambdaReturns", "NStepQ", "CausalMean", "PrioritisedQ"]
 
 
 @pytest.fixture(scope="module")
-def two():
+def two_ranks():
     """Results of each job in two learners."""
-    return in_ranks(
+    return run_in_ranks(
         2,
-        shards=(train_on_shards, UPDATES, SIZE),
-        interruptions=(metrics_after_interruptions, UPDATES),
+        shards=(train_on_shards, NUM_UPDATES, BATCH_SIZE),
+        interruptions=(train_with_interruptions, NUM_UPDATES),
         noise=(draw_noise,),
         stop_at_once=(count_updates_until_stop, 0),
         stop=(count_updates_until_stop, 7),
         messages=(exchange_messages,),
-        sequences=(train_on_sequences, UPDATES),
+        sequences=(train_on_sequences, NUM_UPDATES),
     )
 
 
 @pytest.fixture(scope="module")
-def three():
+def three_ranks():
     """Results of each job in three learners, which have 10, 11 and 11 of 32 timesteps or 2, 3 and 3 of 8 sequences."""
-    return in_ranks(3, shards=(train_on_shards, UPDATES, SIZE), sequences=(train_on_sequences, UPDATES))
+    return run_in_ranks(
+        3, shards=(train_on_shards, NUM_UPDATES, BATCH_SIZE), sequences=(train_on_sequences, NUM_UPDATES)
+    )
 
 
 @pytest.fixture(scope="module")
-def fits(walks, tmp_path_factory):
+def toy_trainings(walks, tmp_path_factory):
     """Results of training each toy algorithm in two learners."""
-    folder = tmp_path_factory.mktemp("fits")
-    return in_ranks(2, **{toy: (train_and_resume, toy, folder / toy, walks) for toy in TOYS})
+    folder = tmp_path_factory.mktemp("toy_trainings")
+    return run_in_ranks(2, **{toy: (train_and_resume, toy, folder / toy, walks) for toy in TOYS})
 
 
 def assert_trained_as_one(ranks):
-    weights, metrics, timesteps = train_on_shards(None, UPDATES, SIZE)
-    for weights_of_rank, metrics_of_rank, count in ranks:
+    weights, metrics, timesteps = train_on_shards(None, NUM_UPDATES, BATCH_SIZE)
+    for weights_of_rank, metrics_of_rank, num_timesteps in ranks:
         assert weights_of_rank.keys() == weights.keys()
         for name, expected in weights.items():
             np.testing.assert_allclose(weights_of_rank[name], expected, rtol=2e-4, atol=2e-6, err_msg=name)
             np.testing.assert_array_equal(weights_of_rank[name], ranks[0][0][name], err_msg=name)
         assert metrics_of_rank == pytest.approx(metrics, rel=1e-3)
         assert metrics_of_rank == ranks[0][1]
-        assert count == timesteps == UPDATES * SIZE
+        assert num_timesteps == timesteps == NUM_UPDATES * BATCH_SIZE
     assert abs(weights["norm.mean"]) > 0.01
 
 
-def test_two_learners_equal_one_on_the_whole_batch(two):
-    assert_trained_as_one(two["shards"])
+def test_two_learners_equal_one_on_the_whole_batch(two_ranks):
+    assert_trained_as_one(two_ranks["shards"])
 
 
-def test_shards_of_different_sizes_are_weighted_by_size(three):
-    assert_trained_as_one(three["shards"])
+def test_shards_of_different_sizes_are_weighted_by_size(three_ranks):
+    assert_trained_as_one(three_ranks["shards"])
 
 
-def test_sequences_are_weighted_by_their_unmasked_steps(two, three):
-    expected, loss, _ = train_on_sequences(None, UPDATES)
-    for weights, loss_of_rank, timesteps in two["sequences"] + three["sequences"]:
+def test_sequences_are_weighted_by_their_unmasked_steps(two_ranks, three_ranks):
+    expected, loss, _ = train_on_sequences(None, NUM_UPDATES)
+    for weights, loss_of_rank, timesteps in two_ranks["sequences"] + three_ranks["sequences"]:
         for name, value in expected.items():
             np.testing.assert_allclose(weights[name], value, rtol=2e-4, atol=2e-6, err_msg=name)
         assert loss_of_rank == pytest.approx(loss, rel=1e-4)
-        assert timesteps == UPDATES * 32
+        assert timesteps == NUM_UPDATES * 32
 
 
-def test_metrics_count_each_update_once_weighted_by_shard(two):
-    expected = metrics_after_interruptions(None, UPDATES)
-    for metrics in two["interruptions"]:
+def test_metrics_count_each_update_once_weighted_by_shard(two_ranks):
+    expected = train_with_interruptions(None, NUM_UPDATES)
+    for metrics in two_ranks["interruptions"]:
         assert metrics == pytest.approx(expected, rel=1e-3)
 
 
-def test_each_learner_draws_its_own_noise(two):
-    alone, alone_again = draw_noise(None)
-    (first, first_again), (second, second_again) = two["noise"]
-    assert (first, first_again) == (alone, alone_again)
-    assert second != first
-    assert second_again != first_again
+def test_each_learner_draws_its_own_noise(two_ranks):
+    single_draws, single_draws_after_load = draw_noise(None)
+    (leader_draws, leader_draws_after_load), (follower_draws, follower_draws_after_load) = two_ranks["noise"]
+    assert (leader_draws, leader_draws_after_load) == (single_draws, single_draws_after_load)
+    assert follower_draws != leader_draws
+    assert follower_draws_after_load != leader_draws_after_load
 
 
-def test_loss_noise_and_dropout_of_a_learner_differ(two):
-    for before, after in two["noise"]:
-        assert before[0] != before[1]
-        assert after[0] != after[1]
+def test_loss_noise_and_dropout_of_a_learner_differ(two_ranks):
+    for first_draws, draws_after_load in two_ranks["noise"]:
+        assert first_draws[0] != first_draws[1]
+        assert draws_after_load[0] != draws_after_load[1]
 
 
-@pytest.mark.parametrize(("job", "at"), [("stop_at_once", 0), ("stop", 7)])
-def test_all_learners_stop_at_the_same_update(two, job, at):
-    first, second = two[job]
-    assert first == second >= at
+@pytest.mark.parametrize(("job", "stop_after"), [("stop_at_once", 0), ("stop", 7)])
+def test_all_learners_stop_at_the_same_update(two_ranks, job, stop_after):
+    leader_updates, follower_updates = two_ranks[job]
+    assert leader_updates == follower_updates >= stop_after
 
 
-def test_followers_receive_what_the_leader_broadcasts(two):
-    first, second = two["messages"]
-    assert first == second == [["open"], ["load", "a/b"], ["end"]]
+def test_followers_receive_what_the_leader_broadcasts(two_ranks):
+    leader_messages, follower_messages = two_ranks["messages"]
+    assert leader_messages == follower_messages == [["open"], ["load", "a/b"], ["end"]]
 
 
 @pytest.mark.parametrize("toy", TOYS)
-def test_two_learners_train_like_one_on_every_kind_of_batch(toy, fits, walks, tmp_path):
+def test_two_learners_train_like_one_on_every_kind_of_batch(toy, toy_trainings, walks, tmp_path):
     expected, losses = train_and_resume(None, toy, tmp_path, walks)
-    for weights, losses_of_rank in fits[toy]:
+    for weights, losses_of_rank in toy_trainings[toy]:
         assert losses_of_rank == pytest.approx(losses, rel=1e-4)
         for name, value in expected.items():
             np.testing.assert_allclose(weights[name], value, rtol=1e-3, atol=1e-5, err_msg=name)

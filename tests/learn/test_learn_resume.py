@@ -10,21 +10,30 @@ pytestmark = pytest.mark.slow
 WORKER = Path(__file__).with_name("learn_resume_worker.py")
 
 
-def run(folder, first, last):
-    command = [sys.executable, "-W", "error", str(WORKER), str(folder), str(first), str(last)]
+def train_in_process(folder, first_update, last_update):
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        str(WORKER),
+        str(folder),
+        str(first_update),
+        str(last_update),
+    ]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    uninterrupted, resumed = tmp_path_factory.mktemp("straight"), tmp_path_factory.mktemp("parted")
-    run(resumed, 0, 50)
-    return run(uninterrupted, 0, 100), run(resumed, 50, 100)
+    """What the worker prints after 100 updates: in one process, and resumed in a second one after 50."""
+    uninterrupted, resumed = tmp_path_factory.mktemp("uninterrupted"), tmp_path_factory.mktemp("resumed")
+    train_in_process(resumed, 0, 50)
+    return train_in_process(uninterrupted, 0, 100), train_in_process(resumed, 50, 100)
 
 
 @pytest.mark.parametrize("algorithm", ["BC", "ActorCritic"])
-@pytest.mark.parametrize("part", ["digest", "meta", "metrics"])
-def test_resume_in_a_new_process_equals_an_uninterrupted_training(outcomes, algorithm, part):
-    """Bit for bit: weights, targets, optimisers, generators; the metrics span the checkpoint."""
+@pytest.mark.parametrize("item", ["digest", "meta", "metrics"])
+def test_resume_in_a_new_process_equals_an_uninterrupted_training(outcomes, algorithm, item):
+    """Weights, targets, optimisers and generators are equal to the bit; the metrics span the checkpoint."""
     uninterrupted, resumed = outcomes
-    assert uninterrupted[algorithm][part] == resumed[algorithm][part]
+    assert uninterrupted[algorithm][item] == resumed[algorithm][item]

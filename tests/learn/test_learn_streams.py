@@ -12,7 +12,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def test_run_parallel_without_streams_runs_in_order():
     calls = []
-    assert run_parallel(*(lambda number=number: calls.append(number) or number for number in range(9))) == [
+    assert run_parallel(*(lambda index=index: calls.append(index) or index for index in range(9))) == [
         *range(9)
     ]
     assert calls == [*range(9)]
@@ -27,26 +27,34 @@ def test_run_parallel_with_nested_and_many_parts_equals_sequential_results():
     ]
     rows = torch.randn(256, 64, device=DEVICE)
 
-    def losses(net):
+    def make_losses(net):
         return lambda: net(rows).square().mean(), lambda: net(-rows).mean()
 
-    def gradients(found):
-        loss = torch.stack([tensor for pair in found for tensor in pair]).sum()
+    def compute_gradients(loss_pairs):
+        loss = torch.stack([tensor for pair in loss_pairs for tensor in pair]).sum()
         return torch.autograd.grad(loss, [tensor for net in nets for tensor in net.parameters()])
 
-    def in_parts():
-        return gradients(run_parallel(*(lambda net=net: run_parallel(*losses(net)) for net in nets)))
+    def compute_in_parallel():
+        return compute_gradients(
+            run_parallel(*(lambda net=net: run_parallel(*make_losses(net)) for net in nets))
+        )
 
-    alone = gradients([[loss() for loss in losses(net)] for net in nets])
+    expected_gradients = compute_gradients([[loss() for loss in make_losses(net)] for net in nets])
     if DEVICE == "cpu":
-        assert all(torch.equal(actual, expected) for actual, expected in zip(in_parts(), alone, strict=True))
+        assert all(
+            torch.equal(actual, expected)
+            for actual, expected in zip(compute_in_parallel(), expected_gradients, strict=True)
+        )
         return
     graph = CudaGraph(torch.Generator(DEVICE))
     for _ in range(3):
-        graph.warm_up(in_parts)
-    results = graph.record(in_parts)
+        graph.warm_up(compute_in_parallel)
+    results = graph.record(compute_in_parallel)
     for _ in range(50):
         for tensor in results:
             tensor.zero_()
         graph.launch()
-        assert all(torch.equal(actual, expected) for actual, expected in zip(results, alone, strict=True))
+        assert all(
+            torch.equal(actual, expected)
+            for actual, expected in zip(results, expected_gradients, strict=True)
+        )

@@ -9,7 +9,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import SpecError
-from hindcast.models.action_head import distribution_for
+from hindcast.models.action_head import build_action_head
 
 AUTO = ModelSpec()
 SPACES = [
@@ -31,26 +31,31 @@ SPACES = [
 def test_sampled_and_greedy_actions_lie_in_the_space(space: Space) -> None:
     torch.manual_seed(0)
     model = ModelSpec(distribution="squashedGaussian") if "Box(-1" in str(space) else AUTO
-    head = distribution_for(space, model)
+    head = build_action_head(space, model)
     distribution = head.from_inputs(torch.randn(16, head.inputs_size))
     for actions in (distribution.sample(torch.rand(16, head.noise_size)), distribution.mode()):
         leaves = {"actions": actions} if isinstance(actions, torch.Tensor) else actions
         assert torch.isfinite(distribution.logp(actions)).all()
         for row in range(16):
-            one = {leaf: rows[row].numpy() for leaf, rows in leaves.items()}
-            assert space.contains(_cast(unflatten(one, "actions", space_struct(space)), space))
+            action_leaves = {leaf: rows[row].numpy() for leaf, rows in leaves.items()}
+            assert space.contains(
+                _cast_to_space(unflatten(action_leaves, "actions", space_struct(space)), space)
+            )
 
 
-def _cast(value, space: Space):  # type: ignore[no-untyped-def]
+def _cast_to_space(value, space: Space):  # type: ignore[no-untyped-def]
+    """Return the action with the dtypes of the space."""
     if isinstance(space, Dict):
-        return {key: _cast(value[key], part) for key, part in space.spaces.items()}
+        return {key: _cast_to_space(value[key], subspace) for key, subspace in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(_cast(item, part) for item, part in zip(value, space.spaces, strict=True))
+        return tuple(
+            _cast_to_space(item, subspace) for item, subspace in zip(value, space.spaces, strict=True)
+        )
     return value.astype(space.dtype)
 
 
 @pytest.mark.parametrize(
-    ("space", "inputs_size", "noise_size", "noise", "discrete"),
+    ("space", "inputs_size", "noise_size", "noise_kind", "is_discrete"),
     [
         (Discrete(4), 4, 1, "uniform", True),
         (MultiDiscrete([2, 3]), 5, 2, "uniform", True),
@@ -63,20 +68,20 @@ def _cast(value, space: Space):  # type: ignore[no-untyped-def]
     ids=str,
 )
 def test_action_head_has_the_sizes_and_noise_of_the_space(
-    space: Space, inputs_size: int, noise_size: int, noise: str, discrete: bool
+    space: Space, inputs_size: int, noise_size: int, noise_kind: str, is_discrete: bool
 ) -> None:
-    head = distribution_for(space, AUTO)
-    assert (head.inputs_size, head.noise_size, head.noise_kind) == (inputs_size, noise_size, noise)
-    assert (head.is_discrete, head.is_stochastic) == (discrete, True)
+    head = build_action_head(space, AUTO)
+    assert (head.inputs_size, head.noise_size, head.noise_kind) == (inputs_size, noise_size, noise_kind)
+    assert (head.is_discrete, head.is_stochastic) == (is_discrete, True)
 
 
 def test_deterministic_head_needs_no_noise_and_is_not_stochastic() -> None:
-    head = distribution_for(Box(-1.0, 1.0, (3,)), ModelSpec(distribution="deterministic"))
+    head = build_action_head(Box(-1.0, 1.0, (3,)), ModelSpec(distribution="deterministic"))
     assert (head.inputs_size, head.noise_size, head.is_stochastic) == (3, 0, False)
 
 
 def test_log_std_columns_of_a_composite_space() -> None:
-    head = distribution_for(Tuple((Box(-1.0, 1.0, (1,)), Discrete(2), Box(-1.0, 1.0, (2,)))), AUTO)
+    head = build_action_head(Tuple((Box(-1.0, 1.0, (1,)), Discrete(2), Box(-1.0, 1.0, (2,)))), AUTO)
     assert head.log_std_columns == (1, 6, 7)
 
 
@@ -96,4 +101,4 @@ def test_log_std_columns_of_a_composite_space() -> None:
 )
 def test_unsuitable_space_or_distribution_is_refused(space: Space, distribution: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        distribution_for(space, ModelSpec(distribution=distribution))
+        build_action_head(space, ModelSpec(distribution=distribution))

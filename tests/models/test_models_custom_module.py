@@ -23,25 +23,25 @@ BATCH = {"obs": torch.linspace(-1, 1, 20).reshape(5, 4)}
 FILE = Path(module_toys.__file__)
 
 
-def build(name: str, value: bool = False, space: gym.Space = OBS, **options: Any) -> RLModule:
+def build_toy(name: str, value: bool = False, space: gym.Space = OBS, **options: Any) -> RLModule:
     torch.manual_seed(0)
     model = ModelSpec(module_class=f"module_toys:{name}", module_options=options)
     return build_module(space, gym.spaces.Discrete(3), model, value)
 
 
-def lines_with(text: str) -> list[int]:
-    return [number for number, line in enumerate(FILE.read_text().splitlines(), 1) if text in line]
+def find_lines(text: str) -> list[int]:
+    return [line_number for line_number, line in enumerate(FILE.read_text().splitlines(), 1) if text in line]
 
 
 def test_module_class_is_imported_and_gets_its_options() -> None:
-    module = build("Net", units=5)
+    module = build_toy("Net", units=5)
     assert isinstance(module, module_toys.Net)
     assert module.pi.in_features == 5
     assert module.forward_train(BATCH)["action_dist_inputs"].shape == (5, 3)
 
 
 def test_rllib_style_module_reads_its_model_config() -> None:
-    module = build("RLlibModule", value=True, h=16)
+    module = build_toy("RLlibModule", value=True, h=16)
     assert isinstance(module, module_toys.RLlibModule)
     assert module.pi.in_features == 16
     assert torch.equal(module.forward_train(BATCH)["vf_preds"], module.compute_values(BATCH))
@@ -50,34 +50,36 @@ def test_rllib_style_module_reads_its_model_config() -> None:
     second_module = module_toys.RLlibModule(OBS, gym.spaces.Discrete(3), model_config={"h": 5})
     assert second_module.pi.in_features == 5
     with pytest.raises(UserCodeError, match=r"^creating RLlibModule raised AssertionError at "):
-        build("RLlibModule", units=5)
+        build_toy("RLlibModule", units=5)
 
 
 def test_default_module_can_be_subclassed() -> None:
-    plain_module, scaled_module = (
-        build("ScaledModule", value=True),
-        build("ScaledModule", value=True, scale=3.0),
+    default_module, scaled_module = (
+        build_toy("ScaledModule", value=True),
+        build_toy("ScaledModule", value=True, scale=3.0),
     )
-    outputs = [module.forward_train(BATCH)["action_dist_inputs"] for module in (plain_module, scaled_module)]
+    outputs = [
+        module.forward_train(BATCH)["action_dist_inputs"] for module in (default_module, scaled_module)
+    ]
     torch.testing.assert_close(3.0 * outputs[0], outputs[1])
     assert dry_run(scaled_module) == []
 
 
 def test_compute_values_defaults_to_the_training_pass() -> None:
-    module = build("Net", value=True).eval()
+    module = build_toy("Net", value=True).eval()
     assert torch.equal(module.compute_values(BATCH), module.forward_train(BATCH)["vf_preds"])
     with pytest.raises(NotImplementedError, match="Net has no value head"):
-        build("Net").compute_values(BATCH)
+        build_toy("Net").compute_values(BATCH)
 
 
 def test_missing_state_is_filled_with_the_initial_state() -> None:
-    module = build("SumOfObservations")
+    module = build_toy("SumOfObservations")
     first_outputs = module.forward_inference(BATCH)
     assert torch.equal(first_outputs["state_out/sum"], BATCH["obs"])
     second_outputs = module.forward_inference({**BATCH, "state_in/sum": first_outputs["state_out/sum"]})
     assert torch.equal(second_outputs["state_out/sum"], 2 * BATCH["obs"])
     meta_outputs = (
-        build("SumOfObservations").to("meta").forward_inference({"obs": torch.zeros(5, 4, device="meta")})
+        build_toy("SumOfObservations").to("meta").forward_inference({"obs": torch.zeros(5, 4, device="meta")})
     )
     assert meta_outputs["state_out/sum"].device.type == "meta"
     sequences = module.forward_train({"obs": torch.ones(2, 3, 4)})
@@ -88,7 +90,7 @@ def test_missing_state_is_filled_with_the_initial_state() -> None:
 @pytest.mark.parametrize("name", ["Net", "SumOfObservations", "LinearModule"])
 @pytest.mark.parametrize("value", [False, True])
 def test_dry_run_of_a_valid_module_reports_nothing(name: str, value: bool) -> None:
-    assert dry_run(build(name, value and name == "Net")) == []
+    assert dry_run(build_toy(name, value and name == "Net")) == []
 
 
 @pytest.mark.parametrize(
@@ -104,11 +106,11 @@ def test_dry_run_of_a_valid_module_reports_nothing(name: str, value: bool) -> No
     ids=str,
 )
 def test_dry_run_works_in_any_observation_space(space: gym.Space) -> None:
-    assert dry_run(build("EncoderModule", space=space)) == []
+    assert dry_run(build_toy("EncoderModule", space=space)) == []
 
 
 def test_dry_run_changes_nothing() -> None:
-    module = build("Net", dropout=0.5)
+    module = build_toy("Net", dropout=0.5)
     state_before = module.get_state()
     rng_states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
     dry_run(module)
@@ -116,7 +118,7 @@ def test_dry_run_changes_nothing() -> None:
         UserCodeError,
         match=r"DrawsNoise \(.*\) draws from NumPy's global generator, which checkpoints do not save",
     ):
-        dry_run(build("DrawsNoise"))
+        dry_run(build_toy("DrawsNoise"))
     torch.manual_seed(0)
     assert all(torch.equal(state_before[name], tensor) for name, tensor in module.state_dict().items())
     assert module.training
@@ -188,16 +190,16 @@ def test_invalid_module_is_refused_with_file_and_line(
     name: str, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError) as error:
-        dry_run(build(name, **options))
+        dry_run(build_toy(name, **options))
     pattern = sentence.replace("{file}", rf"{re.escape(str(FILE))}:\d+")
     assert re.search(
-        pattern.replace("{line}", f"{re.escape(str(FILE))}:{lines_with('pixels')[0]}"), str(error.value)
+        pattern.replace("{line}", f"{re.escape(str(FILE))}:{find_lines('pixels')[0]}"), str(error.value)
     )
     assert "\n" not in str(error.value)
 
 
 def test_values_of_wrong_shape_are_refused() -> None:
-    module = build("Net", value=True)
+    module = build_toy("Net", value=True)
     module.vf = torch.nn.Linear(8, 2)
     with pytest.raises(
         UserCodeError, match=r"Net\._forward_train \(.*\) returns 'vf_preds' as a tensor of shape \[5, 2\]"
@@ -210,17 +212,17 @@ def test_values_of_wrong_shape_are_refused() -> None:
     [("CountsSteps.seen", "self.seen +="), ("StoresBatches.history", "self.history.append")],
 )
 def test_python_state_is_refused_with_file_and_line(attribute: str, code: str) -> None:
-    location = re.escape(f"{attribute} ({FILE}:{lines_with(code)[0]})")
+    location = re.escape(f"{attribute} ({FILE}:{find_lines(code)[0]})")
     with pytest.raises(
         UserCodeError, match=rf"{location} changes from call to call, but checkpoints do not save it"
     ):
-        dry_run(build(attribute.partition(".")[0]))
+        dry_run(build_toy(attribute.partition(".")[0]))
 
 
 def test_unused_layer_is_reported_with_file_and_line() -> None:
-    (note,) = dry_run(build("UnusedLayer"))
+    (note,) = dry_run(build_toy("UnusedLayer"))
     assert note.startswith(
-        f"spec.model.moduleClass: UnusedLayer.forgotten ({FILE}:{lines_with('self.forgotten')[0]}) has weights that do "
+        f"spec.model.moduleClass: UnusedLayer.forgotten ({FILE}:{find_lines('self.forgotten')[0]}) has weights that do "
     )
 
 

@@ -28,11 +28,13 @@ def _seed_torch() -> None:
     torch.manual_seed(0)
 
 
-def _multi(inputs: Tensor, sizes: tuple[int, ...], starts: tuple[int, ...] | None = None) -> MultiCategorical:
+def _make_multi_categorical(
+    inputs: Tensor, sizes: tuple[int, ...], starts: tuple[int, ...] | None = None
+) -> MultiCategorical:
     return MultiCategorical(inputs, sizes, torch.tensor(starts or [0] * len(sizes)), (len(sizes),))
 
 
-def _squashed_gaussian(inputs: Tensor, low: float = -1.0, high: float = 1.0) -> SquashedGaussian:
+def _make_squashed_gaussian(inputs: Tensor, low: float = -1.0, high: float = 1.0) -> SquashedGaussian:
     size = inputs.shape[-1] // 2
     return SquashedGaussian(inputs, (size,), torch.full((size,), low), torch.full((size,), high))
 
@@ -86,19 +88,23 @@ class TestCategorical:
 class TestMultiCategorical:
     def test_logp_is_the_sum_of_its_categoricals(self) -> None:
         sizes, inputs = (2, 5, 3), torch.randn(20, 10)
-        distribution = _multi(inputs, sizes)
-        parts = [distributions.Categorical(logits=part) for part in inputs.split(sizes, -1)]
+        distribution = _make_multi_categorical(inputs, sizes)
+        categoricals = [distributions.Categorical(logits=logits) for logits in inputs.split(sizes, -1)]
         actions = torch.stack([torch.randint(size, (20,)) for size in sizes], -1)
-        expected = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
+        expected = sum(
+            categorical.log_prob(actions[:, index]) for index, categorical in enumerate(categoricals)
+        )
         torch.testing.assert_close(distribution.logp(actions), expected)
-        torch.testing.assert_close(distribution.entropy(), sum(part.entropy() for part in parts))
         torch.testing.assert_close(
-            distribution.kl(_multi(inputs.flip(0), sizes)).min() >= 0, torch.tensor(True)
+            distribution.entropy(), sum(categorical.entropy() for categorical in categoricals)
+        )
+        torch.testing.assert_close(
+            distribution.kl(_make_multi_categorical(inputs.flip(0), sizes)).min() >= 0, torch.tensor(True)
         )
 
     def test_samples_lie_in_the_space_and_follow_the_noise(self) -> None:
         sizes, starts = (2, 5, 3), (0, 10, -1)
-        distribution = _multi(torch.zeros(1, 10), sizes, starts)
+        distribution = _make_multi_categorical(torch.zeros(1, 10), sizes, starts)
         assert distribution.sample(torch.full((1, 3), 0.0)).tolist() == [[0, 10, -1]]
         assert distribution.sample(torch.full((1, 3), BELOW_ONE)).tolist() == [[1, 14, 1]]
 
@@ -206,14 +212,16 @@ class TestSquashedGaussian:
             1,
         )
         actions = 1.0 + 3.0 * torch.tanh(torch.randn(40, 2))
-        distribution = _squashed_gaussian(torch.cat([mean, log_std], -1), low=-2.0, high=4.0)
+        distribution = _make_squashed_gaussian(torch.cat([mean, log_std], -1), low=-2.0, high=4.0)
         torch.testing.assert_close(
             distribution.logp(actions), reference.log_prob(actions), rtol=1e-4, atol=1e-4
         )
 
     def test_the_density_integrates_to_one(self) -> None:
         grid = torch.linspace(-1.9999, 1.9999, 200_001)
-        distribution = _squashed_gaussian(torch.tensor([0.4, -0.5]).expand(len(grid), 2), low=-2.0, high=2.0)
+        distribution = _make_squashed_gaussian(
+            torch.tensor([0.4, -0.5]).expand(len(grid), 2), low=-2.0, high=2.0
+        )
         assert torch.trapezoid(distribution.logp(grid.unsqueeze(-1)).exp(), grid).item() == pytest.approx(
             1, abs=1e-3
         )
@@ -221,28 +229,30 @@ class TestSquashedGaussian:
     @pytest.mark.parametrize("action", [-1.0, 1.0, 1.0 - 1e-9, 1.5])
     def test_logp_at_and_beyond_a_bound_has_finite_gradients(self, action: float) -> None:
         inputs = torch.tensor([[0.3, -1.0]], requires_grad=True)
-        logp = _squashed_gaussian(inputs).logp(torch.tensor([[action]]))
+        logp = _make_squashed_gaussian(inputs).logp(torch.tensor([[action]]))
         logp.sum().backward()
         assert torch.isfinite(logp).all()
         assert inputs.grad is not None
         assert torch.isfinite(inputs.grad).all()
 
     def test_samples_stay_within_the_bounds(self) -> None:
-        sample = _squashed_gaussian(torch.tensor([[0.0, 3.0]]).expand(1000, 2), low=-0.4, high=0.4).sample(
-            torch.randn(1000, 1)
-        )
+        sample = _make_squashed_gaussian(
+            torch.tensor([[0.0, 3.0]]).expand(1000, 2), low=-0.4, high=0.4
+        ).sample(torch.randn(1000, 1))
         assert sample.abs().max() <= 0.4
 
     @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -2.0), (-0.7, 0.7)])
     def test_entropy_is_the_mean_of_minus_logp(self, mean: float, log_std: float) -> None:
-        distribution = _squashed_gaussian(
+        distribution = _make_squashed_gaussian(
             torch.tensor([[mean, log_std]], dtype=torch.float64).expand(400_000, 2), high=3.0
         )
         logp = distribution.logp(distribution.sample(torch.randn(400_000, 1, dtype=torch.float64)))
         assert distribution.entropy()[0].item() == pytest.approx(-logp.mean().item(), abs=0.01)
 
     def test_mode_is_the_squashed_mean(self) -> None:
-        assert _squashed_gaussian(torch.tensor([[0.5, 0.0]])).mode().item() == pytest.approx(math.tanh(0.5))
+        assert _make_squashed_gaussian(torch.tensor([[0.5, 0.0]])).mode().item() == pytest.approx(
+            math.tanh(0.5)
+        )
 
 
 class TestDeterministic:
@@ -262,17 +272,17 @@ class TestDeterministic:
 
 class TestProduct:
     @staticmethod
-    def _product(inputs: Tensor) -> Product:
-        parts = {
+    def _make_product(inputs: Tensor) -> Product:
+        leaf_distributions = {
             "actions/a": Categorical(inputs[:, :3], start=2),
             "actions/b": DiagGaussian(inputs[:, 3:], (2,)),
         }
         columns = {"actions/a": slice(0, 1), "actions/b": slice(1, 3)}
-        return Product(parts, columns, frozenset({"actions/b"}))
+        return Product(leaf_distributions, columns, frozenset({"actions/b"}))
 
-    def test_product_is_the_sum_of_its_leaves(self) -> None:
+    def test_logp_entropy_and_kl_of_product_are_sums_over_leaves(self) -> None:
         inputs = torch.randn(6, 7)
-        product = self._product(inputs)
+        product = self._make_product(inputs)
         actions = {"actions/a": torch.randint(2, 5, (6,)), "actions/b": torch.randn(6, 2)}
         discrete, continuous = Categorical(inputs[:, :3], start=2), DiagGaussian(inputs[:, 3:], (2,))
         expected = discrete.logp(actions["actions/a"]) + continuous.logp(actions["actions/b"])
@@ -281,7 +291,7 @@ class TestProduct:
         torch.testing.assert_close(product.entropy(), discrete.entropy() + continuous.entropy())
         other_inputs = torch.randn(6, 7)
         torch.testing.assert_close(
-            product.kl(self._product(other_inputs)),
+            product.kl(self._make_product(other_inputs)),
             discrete.kl(Categorical(other_inputs[:, :3]))
             + continuous.kl(DiagGaussian(other_inputs[:, 3:], (2,))),
         )
@@ -289,35 +299,40 @@ class TestProduct:
     def test_uniform_noise_becomes_normal_for_gaussian_leaves(self) -> None:
         inputs = torch.zeros(20_000, 7)
         noise = torch.from_numpy(np.random.default_rng(0).random((20_000, 3), dtype=np.float32))
-        sample = self._product(inputs).sample(noise)["actions/b"]
+        sample = self._make_product(inputs).sample(noise)["actions/b"]
         assert sample.mean().abs() < 0.02
         assert sample.std().item() == pytest.approx(1.0, abs=0.02)
 
     def test_samples_at_the_ends_of_the_noise_are_finite(self) -> None:
         noise = torch.tensor([[0.0, 0.0, 1.0]])
-        assert torch.isfinite(self._product(torch.zeros(1, 7)).sample(noise)["actions/b"]).all()
+        assert torch.isfinite(self._make_product(torch.zeros(1, 7)).sample(noise)["actions/b"]).all()
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs_size", "noise_size"),
+    ("factory", "inputs_size", "noise_size"),
     [
         (Categorical, 5, 1),
-        (lambda x: _multi(x, (2, 3)), 5, 2),
+        (lambda x: _make_multi_categorical(x, (2, 3)), 5, 2),
         (lambda x: Bernoulli(x, (4,)), 4, 4),
         (lambda x: DiagGaussian(x, (3,)), 6, 3),
-        (_squashed_gaussian, 6, 3),
+        (_make_squashed_gaussian, 6, 3),
     ],
 )
-def test_sample_of_a_row_depends_only_on_its_own_noise(make, inputs_size: int, noise_size: int) -> None:  # type: ignore[no-untyped-def]
+def test_sample_of_a_row_depends_only_on_its_own_noise(factory, inputs_size: int, noise_size: int) -> None:  # type: ignore[no-untyped-def]
     inputs, noise = torch.randn(8, inputs_size), torch.rand(8, noise_size)
     other_noise = torch.rand(8, noise_size)
     other_noise[3] = noise[3]
-    assert torch.equal(make(inputs).sample(noise)[3], make(inputs).sample(other_noise)[3])
+    assert torch.equal(factory(inputs).sample(noise)[3], factory(inputs).sample(other_noise)[3])
 
 
-@pytest.mark.parametrize("make", [Categorical, lambda x: DiagGaussian(x, (3,)), lambda x: _multi(x, (2, 4))])
-def test_any_leading_dimensions_are_accepted(make) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    "factory",
+    [Categorical, lambda x: DiagGaussian(x, (3,)), lambda x: _make_multi_categorical(x, (2, 4))],
+)
+def test_any_leading_dimensions_are_accepted(factory) -> None:  # type: ignore[no-untyped-def]
     inputs = torch.randn(4, 5, 6)
-    distribution, flat = make(inputs), make(inputs.reshape(20, 6))
+    distribution, flat_distribution = factory(inputs), factory(inputs.reshape(20, 6))
     assert distribution.entropy().shape == (4, 5)
-    torch.testing.assert_close(distribution.logp(distribution.mode()).reshape(20), flat.logp(flat.mode()))
+    torch.testing.assert_close(
+        distribution.logp(distribution.mode()).reshape(20), flat_distribution.logp(flat_distribution.mode())
+    )

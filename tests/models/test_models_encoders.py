@@ -10,11 +10,11 @@ from hindcast.episodes.nested import flatten
 from hindcast.errors import SpecError
 from hindcast.models.encoders import Encoder
 
-BARE = ModelSpec(fcnet_hiddens=[])
-SMALL = ModelSpec(fcnet_hiddens=[8])
+WITHOUT_LAYERS = ModelSpec(fcnet_hiddens=[])
+ONE_LAYER = ModelSpec(fcnet_hiddens=[8])
 
 
-def _batch(space: Space, count: int = 3) -> dict[str, torch.Tensor]:
+def _make_batch(space: Space, count: int = 3) -> dict[str, torch.Tensor]:
     space.seed(0)
     samples = [flatten(space.sample(), "obs") for _ in range(count)]
     return {leaf: torch.from_numpy(np.stack([sample[leaf] for sample in samples])) for leaf in samples[0]}
@@ -28,17 +28,17 @@ def test_encoder_stack_follows_the_concatenated_leaves() -> None:
         "obs/c": torch.tensor([[1, 3]]),
         "obs/d": torch.tensor([[1, 0]], dtype=torch.int8),
     }
-    features = Encoder(space, BARE)(batch)
+    features = Encoder(space, WITHOUT_LAYERS)(batch)
     assert features.tolist() == [[1, 2, 3, 4, 0, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0]]
 
 
 def test_float64_observations_are_computed_in_float32() -> None:
-    encoder = Encoder(Box(-1.0, 1.0, (4,), dtype=np.float64), SMALL)
-    assert encoder(_batch(Box(-1.0, 1.0, (4,), dtype=np.float64))).dtype == torch.float32
+    encoder = Encoder(Box(-1.0, 1.0, (4,), dtype=np.float64), ONE_LAYER)
+    assert encoder(_make_batch(Box(-1.0, 1.0, (4,), dtype=np.float64))).dtype == torch.float32
 
 
 def test_uint8_observations_are_divided_by_their_bound() -> None:
-    encoder = Encoder(Box(0, 255, (3,), dtype=np.uint8), BARE)
+    encoder = Encoder(Box(0, 255, (3,), dtype=np.uint8), WITHOUT_LAYERS)
     torch.testing.assert_close(
         encoder({"obs": torch.tensor([[0, 51, 255]], dtype=torch.uint8)}), torch.tensor([[0.0, 0.2, 1.0]])
     )
@@ -48,9 +48,9 @@ def test_uint8_observations_are_divided_by_their_bound() -> None:
 @pytest.mark.parametrize("channels", [1, 4])
 def test_images_of_common_sizes_have_default_filters(side: int, channels: int) -> None:
     space = Box(0, 255, (side, side, channels), dtype=np.uint8)
-    encoder = Encoder(space, SMALL)
+    encoder = Encoder(space, ONE_LAYER)
     assert any(isinstance(layer, torch.nn.Conv2d) for layer in encoder.modules())
-    features = encoder(_batch(space))
+    features = encoder(_make_batch(space))
     assert features.shape == (3, 8)
     assert torch.isfinite(features).all()
 
@@ -72,7 +72,7 @@ def test_filters_too_large_for_the_image_are_refused() -> None:
 def test_text_observation_is_refused() -> None:
     space = Dict(image=Box(0, 255, (7, 7, 3), dtype=np.uint8), mission=Text(20))
     with pytest.raises(SpecError, match="'obs/mission' is a Text space"):
-        Encoder(space, SMALL)
+        Encoder(space, ONE_LAYER)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_text_observation_is_refused() -> None:
 )
 def test_any_leading_dimensions_are_accepted(space: Space) -> None:
     torch.manual_seed(0)
-    encoder = Encoder(space, SMALL)
-    batch = _batch(space, 6)
+    encoder = Encoder(space, ONE_LAYER)
+    batch = _make_batch(space, 6)
     sequences = {leaf: rows.reshape(2, 3, *rows.shape[1:]) for leaf, rows in batch.items()}
     torch.testing.assert_close(encoder(sequences).reshape(6, 8), encoder(batch))

@@ -26,18 +26,18 @@ VECTOR = gym.spaces.Box(-1, 1, (6,), np.float32)
 IMAGE = gym.spaces.Box(0, 255, (9, 7, 2), np.uint8)
 ACTIONS = gym.spaces.Discrete(3)
 BATCH = {"obs": torch.linspace(-1, 1, 60).reshape(10, 6)}
-SMALL = {"fcnet_hiddens": [16, 12], "head_fcnet_hiddens": [8], "recurrent": "lstm", "cell_size": 5}
+DEFAULT_OPTIONS = {"fcnet_hiddens": [16, 12], "head_fcnet_hiddens": [8], "recurrent": "lstm", "cell_size": 5}
 
 
-def build(space: gym.Space = VECTOR, **options: Any) -> PolicyModule:
+def build_policy_module(space: gym.Space = VECTOR, **options: Any) -> PolicyModule:
     torch.manual_seed(0)
-    model = ModelSpec.model_validate({**SMALL, **options})
+    model = ModelSpec.model_validate({**DEFAULT_OPTIONS, **options})
     module = build_module(space, ACTIONS, model, value=True)
     assert isinstance(module, PolicyModule)
     return module
 
 
-def networks(**options: Any) -> dict[str, nn.Module]:
+def build_networks(**options: Any) -> dict[str, nn.Module]:
     inputs = ModelInputs(VECTOR, ACTIONS, ModelSpec.model_validate({"fcnet_hiddens": [16, 12], **options}))
     torch.manual_seed(0)
     return {
@@ -48,7 +48,7 @@ def networks(**options: Any) -> dict[str, nn.Module]:
     }
 
 
-def output(net: nn.Module) -> torch.Tensor:
+def compute_output(net: nn.Module) -> torch.Tensor:
     if isinstance(net, PolicyModule):
         return net.forward_train(BATCH)["action_dist_inputs"]
     result: torch.Tensor = net({**BATCH, "actions": torch.zeros(10, dtype=torch.int64)})
@@ -58,43 +58,43 @@ def output(net: nn.Module) -> torch.Tensor:
 class TestDropout:
     @pytest.mark.parametrize("name", ["policy", "state_value", "critics", "action_values"])
     def test_dropout_applies_in_training_only(self, name: str) -> None:
-        plain, dropping = networks()[name], networks(dropout=0.5)[name]
-        dropping.train()
-        assert not torch.equal(output(dropping), output(dropping))
-        with torch.no_grad():  # as targets within a loss are
-            torch.testing.assert_close(output(dropping), output(plain), rtol=0, atol=0)
-        torch.testing.assert_close(output(dropping.eval()), output(plain), rtol=0, atol=0)
-        target = frozen_copy(dropping).train()
-        assert torch.equal(output(target), output(target))
+        net, dropout_net = build_networks()[name], build_networks(dropout=0.5)[name]
+        dropout_net.train()
+        assert not torch.equal(compute_output(dropout_net), compute_output(dropout_net))
+        with torch.no_grad():  # as for targets within a loss
+            torch.testing.assert_close(compute_output(dropout_net), compute_output(net), rtol=0, atol=0)
+        torch.testing.assert_close(compute_output(dropout_net.eval()), compute_output(net), rtol=0, atol=0)
+        target = frozen_copy(dropout_net).train()
+        assert torch.equal(compute_output(target), compute_output(target))
 
     def test_weight_names_do_not_depend_on_dropout(self) -> None:
-        build(dropout=0.5).set_state(build().get_state())
+        build_policy_module(dropout=0.5).set_state(build_policy_module().get_state())
 
     def test_option_applies_to_heads(self) -> None:
-        heads = build(dropout=0.5, fcnet_hiddens=[]).pi
+        heads = build_policy_module(dropout=0.5, fcnet_hiddens=[]).pi
         assert sum(isinstance(layer, nn.Dropout) for layer in heads.modules()) == 1
 
 
 class TestLayerNorm:
     @pytest.mark.parametrize("name", ["policy", "state_value", "critics", "action_values"])
     def test_inputs_of_activations_are_normalised(self, name: str) -> None:
-        net = networks(layer_norm=True, fcnet_activation="relu")[name]
+        net = build_networks(layer_norm=True, fcnet_activation="relu")[name]
         activation_inputs: list[torch.Tensor] = []
         for layer in net.modules():
             if isinstance(layer, nn.ReLU):
                 layer.register_forward_pre_hook(lambda _, inputs: activation_inputs.append(inputs[0].clone()))
-        output(net)
+        compute_output(net)
         assert len(activation_inputs) >= 2
         for features in activation_inputs:
             torch.testing.assert_close(features.mean(-1), torch.zeros(features.shape[:-1]), atol=1e-5, rtol=0)
             assert (features.var(-1, correction=0) > 0.9).all()
 
     def test_option_applies_to_heads(self) -> None:
-        heads = build(layer_norm=True, fcnet_hiddens=[]).pi
+        heads = build_policy_module(layer_norm=True, fcnet_hiddens=[]).pi
         assert sum(isinstance(layer, nn.LayerNorm) for layer in heads.modules()) == 1
 
 
-PARTS = {
+WEIGHT_PREFIXES = {
     "fcnet": ("encoder._stack.", "vf_encoder._stack."),
     "head_fcnet": ("pi.", "vf."),
     "conv": ("encoder._leaves.", "vf_encoder._leaves."),
@@ -103,15 +103,21 @@ PARTS = {
 
 
 class TestInitialisers:
-    @pytest.mark.parametrize("part", PARTS)
-    @pytest.mark.parametrize("kind", ["kernel", "bias"])
-    def test_initialiser_applies_to_its_layers_only(self, part: str, kind: str) -> None:
-        options = {f"{part}_{kind}_initializer": {"name": "constant_", "kwargs": {"val": 0.25}}}
-        module = build(IMAGE, conv_filters=[[4, 3, 1], [5, 3, 2]], **options)
+    @pytest.mark.parametrize("layer_kind", WEIGHT_PREFIXES)
+    @pytest.mark.parametrize("parameter_kind", ["kernel", "bias"])
+    def test_initialiser_applies_to_its_layers_only(self, layer_kind: str, parameter_kind: str) -> None:
+        options = {
+            f"{layer_kind}_{parameter_kind}_initializer": {"name": "constant_", "kwargs": {"val": 0.25}}
+        }
+        module = build_policy_module(IMAGE, conv_filters=[[4, 3, 1], [5, 3, 2]], **options)
         filled_names = {name for name, weights in module.named_parameters() if (weights == 0.25).all()}
-        part_names = {name for name, _ in module.named_parameters() if name.startswith(PARTS[part])}
+        names_of_kind = {
+            name for name, _ in module.named_parameters() if name.startswith(WEIGHT_PREFIXES[layer_kind])
+        }
         assert (
-            filled_names == {name for name in part_names if ("weight" in name) == (kind == "kernel")} != set()
+            filled_names
+            == {name for name in names_of_kind if ("weight" in name) == (parameter_kind == "kernel")}
+            != set()
         )
 
     @pytest.mark.parametrize(
@@ -137,7 +143,7 @@ class TestInitialisers:
     def test_members_are_initialised_independently(self, name: str) -> None:
         options = {"fcnet_kernel_initializer": "xavier_uniform", "head_fcnet_bias_initializer": "ones"}
         *hidden, last = [
-            module for module in networks(**options)[name].modules() if isinstance(module, MemberLinear)
+            module for module in build_networks(**options)[name].modules() if isinstance(module, MemberLinear)
         ]
         for layer in hidden:
             bound = (6 / sum(layer.weight.shape[1:])) ** 0.5
@@ -150,7 +156,7 @@ class TestInitialisers:
         with pytest.raises(
             SpecError, match=r"the initialiser kaiming_uniform with .* raised ValueError: Unsupported"
         ):
-            build(fcnet_kernel_initializer=initialiser)
+            build_policy_module(fcnet_kernel_initializer=initialiser)
 
 
 class TestConvPadding:

@@ -25,7 +25,7 @@ COMPOSITE_OBS = Dict(a=Box(-1.0, 1.0, (2,)), b=Discrete(3))
 COMPOSITE_ACTION = Dict(go=Box(0.0, 2.0, (1,)), how=Tuple((Discrete(2, start=4), MultiBinary(2))))
 
 
-def _policy(
+def _make_policy(
     observation_space: Space = OBS,
     action_space: Space | None = None,
     module_class: type[RLModule] = PolicyModule,
@@ -37,17 +37,17 @@ def _policy(
     preprocessing = Preprocessing.from_specs(observation_space, action_space, model)
     spaces = preprocessing.observation_space, preprocessing.action_space
     module = build_module(*spaces, model, value=True, module_class=module_class)
-    with torch.no_grad():  # away from the nearly uniform start
+    with torch.no_grad():  # initial policies are nearly uniform
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.5)
     return Policy(module, preprocessing, observation_space, action_space)
 
 
-def _rows(count: int = 8, seed: int = 0) -> np.ndarray:
+def _make_rows(count: int = 8, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
 
 
-def _noise(policy: Policy, count: int = 8, seed: int = 0) -> np.ndarray:
+def _draw_noise(policy: Policy, count: int = 8, seed: int = 0) -> np.ndarray:
     return policy.draw_noise(np.random.default_rng(seed), count)
 
 
@@ -70,8 +70,8 @@ class TestAct:
     def test_environment_actions_lie_in_the_space(
         self, space: Space, distribution: str, explore: bool
     ) -> None:
-        policy = _policy(action_space=space, distribution=distribution)
-        actions = policy.act(_rows(), _noise(policy) if explore else None)
+        policy = _make_policy(action_space=space, distribution=distribution)
+        actions = policy.act(_make_rows(), _draw_noise(policy) if explore else None)
         assert all(space.contains(actions.env_actions[slot]) for slot in range(8))
         assert (actions.logp is not None) == policy.has_logp(explore)
         assert actions.dist_inputs is not None
@@ -79,8 +79,8 @@ class TestAct:
 
     @pytest.mark.parametrize("space", [Discrete(3, start=7), Box(-2.0, 3.0, (2,)), COMPOSITE_ACTION], ids=str)
     def test_logp_can_be_recomputed_from_recorded_columns(self, space: Space) -> None:
-        policy = _policy(action_space=space)
-        result = policy.act(_rows(), _noise(policy))
+        policy = _make_policy(action_space=space)
+        result = policy.act(_make_rows(), _draw_noise(policy))
         actions = {leaf: torch.from_numpy(rows) for leaf, rows in result.actions.items()}
         distribution = policy.module.distribution(torch.from_numpy(result.dist_inputs))
         logp = distribution.logp(actions.get("actions", actions))
@@ -89,104 +89,111 @@ class TestAct:
         assert np.array_equal(result.logp, logp.numpy())
 
     def test_greedy_discrete_actions_have_probability_one(self) -> None:
-        actions = _policy().act(_rows())
+        actions = _make_policy().act(_make_rows())
         assert actions.logp is not None
         assert (actions.logp == 0).all()
         assert actions.dist_inputs is not None
         assert np.array_equal(actions.actions["actions"], actions.dist_inputs.argmax(-1))
 
     def test_row_depends_only_on_its_own_observation_and_noise(self) -> None:
-        policy = _policy()
-        obs, noise = _rows(), _noise(policy)
-        other_obs, other_noise = _rows(seed=1), _noise(policy, seed=1)
+        policy = _make_policy()
+        obs, noise = _make_rows(), _draw_noise(policy)
+        other_obs, other_noise = _make_rows(seed=1), _draw_noise(policy, seed=1)
         other_obs[5], other_noise[5] = obs[5], noise[5]
-        first, second = policy.act(obs, noise), policy.act(other_obs, other_noise)
-        assert first.actions["actions"][5] == second.actions["actions"][5]
-        assert first.logp is not None
-        assert second.logp is not None
-        assert first.logp[5] == second.logp[5]
+        actions, other_actions = policy.act(obs, noise), policy.act(other_obs, other_noise)
+        assert actions.actions["actions"][5] == other_actions.actions["actions"][5]
+        assert actions.logp is not None
+        assert other_actions.logp is not None
+        assert actions.logp[5] == other_actions.logp[5]
 
     def test_read_only_and_float64_observations_are_accepted(self) -> None:
-        policy = _policy()
-        frozen = _rows()
-        frozen.flags.writeable = False
-        np.testing.assert_array_equal(policy.act(frozen).dist_inputs, policy.act(_rows()).dist_inputs)
+        policy = _make_policy()
+        read_only_obs = _make_rows()
+        read_only_obs.flags.writeable = False
         np.testing.assert_array_equal(
-            policy.act(frozen.astype(np.float64)).dist_inputs, policy.act(_rows()).dist_inputs
+            policy.act(read_only_obs).dist_inputs, policy.act(_make_rows()).dist_inputs
+        )
+        np.testing.assert_array_equal(
+            policy.act(read_only_obs.astype(np.float64)).dist_inputs, policy.act(_make_rows()).dist_inputs
         )
 
     def test_act_returns_module_actions_and_scaled_environment_actions(self) -> None:
-        policy = _policy(action_space=Box(-2.0, 6.0, (1,)))
-        actions = policy.act(_rows(), _noise(policy))
+        policy = _make_policy(action_space=Box(-2.0, 6.0, (1,)))
+        actions = policy.act(_make_rows(), _draw_noise(policy))
         expected = np.clip(2.0 + 4.0 * actions.actions["actions"], -2.0, 6.0)
         np.testing.assert_allclose(actions.env_actions, expected, rtol=1e-6)
 
 
 class TestCall:
     def test_call_equals_act_on_one_row(self) -> None:
-        policy = _policy(action_space=Box(-2.0, 6.0, (2,)))
-        np.testing.assert_array_equal(policy(_rows()[0]), policy.act(_rows()[:1]).env_actions[0])
+        policy = _make_policy(action_space=Box(-2.0, 6.0, (2,)))
+        np.testing.assert_array_equal(policy(_make_rows()[0]), policy.act(_make_rows()[:1]).env_actions[0])
 
     def test_call_keeps_its_frames_until_reset(self) -> None:
-        policy = _policy(action_space=Box(-2.0, 6.0, (2,)), frame_stack=2, observation_filter="meanStd")
-        first, second = _rows(2)
-        first_action = policy(first)
-        went_on = policy(second)
-        policy.act(_rows(8))
-        assert not np.array_equal(policy(second), went_on)
+        policy = _make_policy(action_space=Box(-2.0, 6.0, (2,)), frame_stack=2, observation_filter="meanStd")
+        first_obs, second_obs = _make_rows(2)
+        first_action = policy(first_obs)
+        second_action = policy(second_obs)
+        policy.act(_make_rows(8))
+        assert not np.array_equal(policy(second_obs), second_action)
         policy.reset()
-        np.testing.assert_array_equal(policy(first), first_action)
-        np.testing.assert_array_equal(policy(second), went_on)
+        np.testing.assert_array_equal(policy(first_obs), first_action)
+        np.testing.assert_array_equal(policy(second_obs), second_action)
 
     def test_call_accepts_composite_spaces(self) -> None:
-        policy = _policy(COMPOSITE_OBS, COMPOSITE_ACTION)
+        policy = _make_policy(COMPOSITE_OBS, COMPOSITE_ACTION)
         COMPOSITE_OBS.seed(0)
         assert COMPOSITE_ACTION.contains(policy(COMPOSITE_OBS.sample(), explore=True))
 
     def test_exploration_follows_from_the_seed(self) -> None:
-        policy = _policy(action_space=Box(-2.0, 6.0, (2,)))
+        policy = _make_policy(action_space=Box(-2.0, 6.0, (2,)))
         policy.reset(seed=3)
-        first = [policy(_rows()[0], explore=True).tolist() for _ in range(3)]
+        first_actions = [policy(_make_rows()[0], explore=True).tolist() for _ in range(3)]
         policy.reset(seed=3)
-        assert [policy(_rows()[0], explore=True).tolist() for _ in range(3)] == first
-        assert first[0] != first[1]
+        assert [policy(_make_rows()[0], explore=True).tolist() for _ in range(3)] == first_actions
+        assert first_actions[0] != first_actions[1]
 
     @pytest.mark.parametrize("obs", [np.zeros(5), np.zeros((1, 4)), 3.0, {"a": np.zeros(4)}], ids=str)
     def test_observation_of_another_shape_is_refused(self, obs: object) -> None:
         with pytest.raises(DataError, match=r"expected Box\(-inf, inf, \(4,\)"):
-            _policy()(obs)
+            _make_policy()(obs)
 
     @pytest.mark.parametrize(
-        ("space", "obs", "said"),
+        ("space", "obs", "description"),
         [
-            (Box(0, 1, (4,)), {"a": 1}, r"given {a: int}, expected Box\(0\.0, 1\.0, \(4,\)"),
-            (Box(0, 1, (4,)), (np.zeros(4), 0.5), r"given \(array, float\), expected Box\("),
-            (COMPOSITE_OBS, np.zeros(4), r"given array, expected Dict\("),
+            (Box(0, 1, (4,)), {"a": 1}, r"received {a: int}, expected Box\(0\.0, 1\.0, \(4,\)"),
+            (Box(0, 1, (4,)), (np.zeros(4), 0.5), r"received \(array, float\), expected Box\("),
+            (COMPOSITE_OBS, np.zeros(4), r"received array, expected Dict\("),
         ],
         ids=["dict", "tuple", "array"],
     )
-    def test_observation_of_another_structure_is_refused(self, space: Space, obs: object, said: str) -> None:
-        with pytest.raises(DataError, match=rf"{said}.*: give one raw observation of the environment"):
-            _policy(space)(obs)
+    def test_observation_of_another_structure_is_refused(
+        self, space: Space, obs: object, description: str
+    ) -> None:
+        with pytest.raises(DataError, match=rf"{description}.*: pass one raw observation of the environment"):
+            _make_policy(space)(obs)
 
 
 class TestFiles:
-    @pytest.mark.parametrize("below", ["", "module"])
-    def test_loaded_policy_acts_the_same(self, tmp_path: Path, below: str) -> None:
-        policy = _policy(action_space=Box(-2.0, 6.0, (2,)), observation_filter="meanStd", frame_stack=2)
-        policy.preprocessing.update({"obs": _rows(100) * 3})
-        policy.save(tmp_path / below)
+    @pytest.mark.parametrize("subfolder", ["", "module"])
+    def test_loaded_policy_acts_the_same(self, tmp_path: Path, subfolder: str) -> None:
+        policy = _make_policy(action_space=Box(-2.0, 6.0, (2,)), observation_filter="meanStd", frame_stack=2)
+        policy.preprocessing.update({"obs": _make_rows(100) * 3})
+        policy.save(tmp_path / subfolder)
         restored = Policy.load(tmp_path)
         assert restored.observation_space == OBS
         assert restored.action_space == policy.action_space
-        noise = _noise(policy)
+        noise = _draw_noise(policy)
         for step in range(3):
-            expected, actual = policy.act(_rows(seed=step), noise), restored.act(_rows(seed=step), noise)
+            expected, actual = (
+                policy.act(_make_rows(seed=step), noise),
+                restored.act(_make_rows(seed=step), noise),
+            )
             assert np.array_equal(expected.env_actions, actual.env_actions)
             assert np.array_equal(expected.dist_inputs, actual.dist_inputs)
 
     def test_load_restores_composite_spaces_and_options(self, tmp_path: Path) -> None:
-        policy = _policy(COMPOSITE_OBS, COMPOSITE_ACTION, free_log_std=True, vf_share_layers=True)
+        policy = _make_policy(COMPOSITE_OBS, COMPOSITE_ACTION, free_log_std=True, vf_share_layers=True)
         policy.save(tmp_path)
         restored = Policy.load(tmp_path)
         assert restored.module.model_config == policy.module.model_config
@@ -194,16 +201,19 @@ class TestFiles:
         assert restored.digest == policy.digest
 
     def test_digest_depends_on_weights_and_filters(self) -> None:
-        policy, same = _policy(observation_filter="meanStd"), _policy(observation_filter="meanStd")
-        assert policy.digest == same.digest
-        same.preprocessing.update({"obs": _rows()})
-        assert policy.digest != same.digest
+        policy, equal_policy = (
+            _make_policy(observation_filter="meanStd"),
+            _make_policy(observation_filter="meanStd"),
+        )
+        assert policy.digest == equal_policy.digest
+        equal_policy.preprocessing.update({"obs": _make_rows()})
+        assert policy.digest != equal_policy.digest
         with torch.no_grad():
             next(policy.module.parameters()).add_(1.0)
-        assert policy.digest != _policy(observation_filter="meanStd").digest
+        assert policy.digest != _make_policy(observation_filter="meanStd").digest
 
     def test_load_does_not_advance_torchs_generator(self, tmp_path: Path) -> None:
-        _policy().save(tmp_path)
+        _make_policy().save(tmp_path)
         torch.manual_seed(5)
         expected = torch.rand(3)
         torch.manual_seed(5)
@@ -212,19 +222,19 @@ class TestFiles:
 
     @pytest.mark.parametrize("space", [Discrete(3), Box(-2.0, 3.0, (2,)), COMPOSITE_ACTION], ids=str)
     def test_from_files_copies_the_policy(self, space: Space) -> None:
-        policy = _policy(COMPOSITE_OBS, space, observation_filter="meanStd", frame_stack=2)
+        policy = _make_policy(COMPOSITE_OBS, space, observation_filter="meanStd", frame_stack=2)
         assert copy.deepcopy(policy).digest == policy.digest
         assert pickle.loads(pickle.dumps(policy)).digest == policy.digest
         assert Policy.from_files(policy.to_files()).digest == policy.digest
 
     def test_save_and_load_work_on_fsspec_file_systems(self) -> None:
-        policy = _policy()
+        policy = _make_policy()
         policy.save("memory://models-test/checkpoint/module")
         assert Policy.load("memory://models-test/checkpoint").digest == policy.digest
 
     @pytest.mark.slow
     def test_load_and_act_do_not_import_ray(self, tmp_path: Path) -> None:
-        _policy().save(tmp_path)
+        _make_policy().save(tmp_path)
         code = (
             "import sys, numpy; from hindcast.models.policy import Policy\n"
             f"Policy.load({str(tmp_path)!r})(numpy.zeros(4)); assert 'ray' not in sys.modules"
@@ -235,7 +245,7 @@ class TestFiles:
 class TestDamage:
     @pytest.fixture
     def saved_policy(self, tmp_path: Path) -> Path:
-        _policy(observation_filter="meanStd").save(tmp_path / "module")
+        _make_policy(observation_filter="meanStd").save(tmp_path / "module")
         return tmp_path
 
     def test_folder_without_policy_is_refused(self, tmp_path: Path) -> None:
@@ -262,23 +272,23 @@ class TestDamage:
             Policy.load(saved_policy)
 
     def test_pickle_is_never_opened(self, saved_policy: Path, tmp_path: Path) -> None:
-        mark = tmp_path / "executed"
+        marker_file = tmp_path / "executed"
 
         class Bomb:
             def __reduce__(self) -> tuple[object, ...]:
-                return Path.touch, (mark,)
+                return Path.touch, (marker_file,)
 
         for name in ("weights.safetensors", "preprocessing.safetensors"):
             (saved_policy / "module" / name).write_bytes(pickle.dumps(Bomb()))
         with pytest.raises(DataError, match="is damaged"):
             Policy.load(saved_policy)
-        self._edit(saved_policy, "checksums", None)
+        self._edit_description(saved_policy, "checksums", None)
         with pytest.raises(DataError, match="invalid or missing fields: checksums"):
             Policy.load(saved_policy)
-        assert not mark.exists()
+        assert not marker_file.exists()
 
     def test_newer_format_is_refused(self, saved_policy: Path) -> None:
-        self._edit(saved_policy, "formatVersion", 2)
+        self._edit_description(saved_policy, "formatVersion", 2)
         with pytest.raises(DataError, match="formatVersion 2, but this Hindcast reads up to 1"):
             Policy.load(saved_policy)
 
@@ -300,7 +310,7 @@ class TestDamage:
     def test_invalid_field_of_the_description_is_named(
         self, saved_policy: Path, key: str, value: object
     ) -> None:
-        self._edit(saved_policy, key, value)
+        self._edit_description(saved_policy, key, value)
         with pytest.raises(DataError, match=rf"module\.json is damaged: invalid or missing fields: {key}"):
             Policy.load(saved_policy)
 
@@ -315,14 +325,14 @@ class TestDamage:
     def test_description_of_another_policy_is_refused(
         self, saved_policy: Path, key: str, value: object
     ) -> None:
-        self._edit(saved_policy, key, value)
+        self._edit_description(saved_policy, key, value)
         with pytest.raises(
             DataError, match=r"module/module\.json and the tensor files next to it do not match"
         ):
             Policy.load(saved_policy)
 
     @staticmethod
-    def _edit(saved_policy: Path, key: str, value: object) -> None:
+    def _edit_description(saved_policy: Path, key: str, value: object) -> None:
         file = saved_policy / "module" / "module.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
 
@@ -337,46 +347,50 @@ class _CustomModule(RLModule):
 
 class TestClasses:
     def test_allowed_class_is_used(self, tmp_path: Path) -> None:
-        policy = _policy(module_class=_CustomModule)
+        policy = _make_policy(module_class=_CustomModule)
         policy.save(tmp_path)
         restored = Policy.load(tmp_path, allow_classes=[_CustomModule])
         assert isinstance(restored.module, _CustomModule)
-        np.testing.assert_array_equal(restored.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
+        np.testing.assert_array_equal(
+            restored.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
+        )
 
     def test_class_named_only_by_a_file_is_not_imported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "never_imported.py").write_text("from module_toys import Net\nclass Other(Net): pass\n")
         monkeypatch.syspath_prepend(tmp_path)
-        policy = _policy(module_class=Net)
+        policy = _make_policy(module_class=Net)
         policy.save(tmp_path)
-        self._name(tmp_path, "never_imported:Other")
+        self._set_module_class(tmp_path, "never_imported:Other")
         with pytest.raises(
             DataError, match=r":Other'\. Hindcast never imports a class only because a file names it"
         ):
             Policy.load(tmp_path)
         assert "never_imported" not in sys.modules
         restored = Policy.load(tmp_path, allow_classes=["never_imported:Other"])
-        np.testing.assert_array_equal(restored.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
+        np.testing.assert_array_equal(
+            restored.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
+        )
 
     def test_imported_class_need_not_be_allowed(self, tmp_path: Path) -> None:
-        _policy(module_class=Net).save(tmp_path)
+        _make_policy(module_class=Net).save(tmp_path)
         assert type(Policy.load(tmp_path).module) is Net
 
     def test_missing_allowed_class_is_refused(self, tmp_path: Path) -> None:
-        _policy().save(tmp_path)
-        self._name(tmp_path, "no_such_module:Net")
+        _make_policy().save(tmp_path)
+        self._set_module_class(tmp_path, "no_such_module:Net")
         with pytest.raises(SpecError, match="moduleClass is 'no_such_module:Net': there is no module"):
             Policy.load(tmp_path, allow_classes=["no_such_module:Net"])
 
     @pytest.mark.parametrize("path", ["os:system", "hindcast.models.policy:Policy", "hindcast.nothing:X"])
     def test_object_that_is_not_a_module_class_is_refused(self, tmp_path: Path, path: str) -> None:
-        _policy().save(tmp_path)
-        self._name(tmp_path, path)
+        _make_policy().save(tmp_path)
+        self._set_module_class(tmp_path, path)
         with pytest.raises(DataError, match=path):
             Policy.load(tmp_path)
 
     @staticmethod
-    def _name(saved_policy: Path, path: str) -> None:
+    def _set_module_class(saved_policy: Path, path: str) -> None:
         file = saved_policy / "module.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "moduleClass": path}))

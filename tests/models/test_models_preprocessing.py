@@ -25,14 +25,14 @@ class TestMeanStd:
         self, sizes: list[int], offset: float, seed: int
     ) -> None:
         rows = np.random.default_rng(seed).normal(offset, 3.0, (sum(sizes), 2))
-        parts, first = [], 0
+        filters, start = [], 0
         for size in sizes:
-            part = MeanStdFilter((2,))
-            part.update(rows[first : first + size])
-            parts.append(part)
-            first += size
+            part_filter = MeanStdFilter((2,))
+            part_filter.update(rows[start : start + size])
+            filters.append(part_filter)
+            start += size
         merged_filter = MeanStdFilter((2,))
-        merged_filter.merge(parts)
+        merged_filter.merge(filters)
         assert merged_filter.count == len(rows)
         if len(rows) >= 2:
             np.testing.assert_allclose(merged_filter.mean, rows.mean(0), rtol=1e-9)
@@ -105,13 +105,13 @@ class TestFrameStack:
         column = np.random.default_rng(0).integers(1, 255, (sum(lengths), *shape)).astype(np.uint8)
         first_rows = np.repeat(np.cumsum([0, *lengths[:-1]]), lengths)
         stack, expected = FrameStack(k, ["obs"]), []
-        for row, first in enumerate(first_rows):
-            expected.append(stack({"obs": column[row : row + 1]}, np.array([row == first]))["obs"][0])
-        order = np.random.default_rng(1).permutation(len(column))
+        for row, first_row in enumerate(first_rows):
+            expected.append(stack({"obs": column[row : row + 1]}, np.array([row == first_row]))["obs"][0])
+        rows = np.random.default_rng(1).permutation(len(column))
         actual = stack_rows(
-            torch.from_numpy(column), torch.from_numpy(order), torch.from_numpy(first_rows[order]), k
+            torch.from_numpy(column), torch.from_numpy(rows), torch.from_numpy(first_rows[rows]), k
         )
-        assert np.array_equal(actual.numpy(), np.stack(expected)[order])
+        assert np.array_equal(actual.numpy(), np.stack(expected)[rows])
 
 
 class TestActionToEnv:
@@ -135,9 +135,9 @@ class TestActionToEnv:
         assert all(space.contains(action) for action in actions)
 
     def test_actions_without_normalisation_pass_or_are_clipped(self) -> None:
-        space, raw = Box(-2.0, 2.0, (1,)), {"actions": np.array([[3.0]], dtype=np.float32)}
-        assert ActionToEnv(space, normalize_actions=False)(raw)[0].tolist() == [3.0]
-        assert ActionToEnv(space, normalize_actions=False, clip_actions=True)(raw)[0].tolist() == [2.0]
+        space, actions = Box(-2.0, 2.0, (1,)), {"actions": np.array([[3.0]], dtype=np.float32)}
+        assert ActionToEnv(space, normalize_actions=False)(actions)[0].tolist() == [3.0]
+        assert ActionToEnv(space, normalize_actions=False, clip_actions=True)(actions)[0].tolist() == [2.0]
         assert ActionToEnv(space, normalize_actions=False).module_space == space
 
     def test_unbounded_box_is_never_scaled(self) -> None:
@@ -170,12 +170,12 @@ class TestPreprocessing:
         gear=Discrete(3),
     )
 
-    def _make(self) -> Preprocessing:
+    def _make_preprocessing(self) -> Preprocessing:
         return Preprocessing.from_specs(
             self.OBS, Box(0.0, 1.0, (2,)), ModelSpec(observation_filter="meanStd", frame_stack=3)
         )
 
-    def _obs(self, count: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    def _make_obs(self, count: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
         return {
             "obs/gear": rng.integers(3, size=count),
@@ -184,70 +184,77 @@ class TestPreprocessing:
         }
 
     def test_module_space_contains_preprocessed_observations(self) -> None:
-        preprocessing = self._make()
-        preprocessing.update(self._obs(50))
-        observations = preprocessing.observe(self._obs())
-        one = {leaf.removeprefix("obs/"): rows[0] for leaf, rows in observations.items()}
-        assert preprocessing.observation_space.contains(one)
+        preprocessing = self._make_preprocessing()
+        preprocessing.update(self._make_obs(50))
+        observations = preprocessing.observe(self._make_obs())
+        observation = {leaf.removeprefix("obs/"): rows[0] for leaf, rows in observations.items()}
+        assert preprocessing.observation_space.contains(observation)
         assert preprocessing.observation_space["image"].shape == (6, 6, 3)
         assert preprocessing.observation_space["speed"].shape == (6,)
         assert preprocessing.action_space == Box(-1.0, 1.0, (2,))
 
     def test_only_float_boxes_are_filtered_and_only_boxes_stacked(self) -> None:
-        preprocessing = self._make()
+        preprocessing = self._make_preprocessing()
         assert set(preprocessing.filters) == {"obs/speed"}
         assert set(preprocessing.stacked_leaves) == {"obs/image", "obs/speed"}
 
     def test_acting_does_not_change_the_filter(self) -> None:
-        preprocessing = self._make()
-        preprocessing.update(self._obs(20))
-        before = preprocessing.state()
-        preprocessing.observe(self._obs(seed=1))
-        preprocessing.filter_obs(self._obs(seed=2))
-        after = preprocessing.state()
-        assert all(np.array_equal(before[name], after[name]) for name in before)
+        preprocessing = self._make_preprocessing()
+        preprocessing.update(self._make_obs(20))
+        state_before = preprocessing.state()
+        preprocessing.observe(self._make_obs(seed=1))
+        preprocessing.filter_obs(self._make_obs(seed=2))
+        state_after = preprocessing.state()
+        assert all(np.array_equal(state_before[name], state_after[name]) for name in state_before)
 
     def test_frames_are_stacked_after_filtering(self) -> None:
-        preprocessing = self._make()
-        preprocessing.update(self._obs(20))
-        obs = self._obs()
+        preprocessing = self._make_preprocessing()
+        preprocessing.update(self._make_obs(20))
+        obs = self._make_obs()
         frames = preprocessing.observe(obs)["obs/speed"]
         np.testing.assert_array_equal(frames[:, :4], 0.0)
         np.testing.assert_array_equal(frames[:, 4:], preprocessing.filter_obs(obs)["obs/speed"])
 
     def test_nested_batches_are_flattened(self) -> None:
-        flat = self._obs()
-        nested_batch = {leaf.removeprefix("obs/"): rows for leaf, rows in flat.items()}
-        flat_result, nested_result = self._make().observe(flat), self._make().observe(nested_batch)
+        flat_batch = self._make_obs()
+        nested_batch = {leaf.removeprefix("obs/"): rows for leaf, rows in flat_batch.items()}
+        flat_result, nested_result = (
+            self._make_preprocessing().observe(flat_batch),
+            self._make_preprocessing().observe(nested_batch),
+        )
         assert all(np.array_equal(flat_result[leaf], nested_result[leaf]) for leaf in flat_result)
 
     def test_loaded_preprocessing_observes_the_same(self) -> None:
-        preprocessing = self._make()
-        preprocessing.update(self._obs(20))
-        copy = Preprocessing.from_json(self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json())
-        copy.load(preprocessing.state())
-        expected, actual = preprocessing.observe(self._obs()), copy.observe(self._obs())
+        preprocessing = self._make_preprocessing()
+        preprocessing.update(self._make_obs(20))
+        restored = Preprocessing.from_json(self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json())
+        restored.load(preprocessing.state())
+        expected, actual = preprocessing.observe(self._make_obs()), restored.observe(self._make_obs())
         assert all(np.array_equal(expected[leaf], actual[leaf]) for leaf in expected)
 
     def test_merge_adds_the_statistics_of_others(self) -> None:
-        reference, first, second = self._make(), self._make(), self._make()
-        reference.update(self._obs(10, 0))
-        reference.update(self._obs(30, 1))
-        first.update(self._obs(10, 0))
-        second.update(self._obs(30, 1))
+        reference, first, second = (
+            self._make_preprocessing(),
+            self._make_preprocessing(),
+            self._make_preprocessing(),
+        )
+        reference.update(self._make_obs(10, 0))
+        reference.update(self._make_obs(30, 1))
+        first.update(self._make_obs(10, 0))
+        second.update(self._make_obs(30, 1))
         first.merge([second])
         np.testing.assert_allclose(
             first.filters["obs/speed"].std, reference.filters["obs/speed"].std, rtol=1e-12
         )
 
     def test_fork_shares_filters_but_not_frames(self) -> None:
-        preprocessing = self._make()
+        preprocessing = self._make_preprocessing()
         fork = preprocessing.fork()
-        preprocessing.observe(self._obs(4))
-        preprocessing.update(self._obs(20))
-        frames = fork.observe(self._obs(2))["obs/speed"]
+        preprocessing.observe(self._make_obs(4))
+        preprocessing.update(self._make_obs(20))
+        frames = fork.observe(self._make_obs(2))["obs/speed"]
         assert (frames[:, :4] == 0).all()
-        np.testing.assert_array_equal(frames[:, 4:], preprocessing.filter_obs(self._obs(2))["obs/speed"])
+        np.testing.assert_array_equal(frames[:, 4:], preprocessing.filter_obs(self._make_obs(2))["obs/speed"])
 
     def test_observations_without_options_pass_unchanged(self) -> None:
         preprocessing = Preprocessing.from_specs(Box(-1.0, 1.0, (4,)), Discrete(2), ModelSpec())

@@ -23,16 +23,17 @@ STEPS, ROWS, UNITS = 7, 5, 6
 KINDS = pytest.mark.parametrize("kind", ["lstm", "gru"])
 
 
-def recurrent_policy(kind: str, **model: Any) -> Policy:
+def make_recurrent_policy(kind: str, **model: Any) -> Policy:
     return make_policy(WALK, recurrent=kind, cellSize=UNITS, **model)
 
 
-def observations(rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> np.ndarray:
+def make_observations(rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, steps, 4)).astype(np.float32)
 
 
-def by_the_book(layer: RecurrentLayer, inputs: np.ndarray) -> np.ndarray:
-    """Compute `[T, F]` -> `[T, H]` in float64, gate by gate, by the equations in torch's documentation."""
+def compute_textbook_outputs(layer: RecurrentLayer, inputs: np.ndarray) -> np.ndarray:
+    """Return outputs `[T, H]` for inputs `[T, F]`: in float64, gate by gate, by the equations in torch's
+    documentation."""
     (wx, wh, bx, bh), units = (
         [weight.detach().double().numpy() for weight in layer._layer.all_weights[0]],
         layer.output_size,
@@ -57,9 +58,9 @@ class TestLayer:
     def test_layer_equals_the_textbook_equations(self, kind: str) -> None:
         torch.manual_seed(0)
         layer = RecurrentLayer(kind, 4, UNITS)
-        inputs = observations()
+        inputs = make_observations()
         outputs, _ = layer(torch.from_numpy(inputs), {})
-        expected = np.stack([by_the_book(layer, sequence) for sequence in inputs])
+        expected = np.stack([compute_textbook_outputs(layer, sequence) for sequence in inputs])
         np.testing.assert_allclose(outputs.detach().numpy(), expected, atol=1e-6)
 
     def test_initial_gates_are_orthogonal_and_keep_the_state(self, kind: str) -> None:
@@ -84,7 +85,7 @@ class TestLayer:
             layer(features, {"x": torch.zeros(ROWS, UNITS)})
 
 
-def stepwise(module: RLModule, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def run_stepwise(module: RLModule, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Return `[B, T, P]` outputs and the last state of a module that gets `[B, T, …]` one step at a time."""
     state: dict[str, Tensor] = {}
     outputs_by_step = []
@@ -98,75 +99,79 @@ def stepwise(module: RLModule, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 @KINDS
 class TestModule:
     def test_sequence_equals_its_steps(self, kind: str) -> None:
-        module, obs = recurrent_policy(kind).module, torch.from_numpy(observations())
-        expected, state = stepwise(module, obs)
+        module, obs = make_recurrent_policy(kind).module, torch.from_numpy(make_observations())
+        expected, state = run_stepwise(module, obs)
         outputs = module.forward_train({"obs": obs})
         assert outputs["vf_preds"].shape == (ROWS, STEPS)
         torch.testing.assert_close(outputs["action_dist_inputs"], expected, atol=1e-5, rtol=1e-5)
-        for name, last in state.items():
-            torch.testing.assert_close(outputs[name.replace("in", "out", 1)], last, atol=1e-5, rtol=1e-5)
+        for name, expected_state in state.items():
+            torch.testing.assert_close(
+                outputs[name.replace("in", "out", 1)], expected_state, atol=1e-5, rtol=1e-5
+            )
 
     def test_sequence_continues_from_the_given_state(self, kind: str) -> None:
-        module, obs = recurrent_policy(kind).module, torch.from_numpy(observations())
+        module, obs = make_recurrent_policy(kind).module, torch.from_numpy(make_observations())
         expected = module.forward_train({"obs": obs})["action_dist_inputs"]
-        _, state = stepwise(module, obs[:, :3])
-        remaining_inputs = module.forward_train({"obs": obs[:, 3:], **state})["action_dist_inputs"]
-        torch.testing.assert_close(remaining_inputs, expected[:, 3:], atol=1e-5, rtol=1e-5)
+        _, state = run_stepwise(module, obs[:, :3])
+        remaining_outputs = module.forward_train({"obs": obs[:, 3:], **state})["action_dist_inputs"]
+        torch.testing.assert_close(remaining_outputs, expected[:, 3:], atol=1e-5, rtol=1e-5)
 
-    @pytest.mark.parametrize("shared", [True, False])
-    def test_values_are_computed_over_sequences(self, kind: str, shared: bool) -> None:
-        module = recurrent_policy(kind, vfShareLayers=shared).module
-        batch = {"obs": torch.from_numpy(observations())}
+    @pytest.mark.parametrize("is_shared", [True, False])
+    def test_values_are_computed_over_sequences(self, kind: str, is_shared: bool) -> None:
+        module = make_recurrent_policy(kind, vfShareLayers=is_shared).module
+        batch = {"obs": torch.from_numpy(make_observations())}
         values = module.compute_values(batch)
         torch.testing.assert_close(values, module.forward_train(batch)["vf_preds"])
-        short = module.compute_values({"obs": batch["obs"][:, :3]})
-        torch.testing.assert_close(short, values[:, :3], atol=1e-5, rtol=1e-5)
+        shorter_values = module.compute_values({"obs": batch["obs"][:, :3]})
+        torch.testing.assert_close(shorter_values, values[:, :3], atol=1e-5, rtol=1e-5)
 
 
 @KINDS
 class TestPolicy:
     def test_each_slot_has_its_own_state(self, kind: str) -> None:
-        """Slots begin their episodes at different times, as those of a runner."""
-        policy, obs = recurrent_policy(kind), observations()
-        begins = np.zeros((ROWS, STEPS), dtype=np.bool_)
-        begins[:, 0] = begins[1, 2] = begins[4, 5] = True
+        """Slots begin their episodes at different times, as in a runner."""
+        policy, obs = make_recurrent_policy(kind), make_observations()
+        is_first = np.zeros((ROWS, STEPS), dtype=np.bool_)
+        is_first[:, 0] = is_first[1, 2] = is_first[4, 5] = True
         dist_inputs = np.stack(
-            [policy.act(obs[:, t], is_first=begins[:, t]).dist_inputs for t in range(STEPS)], 1
+            [policy.act(obs[:, t], is_first=is_first[:, t]).dist_inputs for t in range(STEPS)], 1
         )
         for slot in range(ROWS):
-            for first, last in zip(starts := np.flatnonzero(begins[slot]), [*starts[1:], STEPS], strict=True):
-                part = torch.from_numpy(obs[slot : slot + 1, first:last])
-                expected, _ = stepwise(policy.module, part)
-                np.testing.assert_allclose(dist_inputs[slot, first:last], expected[0].detach(), atol=1e-5)
+            for start, end in zip(
+                starts := np.flatnonzero(is_first[slot]), [*starts[1:], STEPS], strict=True
+            ):
+                episode_obs = torch.from_numpy(obs[slot : slot + 1, start:end])
+                expected, _ = run_stepwise(policy.module, episode_obs)
+                np.testing.assert_allclose(dist_inputs[slot, start:end], expected[0].detach(), atol=1e-5)
 
     def test_other_number_of_slots_starts_new_episodes(self, kind: str) -> None:
-        policy, obs = recurrent_policy(kind), observations()[:, 0]
+        policy, obs = make_recurrent_policy(kind), make_observations()[:, 0]
         policy.act(obs)
         with pytest.raises(ValueError, match="have 3 slots, but the recurrent state has 5"):
             policy.act(obs[:3])
         first_output = policy.act(obs[:3], is_first=np.ones(3, dtype=np.bool_))
         np.testing.assert_array_equal(
-            first_output.dist_inputs, recurrent_policy(kind).act(obs[:3]).dist_inputs
+            first_output.dist_inputs, make_recurrent_policy(kind).act(obs[:3]).dist_inputs
         )
 
     def test_call_act_and_compute_actions_agree(self, kind: str) -> None:
-        """By slots, alone, and with states that the caller keeps."""
-        policy, obs = recurrent_policy(kind), observations(rows=1)
-        for _ in range(2):
+        """`act` keeps the state of each slot, a call that of one episode; for `compute_actions` the caller keeps it."""
+        policy, obs = make_recurrent_policy(kind), make_observations(rows=1)
+        for episode in range(2):
             policy.reset()
             state = None
             is_first = np.ones(1, dtype=np.bool_)
             for t in range(STEPS):
-                by_slots = policy.act(obs[:, t], is_first=is_first if t == 0 else None).env_actions[0]
+                action = policy.act(obs[:, t], is_first=is_first if t == 0 else None).env_actions[0]
                 actions, state = policy.compute_actions(obs[:, t], state)
-                assert by_slots == actions[0] == policy(obs[0, t]), _
+                assert action == actions[0] == policy(obs[0, t]), f"episode {episode}"
         assert state is not None
         assert {name: rows.shape for name, rows in state.items()} == dict.fromkeys(
             policy.module.get_initial_state(), (1, UNITS)
         )
 
     def test_loaded_recurrent_policy_acts_the_same(self, kind: str) -> None:
-        policy, obs = recurrent_policy(kind), observations()
+        policy, obs = make_recurrent_policy(kind), make_observations()
         restored = Policy.from_files(policy.to_files())
         assert restored.digest == policy.digest
         for t in range(STEPS):
@@ -175,7 +180,7 @@ class TestPolicy:
         assert json.loads(policy.to_files()["module.json"])["model"]["recurrent"] == kind
 
     def test_copy_in_mid_episode_continues_alike(self, kind: str) -> None:
-        policy, obs = recurrent_policy(kind), observations()
+        policy, obs = make_recurrent_policy(kind), make_observations()
         policy.act(obs[:, 0])
         copied = copy.deepcopy(policy)
         np.testing.assert_array_equal(policy.act(obs[:, 1]).dist_inputs, copied.act(obs[:, 1]).dist_inputs)
@@ -183,14 +188,14 @@ class TestPolicy:
 
 def test_compute_actions_with_frame_stack_is_refused() -> None:
     with pytest.raises(DataError, match="does not support policies that stack frames"):
-        make_policy(WALK, frameStack=2).compute_actions(observations()[:, 0])
+        make_policy(WALK, frameStack=2).compute_actions(make_observations()[:, 0])
 
 
 def test_policy_without_recurrent_layer_has_no_state() -> None:
     policy = make_policy(WALK)
     assert not policy.module.is_stateful()
-    assert not policy.act(observations()[:, 0]).state_out
-    actions, state = policy.compute_actions(observations()[:, 0])
+    assert not policy.act(make_observations()[:, 0]).state_out
+    actions, state = policy.compute_actions(make_observations()[:, 0])
     assert len(actions) == ROWS
     assert state == {}
 
@@ -212,8 +217,8 @@ def test_saved_policy_omits_later_options_at_their_defaults() -> None:
     ]
 
 
-class Counter(RLModule):
-    """A custom module that acts by the number of steps so far."""
+class StepCounter(RLModule):
+    """A custom module whose action is the number of earlier steps of the episode, modulo 3."""
 
     def setup(self) -> None:
         self.scale = torch.nn.Parameter(torch.ones(()))
@@ -229,12 +234,12 @@ class Counter(RLModule):
 
 def test_custom_module_may_have_any_state() -> None:
     space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    example = make_policy(WALK)
-    module = build_module(space, gym.spaces.Discrete(3), ModelSpec(), module_class=Counter)
-    policy = Policy(module, example.preprocessing, space, gym.spaces.Discrete(3))
-    obs = observations()[:, 0]
-    first = [policy.act(obs).env_actions.tolist() for _ in range(3)]
-    assert first == [[0] * ROWS, [1] * ROWS, [2] * ROWS]
-    begins = np.arange(ROWS) == 3
+    policy_with_preprocessing = make_policy(WALK)
+    module = build_module(space, gym.spaces.Discrete(3), ModelSpec(), module_class=StepCounter)
+    policy = Policy(module, policy_with_preprocessing.preprocessing, space, gym.spaces.Discrete(3))
+    obs = make_observations()[:, 0]
+    first_actions = [policy.act(obs).env_actions.tolist() for _ in range(3)]
+    assert first_actions == [[0] * ROWS, [1] * ROWS, [2] * ROWS]
+    is_first = np.arange(ROWS) == 3
     policy.act(obs)
-    assert policy.act(obs, is_first=begins).env_actions.tolist() == [1, 1, 1, 0, 1]
+    assert policy.act(obs, is_first=is_first).env_actions.tolist() == [1, 1, 1, 0, 1]

@@ -14,13 +14,13 @@ DISCRETE = Discrete(3)
 BATCH = {"obs": torch.linspace(-1, 1, 20).reshape(5, 4)}
 
 
-def _build(action_space: Space = DISCRETE, value: bool = True, **options: object) -> RLModule:
+def _build_module(action_space: Space = DISCRETE, value: bool = True, **options: object) -> RLModule:
     torch.manual_seed(0)
     return build_module(OBS, action_space, ModelSpec(fcnet_hiddens=[16, 16], **options), value)
 
 
 def test_outputs_have_rllibs_names_and_shapes() -> None:
-    module = _build()
+    module = _build_module()
     assert {name: tuple(out.shape) for name, out in module.forward_train(BATCH).items()} == {
         "action_dist_inputs": (5, 3),
         "vf_preds": (5,),
@@ -29,44 +29,47 @@ def test_outputs_have_rllibs_names_and_shapes() -> None:
     assert set(module.forward_exploration(BATCH)) == {"action_dist_inputs"}
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_compute_values_equals_forward_train(share: bool) -> None:
-    module = _build(vf_share_layers=share)
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_compute_values_equals_forward_train(is_shared: bool) -> None:
+    module = _build_module(vf_share_layers=is_shared)
     torch.testing.assert_close(module.compute_values(BATCH), module.forward_train(BATCH)["vf_preds"])
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_value_loss_reaches_the_policy_encoder_only_if_shared(share: bool) -> None:
-    module = _build(vf_share_layers=share)
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_value_loss_reaches_the_policy_encoder_only_if_shared(is_shared: bool) -> None:
+    module = _build_module(vf_share_layers=is_shared)
     module.compute_values(BATCH).sum().backward()
     gradients = [parameter.grad for parameter in module.encoder.parameters()]
-    assert all(gradient is not None for gradient in gradients) == share
+    assert all(gradient is not None for gradient in gradients) == is_shared
 
 
 def test_module_without_value_head_has_no_values() -> None:
-    module = _build(value=False)
+    module = _build_module(value=False)
     assert set(module.forward_train(BATCH)) == {"action_dist_inputs"}
     with pytest.raises(NotImplementedError, match="no value head"):
         module.compute_values(BATCH)
 
 
 def test_weights_follow_from_the_global_seed() -> None:
-    one, same = _build(), _build()
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    module, repeated_module = _build_module(), _build_module()
+    assert all(
+        torch.equal(weights, repeated_weights)
+        for weights, repeated_weights in zip(module.parameters(), repeated_module.parameters(), strict=True)
+    )
     torch.manual_seed(1)
-    second = build_module(OBS, Discrete(3), ModelSpec(fcnet_hiddens=[16, 16]), True)
-    assert not torch.equal(next(one.parameters()), next(second.parameters()))
+    other_seed_module = build_module(OBS, Discrete(3), ModelSpec(fcnet_hiddens=[16, 16]), True)
+    assert not torch.equal(next(module.parameters()), next(other_seed_module.parameters()))
 
 
 def test_initial_policy_is_nearly_uniform() -> None:
-    module = _build()
+    module = _build_module()
     entropy = module.distribution(module.forward_train(BATCH)["action_dist_inputs"]).entropy()
     torch.testing.assert_close(entropy, torch.full((5,), np.log(3.0), dtype=torch.float32), atol=1e-3, rtol=0)
 
 
 def test_free_log_std_is_trained_and_independent_of_the_observation() -> None:
     space = Tuple((Box(-1.0, 1.0, (2,)), Discrete(2)))
-    module = _build(space, value=False, free_log_std=True)
+    module = _build_module(space, value=False, free_log_std=True)
     inputs = module.forward_train(BATCH)["action_dist_inputs"]
     assert inputs.shape == (5, 6)
     assert (inputs[:, 2:4] == 0).all()
@@ -79,7 +82,7 @@ def test_free_log_std_is_trained_and_independent_of_the_observation() -> None:
 
 
 def test_set_state_restores_get_state() -> None:
-    source, target = _build(), _build()
+    source, target = _build_module(), _build_module()
     with torch.no_grad():
         next(target.parameters()).add_(1.0)
     target.set_state(source.get_state())
@@ -87,19 +90,22 @@ def test_set_state_restores_get_state() -> None:
 
 
 def test_get_state_is_a_copy() -> None:
-    module = _build()
+    module = _build_module()
     state = module.get_state()
-    before = {name: tensor.clone() for name, tensor in state.items()}
+    tensors_before = {name: tensor.clone() for name, tensor in state.items()}
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
-    assert all(torch.equal(state[name], before[name]) for name in before)
+    assert all(torch.equal(state[name], tensors_before[name]) for name in tensors_before)
 
 
 def test_head_layers_stand_between_encoder_and_output() -> None:
-    assert sum(isinstance(layer, nn.Linear) for layer in _build(value=False).modules()) == 3
+    assert sum(isinstance(layer, nn.Linear) for layer in _build_module(value=False).modules()) == 3
     assert (
-        sum(isinstance(layer, nn.Linear) for layer in _build(value=False, head_fcnet_hiddens=[8]).modules())
+        sum(
+            isinstance(layer, nn.Linear)
+            for layer in _build_module(value=False, head_fcnet_hiddens=[8]).modules()
+        )
         == 4
     )
 

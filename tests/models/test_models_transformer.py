@@ -1,4 +1,4 @@
-"""The causal transformer against torch's own layers, and the tokens that its positions attend to."""
+"""The causal transformer equals torch's own layers, and its positions attend to the right tokens."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from hindcast.models.return_policy import CausalTransformer
 SIZE, HEADS = 8, 2
 
 
-def tokens(length=6, seed=0):
+def make_tokens(length=6, seed=0):
     return torch.randn(3, length, SIZE, generator=torch.Generator().manual_seed(seed))
 
 
@@ -22,7 +22,7 @@ def build_transformer(layers=2, dropout=0.0):
 
 
 def test_transformer_equals_torch_layers():
-    model, embeddings = build_transformer(), tokens()
+    model, embeddings = build_transformer(), make_tokens()
     expected = embeddings
     for block in model.layers:
         layer = nn.TransformerEncoderLayer(SIZE, HEADS, 4 * SIZE, 0.0, batch_first=True, norm_first=True)
@@ -43,25 +43,30 @@ def test_transformer_equals_torch_layers():
 
 
 def test_position_does_not_depend_on_later_tokens():
-    model, embeddings, other_embeddings = build_transformer(), tokens(), tokens(seed=1)
+    model, embeddings, other_embeddings = build_transformer(), make_tokens(), make_tokens(seed=1)
     changed_embeddings = torch.cat([embeddings[:, :4], other_embeddings[:, 4:]], 1)
     torch.testing.assert_close(model(changed_embeddings)[:, :4], model(embeddings)[:, :4])
     assert not torch.allclose(model(changed_embeddings)[:, 4:], model(embeddings)[:, 4:])
 
 
-@pytest.mark.parametrize("unknown", [0, 1, 4])
-def test_masked_leading_tokens_count_as_absent(unknown):
-    model, embeddings = build_transformer(), tokens()
-    is_recorded = (torch.arange(6) >= unknown).expand(3, 6)
+@pytest.mark.parametrize("num_masked", [0, 1, 4])
+def test_masked_leading_tokens_count_as_absent(num_masked):
+    model, embeddings = build_transformer(), make_tokens()
+    is_recorded = (torch.arange(6) >= num_masked).expand(3, 6)
     torch.testing.assert_close(
-        model(embeddings, is_recorded)[:, unknown:], model(embeddings[:, unknown:]), atol=1e-5, rtol=1e-5
+        model(embeddings, is_recorded)[:, num_masked:],
+        model(embeddings[:, num_masked:]),
+        atol=1e-5,
+        rtol=1e-5,
     )
 
 
 def test_transformer_dropout_applies_in_training_only():
-    model, embeddings = build_transformer(dropout=0.5), tokens()
+    model, embeddings = build_transformer(dropout=0.5), make_tokens()
     assert not torch.equal(model(embeddings), model(embeddings))
     with torch.no_grad():
-        assert torch.equal(model(embeddings), model(embeddings)), "targets have none, in training mode too"
+        assert torch.equal(model(embeddings), model(embeddings)), (
+            "without gradients there is no dropout, even in training mode"
+        )
     model.eval()
     assert torch.equal(model(embeddings), model(embeddings))

@@ -345,17 +345,19 @@ def to_snake_case(name: str) -> str:
 @pytest.mark.soak
 def test_two_learners_compute_losses_of_one(data: dict[str, Path], tmp_path: Path) -> None:
     """In float64 over many updates, where only the order of sums differs."""
-    from learn_ranks import in_float64, in_ranks
+    from learn_ranks import run_in_ranks, train_in_float64
 
     paths = {name: data[case.data] for name, case in CASES.items() if not case.has_noise}
     jobs = {
         name: training(tmp_path / name, "", input=make_inputs(name, data), **make_spec(name))
         for name in paths
     }
-    arguments = {name: (in_float64, resource, paths[name], SHARED_UPDATES) for name, resource in jobs.items()}
-    losses_of_two = in_ranks(2, **arguments)
+    arguments = {
+        name: (train_in_float64, resource, paths[name], SHARED_UPDATES) for name, resource in jobs.items()
+    }
+    losses_of_two = run_in_ranks(2, **arguments)
     for name, resource in jobs.items():
-        losses_of_one = in_float64(None, resource, paths[name], SHARED_UPDATES)
+        losses_of_one = train_in_float64(None, resource, paths[name], SHARED_UPDATES)
         for losses in losses_of_two[name]:
             np.testing.assert_allclose(losses, losses_of_one, rtol=1e-6, err_msg=name)
 
@@ -365,13 +367,13 @@ def test_two_learners_with_noise_and_dropout_resume_bit_exactly(
     data: dict[str, Path], tmp_path: Path
 ) -> None:
     """Both learners have equal weights, interrupted or not."""
-    from learn_ranks import in_ranks, weights_after
+    from learn_ranks import run_in_ranks, train_with_stops
 
     stops = {"never": (), "twice": (2, 1)}
     noisy = [name for name, case in CASES.items() if case.has_noise and case.plays is None]
     jobs = {
         f"{name} {stop}": (
-            weights_after,
+            train_with_stops,
             training(
                 tmp_path / name / stop, "", input=make_inputs(name, data), **make_spec_with_dropout(name)
             ),
@@ -381,7 +383,7 @@ def test_two_learners_with_noise_and_dropout_resume_bit_exactly(
         for name in noisy
         for stop, looks in stops.items()
     }
-    weights = in_ranks(2, **jobs)
+    weights = run_in_ranks(2, **jobs)
     for name in noisy:
         first, *other_weights = [*weights[f"{name} never"], *weights[f"{name} twice"]]
         for tensors in other_weights:

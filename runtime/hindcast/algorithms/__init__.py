@@ -42,13 +42,13 @@ page are derived from it."""
 __all__ = ["REGISTRY", "build", "option_schemas", "resolve"]
 
 
-def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm:
+def build(name: str, config: Mapping[str, Any], field: str = "config") -> Algorithm:
     """Build an algorithm with its options.
 
     Args:
         name: see `resolve`.
-        config: options, camelCase or snake_case; others have their defaults.
-        at: field of the config in the resource, for messages.
+        config: options, camelCase or snake_case; omitted ones have their defaults.
+        field: field of the config in the resource, for messages.
 
     Raises:
         SpecError: the algorithm does not exist, or an option is invalid.
@@ -58,7 +58,7 @@ def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm
     try:
         options = algorithm.Options.model_validate(dict(config))
     except ValidationError as error:
-        problems = problems_of(error, algorithm.Options, dict(config), (at,))
+        problems = problems_of(error, algorithm.Options, dict(config), (field,))
         raise SpecError("; ".join(sentence(problem) for problem in problems)) from error
     with calling(f"algorithm {algorithm.__name__}", algorithm):
         return algorithm(options)
@@ -90,17 +90,18 @@ def resolve(name: str) -> type[Algorithm]:
 def option_schemas() -> dict[str, dict[str, Any]]:
     """Return algorithm name -> JSON schema of its options, with properties that resources are checked against.
 
-    `x-kinds` are the resources in which it can be used, and `x-distributions` the distributions that it can train, if
-    not all. The booleans say whether it can train recurrent policies (`x-recurrent`), learn from episodes that its
-    policy plays (`x-live`), be compiled (`x-compiled`), and whether it builds its own class of policy (`x-own-policy`).
+    `x-kinds` are the resources in which the algorithm can be used, and `x-distributions` the distributions that it can
+    train, if not all. The booleans say whether it can train recurrent policies (`x-recurrent`), learn from episodes
+    that its policy plays (`x-live`), be compiled (`x-compiled`), and whether it builds its own class of policy
+    (`x-own-policy`).
     """
     return {
-        name: algorithm.Options.model_json_schema() | _traits(algorithm)
+        name: algorithm.Options.model_json_schema() | _schema_traits(algorithm)
         for name, algorithm in REGISTRY.items()
     }
 
 
-def _traits(algorithm: type[Algorithm]) -> dict[str, Any]:
+def _schema_traits(algorithm: type[Algorithm]) -> dict[str, Any]:
     distributions = algorithm.distributions
     return {
         "x-kinds": sorted(algorithm.kinds),

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, action_noise, sample_actions
+from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, draw_action_noise, sample_actions
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
@@ -22,6 +22,7 @@ from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
 _MAX_GAP_WEIGHT = 1e6
+"""Upper bound on α', as in the authors' code."""
 
 
 class CQLOptions(SACOptions):
@@ -89,7 +90,7 @@ class CQL(SAC):
         return optimisers
 
     def update_kind(self, updates: int) -> bool:
-        """Return whether the critics train the policy; before `bcIters` updates it clones."""
+        """Return True if the critics train the policy, False in the first `bcIters` updates, which clone."""
         return updates >= self.options.bc_iters
 
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,10 +98,10 @@ class CQL(SAC):
         num_actions, policy = self.options.num_actions, cast(RLModule, nets["policy"])
         # One more from π(s'): the first is a' of the TD target, the others are sampled actions of the gap.
         noise, next_noise = (
-            action_noise(policy, batch, step, count) for count in (num_actions, num_actions + 1)
+            draw_action_noise(policy, batch, step, count) for count in (num_actions, num_actions + 1)
         )
         action_range = cast(ActionRange, nets["range"])
-        uniform = action_range.uniform(num_actions * noise.shape[1], step.generator)
+        uniform = action_range.draw_uniform(num_actions * noise.shape[1], step.generator)
         return noise, next_noise, uniform.unflatten(0, noise.shape[:2])
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *draws: Tensor) -> Losses:
@@ -119,7 +120,7 @@ class CQL(SAC):
         """Return the critics' loss with the penalty weighted, the gaps' excess over their target, and metrics."""
         options = self.options
         with torch.no_grad():
-            actions, log_densities, td_target = self._samples(nets, batch, *draws)
+            actions, log_densities, td_target = self._sample_actions_and_targets(nets, batch, *draws)
         sampled_q, q = self._q_values(cast(Critics, nets["critics"]), batch, actions)
         td_loss = (q - td_target).square().mean(-1).sum()
         # log Σ exp with importance weights: the actions are samples with different log-densities.
@@ -143,7 +144,7 @@ class CQL(SAC):
         values = critics(batch, torch.cat([current_actions, recorded_actions]))
         return torch.cat([values[:, :-1], critics(next_observations(batch), next_actions)], 1), values[:, -1]
 
-    def _samples(
+    def _sample_actions_and_targets(
         self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, next_noise: Tensor, uniform: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return sampled actions `[3 N, B, *shape]`, their log-densities `[3 N, B]`, and the critics' targets `[B]`."""

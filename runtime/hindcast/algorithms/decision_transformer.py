@@ -93,7 +93,7 @@ class DecisionTransformer(Algorithm):
         policy = inputs.own_policy(
             ReturnPolicy,
             "DecisionTransformer",
-            auto=_distribution(inputs.action_space),
+            auto=_auto_distribution(inputs.action_space),
             context=options.context_length,
             size=options.embed_size,
             layers=options.num_layers,
@@ -106,8 +106,8 @@ class DecisionTransformer(Algorithm):
         return nn.ModuleDict({"policy": policy})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
-        decay = {"weight_decay": self.options.weight_decay}
-        return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr, "AdamW", decay)}
+        optimiser_options = {"weight_decay": self.options.weight_decay}
+        return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr, "AdamW", optimiser_options)}
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
         # With V = 0 and λ = 1 the value targets are the sums of rewards to the episode's end.
@@ -126,7 +126,7 @@ class DecisionTransformer(Algorithm):
         return Losses({"policy": loss}, {"policy_loss": loss, "target_return": policy.target_return})
 
 
-def _distribution(action_space: gym.Space) -> str:
+def _auto_distribution(action_space: gym.Space) -> str:
     """Return the distribution for `model.distribution: Auto`: without noise for continuous actions, as in the paper."""
     leaves = flatten_space(action_space, Columns.ACTIONS).values()
     float_spaces = [space for space in leaves if is_float_box(space)]

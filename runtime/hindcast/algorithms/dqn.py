@@ -33,7 +33,8 @@ from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, gather_values, next_observations, quantile_mean
 from hindcast.pipeline.needs import Needs, transitions
 
-_FOREVER = 2**63
+_AFTER_SCHEDULE = 2**63
+"""Timesteps at which every schedule has ended."""
 
 
 class DQNOptions(AlgorithmOptions):
@@ -46,11 +47,11 @@ class DQNOptions(AlgorithmOptions):
     prioritizedReplay (arXiv 1511.05952).
 
     Defaults are RLlib's, with four exceptions. The target network follows by Polyak averaging with every update instead
-    of a copy every 500 steps, which need not be tuned to the data's size. A batch has 256 timesteps instead of 32, for
-    fewer updates per pass over the data. Timesteps are taken once per epoch instead of by priority, which also works
-    for data larger than memory. Gradients are not clipped (RLlib: to a norm of 40), as the Huber loss limits those of
-    large errors. nStep 3 learns faster: in 2,000 updates on CartPole recordings it reaches a return of 487, and the
-    defaults 181.
+    of a copy every 500 steps: no interval has to be tuned to the data's size. A batch has 256 timesteps instead of 32,
+    for fewer updates per pass over the data. Timesteps are taken once per epoch instead of by priority, which also
+    works for data larger than memory. Gradients are not clipped (RLlib: to a norm of 40), as the Huber loss limits
+    those of large errors. nStep 3 learns faster: in 2,000 updates on CartPole recordings it reaches a return of 487,
+    the defaults reach 181.
     """
 
     train_batch_size_per_learner: Positive = 256
@@ -127,7 +128,7 @@ class DQN(Algorithm):
             model.model_copy(update={"module_options": module_options}),
         )
         # The end of the schedule: without a sampler, `before_play` never sets it.
-        policy.epsilon.fill_(value_at(options.epsilon, _FOREVER))
+        policy.epsilon.fill_(value_at(options.epsilon, _AFTER_SCHEDULE))
         return nn.ModuleDict({"policy": policy})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -161,13 +162,13 @@ class DQN(Algorithm):
     def critic(self, nets: nn.ModuleDict) -> Critic:
         values = cast(GreedyPolicy, nets["policy"]).values
 
-        def q_of(batch: Tensors, actions: Actions | None = None) -> Tensor:
+        def compute_q(batch: Tensors, actions: Actions | None = None) -> Tensor:
             if actions is None:
                 return values.gather(values(batch), batch[Columns.ACTIONS])[0]
             action_rows = cast(Tensor, actions)
             return values.gather(values(batch).expand(len(action_rows), -1, -1), action_rows)
 
-        return q_of
+        return compute_q
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:
         cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))
@@ -188,7 +189,7 @@ class DQN(Algorithm):
         Args:
             values: `[B, n]` Q of all actions.
             q: `[B]` Q of the recorded actions.
-            metrics: of the update; may be extended.
+            metrics: metrics of the update; may be extended.
         """
         return 0.0
 

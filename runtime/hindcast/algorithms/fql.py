@@ -98,11 +98,11 @@ class FQL(ActorCritic):
         batch = from_first_steps(batch)
         actions = policy.range.to_unit(batch[Columns.ACTIONS])
         q = nets["critics"](batch)
-        td_target = self._td_target(nets, batch, normal_like(actions, step))
+        td_target = self._td_target(nets, batch, draw_normal_like(actions, step))
         # Chunks that an episode's end cuts short have no n-step return over h steps.
         critic_loss = mean_where(is_recorded.all(-1), (q - td_target).square().sum(0))
         flow_loss = mean_where(is_recorded, self._flow_errors(nets, batch, actions, step))
-        distillation_loss, policy_q = self._distil(nets, batch, normal_like(actions, step))
+        distillation_loss, policy_q = self._distillation_loss(nets, batch, draw_normal_like(actions, step))
         scale = policy_q.detach().abs().mean() if self.options.normalize_q_loss else 1.0
         policy_loss = self.options.alpha * distillation_loss - policy_q.mean() / scale
         metrics = {
@@ -126,7 +126,7 @@ class FQL(ActorCritic):
 
     def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, step: Step) -> Tensor:
         """Return the flow-matching error `[B, h]`, averaged over an action's elements."""
-        vector_field, noise = cast(VectorField, nets["behaviour"]), normal_like(actions, step)
+        vector_field, noise = cast(VectorField, nets["behaviour"]), draw_normal_like(actions, step)
         t = torch.rand((len(actions), 1), generator=step.generator, device=actions.device)
         # Flow matching (arXiv 2210.02747): a straight path from noise to action has velocity action - noise.
         x_t = (1.0 - t) * noise + t * actions
@@ -134,7 +134,7 @@ class FQL(ActorCritic):
         errors = (velocity - (actions - noise)).square()
         return errors.unflatten(-1, (self.options.action_chunk, -1)).mean(-1)
 
-    def _distil(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _distillation_loss(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distillation loss, a scalar, and Q of the policy's actions `[B]`."""
         policy, critics = cast(OneStepPolicy, nets["policy"]), cast(Critics, nets["critics"])
         with torch.no_grad():
@@ -174,6 +174,6 @@ def mean_where(mask: Tensor, values: Tensor) -> Tensor:
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def normal_like(actions: Tensor, step: Step) -> Tensor:
+def draw_normal_like(actions: Tensor, step: Step) -> Tensor:
     """Draw standard normal noise of the same shape as `actions`."""
     return torch.randn(actions.shape, generator=step.generator, device=actions.device)

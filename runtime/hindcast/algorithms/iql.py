@@ -127,8 +127,8 @@ class IQL(ActorCritic):
         return -(weights * logp).mean(), metrics
 
     def _critic_loss(self, batch: Tensors, q: Tensor, next_v: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        q_target = compute_td_target(batch, next_v)
-        return (q - q_target).square().mean(-1).sum(), {"mean_q": q.mean()}
+        td_target = compute_td_target(batch, next_v)
+        return (q - td_target).square().mean(-1).sum(), {"mean_q": q.mean()}
 
 
 def expectile_loss(u: Tensor, expectile: float) -> Tensor:

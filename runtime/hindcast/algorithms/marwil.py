@@ -140,18 +140,18 @@ class AdvantageScale(nn.Module):
     """The scale c of advantages: the square root of a moving average of their squares.
 
     Args:
-        start: initial value of the average; None corrects the bias of the first updates, as Adam does.
+        initial_mean_square: initial value of the average; None corrects the bias of the first updates, as Adam does.
         rate: of the moving average.
     """
 
     _mean_square: Tensor
     _weight: Tensor
 
-    def __init__(self, start: float | None, rate: float) -> None:
+    def __init__(self, initial_mean_square: float | None, rate: float) -> None:
         super().__init__()
         self._rate = rate
-        self.register_buffer("_mean_square", torch.tensor(start or 0.0))
-        self.register_buffer("_weight", torch.tensor(1.0 if start else 0.0))
+        self.register_buffer("_mean_square", torch.tensor(initial_mean_square or 0.0))
+        self.register_buffer("_weight", torch.tensor(1.0 if initial_mean_square else 0.0))
 
     def forward(self, advantages: Tensor) -> Tensor:
         """Return advantages divided by their scale; 0 before the first update."""

@@ -68,7 +68,7 @@ class PPOOptions(AlgorithmOptions):
     entropy_coeff: Schedule = 0.0
     """Weight of the entropy bonus: a number or a schedule, as for lr."""
     use_kl_loss: bool = False
-    """Whether to add the KL penalty."""
+    """Add the KL penalty to the loss."""
     kl_coeff: NonNegative = Field(default=0.2, json_schema_extra={"x-only-with": "useKlLoss"})
     """Initial weight of the KL penalty; it is then adapted to klTarget."""
     kl_target: float = Field(default=0.01, gt=0, json_schema_extra={"x-only-with": "useKlLoss"})
@@ -108,8 +108,8 @@ class PPO(OnlineAlgorithm):
         """
         policy = cast(RLModule, nets["policy"])
         device = next(policy.parameters()).device
-        observations = _columns(rollout, (Columns.OBS,), device)
-        columns = _columns(
+        observations = _column_tensors(rollout, (Columns.OBS,), device)
+        columns = _column_tensors(
             rollout, (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS), device
         )
         values_O = policy.compute_values(observations)
@@ -130,12 +130,14 @@ class PPO(OnlineAlgorithm):
         All mini-batches have the same size: one may span two epochs, and the remainder after the last epoch is dropped.
         """
         epochs = range(self.options.num_epochs)
-        order = np.concatenate(
+        rows = np.concatenate(
             [generator(seed, "ppo", iteration, epoch).permutation(steps) for epoch in epochs]
         )
-        size = min(self.options.minibatch_size, steps)
-        count = len(order) // size
-        return torch.from_numpy(order[: count * size].reshape(count, size))
+        minibatch_size = min(self.options.minibatch_size, steps)
+        num_minibatches = len(rows) // minibatch_size
+        return torch.from_numpy(
+            rows[: num_minibatches * minibatch_size].reshape(num_minibatches, minibatch_size)
+        )
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         options = self.options
@@ -154,15 +156,15 @@ class PPO(OnlineAlgorithm):
             errors = errors.clamp(max=options.vf_clip_param)
         vf_loss = errors.mean()
         entropy = distribution.entropy().mean()
-        total = policy_loss + options.vf_loss_coeff * vf_loss
-        total = total - entropy_coeff(step.clock) * entropy
+        loss = policy_loss + options.vf_loss_coeff * vf_loss
+        loss = loss - entropy_coeff(step.clock) * entropy
         metrics = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy}
         if options.use_kl_loss:
             old_distribution = policy.distribution(batch[Columns.ACTION_DIST_INPUTS])
             kl = old_distribution.kl(distribution).mean()
-            total = total + penalty.coefficient * kl
+            loss = loss + penalty.coefficient * kl
             metrics["mean_kl_loss"] = kl
-        return Losses({"policy": total}, metrics)
+        return Losses({"policy": loss}, metrics)
 
     def after_iteration(
         self, nets: nn.ModuleDict, rows: Tensors, metrics: dict[str, float]
@@ -200,6 +202,6 @@ def _explained_variance(batch: Mapping[str, Tensor]) -> float:
     return float(1 - (targets - values).var(correction=0) / variance)
 
 
-def _columns(block: Block, columns: Sequence[str], device: torch.device) -> dict[str, Tensor]:
+def _column_tensors(block: Block, columns: Sequence[str], device: torch.device) -> dict[str, Tensor]:
     leaves = [leaf for column in columns for leaf in leaves_of(column, block.columns)]
     return {leaf: torch.from_numpy(block.columns[leaf]).to(device) for leaf in leaves}

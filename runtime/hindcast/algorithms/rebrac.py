@@ -65,20 +65,20 @@ class ReBRAC(TD3):
         return inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
 
     def _penalty(self, batch: Tensors, actions: Tensor, action_range: ActionRange) -> Tensor:
-        distance = _distance(actions, batch[Columns.NEXT_ACTIONS], action_range)
+        squared_distance = _squared_distance(actions, batch[Columns.NEXT_ACTIONS], action_range)
         # The last step of a truncated episode or a recording has no recorded next action.
-        return self.options.critic_beta * torch.where(batch[Columns.FOLLOWED], distance, 0.0)
+        return self.options.critic_beta * torch.where(batch[Columns.FOLLOWED], squared_distance, 0.0)
 
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, action_range = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
         actions = policy_actions(cast(RLModule, nets["policy"]), batch)
         q = critics(batch, actions).amin(0)
         scale = q.detach().abs().mean() if self.options.normalize_q else 1.0
-        cloning_loss = _distance(actions, batch[Columns.ACTIONS], action_range).mean()
+        cloning_loss = _squared_distance(actions, batch[Columns.ACTIONS], action_range).mean()
         policy_loss = self.options.actor_beta * cloning_loss - q.mean() / scale
         return Losses({"policy": policy_loss}, {"policy_loss": policy_loss, "cloning_loss": cloning_loss})
 
 
-def _distance(actions: Tensor, other: Tensor, action_range: ActionRange) -> Tensor:
+def _squared_distance(actions: Tensor, other_actions: Tensor, action_range: ActionRange) -> Tensor:
     """Return the squared distance `[B]` between actions `[B, *shape]`, in units of half their range."""
-    return ((actions - other) / action_range.half_range).square().flatten(1).sum(-1)
+    return ((actions - other_actions) / action_range.half_range).square().flatten(1).sum(-1)

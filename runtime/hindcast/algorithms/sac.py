@@ -70,7 +70,7 @@ class SAC(ActorCritic):
         # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.
         yield self._critic_losses(nets, batch, *self._draw_noise(nets, batch, step))
         # From here on the critics are the updated ones.
-        noise = action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
+        noise = draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
         alpha, update_kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
         with no_weight_grad(nets["critics"]):
             policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), update_kind)
@@ -81,7 +81,7 @@ class SAC(ActorCritic):
 
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, ...]:
         """Draw the random numbers of the critics' losses."""
-        return (action_noise(cast(RLModule, nets["policy"]), batch, step, 1),)
+        return (draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1),)
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *noise: Tensor) -> Losses:
         td_target, q = run_parallel(
@@ -127,29 +127,29 @@ class LogWeight(nn.Module):
     """A positive number, trained through its logarithm.
 
     Args:
-        start: the initial value.
+        initial_value: the initial value.
 
     Attributes:
         log: the parameter.
     """
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, initial_value: float) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(start)))
+        self.log = nn.Parameter(torch.tensor(math.log(initial_value)))
 
     def forward(self) -> Tensor:
         """Return the number, a scalar."""
         return self.log.exp()
 
 
-def action_noise(policy: RLModule, batch: Tensors, step: Step, count: int) -> Tensor:
+def draw_action_noise(policy: RLModule, batch: Tensors, step: Step, count: int) -> Tensor:
     """Draw the noise of `count` actions in each state: `[count, B, K]`, standard normal."""
     shape = (count, num_timesteps(batch), policy.action_head.noise_size)
     return torch.randn(shape, generator=step.generator, device=step.generator.device)
 
 
 def sample_actions(policy: RLModule, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample the policy's actions from `noise`, see `action_noise`; gradients flow through them.
+    """Sample the policy's actions from `noise`, see `draw_action_noise`; gradients flow through them.
 
     Returns:
         Actions `[count, B, *shape]` and their log-densities `[count, B]`.

@@ -129,7 +129,7 @@ class TD3BC(TD3):
         critics, action_range = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
         actions = policy_actions(cast(RLModule, nets["policy"]), batch)
         # Q₁ only, as in the paper; skipping the second critic gives 9 % more updates per second.
-        q = critics.first(batch, actions)
+        q = critics.evaluate_first(batch, actions)
         cloning_loss = ((actions - batch[Columns.ACTIONS]) / action_range.half_range).square().mean()
         policy_loss = cloning_loss - self.options.alpha * q.mean() / q.detach().abs().mean()
         return Losses({"policy": policy_loss}, {"policy_loss": policy_loss, "cloning_loss": cloning_loss})

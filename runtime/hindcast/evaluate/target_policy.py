@@ -16,7 +16,7 @@ from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.learn.batches import actions_of, num_timesteps
 from hindcast.models.distributions import Actions, Distribution
 from hindcast.models.policy import Policy
-from hindcast.models.recurrent import as_leaves, state_of
+from hindcast.models.recurrent import as_leaves, extract_state
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.window import WindowData
 
@@ -70,7 +70,7 @@ class TargetPolicy:
             dist_inputs[steps] = outputs[Columns.ACTION_DIST_INPUTS]
             actions = {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}
             state = {
-                **state_of(Columns.STATE_OUT, outputs),
+                **extract_state(Columns.STATE_OUT, outputs),
                 **self.module.state_after(outputs, actions, None),
             }
         return window.with_columns({Columns.ACTION_DIST_INPUTS: dist_inputs})

@@ -1,4 +1,4 @@
-"""`Algorithm`: the interface of all algorithms: options, networks, optimisers, losses. Each one is one short file.
+"""`Algorithm`: the interface of all algorithms: options, networks, optimisers, losses.
 
 An algorithm object holds its options and no state. Everything that training changes (weights, target networks,
 moving norms, multipliers) is a parameter or buffer of its networks, so that a checkpoint of the networks is complete.
@@ -49,8 +49,9 @@ class Critic(Protocol):
 class AlgorithmOptions(RelatedOptions, Model):
     """Options of every algorithm: camelCase in YAML, snake_case in Python; unknown options are refused.
 
-    Defaults are validated too. An option's schema may name another option: without `x-only-with` it has no effect (a
-    note says so), it must not exceed `x-at-most`, and it must be a multiple of `x-multiple-of`.
+    Defaults are validated too. An option's schema may name another option. With `x-only-with`, the option has no effect
+    unless the other one is set (a note says so); with `x-at-most`, it must not exceed the other one; with
+    `x-multiple-of`, it must be a multiple of the other one.
     """
 
     model_config = ConfigDict(validate_default=True)
@@ -69,9 +70,9 @@ class ModelInputs:
     """The spaces and model options that networks are built from.
 
     Attributes:
-        observation_space: of the module's input, after preprocessing.
-        action_space: of the module's actions.
-        model: sizes, activations, distribution, class of the policy.
+        observation_space: space of the module's observations, after preprocessing.
+        action_space: space of the module's actions.
+        model: sizes, activations, distribution and class of the policy.
     """
 
     observation_space: gym.Space[Any]
@@ -100,10 +101,10 @@ class ModelInputs:
         """Build a policy of a class that only this algorithm uses.
 
         Args:
-            kind: the class.
+            kind: class of the policy.
             algorithm: name of the algorithm, for messages.
             auto: see `policy`; None if the class has its own distribution.
-            options: arguments of its `setup()`.
+            options: arguments of the class's `setup()`.
 
         Raises:
             SpecError: the user requests another policy class, or the model's options do not fit the spaces.
@@ -115,8 +116,8 @@ class ModelInputs:
             )
         if auto is None and model.distribution != "auto":
             raise SpecError(
-                f"model.distribution is {ModelSpec.in_yaml('distribution', model.distribution)!r}, and {algorithm} "
-                "builds its own policy: leave it out."
+                f"model.distribution is {ModelSpec.in_yaml('distribution', model.distribution)!r}, but {algorithm} "
+                "builds its own policy: leave distribution out."
             )
         changes: dict[str, Any] = {"module_options": options}
         if auto is not None and model.distribution == "auto":
@@ -135,6 +136,8 @@ class ModelInputs:
     def critics(self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0) -> Critics:
         """Build critics Q(s, a) for any action space, all members computed in one call: batch -> `[members, B]`.
 
+        The arguments are those of `Critics`.
+
         Raises:
             SpecError: the model's options do not fit the spaces.
         """
@@ -151,6 +154,8 @@ class ModelInputs:
         self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0
     ) -> ActionValues:
         """Build critics Q(s, ·) for n discrete actions, all members computed in one call: batch -> `[members, B, n]`.
+
+        The arguments are those of `ActionValues`.
 
         Raises:
             SpecError: the action space is not Discrete, or the model's options do not fit the observations.
@@ -189,10 +194,10 @@ class Losses:
         losses: optimiser name -> scalar. Each optimiser gets the gradients of its own loss only. All gradients are
             computed before any of these optimisers steps; optimisers without a loss do not step.
         metrics: name -> scalar, averaged over updates. Detached by the learner.
-        joint: the losses' graphs are disjoint (each reaches only its own optimiser's parameters), so that one backward
-            pass computes all gradients. If they overlap, the learner raises UserCodeError.
-        priorities: `[B]`, one for each item of the batch, if the algorithm's needs draw by priority: usually the TD
-            errors; the sign is ignored. Detached by the learner.
+        joint: True if the losses' graphs are disjoint (each reaches only its own optimiser's parameters), so that one
+            backward pass computes all gradients. If they overlap, the learner raises UserCodeError.
+        priorities: `[B]`, one for each item of the batch, if the algorithm's `needs` draw items by priority. Usually
+            the TD errors; the sign is ignored. Detached by the learner.
     """
 
     losses: Tensors
@@ -206,9 +211,9 @@ class Algorithm(ABC):
 
     Attributes:
         Options: class of its options.
-        compiled_methods: methods that torch.compile can make one graph of (`spec.learners.compile`). They compute
-            losses, draw no noise from `Step.generator`, read no number of `Step` and change no buffer. If a method
-            takes the networks, they are its first argument.
+        compiled_methods: methods that torch.compile can compile as one graph each (`spec.learners.compile`). They
+            compute losses, draw no noise from `Step.generator`, read no number of `Step` and change no buffer. If a
+            method takes the networks, they are its first argument.
         is_capturable: whether a GPU may record its updates as CUDA graphs: all updates of one `update_kind` run the
             same operations.
         kinds: the resources in which it can be used.
@@ -218,9 +223,10 @@ class Algorithm(ABC):
             `sampler`): its losses are valid for actions of any earlier policy, and its policy explores.
         has_own_policy: whether it builds its own class of policy, so that `model.moduleClass` does not apply.
         distributions: the values of `model.distribution` that it can train; None for all.
-        target_networks: target network -> the network of `networks()`, or submodule of one, that it starts as a frozen
-            copy of.
-        unsupported_overrides: methods of RLlib's algorithms that nothing calls here -> what to do instead.
+        target_networks: name of a target network -> path of its source: a network of `networks()`, or a submodule of
+            one ("policy.encoder"). A target network starts as a frozen copy of its source.
+        unsupported_overrides: methods of RLlib's algorithms that Hindcast never calls -> what to do instead of
+            overriding them.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
@@ -267,7 +273,7 @@ class Algorithm(ABC):
         mode, when a window is entered and every `needs().targets_every` updates while it is in use.
 
         Args:
-            nets: with their current weights.
+            nets: the networks, with their current weights.
             window: its tensors are on the learner's device; `rewards` are those of single steps.
         """
         return {}
@@ -298,7 +304,7 @@ class Algorithm(ABC):
             polyak_update(nets[target], nets.get_submodule(source), tau)
 
     def update_kind(self, updates: int) -> Hashable:  # noqa: ARG002
-        """Return which operations the update after `updates` updates runs.
+        """Return a value that identifies the operations of the update that follows `updates` updates.
 
         Override it if the operations depend on `Step.updates`.
         """
@@ -307,7 +313,7 @@ class Algorithm(ABC):
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
         """Run after every update, with the updated weights, for example to move target networks.
 
-        `step` is that of the update.
+        `step` is the one that the update's losses received.
         """
 
 

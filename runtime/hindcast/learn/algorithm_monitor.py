@@ -1,6 +1,6 @@
 """`AlgorithmMonitor`: detect mistakes in a custom algorithm that no single update shows.
 
-Only the first updates pay for it.
+Its checks slow down only the first updates.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _Pair = tuple[str, str]
 
 
 class AlgorithmMonitor:
-    """Collects in the first updates what `check` reports later.
+    """Observes the first updates, for problems that `check` reports.
 
     Args:
-        algorithm: custom or built-in; the losses and attributes of custom algorithms only are inspected.
+        algorithm: custom or built-in. Draws from global generators and changes of the batch are detected in custom
+            algorithms only.
         nets: its networks.
         optimisers: its optimisers, by name.
     """
@@ -40,29 +41,29 @@ class AlgorithmMonitor:
         self._unreached_parameters = _trained_parameters(nets, optimisers)
         self._missed_pairs: set[_Pair] = set()
         self._first_attributes: dict[str, str] | None = None
-        self._is_settled = False
+        self._has_checked_attributes = False
         self._num_remaining = _NUM_INSPECTED_UPDATES if is_user_code(type(algorithm)) else 0
-        self._before_state: tuple[dict[str, str], dict[str, int]] = ({}, {})
+        self._state_before_losses: tuple[dict[str, str], dict[str, int]] = ({}, {})
         self._problem: str | None = None
 
     def before_losses(self, batch: Mapping[str, Tensor]) -> None:
         """Prepare the checks of a batch whose losses are about to be computed."""
         if self._num_remaining:
-            self._before_state = (_global_generators(), _versions(batch))
+            self._state_before_losses = (_global_generator_states(), _tensor_versions(batch))
 
     def after_losses(self, batch: Mapping[str, Tensor]) -> None:
-        """Check the random numbers and the batch after its losses were computed."""
+        """Detect draws from global generators and changes of the batch, after its losses were computed."""
         if not self._num_remaining:
             return
         self._num_remaining -= 1
-        generators, versions = self._before_state
-        for name, state in _global_generators().items():
+        generators, versions = self._state_before_losses
+        for name, state in _global_generator_states().items():
             if state != generators[name]:
                 self._problem = (
                     f"draws from {name} global generator, which checkpoints do not save: draw with "
                     "step.generator, or from torch's global generator"
                 )
-        for leaf, version in _versions(batch).items():
+        for leaf, version in _tensor_versions(batch).items():
             if version != versions.get(leaf, version):
                 self._problem = f"changes the batch's {leaf!r} in place: do not modify the batch"
 
@@ -82,12 +83,12 @@ class AlgorithmMonitor:
         Attributes that the first update sets may be a cache; attributes that later updates change are not.
         """
         if self._first_attributes is None:
-            self._first_attributes = _attributes(self._algorithm)
+            self._first_attributes = _attribute_fingerprints(self._algorithm)
             # Fingerprints contain id(): a freed value's id could be reused, so the values are kept alive.
             self._references = [*vars(self._algorithm).values()]
 
     def check(self, updates: int) -> None:
-        """Refuse what the updates so far have shown.
+        """Raise an error for the first problem in the updates so far.
 
         Args:
             updates: number of updates made.
@@ -104,21 +105,22 @@ class AlgorithmMonitor:
             )
         if self._problem is not None:
             raise Misuse(f"{self._problem}.")
-        if self._is_settled or self._first_attributes is None:
+        if self._has_checked_attributes or self._first_attributes is None:
             return
-        now = _attributes(self._algorithm)
-        for name in sorted(now.keys() | self._first_attributes.keys()):
-            if now.get(name) != self._first_attributes.get(name):
+        attributes = _attribute_fingerprints(self._algorithm)
+        for name in sorted(attributes.keys() | self._first_attributes.keys()):
+            if attributes.get(name) != self._first_attributes.get(name):
                 raise Misuse(
                     f"changes self.{name} from update to update, and checkpoints do not save it: make it a buffer of a "
                     "network (register_buffer), or compute it from step.updates or step.clock"
                 )
-        self._is_settled = updates > 1
+        self._has_checked_attributes = updates > 1
 
 
 def _trained_parameters(
     nets: nn.ModuleDict, optimisers: Mapping[str, Optimiser]
 ) -> dict[_Pair, list[nn.Parameter]]:
+    """Return the parameters that each optimiser trains in each network."""
     parameters = {}
     for network, module in nets.items():
         module_parameters = set(module.parameters())
@@ -130,20 +132,20 @@ def _trained_parameters(
     return parameters
 
 
-def _global_generators() -> dict[str, str]:
+def _global_generator_states() -> dict[str, str]:
     return {"NumPy's": str(np.random.get_state(legacy=False)["state"]), "Python's": str(random.getstate())}
 
 
-def _versions(batch: Mapping[str, Tensor]) -> dict[str, int]:
+def _tensor_versions(batch: Mapping[str, Tensor]) -> dict[str, int]:
     return {leaf: tensor._version for leaf, tensor in batch.items()}
 
 
-def _attributes(algorithm: Algorithm) -> dict[str, str]:
+def _attribute_fingerprints(algorithm: Algorithm) -> dict[str, str]:
     return {name: _fingerprint(value) for name, value in vars(algorithm).items()}
 
 
 def _fingerprint(value: Any) -> str:
-    """Return a text that changes whenever the value does, without waiting for a device."""
+    """Return a string that changes whenever the value changes, without waiting for a device."""
     if isinstance(value, Tensor):
         return f"{id(value)} {value._version}"
     if isinstance(value, np.random.Generator):

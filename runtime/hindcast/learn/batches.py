@@ -52,7 +52,7 @@ def fill_padding(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
-    """Return the batch's actions in the form of distributions: one tensor, or leaf -> tensor in composite spaces."""
+    """Return the batch's actions as distributions accept them: one tensor, or leaf -> tensor in composite spaces."""
     if Columns.ACTIONS in batch:
         return batch[Columns.ACTIONS]
     return {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}

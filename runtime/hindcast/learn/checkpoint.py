@@ -1,13 +1,13 @@
-"""Checkpoints: a folder of safetensors and JSON, which is complete or does not count.
+"""Checkpoints: folders of safetensors and JSON files; an incomplete folder does not count.
 
 ```
 checkpoint-000000100/
-    module/               the policy (`Policy.load` opens it, and the folder above it)
-    learner.safetensors   the other networks, optimisers, randomness, metrics not yet collected, targets in use
+    module/               the policy (`Policy.load` accepts this folder and the one above it)
+    learner.safetensors   the other networks, optimisers, generators, metrics not yet collected, targets in use
     checkpoint.json       everything else, and the checksum of each file; written last
 ```
 
-A folder without `checkpoint.json` is the rest of an interrupted save; no reader here treats it as a checkpoint.
+A folder without `checkpoint.json` is left from an interrupted save and is not treated as a checkpoint.
 """
 
 from __future__ import annotations
@@ -44,14 +44,19 @@ from hindcast.storage.location import Location, resolve
 
 __all__ = ["Checkpoint", "CheckpointStore", "TrainingState", "find_checkpoint"]
 
-LEARNER, MODULE = "learner.safetensors", "module"
+LEARNER_FILE, MODULE = "learner.safetensors", "module"
 _WEIGHTS = f"{MODULE}/{WEIGHTS}"
-_POLICY = "nets/policy."
+_POLICY_PREFIX = "nets/policy."
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint. Get one with `find_checkpoint` or from a `CheckpointStore`."""
+    """A complete checkpoint. Get one with `find_checkpoint` or from a `CheckpointStore`.
+
+    Attributes:
+        location: the checkpoint's folder.
+        record: the content of its `checkpoint.json`.
+    """
 
     location: Location
     record: CheckpointRecord
@@ -77,13 +82,13 @@ class Checkpoint:
         Raises:
             DataError: a file is missing, damaged, or not safetensors.
         """
-        files = {name: self._read(name) for name in {*self.record.files, LEARNER, _WEIGHTS}}
-        policy = self._tensors(_WEIGHTS, files[_WEIGHTS])
-        tensors = self._tensors(LEARNER, files[LEARNER])
-        tensors |= {f"{_POLICY}{name}": tensor for name, tensor in policy.items()}
+        files = {name: self._read_file(name) for name in {*self.record.files, LEARNER_FILE, _WEIGHTS}}
+        policy = self._parse_tensors(_WEIGHTS, files[_WEIGHTS])
+        tensors = self._parse_tensors(LEARNER_FILE, files[LEARNER_FILE])
+        tensors |= {f"{_POLICY_PREFIX}{name}": tensor for name, tensor in policy.items()}
         return LearnerState(tensors, self.record.learner)
 
-    def _tensors(self, name: str, data: bytes) -> dict[str, Tensor]:
+    def _parse_tensors(self, name: str, data: bytes) -> dict[str, Tensor]:
         try:
             return safetensors.torch.load(data)
         except SafetensorError as error:
@@ -92,7 +97,7 @@ class Checkpoint:
                 "safetensors only, never from pickles; use another checkpoint"
             ) from error
 
-    def _read(self, name: str) -> bytes:
+    def _read_file(self, name: str) -> bytes:
         file, expected = self.location.child(name), self.record.files.get(name)
         if expected is None or not file.exists():
             raise DataError(f"the checkpoint {self.location} has no file {name}: use another checkpoint")
@@ -110,7 +115,7 @@ class CheckpointStore:
 
     Args:
         location: folder of the checkpoints; created by the first save.
-        keep: number of newest checkpoints to keep, in addition to the best.
+        keep: number of newest checkpoints to keep, in addition to the best one.
     """
 
     def __init__(self, location: Location, keep: int = 3) -> None:
@@ -129,13 +134,13 @@ class CheckpointStore:
         If a checkpoint with the same files exists, only `checkpoint.json` is rewritten.
 
         Args:
-            policy: with the learner's current policy weights.
-            learner: from `Learner.state`.
-            training: everything else.
+            policy: the policy, with the learner's current weights.
+            learner: state from `Learner.state`.
+            training: all other state.
             protect: updates of checkpoints to keep regardless of their age, because they are being evaluated.
 
         Raises:
-            StorageError: the store refused; then no checkpoint of these updates exists.
+            StorageError: the storage fails or denies access; an incomplete folder may remain.
         """
         files = _checkpoint_files(policy, learner)
         record = CheckpointRecord(
@@ -147,9 +152,10 @@ class CheckpointStore:
             files={name: FileRecord(sha256=_sha256(data), bytes=len(data)) for name, data in files.items()},
         )
         folder = self._folder(record.updates)
-        existing = _open(folder)
+        existing = _open_if_complete(folder)
         if existing is None or existing.record.files != record.files:
-            # Rest of an interrupted save, or of other weights; the record is written last, as a commit.
+            # The folder is left from an interrupted save, or has other weights. The record is written last, as a
+            # commit.
             folder.delete()
             for name, data in files.items():
                 folder.child(name).write_bytes(data)
@@ -158,7 +164,7 @@ class CheckpointStore:
         return Checkpoint(folder, record)
 
     def remove_incomplete(self) -> None:
-        """Delete the rests of interrupted saves. Call it only while no process saves here."""
+        """Delete the folders that interrupted saves left. Call it only while no process saves here."""
         for updates in self._saved_updates():
             if self._checkpoint_at(updates) is None:
                 self.location.child(folder_name(updates)).delete()
@@ -186,7 +192,10 @@ class CheckpointStore:
         return self._checkpoint_at(best.updates) if best else None
 
     def best_score(self, metric: str = EPISODE_RETURN_MEAN, method: str | None = None) -> float | None:
-        """Return the score of the best checkpoint; None if it is of another metric or was measured in another way."""
+        """Return the score of the best checkpoint; None if none is marked, or by another metric or method.
+
+        A method of None matches all methods.
+        """
         best = self._read_mark()
         if best is None or best.metric != metric:
             return None
@@ -208,10 +217,10 @@ class CheckpointStore:
             score: higher is better.
             metric: name of the metric; scores of different metrics are not compared.
             method: identifies how the score was measured; scores of different methods are not compared.
-            at_end: it was evaluated only because the run ended here, see `revert_end_mark`.
+            at_end: True if it was evaluated only because the run ended here, see `revert_end_mark`.
 
         Returns:
-            Whether it is the best now.
+            True if the checkpoint is now marked as the best.
         """
         best = self.best_score(metric, method)
         if not math.isfinite(score) or (best is not None and score <= best):
@@ -240,6 +249,7 @@ class CheckpointStore:
             self._write_mark(best.previous)
 
     def _mark_before_end(self) -> Best | None:
+        """Return the mark that the run's end did not set: the current one, or the one that the end replaced."""
         best = self._read_mark()
         return best.previous if best is not None and best.at_end else best
 
@@ -251,18 +261,20 @@ class CheckpointStore:
         return parse(file, Best) if file.exists() else None
 
     def _checkpoint_at(self, updates: int) -> Checkpoint | None:
-        return _open(self._folder(updates))
+        return _open_if_complete(self._folder(updates))
 
     def _folder(self, updates: int) -> Location:
         return self.location.child(folder_name(updates))
 
     def _saved_updates(self) -> list[int]:
+        """Return the updates of all checkpoint folders, complete or not, in ascending order."""
         names = (
             FOLDER_NAME.match(entry.relative_path) for entry in self.location.list() if not entry.is_file
         )
         return sorted(int(name[1]) for name in names if name)
 
     def _prune(self, protected: Collection[int]) -> None:
+        """Delete checkpoints that are neither among the newest, nor protected, nor marked; also incomplete ones."""
         best, saved_updates = self._read_mark(), self._saved_updates()
         complete = [updates for updates in saved_updates if self._folder(updates).child(RECORD_FILE).exists()]
         marked_updates = {mark.updates for mark in (best, best and best.previous) if mark is not None}
@@ -270,6 +282,7 @@ class CheckpointStore:
         for updates in saved_updates:
             if updates not in kept_updates:
                 folder = self._folder(updates)
+                # The record goes first: without it a partly deleted folder is not a checkpoint.
                 folder.child(RECORD_FILE).delete()
                 folder.delete()
 
@@ -278,13 +291,14 @@ def find_checkpoint(path: str | Path | Location) -> Checkpoint:
     """Open a checkpoint.
 
     Args:
-        path: a checkpoint's folder, or a folder of checkpoints, which opens its best, or its latest if none is marked.
+        path: a checkpoint's folder; or a folder of checkpoints, of which the best is opened, or the latest if none is
+            marked.
 
     Raises:
-        DataError: no checkpoint is there, or it has a newer format or is damaged.
+        DataError: the folder contains no checkpoint, or the checkpoint has a newer format or is damaged.
     """
     location = resolve(path)
-    if checkpoint := _open(location):
+    if checkpoint := _open_if_complete(location):
         return checkpoint
     store = CheckpointStore(location)
     if checkpoint := store.best() or store.latest():
@@ -304,12 +318,14 @@ def find_checkpoint(path: str | Path | Location) -> Checkpoint:
 
 def _checkpoint_files(policy: Policy, learner: LearnerState) -> dict[str, bytes]:
     """Return the files of a checkpoint by name; the policy's weights are stored once, in the policy's files."""
-    tensors = {name: tensor for name, tensor in learner.tensors.items() if not name.startswith(_POLICY)}
+    tensors = {
+        name: tensor for name, tensor in learner.tensors.items() if not name.startswith(_POLICY_PREFIX)
+    }
     files = {f"{MODULE}/{name}": data for name, data in policy.to_files().items()}
-    return {**files, LEARNER: safetensors.torch.save(tensors)}
+    return {**files, LEARNER_FILE: safetensors.torch.save(tensors)}
 
 
-def _open(folder: Location) -> Checkpoint | None:
+def _open_if_complete(folder: Location) -> Checkpoint | None:
     file = folder.child(RECORD_FILE)
     return Checkpoint(folder, parse(file, CheckpointRecord)) if file.exists() else None
 

@@ -23,18 +23,18 @@ def folder_name(updates: int) -> str:
     return f"checkpoint-{updates:09d}"
 
 
-class _Json(BaseModel):
+class _JsonModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
 
-class TrainingState(_Json):
+class TrainingState(_JsonModel):
     """State of a training that resuming needs in addition to the learner.
 
     Attributes:
         iteration: iterations finished.
         algorithm: its name, as in the resource.
         options: the algorithm's options, camelCase.
-        spec_hash: of the resource.
+        spec_hash: hash of the resource's spec.
         feed: state of the feed: which timestep comes next.
         metrics: latest results, for people; NaN becomes null.
         counters: other counts of the run (episodes, environment steps, seconds), JSON.
@@ -49,15 +49,29 @@ class TrainingState(_Json):
     counters: dict[str, Any] = {}
 
 
-class FileRecord(_Json):
-    """One file of a checkpoint."""
+class FileRecord(_JsonModel):
+    """One file of a checkpoint.
+
+    Attributes:
+        sha256: checksum of its content, in hexadecimal digits.
+        bytes: its size.
+    """
 
     sha256: str
     bytes: int
 
 
-class CheckpointRecord(_Json):
-    """The content of `checkpoint.json`."""
+class CheckpointRecord(_JsonModel):
+    """The content of `checkpoint.json`.
+
+    Attributes:
+        format_version: version of the format, see `FORMAT_VERSION`.
+        updates: number of updates made.
+        timesteps: number of timesteps trained.
+        training: the state that resuming needs in addition to the learner.
+        learner: `LearnerState.meta`.
+        files: path in the folder -> size and checksum, of all other files.
+    """
 
     format_version: int
     updates: int
@@ -67,15 +81,15 @@ class CheckpointRecord(_Json):
     files: dict[str, FileRecord]
 
 
-class Best(_Json):
+class Best(_JsonModel):
     """The content of `best.json`: the mark of the checkpoint with the best evaluation so far.
 
     Attributes:
-        updates: of the checkpoint.
-        score: its score.
+        updates: number of updates of the checkpoint.
+        score: its score; higher is better.
         metric: name of the metric.
         method: identifies how the score was measured.
-        at_end: it was marked only because the run ended there.
+        at_end: True if it was marked only because the run ended there.
         previous: the mark that this one replaced at the end; restored when the run continues.
     """
 
@@ -87,10 +101,10 @@ class Best(_Json):
     previous: Best | None = None
 
 
-Record = TypeVar("Record", bound=_Json)
+Record = TypeVar("Record", bound=_JsonModel)
 
 
-def parse(file: Location, kind: type[Record]) -> Record:
+def parse(file: Location, record_class: type[Record]) -> Record:
     """Read a record.
 
     Raises:
@@ -104,12 +118,12 @@ def parse(file: Location, kind: type[Record]) -> Record:
                 f"{file} has formatVersion {version}, but this Hindcast reads up to {FORMAT_VERSION}: "
                 "upgrade Hindcast to open it"
             )
-        return kind.model_validate(content)
+        return record_class.model_validate(content)
     except (ValueError, AttributeError) as error:
         reason = f"{error.error_count()} invalid fields" if isinstance(error, ValidationError) else str(error)
         raise DataError(f"{file} is damaged ({reason}): use another checkpoint") from error
 
 
-def dump(record: _Json) -> bytes:
+def dump(record: _JsonModel) -> bytes:
     """Encode a record; the inverse of `parse`."""
     return json.dumps(record.model_dump(by_alias=True), indent=1, allow_nan=False).encode()

@@ -21,17 +21,17 @@ _REMEDY = "leave it at false"
 
 
 def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
-    """Replace each method in `algorithm.compiled_methods` by one that torch.compile makes one graph of.
+    """Replace each method in `algorithm.compiled_methods` by a compiled one, each as a single graph.
 
     A method is compiled when it is first called.
 
     Args:
-        algorithm: is changed in place.
-        backend: of torch.compile. "inductor" compiles C++ for a CPU and Triton for a GPU.
+        algorithm: changed in place.
+        backend: backend of torch.compile. "inductor" compiles C++ for a CPU and Triton for a GPU.
 
     Raises:
-        SpecError: the algorithm names no methods, or no compiler is installed. A compiled method raises it when torch
-            cannot make one graph of it.
+        SpecError: the algorithm names no methods, or no compiler is installed. The first call of a compiled method
+            raises it if torch cannot compile it as one graph, or if it changes a buffer.
     """
     name = type(algorithm).__name__
     if not algorithm.compiled_methods:
@@ -40,13 +40,13 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
         )
     if backend == "inductor":
         _check_compiler()
-    # Dynamo reads .grad of every tensor argument, and some methods take tensors that another one computed.
+    # Dynamo reads .grad of every tensor argument, and some methods take tensors that another method computed.
     warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf", UserWarning)
     for method in algorithm.compiled_methods:
         setattr(algorithm, method, _compile(getattr(algorithm, method), name, backend))
 
 
-def _compile(losses: Callable[..., Any], name: str, backend: str) -> Callable[..., Any]:
+def _compile(losses: Callable[..., Any], algorithm_name: str, backend: str) -> Callable[..., Any]:
     compiled_losses = torch.compile(losses, fullgraph=True, backend=backend)
     has_run = False
 
@@ -55,7 +55,7 @@ def _compile(losses: Callable[..., Any], name: str, backend: str) -> Callable[..
         nonlocal has_run
         if has_run:
             return compiled_losses(*arguments)
-        # Only the first call compiles and can fail. A buffer's version counts its changes in place.
+        # Only the first call compiles and can fail. A buffer's version counts its in-place changes.
         buffers = dict(arguments[0].named_buffers()) if isinstance(arguments[0], nn.Module) else {}
         versions = {buffer: tensor._version for buffer, tensor in buffers.items()}
         try:
@@ -63,13 +63,13 @@ def _compile(losses: Callable[..., Any], name: str, backend: str) -> Callable[..
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = " ".join(str(error).split("\n\n")[0].split())
             raise SpecError(
-                f"{_FIELD}: torch.compile cannot compile {name}.{losses.__name__}: {reason}; {_REMEDY}."
+                f"{_FIELD}: torch.compile cannot compile {algorithm_name}.{losses.__name__}: {reason}; {_REMEDY}."
             ) from error
         for buffer, tensor in buffers.items():
             if tensor._version != versions[buffer]:  # the backward graph may read its new value
                 raise SpecError(
-                    f"{_FIELD}: {name}.{losses.__name__} changes the buffer {buffer!r}, for which torch.compile "
-                    f"computes wrong gradients: change it in after_update, or {_REMEDY}."
+                    f"{_FIELD}: {algorithm_name}.{losses.__name__} changes the buffer {buffer!r}, for which "
+                    f"torch.compile computes wrong gradients: change it in after_update, or {_REMEDY}."
                 )
         has_run = True
         return result
@@ -78,7 +78,7 @@ def _compile(losses: Callable[..., Any], name: str, backend: str) -> Callable[..
 
 
 def _check_compiler() -> None:
-    """Check that torch can build: C++ for a CPU, and Triton for a GPU needs a compiler too."""
+    """Check that a C++ compiler and torch's headers are installed; Triton on a GPU also needs a compiler."""
     compilers = (os.environ.get("CXX", "g++"), "clang++")
     if not any(map(shutil.which, compilers)):
         raise SpecError(

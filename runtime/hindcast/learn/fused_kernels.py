@@ -1,7 +1,8 @@
 """Keep torch's fused kernels for lists of tensors busy when the tensors are small.
 
 On a GPU such a kernel gives 65,536 elements of one tensor to one block of threads, and a GPU runs over a hundred
-blocks at once: a network of two layers of 256 fills six of them. Split into chunks it takes a quarter of the time.
+blocks at once: a network of two layers of 256 fills six of them. On chunks of the tensors it is four
+times as fast.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ def split_into_chunks(*lists: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
     )
 
 
-def fused_adam(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+def fused_adam(optimiser_class: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a subclass of Adam or AdamW whose step calls only the fused kernel, on chunks if on a GPU.
 
-    Its state is that of `kind`. Step hooks are not called.
+    Its state dictionary is that of `optimiser_class`. Step hooks are not called.
     """
     # On a CPU torch's own step of a small network takes twice as long: it groups tensors by device, notifies a
     # profiler and calls hooks.
-    kernel: Any = torch._fused_adamw_ if issubclass(kind, torch.optim.AdamW) else torch._fused_adam_
+    kernel: Any = (
+        torch._fused_adamw_ if issubclass(optimiser_class, torch.optim.AdamW) else torch._fused_adam_
+    )
 
-    class FusedAdam(kind):  # type: ignore[misc, valid-type]
+    class FusedAdam(optimiser_class):  # type: ignore[misc, valid-type]
         @torch.no_grad()
         def step(self: Any) -> None:
             for group in self.param_groups:

@@ -21,7 +21,7 @@ def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
 
     Args:
         values_S: `[S, ...]` float.
-        decay_S: same shape; anything after the last row counts as 0.
+        decay_S: same shape; the last row has no effect, since no value follows it.
 
     Returns:
         `[S, ...]`, of the same dtype.
@@ -51,7 +51,7 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
         lambda_: 0 gives one-step temporal differences, 1 the (bootstrapped) Monte-Carlo return minus V.
 
     Returns:
-        `[S]` advantages and `[S]` value targets, their sums with V, on the device of `values_O`, float32.
+        `[S]` advantages and `[S]` value targets (advantages + V), float32, on the device of `values_O`.
     """
     arrays = (block.columns["rewards"], block.length, block.terminated)
     rewards_S, length_N, terminated_N = (torch.from_numpy(array).to(values_O.device) for array in arrays)
@@ -61,7 +61,7 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
 def window_gae(window: WindowData, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
     """Estimate advantages and value targets as `block_gae` does, for a window's episodes.
 
-    `window.over_observations` computes `values_O`.
+    `window.map_observations` computes `values_O`.
     """
     rewards_S, terminated_N = window.columns["rewards"], window.terminated
     return _gae(rewards_S, values_O, window.length, terminated_N, gamma=gamma, lambda_=lambda_)
@@ -80,7 +80,7 @@ def _gae(
     episode = torch.repeat_interleave(torch.arange(len(length_N), device=length_N.device), length_N)
     steps = torch.arange(len(episode), device=length_N.device)
     last_S = steps + 1 == length_N.cumsum(0)[episode]
-    row = steps + episode
+    row = steps + episode  # an episode has one observation more than steps
     values_S, next_values_S = values_O[row].float(), values_O[row + 1].float()
     bootstraps_S = ~(last_S & terminated_N[episode])
     deltas_S = rewards_S.float() + gamma * next_values_S * bootstraps_S - values_S

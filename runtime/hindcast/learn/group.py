@@ -1,4 +1,4 @@
-"""`Group`: the learners of one training. This one has a single learner; `ranks.Ranks` has several processes."""
+"""`Group`: the learners of one training, here a single one; `ranks.Ranks` is a group of several processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Group:
 
         Args:
             tensors: on the learner's device, of the same shapes in all learners.
-            weight: of this learner; a number, or a scalar on the device.
+            weight: this learner's weight: a number, or a scalar on the device.
         """
 
     def gather(self, shard_values: Tensor, count: int) -> Tensor:

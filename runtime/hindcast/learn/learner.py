@@ -65,7 +65,10 @@ class Learner:
     Attributes:
         updates: number of updates made.
         timesteps: number of timesteps trained.
-        group: see above.
+        algorithm, group: the arguments.
+        device: device of the networks.
+        nets: the networks.
+        generator: generator of the losses' noise.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class Learner:
 
         Args:
             batch: leaf -> `[batch, ...]` on the learner's device.
-            timesteps: of the whole batch, if `batch` is this learner's shard of it.
+            timesteps: number of timesteps in the whole batch, if `batch` is this learner's shard of it.
 
         Returns:
             The priorities from the losses, `[items of the whole batch]`, or None if the losses have none.
@@ -134,11 +137,12 @@ class Learner:
         """Return the means of all metrics since the last call, and reset them.
 
         They are the algorithm's metrics, `total_loss` (the sum of an update's losses), `gradient_norm` and
-        `learning_rate`. With several optimisers there is also `total_loss/<name>`, and the other two are
+        `learning_rate`. With several optimisers there is also `total_loss/<name>`, and the last two are named
         `gradient_norm/<name>` and `learning_rate/<name>`.
 
         Args:
-            keep: do not reset: no update follows in this process, and a run resumed from the checkpoint adds to them.
+            keep: do not reset the metrics. Use it if no update follows in this process: a run that resumes from the
+                checkpoint adds to them.
 
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
@@ -151,14 +155,14 @@ class Learner:
         if not keep:
             self._metrics = self._new_metric_sums()
         for name, optimiser in self._optimisers.items():
-            means[self._label("learning_rate", name)] = optimiser.lr
+            means[self._metric_name("learning_rate", name)] = optimiser.lr
         return means
 
     def synchronise(self) -> None:
         """Sum the metrics over all learners and collect their generators' states, for `metrics` and `state`.
 
-        All learners call it after their last update. Synchronised twice before the metrics are reset, they would count
-        once for each learner.
+        All learners call it after their last update. A second call before the metrics are reset would multiply them by
+        the number of learners.
         """
         if self.group.shard.size == 1:
             return
@@ -192,8 +196,8 @@ class Learner:
     def load(self, state: LearnerState) -> None:
         """Restore a state.
 
-        If the state has no generators for this rank, because it was saved by fewer learners, the learner starts new
-        ones, a function of seed, rank and update.
+        If the state has no generators for this rank, because it was saved by fewer learners, the learner seeds
+        new ones from the seed, its rank and the number of updates.
 
         Raises:
             DataError: the state has other networks or optimisers.
@@ -218,7 +222,7 @@ class Learner:
             self._set_generator_state(name, value)
 
     def reset_target_networks(self, network: str) -> None:
-        """Copy a network's weights into its target networks, after it was loaded from elsewhere."""
+        """Copy a network's weights into its target networks, after its weights were loaded from elsewhere."""
         for target, source in self.algorithm.target_networks.items():
             if source.partition(".")[0] == network:
                 self.nets[target].load_state_dict(self.nets.get_submodule(source).state_dict())
@@ -232,14 +236,14 @@ class Learner:
             return self._compute_update(batch, weight, timesteps)
         kind = self.algorithm.update_kind(self.updates)
         metrics, priorities = self._graphs.run(kind, batch, weight, timesteps)
-        # The next launch overwrites the tensors: the caller keeps the priorities, but adds up the metrics before it.
+        # The next launch overwrites these tensors. The caller adds up the metrics before it, but keeps the priorities.
         return metrics, None if priorities is None else priorities.clone()
 
     def _compute_update(
         self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int
     ) -> _UpdateResult:
         """Compute one update: losses, gradients, steps and target networks. A CUDA graph can record all of it."""
-        before = self._buffer_versions()
+        versions_before = self._buffer_versions()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
@@ -259,7 +263,7 @@ class Learner:
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
-        self._average_changed_buffers(before, weight)
+        self._average_changed_buffers(versions_before, weight)
         self._clock += timesteps
         return stack_metrics(metrics), priorities
 
@@ -282,18 +286,20 @@ class Learner:
         norms = _clip_and_step(optimisers)
         for optimiser in optimisers:
             optimiser.zero_grad()
-        metrics = {self._label("gradient_norm", name): norm for name, norm in zip(losses, norms, strict=True)}
+        metrics = {
+            self._metric_name("gradient_norm", name): norm for name, norm in zip(losses, norms, strict=True)
+        }
         if len(self._optimisers) > 1:
             metrics |= {f"{TOTAL_LOSS}/{name}": loss for name, loss in losses.items()}
         return metrics
 
-    def _batch_fraction(self, batch: Mapping[str, Tensor], fraction: float) -> float | Tensor:
+    def _batch_fraction(self, batch: Mapping[str, Tensor], timestep_fraction: float) -> float | Tensor:
         """Return the fraction of the whole batch that this learner's losses are means over.
 
         For sequences it is the fraction of the steps that the loss mask selects.
         """
         if self.group.shard.size == 1 or Columns.LOSS_MASK not in batch:
-            return fraction
+            return timestep_fraction
         num_steps = batch[Columns.LOSS_MASK].sum().double()
         total = num_steps.clone()
         self.group.weighted_sum([total])
@@ -331,7 +337,7 @@ class Learner:
         self._disjoint_losses.add(tuple(losses))
 
     def _seed_by_rank(self) -> None:
-        """Give each rank its own dropout and loss noise; ranks see different timesteps."""
+        """Seed dropout and loss noise by rank, since ranks train on different timesteps."""
         rank = self.group.shard.rank
         if rank:
             self.generator.manual_seed(derive_seed(self._seed, "losses", rank, self.updates))
@@ -343,13 +349,13 @@ class Learner:
         buffers = self.nets.named_buffers()
         return {name: (buffer, buffer._version) for name, buffer in buffers if buffer.is_floating_point()}
 
-    def _average_changed_buffers(self, before: _BufferVersions, weight: float | Tensor) -> None:
+    def _average_changed_buffers(self, versions_before: _BufferVersions, weight: float | Tensor) -> None:
         """Average buffers that an update changed over the learners, as if one had seen the whole batch."""
         changed_buffers = []
         for name, (buffer, version) in self._buffer_versions().items():
-            old, old_version = before.get(name, (None, 0))
-            # Moving norms: each learner saw only its shard.
-            if buffer is not old or version != old_version:
+            old_buffer, old_version = versions_before.get(name, (None, 0))
+            # For example a moving norm: each learner saw only its shard.
+            if buffer is not old_buffer or version != old_version:
                 changed_buffers.append(buffer)
         if changed_buffers:
             self.group.weighted_sum(changed_buffers, weight)
@@ -359,7 +365,7 @@ class Learner:
         source = f" in {self._name} at {definition_location(losses)}" if is_user_code(losses) else ""
         return MetricSums(self.device, self.updates, source)
 
-    def _label(self, metric: str, optimiser: str) -> str:
+    def _metric_name(self, metric: str, optimiser: str) -> str:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"
 
     def _load_nets(self, tensors: Mapping[str, Tensor]) -> None:
@@ -372,8 +378,10 @@ class Learner:
                     f"the checkpoint's weights {name!r} have shape {list(weights[name].shape)}, but this model's have "
                     f"shape {list(tensor.shape)}; use the same model section"
                 )
-        if extra := sorted(weights.keys() - expected.keys()):
-            raise DataError(f"the checkpoint has weights {extra[0]!r}, but this model does not have them")
+        if unknown_names := sorted(weights.keys() - expected.keys()):
+            raise DataError(
+                f"the checkpoint has weights {unknown_names[0]!r}, but this model does not have them"
+            )
         self.nets.load_state_dict(weights)
 
     def _load_optimisers(self, state: LearnerState) -> None:
@@ -444,14 +452,15 @@ def _loss_problem(loss: Any) -> str:
 
 
 def _check_priorities(priorities: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-    items = len(next(iter(batch.values())))
+    num_items = len(next(iter(batch.values())))
     if not isinstance(priorities, Tensor):
         raise Misuse(
-            f"returned priorities as a {type(priorities).__name__}: return a tensor, one for each item"
+            f"returned priorities as a {type(priorities).__name__}: return a tensor with one for each item"
         )
-    if priorities.shape != (items,):
+    if priorities.shape != (num_items,):
         raise Misuse(
-            f"returned priorities of shape {[*priorities.shape]} for a batch of {items} items: return one for each item"
+            f"returned priorities of shape {[*priorities.shape]} for a batch of {num_items} items: "
+            "return one for each item"
         )
     return priorities
 

@@ -32,9 +32,9 @@ class MetricSums:
     """Sums of scalars, kept as tensors, so that adding to them does not wait for the device.
 
     Args:
-        device: of the scalars.
-        since: updates made before the first one added.
-        source: for messages: the code that computes the losses, with a space in front.
+        device: device of the scalars.
+        since: number of updates made before the first update that is added.
+        source: where the losses are computed, for messages; begins with a space.
     """
 
     def __init__(self, device: torch.device, since: int = 0, source: str = "") -> None:
@@ -45,18 +45,18 @@ class MetricSums:
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
-    def add(self, metrics: Metrics, updates: int, weight: float | Tensor = 1.0) -> None:
+    def add(self, metrics: Metrics, update: int, weight: float | Tensor = 1.0) -> None:
         """Add an update's metrics.
 
         Args:
             metrics: the values are copied.
-            updates: number of this update, from 1.
-            weight: fraction of the batch that they cover; the other learners add the rest.
+            update: this update's number, counted from 1.
+            weight: fraction of the batch that the metrics cover; the other learners add the rest.
         """
         names, values = metrics
-        # Reading values on a GPU would wait for it; `means` finds these later.
+        # Reading values from a GPU would wait for it; `means` detects non-finite values there.
         if values.is_cpu and self._non_finite is None and not all(map(math.isfinite, values.tolist())):
-            self._non_finite = updates, _non_finite_names(dict(zip(names, values.tolist(), strict=True)))
+            self._non_finite = update, _non_finite_names(dict(zip(names, values.tolist(), strict=True)))
         if weight != 1.0:
             values = values.double() * weight
         if names in self._sums:
@@ -64,7 +64,7 @@ class MetricSums:
         else:
             self._sums[names] = values.to(torch.float64, copy=True)
         self._counts[names] = self._counts.get(names, 0) + 1
-        self._until = updates
+        self._until = update
 
     def means(self) -> dict[str, float]:
         """Return the mean of each metric over the updates that had it.
@@ -93,9 +93,9 @@ class MetricSums:
             update, names = self._non_finite
             period = f"in update {update}"
         name = min(names, key=_message_rank)
-        kind = "infinite" if math.isinf(sums[name]) else "NaN"
+        problem = "infinite" if math.isinf(sums[name]) else "NaN"
         return (
-            f"{_describe_metric(name)} became {kind} {period}{self._source}: lower lr or set gradClip, and look for "
+            f"{_describe_metric(name)} became {problem} {period}{self._source}: lower lr or set gradClip, and look for "
             "extreme values in the data with `hindcast inspect`"
         )
 
@@ -104,16 +104,19 @@ class MetricSums:
         return list(self._sums.values())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the sums by group of metrics, and JSON that describes the groups."""
+        """Return index -> sums of a group of metrics, `[M]`, and the groups' names and counts as JSON.
+
+        A group is the metrics that one update had; updates with other metrics form other groups.
+        """
         groups = [{"names": list(names), "updates": self._counts[names]} for names in self._sums]
-        sums = {str(group): values for group, values in enumerate(self._sums.values())}
+        sums = {str(index): values for index, values in enumerate(self._sums.values())}
         return sums, {"since": self._since, "until": self._until, "groups": groups}
 
     def load(self, sums: Mapping[str, Tensor], meta: Mapping[str, Any], weight: float = 1.0) -> None:
         """Restore `state()`, multiplied by `weight`, this learner's fraction of the sums."""
         self._since, self._until = int(meta["since"]), int(meta["until"])
-        names = [tuple(group["names"]) for group in meta["groups"]]
-        self._sums = {group: sums[str(index)].to(self._device) * weight for index, group in enumerate(names)}
+        groups = [tuple(group["names"]) for group in meta["groups"]]
+        self._sums = {names: sums[str(index)].to(self._device) * weight for index, names in enumerate(groups)}
         self._counts = {tuple(group["names"]): int(group["updates"]) for group in meta["groups"]}
 
 
@@ -145,7 +148,7 @@ def _non_finite_names(values: Mapping[str, float]) -> list[str]:
 
 
 def _message_rank(metric: str) -> int:
-    """Rank a metric for the message: the loss of one optimiser says most, then the sum of losses, then others."""
+    """Rank a metric for the message: the loss of one optimiser comes first, then the sum of losses, then others."""
     return 0 if metric.startswith(f"{TOTAL_LOSS}/") else 1 if metric == TOTAL_LOSS else 2
 
 

@@ -12,7 +12,7 @@ from hindcast.learn.algorithm import Algorithm, Kind, Tensors
 
 
 class OnlineAlgorithm(Algorithm):
-    """An algorithm that learns from rollouts of its own policy; an iteration is minibatches of one rollout."""
+    """An algorithm that learns from rollouts of its own policy; an iteration trains on minibatches of one rollout."""
 
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineRecording"})
 
@@ -25,7 +25,7 @@ class OnlineAlgorithm(Algorithm):
     def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
         """Compute the columns that an iteration learns from, `[S, ...]` for the S timesteps of a rollout.
 
-        They are on the networks' device.
+        The columns are on the networks' device.
 
         Args:
             nets: with the weights that sampled the rollout.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hindcast.api.spelling import YamlWords
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.fused_kernels import fused_adam, split_into_chunks
-from hindcast.learn.schedules import Schedule, curve_of, is_constant, value_at
+from hindcast.learn.schedules import Schedule, is_constant, make_curve, value_at
 from hindcast.user_code import Misuse
 
 ClipBy = Annotated[Literal["global_norm", "norm", "value"], YamlWords("GlobalNorm", "Norm", "Value")]
@@ -21,16 +21,16 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 _UNSUPPORTED_OPTIMISERS = (torch.optim.LBFGS, torch.optim.SparseAdam)
 """These need a closure (LBFGS) or sparse gradients; an update has neither."""
-_KINDS: dict[str, type[torch.optim.Optimizer]] = {
+_OPTIMISER_CLASSES: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind
     for name, kind in vars(torch.optim).items()
     if isinstance(kind, type)
     and issubclass(kind, torch.optim.Optimizer)
     and kind not in _UNSUPPORTED_OPTIMISERS
 }
-del _KINDS["optimizer"]  # the base class
-_ADAMS = (torch.optim.Adam, torch.optim.AdamW)
-_FUSED_CLASSES = (*_ADAMS, torch.optim.SGD)
+del _OPTIMISER_CLASSES["optimizer"]  # the base class
+_ADAM_CLASSES = (torch.optim.Adam, torch.optim.AdamW)
+_FUSED_CLASSES = (*_ADAM_CLASSES, torch.optim.SGD)
 _KERNEL_OPTIONS = frozenset({"fused", "foreach", "differentiable"})
 _WRAPPED_METHODS = ("step", "add_param_group", "state_dict", "load_state_dict")
 """The methods that `without_compile_wrappers` unwraps."""
@@ -42,7 +42,7 @@ class ParameterGroup:
 
     Attributes:
         parameters: no parameter belongs to two groups.
-        lr: learning rate; None is the optimiser's.
+        lr: learning rate; None uses the optimiser's.
         options: override the optimiser's options.
     """
 
@@ -60,8 +60,8 @@ class OptimiserSpec:
         lr: constant, or points over trained timesteps.
         kind: a class in torch.optim, in upper or lower case: "adam" (arXiv 1412.6980), "AdamW" (arXiv 1711.05101),
             "sgd", ...
-        options: of that class: `betas`, `eps`, `weight_decay`, `momentum`, ...; others have torch's defaults, except
-            that fused kernels are used if available, and kernels that CUDA graphs can capture on GPUs.
+        options: of that class: `betas`, `eps`, `weight_decay`, `momentum`, ... Omitted ones have torch's defaults,
+            except that fused kernels are used if available, and on GPUs kernels that CUDA graphs can capture.
         groups: more parameters, with their own learning rates or options.
     """
 
@@ -73,7 +73,7 @@ class OptimiserSpec:
 
 
 def adam_specs(nets: nn.ModuleDict, rates: Mapping[str, Schedule]) -> dict[str, OptimiserSpec]:
-    """Return an Adam for each network named in `rates`, with its learning rate."""
+    """Return the spec of an Adam optimiser for each network in `rates`, name -> learning rate."""
     return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
 
 
@@ -83,7 +83,8 @@ class Optimiser:
     Args:
         spec: parameters, learning rate, options.
         grad_clip: clipping threshold; None disables clipping.
-        grad_clip_by: what is bounded: the norm of all gradients together, of each parameter's gradient, or each value.
+        grad_clip_by: what is clipped: the norm of all gradients together, the norm of each parameter's gradient, or
+            each value.
         name: the optimiser's name, for messages.
 
     Attributes:
@@ -102,8 +103,8 @@ class Optimiser:
         self.parameters = [parameter for group in groups for parameter in group.parameters]
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
-        self.torch_optimiser = _build(spec, groups, rates, f"optimiser {name!r}")
-        self._rate_functions = [None if is_constant(rate) else curve_of(rate) for rate in rates]
+        self.torch_optimiser = _build_optimiser(spec, groups, rates, f"optimiser {name!r}")
+        self._rate_functions = [None if is_constant(rate) else make_curve(rate) for rate in rates]
         self._store_rates_as_tensors()
 
     @property
@@ -172,10 +173,10 @@ class Optimiser:
         ]
 
     def load(self, tensors: Mapping[str, Tensor], groups: Sequence[Mapping[str, Any]]) -> None:
-        """Restore `state()`. The options stay this optimiser's; of the groups only scheduled rates are restored.
+        """Restore `state()`. This optimiser keeps its options; from `groups` only scheduled rates are restored.
 
         Raises:
-            DataError: the state has other parameter groups.
+            DataError: the saved state has other parameter groups.
         """
         param_groups = self.torch_optimiser.state_dict()["param_groups"]
         saved_indices = [group["params"] for group in groups]
@@ -188,9 +189,8 @@ class Optimiser:
         slots: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             index, key = name.split("/")
-            slots.setdefault(int(index), {})[key] = (
-                tensor.clone()
-            )  # torch keeps the tensors and updates them in place
+            # Copied, because torch keeps the tensors and updates them in place.
+            slots.setdefault(int(index), {})[key] = tensor.clone()
         for group, saved_group, rate in zip(param_groups, groups, self._rate_functions, strict=True):
             group["lr"] = group["lr"] if rate is None else float(saved_group["lr"])
         self.torch_optimiser.load_state_dict({"state": slots, "param_groups": param_groups})
@@ -222,14 +222,16 @@ class Optimiser:
             )
 
 
-def without_compile_wrappers(kind: type[Kind]) -> type[Kind]:
+def without_compile_wrappers(optimiser_class: type[Kind]) -> type[Kind]:
     """Return an optimiser class without the wrappers that torch puts around its methods for compiled code.
 
     No step is compiled here, and the wrappers import torch's compiler at their first call, which costs each process
     1.3 to 2.3 seconds of processor time and 62 MB.
     """
-    methods = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED_METHODS}
-    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(methods["step"])})
+    methods = {name: inspect.unwrap(getattr(optimiser_class, name)) for name in _WRAPPED_METHODS}
+    return type(
+        optimiser_class.__name__, (optimiser_class,), {**methods, "step": torch.no_grad()(methods["step"])}
+    )
 
 
 def backward(losses: Sequence[Tensor], optimisers: Sequence[Optimiser], keep_graph: bool = False) -> None:
@@ -271,62 +273,70 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
             yield node.variable
 
 
-def _build(
+def _build_optimiser(
     spec: OptimiserSpec, groups: Sequence[ParameterGroup], rates: Sequence[Schedule], subject: str
 ) -> torch.optim.Optimizer:
-    kind = _KINDS.get(spec.kind.lower())
-    if kind is None:
+    optimiser_class = _OPTIMISER_CLASSES.get(spec.kind.lower())
+    if optimiser_class is None:
         raise SpecError(
-            f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_KINDS))}"
+            f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_OPTIMISER_CLASSES))}"
         )
     if not groups:
         raise SpecError(f"{subject} has no parameters")
     param_groups = []
     for group, rate in zip(groups, rates, strict=True):
         options = {**spec.options, **group.options}
-        _check_options(options, kind, subject)
-        kernels = _kernel_options(kind, options, group.parameters)
+        _check_options(options, optimiser_class, subject)
+        kernels = _kernel_options(optimiser_class, options, group.parameters)
         param_groups.append({"params": list(group.parameters), "lr": value_at(rate, 0), **kernels, **options})
     try:
         for options in param_groups[1:]:  # torch checks the options of the first group only
-            kind(**options)
-        optimiser_class = kind if param_groups[0].get("differentiable") else without_compile_wrappers(kind)
+            optimiser_class(**options)
+        step_class = (
+            optimiser_class
+            if param_groups[0].get("differentiable")
+            else without_compile_wrappers(optimiser_class)
+        )
         is_fused = all(options.get("fused") for options in param_groups)
-        if is_fused and issubclass(kind, _ADAMS):
-            optimiser_class = fused_adam(optimiser_class)
-        return optimiser_class(
+        if is_fused and issubclass(optimiser_class, _ADAM_CLASSES):
+            step_class = fused_adam(step_class)
+        return step_class(
             param_groups, **{key: value for key, value in param_groups[0].items() if key != "params"}
         )
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise SpecError(f"{subject} ({kind.__name__}): {reason}") from error
+        raise SpecError(f"{subject} ({optimiser_class.__name__}): {reason}") from error
 
 
-def _check_options(options: Mapping[str, Any], kind: type[torch.optim.Optimizer], subject: str) -> None:
-    known_options = _parameter_names(kind) - {"params", "lr"}
+def _check_options(
+    options: Mapping[str, Any], optimiser_class: type[torch.optim.Optimizer], subject: str
+) -> None:
+    known_options = _parameter_names(optimiser_class) - {"params", "lr"}
     for option in options:
         if option not in known_options:
             raise SpecError(
-                f"{subject}: torch.optim.{kind.__name__} has no option {option!r}; it has "
+                f"{subject}: torch.optim.{optimiser_class.__name__} has no option {option!r}; it has "
                 f"{', '.join(sorted(known_options))}"
             )
 
 
 def _kernel_options(
-    kind: type[torch.optim.Optimizer], options: Mapping[str, Any], parameters: Sequence[nn.Parameter]
+    optimiser_class: type[torch.optim.Optimizer],
+    options: Mapping[str, Any],
+    parameters: Sequence[nn.Parameter],
 ) -> dict[str, bool]:
     """Select fused kernels, and kernels that CUDA graphs can capture, unless the options select others."""
     devices = {parameter.device.type for parameter in parameters}
     flags = {}
-    if kind in _FUSED_CLASSES and not _KERNEL_OPTIONS & options.keys():
+    if optimiser_class in _FUSED_CLASSES and not _KERNEL_OPTIONS & options.keys():
         flags["fused"] = devices <= {"cpu", "cuda"}
-    if "capturable" in _parameter_names(kind) and "cuda" in devices:
+    if "capturable" in _parameter_names(optimiser_class) and "cuda" in devices:
         flags["capturable"] = True
     return flags
 
 
-def _parameter_names(kind: type[torch.optim.Optimizer]) -> frozenset[str]:
-    return frozenset(inspect.signature(kind).parameters)
+def _parameter_names(optimiser_class: type[torch.optim.Optimizer]) -> frozenset[str]:
+    return frozenset(inspect.signature(optimiser_class).parameters)
 
 
 def _to_json_value(value: Any) -> Any:

@@ -20,9 +20,11 @@ from hindcast.pipeline.relay import FollowerExecutor, LeaderExecutor, find_relay
 from hindcast.pipeline.shard import Shard
 
 _CHECK_INTERVAL_SECONDS = 0.25
+"""Approximate time between two checks in `Ranks.agree`: each costs a broadcast."""
 _MAX_UPDATES_BETWEEN_CHECKS = 256
 _CONTROL_TIMEOUT = timedelta(days=7)
-"""Timeout of the other learners while the leader evaluates. The process that started the group detects lost ones."""
+"""How long the other learners wait while the leader evaluates. Lost learners need no timeout: the process that started
+the group detects them."""
 
 
 class Ranks(Group):
@@ -36,8 +38,8 @@ class Ranks(Group):
         self.shard = Shard(dist.get_rank(), dist.get_world_size())
         self._control_group = dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT)
         self._gradient_group = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
-        self._num_until_check = 0
-        self._num_between_checks = 0
+        self._num_updates_until_check = 0
+        self._num_updates_between_checks = 0
         self._last_check_time = time.monotonic()
 
     def share_executor(self, executor: Executor) -> Executor:
@@ -55,18 +57,18 @@ class Ranks(Group):
         # Sorted: all learners must reduce the dtypes in the same order.
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
             group_tensors = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flat = torch.cat([tensor.detach().reshape(-1) for tensor in group_tensors]).mul_(weight)
+            flat_tensor = torch.cat([tensor.detach().reshape(-1) for tensor in group_tensors]).mul_(weight)
             with _raising_peer_lost():
-                dist.all_reduce(flat, group=self._gradient_group)
-            totals = flat.split([tensor.numel() for tensor in group_tensors])
+                dist.all_reduce(flat_tensor, group=self._gradient_group)
+            totals = flat_tensor.split([tensor.numel() for tensor in group_tensors])
             with torch.no_grad():
                 for tensor, total in zip(group_tensors, totals, strict=True):
                     tensor.copy_(total.view_as(tensor))
 
     def agree(self, check: Callable[[], None]) -> None:
-        """See `Group.agree`. With each answer the leader sends the number of updates until the next one."""
-        if self._num_until_check:
-            self._num_until_check -= 1
+        """See `Group.agree`. With each answer the leader sends the number of updates until the next check."""
+        if self._num_updates_until_check:
+            self._num_updates_until_check -= 1
             return
         interruption: Interrupted | None = None
         if self.is_leader:
@@ -74,11 +76,11 @@ class Ranks(Group):
                 check()
             except Interrupted as error:
                 interruption = error
-            self._num_between_checks = self._choose_num_between_checks()
-        answer = torch.tensor([interruption is not None, self._num_between_checks])
+            self._num_updates_between_checks = self._choose_num_updates_between_checks()
+        answer = torch.tensor([interruption is not None, self._num_updates_between_checks])
         with _raising_peer_lost():
             dist.broadcast(answer, src=0, group=self._control_group)
-        stop, self._num_until_check = answer.tolist()
+        stop, self._num_updates_until_check = answer.tolist()
         if stop:
             raise interruption or Interrupted("the first learner was asked to stop")
 
@@ -97,12 +99,14 @@ class Ranks(Group):
             dist.broadcast_object_list(objects, src=0, group=self._control_group)
         return objects[0]
 
-    def _choose_num_between_checks(self) -> int:
+    def _choose_num_updates_between_checks(self) -> int:
         now = time.monotonic()
         seconds, self._last_check_time = now - self._last_check_time, now
         # At most twice as many as before plus one: the first updates are slower than the later ones.
-        num_updates = int((self._num_between_checks + 1) * _CHECK_INTERVAL_SECONDS / max(seconds, 1e-6))
-        return min(num_updates, 2 * self._num_between_checks + 1, _MAX_UPDATES_BETWEEN_CHECKS)
+        num_updates = int(
+            (self._num_updates_between_checks + 1) * _CHECK_INTERVAL_SECONDS / max(seconds, 1e-6)
+        )
+        return min(num_updates, 2 * self._num_updates_between_checks + 1, _MAX_UPDATES_BETWEEN_CHECKS)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.api.option_types import Curve, Schedule
 
-__all__ = ["Curve", "Schedule", "ScheduledValue", "curve_of", "is_constant", "value_at"]
+__all__ = ["Curve", "Schedule", "ScheduledValue", "is_constant", "make_curve", "value_at"]
 
 
 class _Segment(NamedTuple):
@@ -35,7 +35,7 @@ class ScheduledValue(nn.Module):
     """A schedule that is computed on the device.
 
     Its value is a tensor, since compiled code and CUDA graphs would keep the first value of a Python number. As one of
-    an algorithm's networks it moves to their device. It never changes, so checkpoints do not contain it.
+    an algorithm's networks it moves to their device. The schedule never changes, so checkpoints do not contain it.
 
     Args:
         schedule: a number, or points.
@@ -63,19 +63,21 @@ class ScheduledValue(nn.Module):
     def float64_value(self, clock: Tensor) -> Tensor:
         """Return the value as a float64 scalar, equal to `value_at` to the bit except for cosines."""
         elapsed = clock - self._starts
-        curves = self._values + self._rises * elapsed / self._lengths
+        line_values = self._values + self._rises * elapsed / self._lengths
         if self._has_cosine:
-            waves = self._values + self._rises * (0.5 - 0.5 * torch.cos(math.pi * elapsed / self._lengths))
-            curves = torch.where(self._is_cosine, waves, curves)
-        return curves.take(torch.searchsorted(self._ends, clock, right=True))
+            cosine_values = self._values + self._rises * (
+                0.5 - 0.5 * torch.cos(math.pi * elapsed / self._lengths)
+            )
+            line_values = torch.where(self._is_cosine, cosine_values, line_values)
+        return line_values.take(torch.searchsorted(self._ends, clock, right=True))
 
 
 def value_at(schedule: Curve, timesteps: int) -> float:
     """Return the value after `timesteps` trained timesteps; it is constant after the last point."""
-    return curve_of(schedule)(timesteps)
+    return make_curve(schedule)(timesteps)
 
 
-def curve_of(schedule: Curve) -> Callable[[int], float]:
+def make_curve(schedule: Curve) -> Callable[[int], float]:
     """Return `value_at` as a function of the timesteps, for schedules that are read in every update."""
     segments = _segments(schedule)
     starts = [segment.start for segment in segments]
@@ -90,8 +92,10 @@ def is_constant(schedule: Curve) -> bool:
 def _segments(schedule: Curve) -> list[_Segment]:
     if isinstance(schedule, int | float):
         return [_Segment(0.0, float(schedule), 0.0, 1.0, is_cosine=False)]
-    last = [*schedule[-1][:2], "step"]
-    return [_segment(point, after) for point, after in zip(schedule, [*schedule[1:], last], strict=True)]
+    end = [*schedule[-1][:2], "step"]
+    return [
+        _segment(point, next_point) for point, next_point in zip(schedule, [*schedule[1:], end], strict=True)
+    ]
 
 
 def _segment(point: Sequence[float | str], next_point: Sequence[float | str]) -> _Segment:

@@ -1,7 +1,7 @@
 """Run independent parts of an update at the same time on a GPU.
 
 Each kernel of a small network occupies only a few of a GPU's hundred processors. A CUDA graph that is recorded on
-several streams runs such kernels side by side. Autograd runs a backward pass on the streams of its forward pass.
+several streams runs such kernels at the same time. Autograd runs a backward pass on the streams of its forward pass.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def run_parallel(*parts: Callable[[], Result]) -> list[Result]:
     streams = () if torch.compiler.is_compiling() else _active_streams.get()
     if not streams:
         return [part() for part in parts]
-    current = torch.cuda.current_stream()
+    current_stream = torch.cuda.current_stream()
     results = []
-    with use_streams(()):  # nested calls run in order: their streams are in use already
+    with use_streams(()):  # nested calls run in order: the streams are already in use
         for part, stream in zip(parts, cycle(streams), strict=False):
-            stream.wait_stream(current)
+            stream.wait_stream(current_stream)
             with torch.cuda.stream(stream):
                 results.append(part())
     for _, stream in zip(parts, streams, strict=False):
-        current.wait_stream(stream)
+        current_stream.wait_stream(stream)
     for tensor in tree_leaves(results):
         if isinstance(tensor, Tensor):  # allocated on another stream, used on this one
-            tensor.record_stream(current)
+            tensor.record_stream(current_stream)
     return results

@@ -16,7 +16,7 @@ from hindcast.learn.fused_kernels import split_into_chunks
 def frozen_copy(module: nn.Module) -> nn.Module:
     """Return a copy that no optimiser trains and that stays in evaluation mode.
 
-    `train()` of a module around it does not change its mode: dropout would turn a regression target into noise.
+    `train()` of a parent module does not change its mode: dropout would turn a regression target into noise.
     """
     frozen = copy.deepcopy(module).requires_grad_(False)
     if not isinstance(frozen, _FrozenModule):
@@ -32,13 +32,13 @@ class _FrozenModule(nn.Module):
 _frozen_classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
-def _frozen_class(kind: type[nn.Module]) -> type[nn.Module]:
+def _frozen_class(module_class: type[nn.Module]) -> type[nn.Module]:
     """Return a subclass of a module's class that stays in evaluation mode."""
     # A subclass rather than a wrapper: the copy keeps its methods, and its weights their names.
-    if kind not in _frozen_classes:
-        namespace = {"__module__": kind.__module__, "__doc__": kind.__doc__}
-        _frozen_classes[kind] = type(kind.__name__, (_FrozenModule, kind), namespace)
-    return _frozen_classes[kind]
+    if module_class not in _frozen_classes:
+        namespace = {"__module__": module_class.__module__, "__doc__": module_class.__doc__}
+        _frozen_classes[module_class] = type(module_class.__name__, (_FrozenModule, module_class), namespace)
+    return _frozen_classes[module_class]
 
 
 def is_frozen(module: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """`UpdateGraphs`: record updates on a GPU as CUDA graphs once, then replay them.
 
-An update of small networks is some two hundred kernels of a few microseconds, which Python launches more slowly than
-the GPU runs them. A graph launches them together: the same kernels on the same numbers.
+An update of small networks consists of about two hundred kernels of a few microseconds, which Python launches more
+slowly than the GPU runs them. A graph launches the same kernels, on the same numbers, at once.
 """
 
 from __future__ import annotations
@@ -22,50 +22,51 @@ Result = TypeVar("Result")
 _NUM_WARM_UP_UPDATES = 3
 """Eager updates of a kind before its graph is recorded: they allocate optimiser states and library workspaces."""
 _MAX_GRAPHS = 16
-"""Maximum number of graphs. Recording one costs a second and memory, so that changing batch shapes stay eager."""
+"""Maximum number of graphs. Recording one takes a second and memory, so further updates run eagerly."""
 
 
 class CudaGraph:
     """A CUDA graph and the streams that it is recorded on.
 
     Args:
-        generator: the recorded operations draw from it or from torch's own; each launch continues where the last ended.
-        sharing: another graph with which this one shares memory and streams; the two never run at the same time.
+        generator: generator from which the recorded operations may draw, besides torch's global one. Each launch
+            continues its sequence of random numbers.
+        shared_graph: another graph whose memory and streams this one uses; the two never run at the same time.
     """
 
-    def __init__(self, generator: torch.Generator, sharing: CudaGraph | None = None) -> None:
+    def __init__(self, generator: torch.Generator, shared_graph: CudaGraph | None = None) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(generator)
         self._streams: list[torch.cuda.Stream] = (
-            sharing._streams
-            if sharing
+            shared_graph._streams
+            if shared_graph
             else [torch.cuda.Stream(generator.device) for _ in range(1 + MAX_STREAMS)]
         )
         self._stream = self._streams[0]
-        self._pool: Any = sharing._pool if sharing else torch.cuda.graph_pool_handle()
+        self._pool: Any = shared_graph._pool if shared_graph else torch.cuda.graph_pool_handle()
 
-    def warm_up(self, call: Callable[[], Result]) -> Result:
-        """Run a call on the graph's streams, without recording it.
+    def warm_up(self, function: Callable[[], Result]) -> Result:
+        """Run a function on the graph's streams, without recording it.
 
         Autograd and the libraries keep workspaces per stream; these must exist before the recording.
         """
-        current = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(current)
+        current_stream = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current_stream)
         with torch.cuda.stream(self._stream), use_streams(self._streams[1:]):
-            result = call()
-        current.wait_stream(self._stream)
+            result = function()
+        current_stream.wait_stream(self._stream)
         return result
 
-    def record(self, call: Callable[[], Result]) -> Result:
-        """Record the kernels of a call without running them; the tensors that it returns belong to the graph."""
-        # Other threads (a feed's) use the GPU during the recording, which the other capture modes refuse.
+    def record(self, function: Callable[[], Result]) -> Result:
+        """Record the kernels of a function without running them; the tensors that it returns belong to the graph."""
+        # Other threads, such as a feed's, use the GPU during the recording, which the other capture modes forbid.
         with (
             torch.cuda.graph(
                 self._graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ),
             use_streams(self._streams[1:]),
         ):
-            return call()
+            return function()
 
     def launch(self) -> None:
         """Run the recorded kernels."""
@@ -73,15 +74,16 @@ class CudaGraph:
 
 
 GRAPHS: dict[str, type[CudaGraph]] = {"cuda": CudaGraph}
-"""Type of device -> class of its graphs."""
+"""Device type -> class of the graphs; a device type without graphs is missing."""
 
 
 class UpdateGraphs(Generic[Result]):
     """One graph for each kind of update and shape of batch.
 
     Args:
-        update: takes a batch and further arguments. It reads and changes only the batch and tensors that outlive it.
-        generator: the generator that it draws from, on the device.
+        update: called with a batch and further arguments. The only tensors that it reads or changes are the batch and
+            those that exist before and after each call.
+        generator: the generator from which `update` draws, on the learner's device.
     """
 
     def __init__(self, update: Callable[..., Result], generator: torch.Generator) -> None:
@@ -91,18 +93,19 @@ class UpdateGraphs(Generic[Result]):
         self.clear()
 
     def clear(self) -> None:
-        """Discard all graphs, after tensors that the update uses were replaced by others."""
+        """Discard all graphs. Call it after tensors that `update` uses were replaced."""
         self._graphs: dict[Hashable, CudaGraph] = {}
         self._recordings: dict[Hashable, tuple[list[Tensor], Result]] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
 
     def run(self, kind: Hashable, batch: Mapping[str, Tensor], *arguments: Any) -> Result:
-        """Run `update(batch, *arguments)`, by a graph if one is recorded for it.
+        """Run `update(batch, *arguments)`, replaying its graph if one has been recorded.
 
         Args:
-            kind: updates of one kind, with equal arguments and batches of one shape, run the same operations.
+            kind: identifies the operations: updates of one kind, with equal arguments and batches of equal shape, run
+                the same ones.
             batch: leaf -> `[batch, ...]`.
-            arguments: hashable.
+            arguments: further arguments of `update`; hashable.
 
         Returns:
             The result of the update; its tensors are valid until the next call.
@@ -118,8 +121,8 @@ class UpdateGraphs(Generic[Result]):
             if len(self._graphs) == _MAX_GRAPHS:
                 return self._update(batch, *arguments)
             # Graphs never run at the same time, so that all of them can use one memory pool.
-            sharing = next(iter(self._graphs.values()), None)
-            self._graphs[key] = self._graph_class(self._generator, sharing)
+            shared_graph = next(iter(self._graphs.values()), None)
+            self._graphs[key] = self._graph_class(self._generator, shared_graph)
         graph = self._graphs[key]
         if self._num_warm_ups[key] < _NUM_WARM_UP_UPDATES:
             self._num_warm_ups[key] += 1
@@ -134,13 +137,17 @@ class UpdateGraphs(Generic[Result]):
 def is_capturable(
     algorithm: Algorithm, nets: nn.ModuleDict, optimisers: Iterable[Optimiser], device: torch.device
 ) -> bool:
-    """Return whether every update runs the same operations, on a device that supports graphs.
+    """Return whether CUDA graphs can record the algorithm's updates on a device.
 
-    A custom algorithm must set `is_capturable` in its own class: a subclass of a built-in one may compute otherwise.
-    Custom networks are never captured, since they may read numbers that change.
+    A custom algorithm must set `is_capturable` in its own class, since a subclass of a built-in one may run other
+    operations. Custom networks are never captured: a graph would keep the first value of a Python number that changes.
     """
-    kind = type(algorithm)
-    is_declared = kind.is_capturable if _is_builtin(kind) else vars(kind).get("is_capturable", False)
+    algorithm_class = type(algorithm)
+    is_declared = (
+        algorithm_class.is_capturable
+        if _is_builtin(algorithm_class)
+        else vars(algorithm_class).get("is_capturable", False)
+    )
     return (
         device.type in GRAPHS
         and is_declared
@@ -149,5 +156,5 @@ def is_capturable(
     )
 
 
-def _is_builtin(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in ("hindcast", "torch")
+def _is_builtin(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in ("hindcast", "torch")

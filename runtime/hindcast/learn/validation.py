@@ -29,8 +29,8 @@ def validation_metrics(
     Args:
         algorithm: the learner's algorithm, with eager losses.
         learner: has the networks.
-        batches: batches in the form of `Learner.update`.
-        seed: of the losses' noise.
+        batches: batches as `Learner.update` accepts them.
+        seed: seed of the losses' noise.
 
     Returns:
         Means by name; `total_loss` is the sum of the losses.

@@ -45,15 +45,15 @@ _MAX_INTEGER_VALUES = 4096
 
 @dataclass(frozen=True)
 class ActionHead:
-    """The network side of an action space.
+    """The outputs and the noise that a network needs for the actions of a space.
 
     Attributes:
         from_inputs: `[B, inputs_size]` network outputs (`action_dist_inputs`) -> the distribution.
-        inputs_size: P.
+        inputs_size: number of distribution inputs, P.
         noise_size: K, noise numbers per sampled action.
         noise_kind: "uniform" on [0, 1) or standard "normal".
-        is_discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
-        is_stochastic: no leaf is deterministic, so that a sampled action has a log-probability.
+        is_discrete: True if every leaf is discrete; a greedy action then has probability 1.
+        is_stochastic: True if no leaf is deterministic; a sampled action then has a log-probability.
         log_std_columns: the columns of the inputs that are logarithms of standard deviations.
     """
 
@@ -66,7 +66,7 @@ class ActionHead:
     log_std_columns: tuple[int, ...] = ()
 
     def map_tensors(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
-        """Return a head whose constant tensors (bounds, starts) are replaced by `move` of them."""
+        """Return a copy of the head with `move` applied to its constant tensors (bounds, starts)."""
         if not isinstance(self.from_inputs, partial):
             return self
         factory = self.from_inputs
@@ -84,7 +84,7 @@ def _map_constant(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
     return constant.map_tensors(move) if isinstance(constant, ActionHead) else constant
 
 
-def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
+def build_action_head(action_space: gym.Space, model: ModelSpec) -> ActionHead:
     """Build the head for a module's actions.
 
     `distribution: Auto` is categorical for Discrete, MultiDiscrete and bounded integer boxes, Bernoulli for MultiBinary
@@ -92,30 +92,30 @@ def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
     kinds apply to the float boxes of a composite space.
 
     Args:
-        action_space: the module's (`Preprocessing.action_space`): within ±1 where actions are normalised.
-        model: uses `distribution` and `log_std_range`.
+        action_space: the module's action space (`Preprocessing.action_space`), within ±1 if actions are normalised.
+        model: options; `distribution` and `log_std_range` are used.
 
     Raises:
         SpecError: the distribution does not fit the space, or no distribution supports the space.
     """
     leaves = flatten_space(action_space, Columns.ACTIONS)
-    _check_applies(model.distribution, leaves)
+    _check_distribution_applies(model.distribution, leaves)
     heads = {leaf: _leaf_head(leaf, space, model) for leaf, space in leaves.items()}
     if list(heads) == [Columns.ACTIONS]:
         return heads[Columns.ACTIONS]
-    return _product(heads)
+    return _product_head(heads)
 
 
-def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
-    floats = [leaf for leaf, space in leaves.items() if is_float_box(space)]
-    if distribution in _CONTINUOUS_KINDS and not floats:
+def _check_distribution_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
+    float_leaves = [leaf for leaf, space in leaves.items() if is_float_box(space)]
+    if distribution in _CONTINUOUS_KINDS and not float_leaves:
         raise SpecError(
             f"model.distribution: {_yaml_name(distribution)!r} is for continuous actions, but the action space has "
             f"none ({_describe(leaves)}); use 'Auto' or 'Categorical'."
         )
-    if distribution == "categorical" and floats:
+    if distribution == "categorical" and float_leaves:
         raise SpecError(
-            f"model.distribution: 'Categorical' is for discrete actions, but {floats[0]!r} is continuous "
+            f"model.distribution: 'Categorical' is for discrete actions, but {float_leaves[0]!r} is continuous "
             f"({_describe(leaves)}); use 'Auto', 'Gaussian', 'Deterministic', or a bounded or squashed "
             "distribution."
         )
@@ -127,56 +127,58 @@ def _yaml_name(distribution: str) -> Any:
 
 def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
     if isinstance(space, gym.spaces.Discrete):
-        return _discrete(partial(Categorical, start=int(space.start)), int(space.n), noise_size=1)
+        return _discrete_head(partial(Categorical, start=int(space.start)), int(space.n), noise_size=1)
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return _multi_categorical(space.nvec, space.start, space.shape)
+        return _multi_categorical_head(space.nvec, space.start, space.shape)
     if isinstance(space, gym.spaces.MultiBinary):
-        bits = int(np.prod(space.shape))
-        return _discrete(partial(Bernoulli, shape=space.shape), bits, noise_size=bits)
+        num_bits = int(np.prod(space.shape))
+        return _discrete_head(partial(Bernoulli, shape=space.shape), num_bits, noise_size=num_bits)
     if is_float_box(space):
-        return _continuous(leaf, space, model)
+        return _continuous_head(leaf, space, model)
     if isinstance(space, gym.spaces.Box):
-        return _integer_box(leaf, space)
+        return _integer_box_head(leaf, space)
     raise SpecError(
         f"action space: {leaf!r} is a {type(space).__name__} space, which no action distribution supports; "
         "use Discrete, MultiDiscrete, MultiBinary, Box, or Dict or Tuple of these."
     )
 
 
-def _multi_categorical(sizes: np.ndarray, starts: np.ndarray, shape: tuple[int, ...]) -> ActionHead:
-    flat = tuple(int(size) for size in np.ravel(sizes))
-    first = torch.from_numpy(np.ravel(starts).astype(np.int64))
-    return _discrete(
-        partial(MultiCategorical, sizes=flat, starts=first, shape=shape), sum(flat), noise_size=len(flat)
+def _multi_categorical_head(sizes: np.ndarray, starts: np.ndarray, shape: tuple[int, ...]) -> ActionHead:
+    flat_sizes = tuple(int(size) for size in np.ravel(sizes))
+    flat_starts = torch.from_numpy(np.ravel(starts).astype(np.int64))
+    return _discrete_head(
+        partial(MultiCategorical, sizes=flat_sizes, starts=flat_starts, shape=shape),
+        sum(flat_sizes),
+        noise_size=len(flat_sizes),
     )
 
 
-def _discrete(
+def _discrete_head(
     from_inputs: Callable[[Tensor], Distribution], inputs_size: int, *, noise_size: int
 ) -> ActionHead:
     return ActionHead(from_inputs, inputs_size, noise_size, "uniform", is_discrete=True)
 
 
-def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:
+def _integer_box_head(leaf: str, space: gym.spaces.Box) -> ActionHead:
     sizes = space.high.astype(np.float64) - space.low.astype(np.float64) + 1.0
     if sizes.max(initial=1.0) > _MAX_INTEGER_VALUES:
         raise SpecError(
             f"action space: {leaf!r} is an integer Box with {int(sizes.max())} values in an element, but "
             f"at most {_MAX_INTEGER_VALUES} are supported. Use a float Box, or a smaller range."
         )
-    return _multi_categorical(sizes, space.low, space.shape)
+    return _multi_categorical_head(sizes, space.low, space.shape)
 
 
-def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHead:
+def _continuous_head(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHead:
     size = int(np.prod(space.shape))
-    bounds = _bounds(leaf, space, model) if model.distribution in _BOUNDED_KINDS else {}
+    bounds = _bound_tensors(leaf, space, model) if model.distribution in _BOUNDED_KINDS else {}
     if model.distribution in ("deterministic", "squashedDeterministic"):
-        kind = SquashedDeterministic if bounds else Deterministic
-        from_inputs = partial(kind, shape=space.shape, **bounds)
+        distribution_class = SquashedDeterministic if bounds else Deterministic
+        from_inputs = partial(distribution_class, shape=space.shape, **bounds)
         return ActionHead(from_inputs, size, noise_size=0, noise_kind="normal", is_stochastic=False)
-    gaussian = _GAUSSIANS[model.distribution]
+    gaussian_class = _GAUSSIANS[model.distribution]
     return ActionHead(
-        from_inputs=partial(gaussian, shape=space.shape, log_std_range=model.log_std_range, **bounds),
+        from_inputs=partial(gaussian_class, shape=space.shape, log_std_range=model.log_std_range, **bounds),
         inputs_size=2 * size,
         noise_size=size,
         noise_kind="normal",
@@ -184,7 +186,7 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
     )
 
 
-def _bounds(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Tensor]:
+def _bound_tensors(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Tensor]:
     if not space.is_bounded():
         raise SpecError(
             f"model.distribution: {_yaml_name(model.distribution)!r} requires bounds, but {leaf!r} is not bounded on "
@@ -194,23 +196,28 @@ def _bounds(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Ten
     return {"low": low, "high": high}
 
 
-def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
-    """Combine the heads of leaves. If any leaf needs uniform noise, normal noise is its inverse normal CDF."""
-    noise: NoiseKind = "uniform" if any(head.noise_kind == "uniform" for head in heads.values()) else "normal"
-    inputs_columns = _columns({leaf: head.inputs_size for leaf, head in heads.items()})
-    noise_columns = _columns({leaf: head.noise_size for leaf, head in heads.items()})
-    to_normal = frozenset(leaf for leaf, head in heads.items() if head.noise_kind != noise)
+def _product_head(heads: Mapping[str, ActionHead]) -> ActionHead:
+    """Combine the heads of leaves.
+
+    If any leaf needs uniform noise, all noise is uniform, and the other leaves apply the inverse normal CDF to it.
+    """
+    noise_kind: NoiseKind = (
+        "uniform" if any(head.noise_kind == "uniform" for head in heads.values()) else "normal"
+    )
+    inputs_columns = _column_slices({leaf: head.inputs_size for leaf, head in heads.items()})
+    noise_columns = _column_slices({leaf: head.noise_size for leaf, head in heads.items()})
+    normal_leaves = frozenset(leaf for leaf, head in heads.items() if head.noise_kind != noise_kind)
     return ActionHead(
         from_inputs=partial(
-            _product_from_inputs,
+            _product_distribution,
             heads=heads,
             inputs_columns=inputs_columns,
             noise_columns=noise_columns,
-            to_normal=to_normal,
+            normal_leaves=normal_leaves,
         ),
         inputs_size=sum(head.inputs_size for head in heads.values()),
         noise_size=sum(head.noise_size for head in heads.values()),
-        noise_kind=noise,
+        noise_kind=noise_kind,
         is_discrete=all(head.is_discrete for head in heads.values()),
         is_stochastic=all(head.is_stochastic for head in heads.values()),
         log_std_columns=tuple(
@@ -221,18 +228,21 @@ def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
     )
 
 
-def _product_from_inputs(
+def _product_distribution(
     inputs: Tensor,
     heads: Mapping[str, ActionHead],
     inputs_columns: Mapping[str, slice],
     noise_columns: Mapping[str, slice],
-    to_normal: frozenset[str],
+    normal_leaves: frozenset[str],
 ) -> Product:
-    parts = {leaf: head.from_inputs(inputs[..., inputs_columns[leaf]]) for leaf, head in heads.items()}
-    return Product(parts, noise_columns, to_normal)
+    distributions = {
+        leaf: head.from_inputs(inputs[..., inputs_columns[leaf]]) for leaf, head in heads.items()
+    }
+    return Product(distributions, noise_columns, normal_leaves)
 
 
-def _columns(sizes: Mapping[str, int]) -> dict[str, slice]:
+def _column_slices(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Return the consecutive columns of each leaf, given their numbers."""
     edges = pairwise(accumulate(sizes.values(), initial=0))
     return {leaf: slice(start, stop) for leaf, (start, stop) in zip(sizes, edges, strict=True)}
 
@@ -247,12 +257,12 @@ class ActionRange(nn.Module):
     As one of an algorithm's networks it moves to their device; checkpoints do not contain it.
 
     Args:
-        action_space: the module's.
+        action_space: the module's action space.
         algorithm: name of the algorithm, for messages.
 
     Attributes:
-        low, high: `[*shape]` float32.
-        half_range: `[*shape]` float32.
+        low, high: the bounds, `[*shape]` float32.
+        half_range: (high - low) / 2, `[*shape]` float32.
 
     Raises:
         SpecError: the space is not a float Box, or has no bounds.
@@ -294,11 +304,11 @@ class ActionRange(nn.Module):
         actions = values.clamp(-1.0, 1.0).reshape(*values.shape[:-1], *self.low.shape)
         return self.clamp(self.low + (actions + 1.0) * self.half_range)
 
-    def uniform(self, count: int, generator: torch.Generator) -> Tensor:
+    def draw_uniform(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw `[count, *shape]` actions uniformly from the range."""
         fractions = torch.rand((count, *self.low.shape), generator=generator, device=self.low.device)
         return self.low + 2.0 * self.half_range * fractions
 
     def log_density(self) -> Tensor:
-        """Return the log-density of `uniform`, a scalar: -Σ log(high - low)."""
+        """Return the log-density of the actions of `draw_uniform`, a scalar: -Σ log(high - low)."""
         return -(2.0 * self.half_range).log().sum()

@@ -1,8 +1,8 @@
 """Action distributions with exact log-probabilities, which sample from the caller's noise.
 
 Noise is an argument, one row per sample, so that a row's sample depends only on that row's noise, and a recording is
-the same whichever process makes it. Shape suffixes: B = rows (any leading dimensions), P = `action_dist_inputs`, K =
-noise numbers, D = elements of an action.
+the same whichever process makes it. Shape suffixes: B = rows (any leading dimensions), P = numbers in
+`action_dist_inputs`, K = noise numbers, D = elements of an action.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Actions: TypeAlias = Tensor | Mapping[str, Tensor]
 NoiseKind: TypeAlias = Literal["uniform", "normal"]
 Shape: TypeAlias = tuple[int, ...]
 
-# The largest float32 below 1. Noise is uniform on [0, 1); a caller's float64 may round up to 1 on its way.
+# The largest float32 below 1. Noise is uniform on [0, 1); a float64 number may round up to 1 when it is converted.
 BELOW_ONE = 1.0 - 2.0**-24
-# tanh reaches ±1 in float32 at about 9; actions closer to the bound than this count as this far away.
+# tanh reaches ±1 in float32 at about 9. An action closer to a bound than this counts as this far away from it.
 _TANH_MARGIN = 1e-6
 _HERMITE_NODES = 16  # exact to 1e-5 for standard deviations up to 1, to 3e-3 up to 2
 
@@ -77,12 +77,12 @@ class Categorical(Distribution):
     """
 
     def __init__(self, logits: Tensor, start: int = 0) -> None:
-        # torch's own finite stand-in for -inf: 0 * -inf would make the entropy NaN.
+        # Clamped to a finite number, as in torch's Categorical: 0 * -inf would make the entropy NaN.
         self._log_probs = torch.log_softmax(logits, -1).clamp_min(torch.finfo(logits.dtype).min)
         self._start = start
 
     def logp(self, actions: Actions) -> Tensor:
-        indices = _tensor(actions).long() - self._start
+        indices = _as_tensor(actions).long() - self._start
         return self._log_probs.gather(-1, indices.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
@@ -109,31 +109,31 @@ class MultiCategorical(Distribution):
         inputs: `[B, sum(sizes)]` concatenated logits.
         sizes: number of values of each categorical.
         starts: `[D]` int64, smallest value of each categorical.
-        shape: of an action.
+        shape: shape of an action.
     """
 
     def __init__(self, inputs: Tensor, sizes: tuple[int, ...], starts: Tensor, shape: Shape) -> None:
-        self._lead = inputs.shape[:-1]
-        self._cells = Categorical(_pad_logits(inputs, sizes))
+        self._leading_shape = inputs.shape[:-1]
+        self._categoricals = Categorical(_pad_logits(inputs, sizes))
         self._starts = starts
         self._shape = shape
 
     def logp(self, actions: Actions) -> Tensor:
-        cells = _tensor(actions).long().reshape(*self._lead, -1) - self._starts
-        return self._cells.logp(cells).sum(-1)
+        cells = _as_tensor(actions).long().reshape(*self._leading_shape, -1) - self._starts
+        return self._categoricals.logp(cells).sum(-1)
 
     def entropy(self) -> Tensor:
-        return self._cells.entropy().sum(-1)
+        return self._categoricals.entropy().sum(-1)
 
     def kl(self, other: Self) -> Tensor:
-        return self._cells.kl(other._cells).sum(-1)
+        return self._categoricals.kl(other._categoricals).sum(-1)
 
     def mode(self) -> Tensor:
-        return _to_shape(self._cells.mode() + self._starts, self._shape)
+        return _to_shape(self._categoricals.mode() + self._starts, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
         """Sample from one uniform number per element: int64 `[B, *shape]`."""
-        return _to_shape(self._cells.sample(noise_BK.unsqueeze(-1)) + self._starts, self._shape)
+        return _to_shape(self._categoricals.sample(noise_BK.unsqueeze(-1)) + self._starts, self._shape)
 
 
 class Bernoulli(Distribution):
@@ -141,7 +141,7 @@ class Bernoulli(Distribution):
 
     Args:
         logits: `[B, D]` log-odds of each bit.
-        shape: of an action.
+        shape: shape of an action.
     """
 
     def __init__(self, logits: Tensor, shape: Shape) -> None:
@@ -149,7 +149,7 @@ class Bernoulli(Distribution):
         self._shape = shape
 
     def logp(self, actions: Actions) -> Tensor:
-        bits = _tensor(actions).to(self._logits.dtype).reshape(self._logits.shape)
+        bits = _as_tensor(actions).to(self._logits.dtype).reshape(self._logits.shape)
         return -_cross_entropy(self._logits, bits)
 
     def entropy(self) -> Tensor:
@@ -172,7 +172,7 @@ class DiagGaussian(Distribution):
 
     Args:
         inputs: `[B, 2 D]` means, then logarithms of the standard deviations.
-        shape: of an action.
+        shape: shape of an action.
         log_std_range: the logarithms are clamped to it.
     """
 
@@ -219,7 +219,7 @@ class BoundedGaussian(DiagGaussian):
 
     Args:
         inputs: `[B, 2 D]` u, then logarithms of the standard deviations, in the actions' own units.
-        shape: of an action.
+        shape: shape of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
         log_std_range: the logarithms are clamped to it.
@@ -246,7 +246,7 @@ class SquashedGaussian(DiagGaussian):
 
     Args:
         inputs: `[B, 2 D]` means, then logarithms of the standard deviations, of u.
-        shape: of an action.
+        shape: shape of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
         log_std_range: the logarithms are clamped to it.
@@ -262,18 +262,18 @@ class SquashedGaussian(DiagGaussian):
     ) -> None:
         super().__init__(inputs, shape, log_std_range)
         self._low = low
-        self._half = (high - low) * 0.5
+        self._half_range = (high - low) * 0.5
 
     def logp(self, actions: Actions) -> Tensor:
-        tanh_u = (_flatten_like(actions, self._mean) - self._low) / self._half - 1.0
+        tanh_u = (_flatten_like(actions, self._mean) - self._low) / self._half_range - 1.0
         u = torch.atanh(tanh_u.clamp(-1.0 + _TANH_MARGIN, 1.0 - _TANH_MARGIN))
         return self._logp_flat(u) - self._log_slope(u).sum(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropy `[B]`: the Gaussian's, plus the squashing's mean log-slope by Gauss-Hermite quadrature."""
-        nodes, weights = _hermite(self._mean.device, self._mean.dtype)
+        nodes, weights = _hermite_quadrature(self._mean.device, self._mean.dtype)
         u = self._mean.unsqueeze(-1) + torch.exp(self._log_std).unsqueeze(-1) * nodes
-        slopes = _log_tanh_slope(u) + torch.log(self._half).unsqueeze(-1)
+        slopes = _log_tanh_slope(u) + torch.log(self._half_range).unsqueeze(-1)
         return super().entropy() + (slopes * weights).sum((-2, -1))
 
     def mode(self) -> Tensor:
@@ -289,23 +289,23 @@ class SquashedGaussian(DiagGaussian):
         return _to_shape(self._squash(u), self._shape), self._logp_flat(u) - self._log_slope(u).sum(-1)
 
     def _squash(self, u: Tensor) -> Tensor:
-        return _squash_to_bounds(u, self._low, self._half)
+        return _squash_to_bounds(u, self._low, self._half_range)
 
     def _log_slope(self, u: Tensor) -> Tensor:
-        return _log_tanh_slope(u) + torch.log(self._half)
+        return _log_tanh_slope(u) + torch.log(self._half_range)
 
 
 class ImplicitDistribution(Distribution):
     """A distribution without log-probabilities: `logp`, `entropy` and `kl` raise `SpecError`."""
 
     def logp(self, actions: Actions) -> Tensor:  # noqa: ARG002
-        raise _no_density()
+        raise _no_density_error()
 
     def entropy(self) -> Tensor:
-        raise _no_density()
+        raise _no_density_error()
 
     def kl(self, other: Self) -> Tensor:  # noqa: ARG002
-        raise _no_density()
+        raise _no_density_error()
 
 
 class Deterministic(ImplicitDistribution):
@@ -313,7 +313,7 @@ class Deterministic(ImplicitDistribution):
 
     Args:
         values: `[B, D]`.
-        shape: of an action.
+        shape: shape of an action.
     """
 
     def __init__(self, values: Tensor, shape: Shape) -> None:
@@ -324,7 +324,7 @@ class Deterministic(ImplicitDistribution):
         return _to_shape(self._values, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the mode; the noise has no columns (K = 0)."""
+        """Return the mode; the noise has no columns (K = 0) and is not used."""
         return self.mode()
 
     def imitation_loss(self, actions: Actions) -> Tensor:
@@ -338,7 +338,7 @@ class SquashedDeterministic(Deterministic):
 
     Args:
         inputs: `[B, D]`, u.
-        shape: of an action.
+        shape: shape of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
     """
@@ -353,7 +353,7 @@ class PushforwardDistribution(ImplicitDistribution):
     Args:
         features: `[B, F]`.
         push: maps features `[B, F]` and noise `[B, K]` to actions `[B, *shape]`.
-        noise_size: K.
+        noise_size: number of noise numbers per action, K.
     """
 
     def __init__(self, features: Tensor, push: Callable[[Tensor, Tensor], Tensor], noise_size: int) -> None:
@@ -373,59 +373,71 @@ class Product(Distribution):
     """Independent distributions over the leaves of a Dict or Tuple action space.
 
     Args:
-        parts: leaf -> its distribution.
-        noise_columns: leaf -> its columns of the noise.
-        to_normal: leaves that need standard normal noise but get uniform noise.
+        distributions: leaf -> distribution.
+        noise_columns: leaf -> columns of the noise.
+        normal_leaves: leaves that need standard normal noise but get uniform noise, which is converted.
     """
 
     def __init__(
         self,
-        parts: Mapping[str, Distribution],
+        distributions: Mapping[str, Distribution],
         noise_columns: Mapping[str, slice],
-        to_normal: frozenset[str] = frozenset(),
+        normal_leaves: frozenset[str] = frozenset(),
     ) -> None:
-        self._parts = parts
+        self._distributions = distributions
         self._noise_columns = noise_columns
-        self._to_normal = to_normal
+        self._normal_leaves = normal_leaves
 
     def logp(self, actions: Actions) -> Tensor:
-        leaves = _mapping(actions)
-        return _sum_terms([part.logp(leaves[leaf]) for leaf, part in self._parts.items()])
+        leaves = _as_mapping(actions)
+        return _sum_terms(
+            [distribution.logp(leaves[leaf]) for leaf, distribution in self._distributions.items()]
+        )
 
     def entropy(self) -> Tensor:
-        return _sum_terms([part.entropy() for part in self._parts.values()])
+        return _sum_terms([distribution.entropy() for distribution in self._distributions.values()])
 
     def kl(self, other: Self) -> Tensor:
-        return _sum_terms([part.kl(other._parts[leaf]) for leaf, part in self._parts.items()])
+        return _sum_terms(
+            [
+                distribution.kl(other._distributions[leaf])
+                for leaf, distribution in self._distributions.items()
+            ]
+        )
 
     def mode(self) -> dict[str, Tensor]:
-        return {leaf: _tensor(part.mode()) for leaf, part in self._parts.items()}
+        return {leaf: _as_tensor(distribution.mode()) for leaf, distribution in self._distributions.items()}
 
     def sample(self, noise_BK: Tensor) -> dict[str, Tensor]:
-        return {leaf: _tensor(part.sample(self._noise(leaf, noise_BK))) for leaf, part in self._parts.items()}
+        return {
+            leaf: _as_tensor(distribution.sample(self._noise(leaf, noise_BK)))
+            for leaf, distribution in self._distributions.items()
+        }
 
     def imitation_loss(self, actions: Actions) -> Tensor:
         """Return the sum `[B]` of the leaves' losses."""
-        leaves = _mapping(actions)
-        return _sum_terms([part.imitation_loss(leaves[leaf]) for leaf, part in self._parts.items()])
+        leaves = _as_mapping(actions)
+        return _sum_terms(
+            [distribution.imitation_loss(leaves[leaf]) for leaf, distribution in self._distributions.items()]
+        )
 
     def _noise(self, leaf: str, noise_BK: Tensor) -> Tensor:
         columns = noise_BK[..., self._noise_columns[leaf]]
-        if leaf not in self._to_normal:
+        if leaf not in self._normal_leaves:
             return columns
         return torch.special.ndtri(columns.clamp(1.0 - BELOW_ONE, BELOW_ONE))
 
 
-def _tensor(actions: Actions) -> Tensor:
+def _as_tensor(actions: Actions) -> Tensor:
     return cast(Tensor, actions)
 
 
-def _mapping(actions: Actions) -> Mapping[str, Tensor]:
+def _as_mapping(actions: Actions) -> Mapping[str, Tensor]:
     return cast(Mapping[str, Tensor], actions)
 
 
 def _flatten_like(actions: Actions, like: Tensor) -> Tensor:
-    return _tensor(actions).to(like.dtype).reshape(like.shape)
+    return _as_tensor(actions).to(like.dtype).reshape(like.shape)
 
 
 def _to_shape(values: Tensor, shape: Shape) -> Tensor:
@@ -438,24 +450,25 @@ def _sum_terms(terms: list[Tensor]) -> Tensor:
 
 
 def _pad_logits(inputs: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Reshape logits `[B, sum(sizes)]` to `[B, D, max(sizes)]`, padded with impossible values."""
-    widest = max(sizes)
-    if all(size == widest for size in sizes):
-        return inputs.reshape(*inputs.shape[:-1], len(sizes), widest)
-    lowest = torch.finfo(inputs.dtype).min
-    cells = zip(inputs.split(sizes, -1), sizes, strict=True)
+    """Reshape logits `[B, sum(sizes)]` to `[B, D, max(sizes)]`, padded with values of probability 0."""
+    max_size = max(sizes)
+    if all(size == max_size for size in sizes):
+        return inputs.reshape(*inputs.shape[:-1], len(sizes), max_size)
+    min_logit = torch.finfo(inputs.dtype).min
+    logits_and_sizes = zip(inputs.split(sizes, -1), sizes, strict=True)
     return torch.stack(
-        [functional.pad(logits, (0, widest - size), value=lowest) for logits, size in cells], -2
+        [functional.pad(logits, (0, max_size - size), value=min_logit) for logits, size in logits_and_sizes],
+        -2,
     )
 
 
 def _cross_entropy(logits: Tensor, bits: Tensor) -> Tensor:
-    """Return the cross-entropy `[B]` of bits, or of probabilities of bits, `[B, D]` under log-odds."""
+    """Return the cross-entropy `[B]` of log-odds `[B, D]` and bits, or probabilities of bits, `[B, D]`."""
     return functional.binary_cross_entropy_with_logits(logits, bits, reduction="none").sum(-1)
 
 
-def _squash_to_bounds(u: Tensor, low: Tensor, half: Tensor) -> Tensor:
-    return low + (torch.tanh(u) + 1.0) * half
+def _squash_to_bounds(u: Tensor, low: Tensor, half_range: Tensor) -> Tensor:
+    return low + (torch.tanh(u) + 1.0) * half_range
 
 
 def _log_tanh_slope(u: Tensor) -> Tensor:
@@ -464,7 +477,7 @@ def _log_tanh_slope(u: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _hermite_quadrature(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return nodes and weights that integrate a function over the standard normal distribution."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES)
     with torch.inference_mode(False):  # the cache also serves training, which rejects inference tensors
@@ -474,7 +487,7 @@ def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         )
 
 
-def _no_density() -> SpecError:
+def _no_density_error() -> SpecError:
     return SpecError(
         "model.distribution: the actions of this policy have no log-probabilities, but they are needed here; "
         "use 'Gaussian', 'BoundedGaussian' or 'SquashedGaussian'."

@@ -26,19 +26,20 @@ from hindcast.models.preprocessing import is_float_box
 from hindcast.models.rl_module import RLModule, build_module, is_user_class
 from hindcast.user_code import calling, definition_location
 
-_ROWS, _STEPS = 3, 4
+_NUM_ROWS, _NUM_STEPS = 3, 4
 _FIELD = "spec.model.moduleClass"
-_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_IMMUTABLE_TYPES = (bool, int, float, complex, str, bytes, type(None))
 _TORCH_ATTRIBUTES = frozenset(vars(nn.Module()))
 _BUILD_METHODS = ("__init__", "setup")
 _MAX_DEPTH = 4
+"""Depth up to which containers and objects in attributes are compared."""
 
 
 def dry_run(module: RLModule) -> list[str]:
     """Call a copy of a custom module, of the same class and options, with random observations.
 
     Args:
-        module: does not change, and neither do the generators of torch, NumPy and Python.
+        module: the module. It is not changed, and neither are the generators of torch, NumPy and Python.
 
     Returns:
         A sentence for each attribute whose weights do not affect the outputs.
@@ -47,24 +48,24 @@ def dry_run(module: RLModule) -> list[str]:
         UserCodeError: the module raised; or its outputs have wrong names, shapes or dtypes; or it keeps state in Python
             attributes, or draws from generators, that checkpoints do not save.
     """
-    kind = type(module)
-    if not is_user_class(kind) or module.model_config.module_class is None:
+    module_class = type(module)
+    if not is_user_class(module_class) or module.model_config.module_class is None:
         return []
-    with torch.random.fork_rng(devices=[]), _preserve_generators() as find_drawn:
+    with torch.random.fork_rng(devices=[]), _preserve_generators() as find_used_generators:
         copy = build_module(
-            module.observation_space, module.action_space, module.model_config, module.value, kind
+            module.observation_space, module.action_space, module.model_config, module.value, module_class
         )
         unused_attributes = _unused_attributes(copy)
-        # Attributes may be set in the first call (a cache); what a second call changes is lost in a checkpoint.
-        before = _run_passes(copy, 1)
-        for attribute in changed_attributes(before, _run_passes(copy, 2)):
+        # Attributes that the first call sets may be a cache. What the second call changes, checkpoints would lose.
+        first_state = _run_passes(copy, 1)
+        for attribute in changed_attributes(first_state, _run_passes(copy, 2)):
             raise UserCodeError(
                 f"{_FIELD}: {attribute} changes from call to call, but checkpoints do not save it: make it a buffer "
                 "(register_buffer), or a state (get_initial_state)."
             )
-        for generator in find_drawn():
+        for generator in find_used_generators():
             raise UserCodeError(
-                f"{_FIELD}: {kind.__name__} ({definition_location(kind)}) draws from {generator} "
+                f"{_FIELD}: {module_class.__name__} ({definition_location(module_class)}) draws from {generator} "
                 "global generator, which checkpoints do not save: draw from torch's."
             )
     return [
@@ -75,7 +76,7 @@ def dry_run(module: RLModule) -> list[str]:
 
 
 def _run_passes(module: RLModule, seed: int) -> dict[Attribute, object]:
-    """Run all three forward passes, in the modes of a training; return the Python state afterwards."""
+    """Run all three forward passes in the modes that a training uses; return the Python state after them."""
     module.train()
     with torch.no_grad():
         module.forward_train(_random_batch(module, seed, in_training=True))
@@ -113,28 +114,29 @@ def _root_attribute(name: str) -> str:
 
 
 def _compute_values(module: RLModule, batch: Mapping[str, Tensor]) -> Tensor:
-    kind = type(module)
-    with calling(f"{kind.__name__}.compute_values"):
+    module_class = type(module)
+    with calling(f"{module_class.__name__}.compute_values"):
         values = module.compute_values(batch)
-    lead = module.forward_train(batch)[Columns.VF_PREDS].shape
-    if problem := output_problem({Columns.VF_PREDS: values}, {Columns.VF_PREDS: tuple(lead)}):
+    leading_shape = module.forward_train(batch)[Columns.VF_PREDS].shape
+    if problem := output_problem({Columns.VF_PREDS: values}, {Columns.VF_PREDS: tuple(leading_shape)}):
         raise UserCodeError(
-            f"{kind.__name__}.compute_values ({definition_location(kind.compute_values)}) returns {problem}."
+            f"{module_class.__name__}.compute_values ({definition_location(module_class.compute_values)}) "
+            f"returns {problem}."
         )
     return values
 
 
 def _random_batch(module: RLModule, seed: int, in_training: bool = False) -> dict[str, Tensor]:
-    """Draw a batch of random observations; for the training of a module with a state, of sequences."""
-    lead = (_ROWS, _STEPS) if in_training and module.is_stateful() else (_ROWS,)
+    """Draw a batch of random observations: sequences to train a module with a state, otherwise single steps."""
+    leading_shape = (_NUM_ROWS, _NUM_STEPS) if in_training and module.is_stateful() else (_NUM_ROWS,)
     leaves = flatten_space(module.observation_space, Columns.OBS)
     rng = np.random.default_rng(seed)
-    numbers = {leaf: space for leaf, space in leaves.items() if isinstance(space.dtype, np.dtype)}
-    return {leaf: _random_rows(space, lead, rng) for leaf, space in numbers.items()}
+    numeric_leaves = {leaf: space for leaf, space in leaves.items() if isinstance(space.dtype, np.dtype)}
+    return {leaf: _random_rows(space, leading_shape, rng) for leaf, space in numeric_leaves.items()}
 
 
-def _random_rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generator) -> Tensor:
-    shape = (*lead, *(space.shape or ()))
+def _random_rows(space: gym.Space, leading_shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+    shape = (*leading_shape, *(space.shape or ()))
     values: Any
     if is_float_box(space):
         values = np.clip(rng.normal(size=shape), space.low, space.high)
@@ -151,32 +153,32 @@ def _random_rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generat
 @contextmanager
 def _preserve_generators() -> Iterator[Callable[[], list[str]]]:
     """Yield a function that returns the global generators used in the block; restore them afterwards."""
-    numpy_before, python_before = np.random.get_state(legacy=False), random.getstate()
+    numpy_rng_state, python_rng_state = np.random.get_state(legacy=False), random.getstate()
 
-    def find_drawn() -> list[str]:
-        is_numpy_moved = str(np.random.get_state(legacy=False)) != str(numpy_before)
+    def find_used_generators() -> list[str]:
+        has_numpy_changed = str(np.random.get_state(legacy=False)) != str(numpy_rng_state)
         return [
-            *(["NumPy's"] if is_numpy_moved else []),
-            *(["Python's"] if random.getstate() != python_before else []),
+            *(["NumPy's"] if has_numpy_changed else []),
+            *(["Python's"] if random.getstate() != python_rng_state else []),
         ]
 
     try:
-        yield find_drawn
+        yield find_used_generators
     finally:
-        np.random.set_state(numpy_before)
-        random.setstate(python_before)
+        np.random.set_state(numpy_rng_state)
+        random.setstate(python_rng_state)
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of a class."""
+    """An attribute of a class; as a string, with the line that uses it."""
 
-    kind: type
+    owner: type
     name: str
 
     def __str__(self) -> str:
-        where = line_of_attribute(self.kind, self.name)
-        return f"{self.kind.__name__}.{self.name}" + (f" ({where})" if where else "")
+        location = find_attribute_line(self.owner, self.name)
+        return f"{self.owner.__name__}.{self.name}" + (f" ({location})" if location else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +197,7 @@ class _IdentityMark:
 
 
 def python_state(module: nn.Module) -> dict[Attribute, Any]:
-    """Return a mark of each attribute that checkpoints do not save; marks are equal while attributes are unchanged."""
+    """Return a mark of each attribute that checkpoints do not save; equal marks mean an unchanged attribute."""
     marks: dict[Attribute, Any] = {}
     for submodule in module.modules():
         if type(submodule).__module__.startswith("torch."):
@@ -208,15 +210,17 @@ def python_state(module: nn.Module) -> dict[Attribute, Any]:
     return marks
 
 
-def changed_attributes(before: dict[Attribute, Any], after: dict[Attribute, Any]) -> list[Attribute]:
+def changed_attributes(
+    state_before: dict[Attribute, Any], state_after: dict[Attribute, Any]
+) -> list[Attribute]:
     """Return the attributes that changed between two calls of `python_state`."""
-    return [attribute for attribute, mark in after.items() if before.get(attribute) != mark]
+    return [attribute for attribute, mark in state_after.items() if state_before.get(attribute) != mark]
 
 
-def line_of_attribute(kind: type, name: str) -> str | None:
-    """Return file:line where a method uses `self.<name>`; assignments outside `__init__` and `setup` come first."""
+def find_attribute_line(cls: type, name: str) -> str | None:
+    """Return file:line where a method uses `self.<name>`, preferably an assignment outside `__init__` and `setup`."""
     locations = []
-    for owner in kind.__mro__:
+    for owner in cls.__mro__:
         try:
             lines, start = inspect.getsourcelines(owner)
         except (OSError, TypeError):  # built in, or typed at a prompt
@@ -231,7 +235,7 @@ def line_of_attribute(kind: type, name: str) -> str | None:
 
 
 def _mark(value: Any, depth: int = _MAX_DEPTH) -> Any:
-    if isinstance(value, _PLAIN_TYPES):
+    if isinstance(value, _IMMUTABLE_TYPES):
         return value
     if isinstance(value, set | frozenset):
         return set(value)
@@ -243,7 +247,7 @@ def _mark(value: Any, depth: int = _MAX_DEPTH) -> Any:
 
 
 def _version(value: Any, depth: int) -> Any:
-    """Return something that changes when a value is changed in place."""
+    """Return a value that changes when `value` is changed in place; None if this cannot be detected."""
     if isinstance(value, Tensor):
         return None if value.is_inference() else value._version
     if isinstance(value, np.ndarray):

@@ -36,9 +36,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "linear": nn.Identity,
 }
-"""Activations whose gradient follows from their output run in place: the layer before each of them allocates its output
-and does not need it for its own gradient."""
+"""Activations whose gradient can be computed from their output run in place. This is safe because the layer before them
+does not need its own output for its gradient."""
 HIDDEN_GAIN = 2.0**0.5
+"""Gain of the initial weights of hidden layers."""
 # (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
 _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
     (36, ((32, 8, 4), (64, 4, 2), (64, 3, 1))),
@@ -51,16 +52,16 @@ class Features(nn.Module):
     """Maps every leaf to a vector and concatenates the vectors.
 
     Boxes are flattened, except images (observations of rank 3, channels last, with sides of at least 4), which first
-    pass convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper bound.
-    Discrete and MultiDiscrete become one-hot, MultiBinary numbers. Everything is computed in float32.
+    pass through convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper
+    bound. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0s and 1s. Everything is computed in float32.
 
     Args:
-        space: the module's (`Preprocessing.observation_space` or `action_space`).
-        model: its options of convolutions are used.
-        column: of the leaves; boxes can be images only in "obs".
+        space: the module's space (`Preprocessing.observation_space` or `action_space`).
+        model: options; those of convolutions are used.
+        column: column of the leaves; boxes can be images only in "obs".
 
     Attributes:
-        output_size: F.
+        output_size: number of features, F.
 
     Raises:
         SpecError: a leaf has no numeric values (Text), or the filters are too large for the image.
@@ -87,10 +88,11 @@ class Encoder(Features):
     """`Features` of an observation, followed by the fully connected stack.
 
     Args:
-        model: `fcnet_hiddens`, its other options of dense layers and those of `Features` are used.
+        observation_space: the module's observation space.
+        model: options; `fcnet_hiddens`, the others of dense layers and those of `Features` are used.
 
     Attributes:
-        output_size: F.
+        output_size: number of features, F.
 
     Raises:
         SpecError: see `Features`.
@@ -108,13 +110,13 @@ class Encoder(Features):
 
 
 def sees_images(space: gym.Space, model: ModelSpec) -> bool:
-    """Return whether any observation passes convolutions."""
+    """Return whether any observation passes through convolutions."""
     leaves = flatten_space(space, Columns.OBS).values()
     return any(isinstance(leaf, gym.spaces.Box) and _conv_filters(leaf, model) is not None for leaf in leaves)
 
 
 def fully_connected(sizes: Sequence[int], model: ModelSpec, initialiser: Initialiser) -> nn.Sequential:
-    """Build linear layers from `sizes[0]` to `sizes[-1]`, each with dropout, normalisation and activation.
+    """Build linear layers from `sizes[0]` to `sizes[-1]`, each followed by dropout, normalisation and activation.
 
     A single size gives an empty stack. Initial weights are orthogonal with gain √2, or those of `initialiser`, drawn
     from torch's global generator.
@@ -122,7 +124,7 @@ def fully_connected(sizes: Sequence[int], model: ModelSpec, initialiser: Initial
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes):
         layers.append(linear(size_in, size_out, HIDDEN_GAIN, initialiser))
-        layers += _after_linear(size_out, model)
+        layers += _layers_after_linear(size_out, model)
     return nn.Sequential(*layers)
 
 
@@ -136,7 +138,7 @@ class Dropout(nn.Dropout):
         return super().forward(features) if torch.is_grad_enabled() else features
 
 
-def _after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
+def _layers_after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
     """Return the layers after a linear layer, as at most one module."""
     # One module per linear layer keeps the names of weights the same with and without dropout.
     layers: list[nn.Module] = [Dropout(model.dropout)] if model.dropout else []
@@ -157,7 +159,7 @@ class _LeafEncoder(nn.Module):
 
 
 class _Vector(_LeafEncoder):
-    """Flattens a box, or bits, of any rank."""
+    """Flattens a Box or MultiBinary of any rank, and scales it."""
 
     def __init__(self, shape: tuple[int, ...], scale: float | None) -> None:
         super().__init__()
@@ -181,16 +183,16 @@ class _OneHot(_LeafEncoder):
         super().__init__()
         self.output_size = sum(sizes)
         self._rank = rank
-        widest = max(sizes)
-        possible = torch.arange(widest) < torch.tensor(sizes).unsqueeze(-1)
-        # Indices of possible values; the others pad narrower integers to the width of the widest.
-        columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
+        max_size = max(sizes)
+        is_possible = torch.arange(max_size) < torch.tensor(sizes).unsqueeze(-1)
+        # Columns of possible values. The other columns pad integers of fewer values to the same width.
+        columns = is_possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
         self._columns: Tensor | None
         self._starts: Tensor
         self._classes: Tensor
         self.register_buffer("_columns", columns, persistent=False)
         self.register_buffer("_starts", torch.tensor(starts), persistent=False)
-        self.register_buffer("_classes", torch.arange(widest), persistent=False)
+        self.register_buffer("_classes", torch.arange(max_size), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
         values = values.long()
@@ -208,16 +210,16 @@ class _Image(_LeafEncoder):
         height, width, channels = space.shape
         self._scale = _uint8_scale(space)
         layers: list[nn.Module] = []
-        is_same = model.conv_padding == "same"
+        has_same_padding = model.conv_padding == "same"
         for channels_out, kernel, stride in filters:
-            if is_same:
-                horizontal, vertical = (
+            if has_same_padding:
+                width_padding, height_padding = (
                     _same_padding(width, kernel, stride),
                     _same_padding(height, kernel, stride),
                 )
                 # torch's own padding="same" supports a stride of 1 only.
-                layers.append(nn.ZeroPad2d((*horizontal, *vertical)))
-                height, width = height + sum(vertical), width + sum(horizontal)
+                layers.append(nn.ZeroPad2d((*width_padding, *height_padding)))
+                height, width = height + sum(height_padding), width + sum(width_padding)
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             if height < 1 or width < 1:
                 raise SpecError(
@@ -234,12 +236,12 @@ class _Image(_LeafEncoder):
         self.output_size = channels * height * width
 
     def forward(self, images: Tensor) -> Tensor:
-        lead = images.shape[:-3]
+        leading_shape = images.shape[:-3]
         values = images.float()
         if self._scale is not None:
             values = values * self._scale
         features = self._stack(values.reshape(-1, *images.shape[-3:]).movedim(-1, -3))
-        return features.reshape(*lead, self.output_size)
+        return features.reshape(*leading_shape, self.output_size)
 
 
 def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -248,9 +250,9 @@ def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, may_be_image: bool) -> _LeafEncoder:
+def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, can_be_image: bool) -> _LeafEncoder:
     if isinstance(space, gym.spaces.Box):
-        filters = _conv_filters(space, model) if may_be_image else None
+        filters = _conv_filters(space, model) if can_be_image else None
         return (
             _Vector(space.shape, _uint8_scale(space))
             if filters is None
@@ -274,7 +276,7 @@ def _conv_filters(space: gym.spaces.Box, model: ModelSpec) -> ConvFilters | None
     if model.conv_filters is not None:
         return model.conv_filters
     side = min(space.shape[:2])
-    return next((filters for smallest, filters in _DEFAULT_FILTERS if side >= smallest), None)
+    return next((filters for min_side, filters in _DEFAULT_FILTERS if side >= min_side), None)
 
 
 def _uint8_scale(space: gym.spaces.Box) -> float | None:

@@ -23,13 +23,13 @@ FRAMES_IN, FRAMES_OUT = "frames_in", "frames_out"
 
 
 class Port(NamedTuple):
-    """An input or output.
+    """An input or output of an exported policy.
 
     Attributes:
-        dtype: of its values.
-        shape: of one row.
-        start: for a state `[*shape]`, its value before an episode's first step; otherwise None.
-        next_state: for a state the output with its next value; otherwise None.
+        dtype: dtype of its values.
+        shape: shape of one row.
+        start: value of a state before an episode's first step, `[*shape]`; None for other ports.
+        next_state: name of the output with a state's next value; None for other ports.
     """
 
     dtype: np.dtype
@@ -42,12 +42,12 @@ class ExportedPolicy(nn.Module):
     """A policy that acts greedily, from raw observations to the environment's actions.
 
     Args:
-        policy: on the CPU.
+        policy: the policy to export, on the CPU.
 
     Attributes:
         inputs: name -> port, in the order of `forward`'s arguments: observations (`obs`, or `obs/camera`), states
             (`state_in/h`, `frames_in/obs`), and `prev_rewards`, the reward of the previous step, if the module sees it.
-        outputs: name -> port, in the order of its results: actions (`actions`, or `actions/…`), states.
+        outputs: name -> port, in the order of `forward`'s results: actions (`actions`, or `actions/…`), states.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -57,15 +57,15 @@ class ExportedPolicy(nn.Module):
         self._stacked_leaves = policy.preprocessing.stacked_leaves
         self._filters = nn.ModuleDict()
         # torch allows no dots in the names of modules and buffers, but leaves may have them.
-        self._names = {leaf: f"leaf{number}" for number, leaf in enumerate(policy.preprocessing.filters)}
+        self._filter_names = {leaf: f"leaf{index}" for index, leaf in enumerate(policy.preprocessing.filters)}
         spaces = flatten_space(policy.observation_space, Columns.OBS)
         for leaf, mean_std in policy.preprocessing.filters.items():
-            self._filters[self._names[leaf]] = _Filter(mean_std, _input_dtype(spaces[leaf]))
+            self._filters[self._filter_names[leaf]] = _Filter(mean_std, _input_dtype(spaces[leaf]))
         self._to_env = _ActionsToEnv(policy)
         self.inputs = {leaf: Port(_input_dtype(space), space.shape or ()) for leaf, space in spaces.items()}
         for leaf in self._stacked_leaves:
             frames = flatten_space(policy.preprocessing.observation_space, Columns.OBS)[leaf]
-            dtype = np.dtype(np.float32) if leaf in self._names else _input_dtype(spaces[leaf])
+            dtype = np.dtype(np.float32) if leaf in self._filter_names else _input_dtype(spaces[leaf])
             zeros = np.zeros(frames.shape or (), dtype)
             self.inputs[_join(FRAMES_IN, leaf)] = _state_port(zeros, _join(FRAMES_OUT, leaf))
         for name, start in policy.module.get_initial_state().items():
@@ -79,11 +79,11 @@ class ExportedPolicy(nn.Module):
                 self.outputs[port.next_state] = Port(port.dtype, port.shape)
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """Act one step: takes and returns `[B, *shape]` for each input and output."""
+        """Act for one step; each input and output is `[B, *shape]`."""
         inputs = dict(zip(self.inputs, values, strict=True))
         states = {leaf: value for leaf, value in inputs.items() if leaf not in self._obs_leaves}
         observations = {leaf: inputs[leaf] for leaf in self._obs_leaves}
-        for leaf, name in self._names.items():
+        for leaf, name in self._filter_names.items():
             observations[leaf] = self._filters[name](observations[leaf])
         for leaf in self._stacked_leaves:
             history, width = inputs[_join(FRAMES_IN, leaf)], observations[leaf].shape[-1]
@@ -127,26 +127,30 @@ class _ActionsToEnv(nn.Module):
         super().__init__()
         options = policy.preprocessing.to_json()
         self._spaces = flatten_space(policy.action_space, Columns.ACTIONS)
-        self._scaled = policy.preprocessing.scaled_leaves
-        self._clips = bool(options["clipActions"])
-        self._names = {leaf: f"leaf{number}" for number, leaf in enumerate(self._spaces)}
+        self._scaled_leaves = policy.preprocessing.scaled_leaves
+        self._clips_actions = bool(options["clipActions"])
+        self._buffer_names = {leaf: f"leaf{index}" for index, leaf in enumerate(self._spaces)}
         self.ports = {
             leaf: Port(_output_dtype(space), space.shape or ()) for leaf, space in self._spaces.items()
         }
         for leaf, space in self._spaces.items():
             if isinstance(space, gym.spaces.Box):
                 for name, bound in (("low", space.low), ("high", space.high)):
-                    self.register_buffer(f"{name}_{self._names[leaf]}", torch.from_numpy(np.array(bound)))
+                    self.register_buffer(
+                        f"{name}_{self._buffer_names[leaf]}", torch.from_numpy(np.array(bound))
+                    )
 
     def forward(self, actions: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {leaf: self._leaf_to_env(leaf, rows) for leaf, rows in actions.items()}
 
     def _leaf_to_env(self, leaf: str, rows: Tensor) -> Tensor:
         dtype = _torch_dtype(self.ports[leaf].dtype)
-        if not isinstance(self._spaces[leaf], gym.spaces.Box) or not (leaf in self._scaled or self._clips):
+        if not isinstance(self._spaces[leaf], gym.spaces.Box) or not (
+            leaf in self._scaled_leaves or self._clips_actions
+        ):
             return rows.to(dtype)
-        low, high = (getattr(self, f"{name}_{self._names[leaf]}") for name in ("low", "high"))
-        if leaf in self._scaled:
+        low, high = (getattr(self, f"{name}_{self._buffer_names[leaf]}") for name in ("low", "high"))
+        if leaf in self._scaled_leaves:
             rows = low + (rows + 1) * ((high - low) / 2)
         return torch.minimum(torch.maximum(rows.to(low.dtype), low), high).to(dtype)
 
@@ -160,12 +164,13 @@ def _join(root: str, name: str) -> str:
 
 
 def _input_dtype(space: gym.Space) -> np.dtype:
-    """Return the dtype of a raw observation: its own for floats, otherwise one that torch supports."""
+    """Return the dtype of a raw observation: the space's if float32 or float64, otherwise one that torch supports."""
     dtype = np.dtype(space.dtype or np.int64)
     return dtype if dtype in (np.float32, np.float64) else batch_dtype(dtype)
 
 
 def _output_dtype(space: gym.Space) -> np.dtype:
+    """Return the dtype of an environment action: the space's for floats, otherwise one that torch supports."""
     dtype = np.dtype(space.dtype or np.int64)
     return dtype if dtype.kind == "f" else batch_dtype(dtype)
 

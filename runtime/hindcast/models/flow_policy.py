@@ -1,4 +1,4 @@
-"""Policies that map noise to actions: `VectorField` in several steps of a flow, `OneStepPolicy` in one.
+"""Networks that map noise to actions: `VectorField` in several steps of a flow, `OneStepPolicy` in one.
 
 Actions are scaled to ±1. Shape suffixes: B = rows (any leading dimensions), F = features, D = elements of an action.
 """
@@ -25,11 +25,13 @@ from hindcast.models.rl_module import Batch, RLModule
 
 
 class NoiseMap(nn.Module):
-    """A network from an observation's features, an action (or noise) and `more` inputs to D outputs.
+    """A network that maps an observation's features, an action (or noise) and further inputs to D outputs.
 
     Args:
-        size: D.
-        more: number of further inputs.
+        observation_space: space of the module's observations.
+        size: number of outputs, D.
+        model: the networks' options.
+        num_extra_inputs: number of further inputs.
 
     Attributes:
         features: computes the features of observations.
@@ -38,10 +40,12 @@ class NoiseMap(nn.Module):
         SpecError: see `Features`.
     """
 
-    def __init__(self, observation_space: gym.Space, size: int, model: ModelSpec, more: int = 0) -> None:
+    def __init__(
+        self, observation_space: gym.Space, size: int, model: ModelSpec, num_extra_inputs: int = 0
+    ) -> None:
         super().__init__()
         self.features = Features(observation_space, model)
-        sizes = [self.features.output_size + size + more, *model.fcnet_hiddens]
+        sizes = [self.features.output_size + size + num_extra_inputs, *model.fcnet_hiddens]
         head_sizes = [sizes[-1], *model.head_fcnet_hiddens]
         self.stack = nn.Sequential(
             *fully_connected(sizes, model, encoder_initialiser(model)),
@@ -49,9 +53,9 @@ class NoiseMap(nn.Module):
         )
         self.head = linear(head_sizes[-1], size, 1.0, head_initialiser(model))
 
-    def forward(self, features_BF: Tensor, *numbers: Tensor) -> Tensor:
-        """Return `[B, D]`; `numbers` are `[B, D]`, followed by `[B, more]` if `more` is above 0."""
-        values: Tensor = self.head(self.stack(torch.cat([features_BF, *numbers], -1)))
+    def forward(self, features_BF: Tensor, *inputs: Tensor) -> Tensor:
+        """Return `[B, D]`; `inputs` are `[B, D]` and, if `num_extra_inputs` is above 0, `[B, num_extra_inputs]`."""
+        values: Tensor = self.head(self.stack(torch.cat([features_BF, *inputs], -1)))
         return values
 
 
@@ -59,7 +63,7 @@ class VectorField(NoiseMap):
     """v(s, x, t) of a flow that carries noise at t = 0 to actions at t = 1 (flow matching, arXiv 2210.02747)."""
 
     def __init__(self, observation_space: gym.Space, size: int, model: ModelSpec) -> None:
-        super().__init__(observation_space, size, model, more=1)
+        super().__init__(observation_space, size, model, num_extra_inputs=1)
 
     def flow(self, batch: Batch, noise_BD: Tensor, steps: int) -> Tensor:
         """Integrate the flow from noise at t = 0 to t = 1 by Euler's method; return `[B, D]` within ±1."""
@@ -73,12 +77,12 @@ class VectorField(NoiseMap):
 class OneStepPolicy(RLModule):
     """Maps noise to actions in one pass, for actions in one bounded float Box.
 
-    Exploration maps a row's noise, and greedy actions zeros. Actions have no log-probabilities. With chunks the policy
+    Exploration maps a row's noise; greedy actions map zeros. Actions have no log-probabilities. With chunks the policy
     chooses several actions at once, plays them in sequence regardless of the observations in between, and then chooses
     again; the actions that are not yet played are its state.
 
     Attributes:
-        range: of a chunk's actions, `[chunk, *shape]`, or of one action without chunks.
+        range: range of a chunk's actions, `[chunk, *shape]`; without chunks, of one action, `[*shape]`.
     """
 
     def setup(self, chunk: int = 1) -> None:  # type: ignore[override]
@@ -93,7 +97,7 @@ class OneStepPolicy(RLModule):
         self.map = NoiseMap(self.observation_space, chunk * size, self.model_config)
         self._sizes = [self.map.features.output_size, *([size, 1] if chunk > 1 else [])]
         self.action_head = ActionHead(
-            from_inputs=self._distribution,
+            from_inputs=self._build_distribution,
             inputs_size=sum(self._sizes),
             noise_size=chunk * size,
             noise_kind="normal",
@@ -144,7 +148,7 @@ class OneStepPolicy(RLModule):
         }
         return {Columns.ACTION_DIST_INPUTS: inputs, **as_leaves(Columns.STATE_OUT, next_state)}
 
-    def _distribution(self, inputs: Tensor) -> PushforwardDistribution:
+    def _build_distribution(self, inputs: Tensor) -> PushforwardDistribution:
         return PushforwardDistribution(inputs, self._push, self.action_head.noise_size)
 
     def _push(self, inputs: Tensor, noise: Tensor) -> Tensor:

@@ -11,17 +11,22 @@ from hindcast.models.rl_module import Batch, RLModule
 
 
 class GreedyPolicy(RLModule):
-    """The policy of action values, for one Discrete action.
+    """The epsilon-greedy policy of action values, for one Discrete action.
 
-    Greedily it takes the best action. Exploring it takes a uniformly random action with probability epsilon, otherwise
-    the best one; the recorded log-probabilities are those of this mixture.
+    Greedy actions are those of the highest value. Exploration takes a uniformly random action with probability epsilon,
+    otherwise the greedy one; the recorded log-probabilities are those of this mixture.
     """
 
     epsilon: Tensor
     """Probability of a random action, a scalar; saved with the weights."""
 
     def setup(self, dueling: bool = False, quantiles: int = 1) -> None:  # type: ignore[override]
-        """Build the action values, see `ActionValues`."""
+        """Build the action values.
+
+        Args:
+            dueling: see `ActionValues`.
+            quantiles: see `ActionValues`.
+        """
         self.values = ActionValues(
             self.observation_space, self.action_space, self.model_config, quantiles=quantiles, dueling=dueling
         )
@@ -32,7 +37,7 @@ class GreedyPolicy(RLModule):
 
     def _forward_exploration(self, batch: Batch) -> dict[str, Tensor]:
         values = self.values(batch)[0]
-        best = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
-        chances = (1.0 - self.epsilon) * best + self.epsilon / values.shape[-1]
+        greedy_probs = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
+        probs = (1.0 - self.epsilon) * greedy_probs + self.epsilon / values.shape[-1]
         # -inf for impossible actions, which Categorical accepts.
-        return {Columns.ACTION_DIST_INPUTS: chances.log()}
+        return {Columns.ACTION_DIST_INPUTS: probs.log()}

@@ -27,13 +27,13 @@ _LOG_STD_OPTIONS = ("freeLogStd", "logStdClip", "logStdMin", "logStdMax")
 def idle_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
     """Return YAML name -> reason for each option that has no effect and is not at its default.
 
-    A custom module may read any option of the networks, so these are never reported for one.
+    A custom module may read any option of the networks, so these are not reported for custom modules.
 
     Args:
         policy: the policy that was built.
-        model: the options that the user gave for it.
+        model: the options that the user set for it.
     """
-    options_set = model.model_dump(by_alias=True, exclude_defaults=True)
+    changed_options = model.model_dump(by_alias=True, exclude_defaults=True)
     preprocessing = policy.preprocessing
     cases: list[_Case] = [
         (not preprocessing.filters, "no observation is a Box of floats", ("observationFilter",)),
@@ -42,18 +42,20 @@ def idle_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
     if not is_user_class(type(policy.module)):
         cases += _network_cases(policy.module, model)
     reasons = {option: reason for is_idle, reason, options in cases if is_idle for option in options}
-    return {option: reason for option, reason in reasons.items() if option in options_set}
+    return {option: reason for option, reason in reasons.items() if option in changed_options}
 
 
 def _network_cases(module: RLModule, model: ModelSpec) -> list[_Case]:
+    """Return the cases of options that only the networks read."""
     has_images = sees_images(module.observation_space, model)
     has_layers = bool(model.fcnet_hiddens or model.head_fcnet_hiddens)
-    embeds = isinstance(module, ReturnPolicy)  # its embeddings are dense layers, regardless of fcnetHiddens
+    # A ReturnPolicy's embeddings are dense layers, regardless of fcnetHiddens.
+    has_embeddings = isinstance(module, ReturnPolicy)
     has_range = None not in (model.log_std_min, model.log_std_max)
     return [
         (not has_images, "no observation is an image", _IMAGE_OPTIONS),
         (not has_layers, "there are no fcnetHiddens or headFcnetHiddens", _DENSE_LAYER_OPTIONS),
-        (not (model.fcnet_hiddens or embeds), "there are no fcnetHiddens", _DENSE_ENCODER_OPTIONS),
+        (not (model.fcnet_hiddens or has_embeddings), "there are no fcnetHiddens", _DENSE_ENCODER_OPTIONS),
         (has_range, "logStdMin and logStdMax replace it", ("logStdClip",)),
         (not module.action_head.log_std_columns, "the policy has no standard deviations", _LOG_STD_OPTIONS),
         (not module.value, "the policy has no value head", ("vfShareLayers",)),

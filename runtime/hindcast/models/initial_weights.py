@@ -61,19 +61,20 @@ def recurrent_initialiser(model: ModelSpec) -> Initialiser:
     return Initialiser(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
 
 
-def fill(tensor: Tensor, given: NamedCall | None, default: Callable[[Tensor], Any]) -> None:
-    """Fill a tensor in place by the given initialiser, or by `default` if None.
+def fill(tensor: Tensor, initialiser: NamedCall | None, default: Callable[[Tensor], Any]) -> None:
+    """Fill a tensor in place by `initialiser`, or by `default` if it is None.
 
     Raises:
         SpecError: the initialiser does not accept its arguments.
     """
     # detach(): tensors that require gradients cannot be changed in place.
-    if given is None:
+    if initialiser is None:
         default(tensor.detach())
         return
     try:
-        getattr(nn.init, f"{given.name}_")(tensor.detach(), **given.kwargs)
+        getattr(nn.init, f"{initialiser.name}_")(tensor.detach(), **initialiser.kwargs)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(
-            f"model: the initialiser {given.name} with {given.kwargs} raised {type(error).__name__}: {error}."
+            f"model: the initialiser {initialiser.name} with {initialiser.kwargs} raised "
+            f"{type(error).__name__}: {error}."
         ) from error

@@ -1,4 +1,4 @@
-"""Running mean and standard deviation of rows, which merge without loss (Chan, Golub, LeVeque 1979)."""
+"""Running mean and standard deviation of rows; statistics merge without loss (Chan, Golub, LeVeque 1979)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MIN_STD = 1e-8
 class MeanStdFilter:
     """Normalises rows to `(x - mean) / std`, clipped to ±10 (RLlib's `MeanStdFilter`).
 
-    The statistics are float64 and change only by `update`, `merge` and `load`. The standard deviation is that of a
-    sample (n - 1).
+    The statistics are float64 and change only by `update`, `merge` and `load`. The variance is that of a sample,
+    divided by n - 1.
 
     Args:
-        shape: of one row.
+        shape: shape of one row.
 
     Attributes:
         count: number of rows in the statistics.
-        mean: of these rows; 0 before the first one.
+        mean: their mean, `[*shape]`; 0 before the first row.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -87,10 +87,10 @@ class MeanStdFilter:
         if count == 0:
             return
         total = self.count + count
-        gap = mean - self.mean
+        delta = mean - self.mean
         # Chan, Golub and LeVeque (1979): exact for any split of the rows, without cancellation.
-        self._squares = self._squares + squares + gap * gap * (self.count * count / total)
-        self.mean = self.mean + gap * (count / total)
+        self._squares = self._squares + squares + delta * delta * (self.count * count / total)
+        self.mean = self.mean + delta * (count / total)
         self.count = total
         self._refresh()
 

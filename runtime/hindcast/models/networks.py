@@ -29,15 +29,16 @@ from hindcast.models.initial_weights import (
 Batch = Mapping[str, Tensor]
 
 _CHUNK_ROWS = {"cpu": 512, "cuda": 256}
-"""Rows per chunk. On a CPU the weights, inputs and outputs of a layer of 256 then fit into a core's cache; CQL's thirty
-actions per state made tensors of 16 MB without, which cost a third of an update's time. On a GPU the product that
-computes the weights' gradients is then spread over all processors."""
+"""Rows per chunk. On a CPU the weights, inputs and outputs of a layer of 256 then fit into a core's cache. Without
+chunks, CQL's thirty actions per state make tensors of 16 MB, which take a third of an update's time. On a GPU the
+product that computes the weights' gradients is then spread over all processors."""
 
 
 def next_observations(batch: Batch) -> dict[str, Tensor]:
     """Return the next observations of a batch as observations: `new_obs` as `obs`, `new_obs/camera` as `obs/camera`.
 
-    Any network computes its output for the next state from them. The result has no other columns.
+    A network that gets the result as its batch computes its output for the next state. The result has no other
+    columns.
 
     Raises:
         KeyError: the batch has no next observations; `Needs.columns` must name `new_obs`.
@@ -74,8 +75,8 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for submodule, training in modes.items():
-            submodule.training = training
+        for submodule, is_training in modes.items():
+            submodule.training = is_training
 
 
 class Critics(nn.Module):
@@ -85,12 +86,12 @@ class Critics(nn.Module):
     convolutions over images (arXiv 2107.09645).
 
     Args:
-        observation_space: of the networks' input, after preprocessing.
-        action_space: the module's.
+        observation_space: space of the networks' inputs, after preprocessing.
+        action_space: the module's action space.
         model: sizes and activations.
-        members: E.
+        members: number of members, E.
         layer_norm: normalise before each activation (arXiv 2302.02948), regardless of the model's option.
-        dropout: dropout rate of hidden units (arXiv 2110.02034); 0 is the model's.
+        dropout: dropout rate of hidden units (arXiv 2110.02034); 0 uses the model's option.
 
     Raises:
         SpecError: see `Features`.
@@ -119,28 +120,28 @@ class Critics(nn.Module):
 
         Args:
             batch: has the observations.
-            actions: in the form of distributions: `[B, *shape]`, or leaf -> tensor. For K actions per observation,
+            actions: as distributions return them: `[B, *shape]`, or leaf -> tensor. For K actions per observation,
                 `[K, B, *shape]`, the values are `[E, K, B]`.
         """
-        action_features, rows = self._rows(batch, actions)
-        return self._values(rows).reshape(-1, *action_features.shape[:-1])
+        action_features, rows = self._join_features(batch, actions)
+        return self._compute_values(rows).reshape(-1, *action_features.shape[:-1])
 
-    def first(self, batch: Batch, actions: Actions) -> Tensor:
+    def evaluate_first(self, batch: Batch, actions: Actions) -> Tensor:
         """Return `[B]` values of the first member: `forward(batch, actions)[0]` without computing the others."""
-        features = self._rows(batch, actions)[1].unsqueeze(0)
+        features = self._join_features(batch, actions)[1].unsqueeze(0)
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         return features.reshape(-1)
 
-    def _rows(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
-        """Return the actions' features `[..., F]`, and one row for each action: observation and action features."""
+    def _join_features(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
+        """Return the actions' features `[..., F]`, and a row of observation and action features for each action."""
         if isinstance(actions, Tensor):
             actions = {Columns.ACTIONS: actions}
         action_features = self.actions(batch if actions is None else actions)
         obs_features = self.observations(batch).expand(*action_features.shape[:-1], -1)
         return action_features, torch.cat([obs_features, action_features], -1).flatten(0, -2)
 
-    def _values(self, rows: Tensor) -> Tensor:
+    def _compute_values(self, rows: Tensor) -> Tensor:
         """Compute `[E, B, 1]` values; on the CPU chunk by chunk, so that a layer's outputs stay in the cache."""
         if not rows.is_cpu or len(rows) <= _CHUNK_ROWS["cpu"]:
             values: Tensor = self.stack(rows)
@@ -153,8 +154,11 @@ class ActionValues(nn.Module):
 
     Each member has its own stack of `fcnet_hiddens` and then `head_fcnet_hiddens`.
 
-    Args: see `Critics`; n is the number of actions.
-        quantiles: number Q of quantiles per action (arXiv 1710.10044); 1 is the mean only.
+    Shapes: n is the number of actions.
+
+    Args:
+        observation_space, action_space, model, members, layer_norm, dropout: see `Critics`.
+        quantiles: number Q of quantiles per action (arXiv 1710.10044); 1 computes the mean only.
         dueling: the last layer computes a state's value and each action's advantage over the mean (arXiv 1511.06581).
 
     Raises:
@@ -181,11 +185,11 @@ class ActionValues(nn.Module):
             )
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)
-        self._quantiles, self._dueling = quantiles, dueling
+        self._quantiles, self._is_dueling = quantiles, dueling
         # Dueling: one more output for the state's value.
-        outputs = quantiles * (int(action_space.n) + dueling)
+        num_outputs = quantiles * (int(action_space.n) + dueling)
         sizes = [self.observations.output_size, *model.fcnet_hiddens, *model.head_fcnet_hiddens]
-        self.stack = _build_stack(members, sizes, outputs, model, layer_norm=layer_norm, dropout=dropout)
+        self.stack = _build_stack(members, sizes, num_outputs, model, layer_norm=layer_norm, dropout=dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return `[E, B, n]` values of all actions."""
@@ -194,7 +198,7 @@ class ActionValues(nn.Module):
     def quantiles(self, batch: Batch) -> Tensor:
         """Return `[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q."""
         values: Tensor = self.stack(self.observations(batch)).unflatten(-1, (-1, self._quantiles))
-        if not self._dueling:
+        if not self._is_dueling:
             return values
         advantages = values[..., 1:, :]
         return values[..., :1, :] + advantages - advantages.mean(-2, keepdim=True)
@@ -224,10 +228,10 @@ class MemberLinear(nn.Module):
     """The linear layers of E members in one matrix product; initially orthogonal weights and zero biases.
 
     Args:
-        members: E.
-        size_in, size_out: features.
-        gain: of the orthogonal weights.
-        initialiser: of weights and biases, in place of the default.
+        members: number of members, E.
+        size_in, size_out: number of input and output features.
+        gain: gain of the orthogonal weights.
+        initialiser: initialiser of weights and biases, in place of the default.
     """
 
     def __init__(
@@ -246,9 +250,9 @@ class MemberLinear(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Map `[e, B, size_in]` features of the first e members to `[e, B, size_out]`."""
         bias, weight = _first_members(features.shape[0], self.bias, self.weight)
-        rows, chunk_size = features.shape[1], _CHUNK_ROWS["cuda"]
-        # unflatten by -1, not by a computed count: in an export the number of rows is a symbol.
-        if features.is_cuda and rows > 2 * chunk_size and rows % chunk_size == 0:
+        num_rows, chunk_size = features.shape[1], _CHUNK_ROWS["cuda"]
+        # unflatten takes -1 rather than a computed count, because in an export the number of rows is a symbol.
+        if features.is_cuda and num_rows > 2 * chunk_size and num_rows % chunk_size == 0:
             chunks = features.unflatten(1, (-1, chunk_size))
             return (chunks @ weight.unsqueeze(1) + bias.unsqueeze(1)).flatten(1, 2)
         if features.is_cuda and torch.compiler.is_compiling():
@@ -288,12 +292,18 @@ class _RepeatForMembers(nn.Module):
 
 
 def _build_stack(
-    members: int, sizes: Sequence[int], outputs: int, model: ModelSpec, *, layer_norm: bool, dropout: float
+    members: int,
+    sizes: Sequence[int],
+    num_outputs: int,
+    model: ModelSpec,
+    *,
+    layer_norm: bool,
+    dropout: float,
 ) -> nn.Sequential:
     layers: list[nn.Module] = [_RepeatForMembers(members)]
-    for layer, (size_in, size_out) in enumerate(pairwise(sizes)):
+    for index, (size_in, size_out) in enumerate(pairwise(sizes)):
         initialiser = (
-            encoder_initialiser(model) if layer < len(model.fcnet_hiddens) else head_initialiser(model)
+            encoder_initialiser(model) if index < len(model.fcnet_hiddens) else head_initialiser(model)
         )
         layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, initialiser))
         if dropout or model.dropout:
@@ -301,5 +311,5 @@ def _build_stack(
         if layer_norm or model.layer_norm:
             layers.append(_MemberNorm(members, size_out))
         layers.append(ACTIVATIONS[model.fcnet_activation]())
-    layers.append(MemberLinear(members, sizes[-1], outputs, 1.0, head_initialiser(model)))
+    layers.append(MemberLinear(members, sizes[-1], num_outputs, 1.0, head_initialiser(model)))
     return nn.Sequential(*layers)

@@ -16,8 +16,8 @@ def output_problem(outputs: Any, expected_shapes: Mapping[str, tuple[int, ...]])
     The description continues a sentence after "returns".
 
     Args:
-        outputs: of a forward pass.
-        expected_shapes: name -> shape; all except states must be floats.
+        outputs: outputs of a forward pass.
+        expected_shapes: name -> shape; all outputs except states must be floats.
     """
     if not isinstance(outputs, Mapping):
         return f"{_describe(outputs)}, expected a dictionary with {', '.join(map(repr, expected_shapes))}"

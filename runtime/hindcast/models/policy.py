@@ -22,7 +22,7 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.preprocessing import EnvActions, Preprocessing
-from hindcast.models.recurrent import SlotStates, State, as_leaves, state_of
+from hindcast.models.recurrent import SlotStates, State, as_leaves, extract_state
 from hindcast.models.rl_module import PolicyModule, RLModule
 from hindcast.storage.location import Location, resolve
 
@@ -38,8 +38,8 @@ class Actions(NamedTuple):
     Attributes:
         env_actions: item i is for slot i's `env.step`: an array `[B, *shape]`, or a list in composite spaces.
         actions: module actions, leaf -> `[B, *shape]`: integers (a `start` included) or float32.
-        logp: `[B]` float32 log-probability of `actions` under the distribution that they were taken from: 0 for greedy
-            discrete actions; None if there is none (greedy continuous actions, a deterministic head).
+        logp: `[B]` float32 log-probability of `actions` under the distribution that they were sampled from: 0 for
+            greedy discrete actions; None for greedy continuous actions and for deterministic heads.
         dist_inputs: `[B, P]` float32 `action_dist_inputs`; None if no network acted.
         state_out: the state after the step, leaf (`state_out/h`) -> `[B, *shape]`; empty for stateless policies.
     """
@@ -57,7 +57,7 @@ class ActingState(NamedTuple):
     Attributes:
         preprocessing: has the episode's frames.
         states: the recurrent states.
-        generator: source of the episode's noise; the noise of slots comes from the caller.
+        generator: source of the episode's noise; not used for slots, whose noise comes from the caller.
     """
 
     preprocessing: Preprocessing
@@ -73,10 +73,10 @@ class Policy:
     environments whose states the caller keeps.
 
     Args:
-        module: on the device where it computes.
-        preprocessing: built for the same spaces.
-        observation_space: the environment's.
-        action_space: the environment's.
+        module: the module, on the device where it computes.
+        preprocessing: the preprocessing, built for the same spaces.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Policy:
             UserError: an allowed class cannot be imported, or raised.
         """
         folder = policy_files.find_folder(resolve(path))
-        files = {name: folder.child(name).read_bytes() for name in policy_files.NAMES}
-        return cls._from_contents(policy_files.read(files, allow_classes, str(folder)), device)
+        files = {name: folder.child(name).read_bytes() for name in policy_files.FILE_NAMES}
+        return cls._from_contents(policy_files.from_files(files, allow_classes, str(folder)), device)
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], device: str = "cpu") -> Policy:
@@ -127,7 +127,7 @@ class Policy:
         Raises:
             DataError: see `load`.
         """
-        return cls._from_contents(policy_files.read(files, None, "policy"), device)
+        return cls._from_contents(policy_files.from_files(files, None, "policy"), device)
 
     @classmethod
     def _from_contents(cls, contents: policy_files.PolicyContents, device: str) -> Policy:
@@ -139,13 +139,13 @@ class Policy:
         contents = policy_files.PolicyContents(
             self.module, self.preprocessing, self.observation_space, self.action_space
         )
-        return policy_files.write(contents)
+        return policy_files.to_files(contents)
 
     def save(self, folder: str | Path | Location) -> None:
         """Write the files into `folder` (a checkpoint's `module`).
 
         Raises:
-            StorageError: with path and reason.
+            StorageError: the storage fails or denies access.
         """
         location = resolve(folder)
         for name, data in self.to_files().items():
@@ -156,10 +156,10 @@ class Policy:
 
         Args:
             saved: the other policy. A value head that only one of the two has is ignored.
-            where: names `saved` in messages.
+            where: name of `saved` in messages, such as its path.
 
         Returns:
-            Whether this policy has a value head that `saved` does not have.
+            True if this policy has a value head that `saved` does not have.
 
         Raises:
             DataError: `saved` has another model; nothing was copied.
@@ -228,7 +228,7 @@ class Policy:
         Raises:
             DataError: see `policy(obs)`.
         """
-        rows = self._one_row(obs)
+        rows = self._to_row(obs)
         noise = self.draw_noise(episode.generator, 1) if explore else None
         rewards = None if reward is None else np.array([reward])
         return self._act(episode, rows, noise, None, rewards)
@@ -242,8 +242,8 @@ class Policy:
     ) -> Actions:
         """Act in B slots.
 
-        A row's action depends only on its own observations and noise. Its last bits also depend on B and on the row's
-        position, by which matrix kernels may round.
+        A row's action depends only on its own observations and noise, except for the last bits: matrix kernels may
+        round differently by B and by the row's position.
 
         Args:
             obs: raw observations, `[B, *shape]` or leaf -> rows (see `Preprocessing.observe`).
@@ -288,9 +288,9 @@ class Policy:
             )
         rows = {**self.preprocessing.observe(obs), **as_leaves(Columns.STATE_IN, state or {})}
         noise = self.draw_noise(self._episode.generator, _num_rows(rows)) if explore else None
-        batch = {**self._tensors(rows), **self._previous_rewards(rewards, begins=state is None)}
+        batch = {**self._to_tensors(rows), **self._previous_rewards(rewards, is_first_step=state is None)}
         actions, _ = self._forward(batch, noise)
-        return actions.env_actions, state_of(Columns.STATE_OUT, actions.state_out)
+        return actions.env_actions, extract_state(Columns.STATE_OUT, actions.state_out)
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> F32:
         """Draw `[count, K]` noise of the kind that `act` needs."""
@@ -308,24 +308,26 @@ class Policy:
         rewards: NDArray[np.float64] | None,
     ) -> Actions:
         rows, states = episode.preprocessing.observe(obs, is_first), episode.states
-        batch = self._tensors(rows)
+        batch = self._to_tensors(rows)
         if self._is_stateful:
             batch |= states.before_step(_num_rows(rows), is_first)
-        batch |= self._previous_rewards(rewards, begins=states.is_all_first(is_first))
+        batch |= self._previous_rewards(rewards, is_first_step=states.is_all_first(is_first))
         actions, state = self._forward(batch, noise)
         states.update(state)
         return actions
 
-    def _previous_rewards(self, rewards: NDArray[np.float64] | None, begins: bool) -> dict[str, Tensor]:
+    def _previous_rewards(
+        self, rewards: NDArray[np.float64] | None, is_first_step: bool
+    ) -> dict[str, Tensor]:
         """Return the rewards of the previous step as a column, for modules that use them."""
-        if not self.module.sees_rewards or (rewards is None and begins):
+        if not self.module.sees_rewards or (rewards is None and is_first_step):
             return {}
         if rewards is None:
             raise DataError(
-                "the policy is conditioned on the return to go: give it the reward of the previous step, "
+                "the policy is conditioned on the return to go: pass the reward of the previous step, "
                 "policy(obs, reward=reward)."
             )
-        return {Columns.PREV_REWARDS: self._tensor(np.asarray(rewards))}
+        return {Columns.PREV_REWARDS: self._to_tensor(np.asarray(rewards))}
 
     def _forward(self, batch: Mapping[str, Tensor], noise: F32 | None) -> tuple[Actions, State]:
         """Compute the actions of a step of all slots, and the state after the step."""
@@ -335,13 +337,13 @@ class Policy:
         outputs = module.forward_inference(batch) if noise is None else module.forward_exploration(batch)
         dist_inputs = outputs[Columns.ACTION_DIST_INPUTS]
         distribution = module.distribution(dist_inputs)
-        noise_tensor = None if noise is None else self._tensor(noise)
+        noise_tensor = None if noise is None else self._to_tensor(noise)
         raw_actions = distribution.mode() if noise_tensor is None else distribution.sample(noise_tensor)
         action_leaves = {Columns.ACTIONS: raw_actions} if isinstance(raw_actions, Tensor) else raw_actions
         actions = {leaf: _to_array(tensor) for leaf, tensor in action_leaves.items()}
         state: State = {}
         if self._is_stateful:
-            state = state_of(Columns.STATE_OUT, outputs) | module.state_after(
+            state = extract_state(Columns.STATE_OUT, outputs) | module.state_after(
                 outputs, action_leaves, noise_tensor
             )
         state_out = {leaf: _to_array(tensor) for leaf, tensor in as_leaves(Columns.STATE_OUT, state).items()}
@@ -353,7 +355,7 @@ class Policy:
         env_actions = self.preprocessing.to_env(actions)
         return Actions(env_actions, actions, logp, _to_array(dist_inputs), state_out), state
 
-    def _one_row(self, obs: Any) -> dict[str, NDArray[Any]]:
+    def _to_row(self, obs: Any) -> dict[str, NDArray[Any]]:
         values = {leaf: np.asarray(value) for leaf, value in flatten(obs, Columns.OBS).items()}
         for leaf, space in self._leaves.items():
             shape = values[leaf].shape if leaf in values else None
@@ -361,15 +363,15 @@ class Policy:
                 description = outline(obs) if shape is None else f"{leaf} of shape {shape}"
                 expected = self.observation_space if shape is None else space
                 raise DataError(
-                    f"the policy was given {description}, expected {expected}: give one raw observation of the "
-                    "environment that it was trained in."
+                    f"the policy received {description}, expected {expected}: pass one raw observation of the "
+                    "environment in which it was trained."
                 )
         return {leaf: values[leaf][None] for leaf in self._leaves}
 
-    def _tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-        return {leaf: self._tensor(array) for leaf, array in rows.items()}
+    def _to_tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        return {leaf: self._to_tensor(array) for leaf, array in rows.items()}
 
-    def _tensor(self, rows: NDArray[Any]) -> Tensor:
+    def _to_tensor(self, rows: NDArray[Any]) -> Tensor:
         rows = rows.astype(batch_dtype(rows.dtype), copy=False)
         if not rows.flags.writeable:  # torch has no read-only tensors and would warn
             rows = rows.copy()

@@ -38,8 +38,8 @@ FOLDER = "module"
 DESCRIPTION = "module.json"
 WEIGHTS = "weights.safetensors"
 STATISTICS = "preprocessing.safetensors"
-NAMES = (WEIGHTS, STATISTICS, DESCRIPTION)
-_ALWAYS_WRITTEN = frozenset(
+FILE_NAMES = (WEIGHTS, STATISTICS, DESCRIPTION)
+_ALWAYS_WRITTEN_FIELDS = frozenset(
     {
         "conv_activation",
         "conv_filters",
@@ -83,11 +83,11 @@ def find_folder(location: Location) -> Location:
         raise missing_error(location)
     raise DataError(
         f"{location} contains no policy: it has neither {DESCRIPTION} nor {FOLDER}/{DESCRIPTION}. "
-        "Give a checkpoint folder that Hindcast wrote."
+        "Pass the folder of a checkpoint that Hindcast wrote."
     )
 
 
-def write(contents: PolicyContents) -> dict[str, bytes]:
+def to_files(contents: PolicyContents) -> dict[str, bytes]:
     """Return the files by name, the description last; the same policy gives the same bytes."""
     module = contents.module
     tensors = {
@@ -110,29 +110,33 @@ def write(contents: PolicyContents) -> dict[str, bytes]:
     return {**tensors, DESCRIPTION: text.encode()}
 
 
-def read(files: Mapping[str, bytes], allow_classes: AllowedClasses | None, where: str) -> PolicyContents:
+def from_files(
+    files: Mapping[str, bytes], allow_classes: AllowedClasses | None, where: str
+) -> PolicyContents:
     """Build the contents of a saved policy.
 
     Args:
-        files: content by name, all of `NAMES`.
+        files: content by name, all of `FILE_NAMES`.
         allow_classes: custom module classes, or their paths, that may be used, in addition to those that this process
-            has imported. None allows any class: for files that a process of the same program sent.
+            has imported. None allows any class, for files that a process of the same program sent.
         where: the folder, for messages.
 
     Raises:
         DataError: the files are damaged, have a newer format, or name a class that is not allowed.
         UserError: an allowed class cannot be imported, or raised.
     """
-    described_in = f"{where}/{DESCRIPTION}"
-    description = _parse_description(files[DESCRIPTION], described_in)
+    description_path = f"{where}/{DESCRIPTION}"
+    description = _parse_description(files[DESCRIPTION], description_path)
     for name in (WEIGHTS, STATISTICS):
         _check_checksum(files[name], description.checksums.get(name, "missing"), f"{where}/{name}")
-    module_class = _find_class(description.module_class, allow_classes, described_in)
+    module_class = _find_class(description.module_class, allow_classes, description_path)
     try:
         return _build(description, files, module_class)
     except (DataError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise DataError(f"{described_in} and the tensor files next to it do not match: {reason}") from error
+        raise DataError(
+            f"{description_path} and the tensor files next to it do not match: {reason}"
+        ) from error
 
 
 class _Description(BaseModel):
@@ -150,11 +154,11 @@ class _Description(BaseModel):
     checksums: dict[str, str]
 
     @field_serializer("model")
-    def _model_written(self, model: ModelSpec) -> dict[str, Any]:
-        later_fields = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN
+    def _serialise_model(self, model: ModelSpec) -> dict[str, Any]:
+        later_fields = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN_FIELDS
         defaults = ModelSpec()
-        left_out = {name for name in later_fields if getattr(model, name) == getattr(defaults, name)}
-        return model.model_dump(mode="json", by_alias=True, exclude=left_out, context=IN_PYTHON)
+        omitted_fields = {name for name in later_fields if getattr(model, name) == getattr(defaults, name)}
+        return model.model_dump(mode="json", by_alias=True, exclude=omitted_fields, context=IN_PYTHON)
 
 
 def _parse_description(data: bytes, where: str) -> _Description:
@@ -195,7 +199,8 @@ def _build(
     action_space = space_from_json(description.action_space)
     preprocessing = Preprocessing.from_json(observation_space, action_space, description.preprocessing)
     preprocessing.load(safetensors.numpy.load(files[STATISTICS]))
-    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced: keep the caller's stream
+    # The initial weights are replaced, so drawing them must not advance the caller's generator.
+    with torch.random.fork_rng(devices=[]):
         module = build_module(
             preprocessing.observation_space,
             preprocessing.action_space,
@@ -212,10 +217,10 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
 
     A file alone never causes an import of other code.
     """
-    # The class object itself: one that is defined in a script cannot be imported by its path.
-    for kind in allow_classes or ():
-        if not isinstance(kind, str) and class_import_path(kind) == path:
-            return kind
+    # The class object itself: a class that a script defines cannot be imported by its path.
+    for allowed_class in allow_classes or ():
+        if not isinstance(allowed_class, str) and class_import_path(allowed_class) == path:
+            return allowed_class
     if allow_classes is None or path in allow_classes or is_registered(path):
         return import_subclass(path, RLModule, f"{where}: moduleClass")
     module_name, _, name = path.partition(":")

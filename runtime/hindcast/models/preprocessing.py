@@ -40,7 +40,7 @@ class FrameStack:
 
     Args:
         k: number of frames.
-        leaves: names of the leaves to stack; others pass unchanged.
+        leaves: names of the leaves to stack; the others stay unchanged.
     """
 
     def __init__(self, k: int, leaves: Sequence[str]) -> None:
@@ -49,7 +49,9 @@ class FrameStack:
         self._history: Arrays = {}
 
     def __call__(self, batch: Mapping[str, NDArray[Any]], is_first: NDArray[np.bool_] | None) -> Arrays:
-        """Add a step of every slot; slots in `is_first` `[B]` begin an episode (in the first step, all slots do).
+        """Add a step of every slot; return the stacked observations, leaf -> `[B, ...]`.
+
+        Slots in `is_first` `[B]` begin an episode. If it is None, no slot does, or, in the very first step, all slots.
 
         Raises:
             ValueError: the number of slots differs from the previous step's, and not all begin an episode.
@@ -75,7 +77,7 @@ class FrameStack:
             )
         frames = np.concatenate([previous[..., width:], rows], -1)
         if is_first is not None and is_first.any():
-            # They are frames of the slot's previous episode.
+            # The older frames belong to the slot's previous episode.
             frames[is_first, ..., :-width] = 0
         return frames
 
@@ -88,7 +90,7 @@ class ActionToEnv:
     unchanged.
 
     Args:
-        action_space: the environment's.
+        action_space: the environment's action space.
         normalize_actions: see above.
         clip_actions: see above.
 
@@ -109,11 +111,11 @@ class ActionToEnv:
         }
         self.scaled_leaves = tuple(self._scaled)
         self._clip = clip_actions
-        units = {
+        unit_boxes = {
             leaf: gym.spaces.Box(-1.0, 1.0, self._spaces[leaf].shape, np.float32) for leaf in self._scaled
         }
         self.module_space = space_from_struct(
-            unflatten({**self._spaces, **units}, Columns.ACTIONS, self._struct)
+            unflatten({**self._spaces, **unit_boxes}, Columns.ACTIONS, self._struct)
         )
 
     def __call__(self, actions: Mapping[str, NDArray[Any]]) -> EnvActions:
@@ -138,11 +140,11 @@ class ActionToEnv:
         """Convert a leaf's environment actions to module actions; the inverse of `__call__`.
 
         Args:
-            leaf: of the actions.
+            leaf: leaf of the actions.
             rows: `[B, *shape]`.
 
         Returns:
-            `[B, *shape]` in the rows' dtype, or float32 if that is not a float.
+            `[B, *shape]` in the rows' dtype, or float32 if their dtype is not a float.
         """
         if leaf not in self._scaled:
             return rows
@@ -159,7 +161,7 @@ class ActionToEnv:
 
 
 class _Scale:
-    """Scales ±1 to the bounds of a box."""
+    """Scales values within ±1 to the bounds of a box."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self._low, self._high = space.low, space.high
@@ -171,8 +173,8 @@ class _Scale:
 
     def inverse(self, rows: NDArray[Any]) -> NDArray[Any]:
         # Elements with equal bounds map to 0.
-        half = np.where(self._half == 0, 1, self._half)
-        return (rows - self._low) / half - (self._half != 0)
+        half_range = np.where(self._half == 0, 1, self._half)
+        return (rows - self._low) / half_range - (self._half != 0)
 
 
 class Preprocessing:
@@ -182,18 +184,18 @@ class Preprocessing:
     stacked (`frame_stack`). The filter's statistics change only by `update`, never by acting.
 
     Args:
-        observation_space: the environment's.
-        action_space: the environment's.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
         observation_filter: "none" or "meanStd".
         frame_stack: k, see `FrameStack`.
         normalize_actions: see `ActionToEnv`.
         clip_actions: see `ActionToEnv`.
 
     Attributes:
-        observation_space: of the module's inputs.
-        action_space: of the module's actions.
-        frame_stack: k.
-        filters: leaf -> its filter.
+        observation_space: space of the module's inputs.
+        action_space: space of the module's actions.
+        frame_stack: number of stacked frames, k.
+        filters: leaf -> filter of its rows.
         stacked_leaves: the leaves that are stacked; none if k is 1.
         scaled_leaves: the leaves of actions that are scaled, see `ActionToEnv`.
     """
@@ -241,7 +243,7 @@ class Preprocessing:
         model: ModelSpec,
         environment: EnvironmentSpec | None = None,
     ) -> Self:
-        """Build it from a resource. Without an environment, its defaults apply: actions normalised, not clipped."""
+        """Build it from a resource. Without an environment, actions are normalised but not clipped, as by default."""
         return cls(
             observation_space,
             action_space,
@@ -279,7 +281,7 @@ class Preprocessing:
         return {leaf: np.asarray(rows) for leaf, rows in flatten(obs, Columns.OBS).items()}
 
     def filter_obs(self, obs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return filtered leaves as float32, others unchanged. Takes any number of rows; changes no state."""
+        """Return filtered leaves as float32, the others unchanged, for any number of rows; changes no state."""
         return {
             leaf: self.filters[leaf](rows) if leaf in self.filters else rows for leaf, rows in obs.items()
         }
@@ -290,7 +292,7 @@ class Preprocessing:
             mean_std.update(obs[leaf])
 
     def merge(self, others: Sequence[Preprocessing]) -> None:
-        """Add the statistics of other filters."""
+        """Add the statistics of other preprocessings' filters."""
         for leaf, mean_std in self.filters.items():
             mean_std.merge([preprocessing.filters[leaf] for preprocessing in others])
 
@@ -309,9 +311,9 @@ class Preprocessing:
     def state(self) -> Arrays:
         """Return the filters' statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`."""
         return {
-            f"{leaf}/{name}": numbers
+            f"{leaf}/{name}": values
             for leaf, mean_std in self.filters.items()
-            for name, numbers in mean_std.state().items()
+            for name, values in mean_std.state().items()
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -319,7 +321,7 @@ class Preprocessing:
 
         Raises:
             KeyError: a filter's statistics are missing.
-            ValueError: they have another shape.
+            ValueError: a filter's statistics have another shape.
         """
         for leaf, mean_std in self.filters.items():
             mean_std.load({name: state[f"{leaf}/{name}"] for name in ("count", "mean", "squares")})
@@ -356,7 +358,7 @@ def stack_rows(column: Tensor, rows: Tensor, first_rows: Tensor, k: int) -> Tens
     """Stack frames of recorded observations by index, like `FrameStack`; each observation is stored once.
 
     Args:
-        column: `[O, *shape]` observations, after the filter if there is one, on any device.
+        column: `[O, *shape]` observations, filtered if there is a filter, on any device.
         rows: `[n]` int64, the rows to stack.
         first_rows: `[n]` int64, the first row of each row's episode.
         k: number of frames.

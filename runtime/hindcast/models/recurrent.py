@@ -30,12 +30,12 @@ class RecurrentLayer(nn.Module):
 
     Args:
         kind: "lstm" or "gru".
-        size_in: F.
-        size: H.
-        initialiser: of each gate's weights and of the biases, in place of the default.
+        size_in: number of input features, F.
+        size: number of units, H.
+        initialiser: initialiser of each gate's weights and of the biases, in place of the default.
 
     Attributes:
-        output_size: H.
+        output_size: number of units, H.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RecurrentLayer(nn.Module):
         super().__init__()
         self.output_size = size
         self._is_lstm = kind == "lstm"
-        self._names = ("h", "c") if self._is_lstm else ("h",)
+        self._state_names = ("h", "c") if self._is_lstm else ("h",)
         self._layer = (nn.LSTM if self._is_lstm else nn.GRU)(size_in, size, batch_first=True)
         for name, parameter in self._layer.named_parameters():
             if name.startswith("weight"):
@@ -60,64 +60,68 @@ class RecurrentLayer(nn.Module):
     def initial_state(self) -> State:
         """Return zeros, `[H]` each: `h`, and for an LSTM `c`."""
         weight = next(self._layer.parameters())
-        return {name: weight.new_zeros(self.output_size) for name in self._names}
+        return {name: weight.new_zeros(self.output_size) for name in self._state_names}
 
     def forward(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         """Compute the outputs, and the state after the last step.
 
         Args:
             features: `[B, F]` for one step, or `[B, T, F]`.
-            state: before the first step, name -> `[B, H]`; empty for the initial state.
+            state: state before the first step, name -> `[B, H]`; empty for the initial state.
 
         Returns:
             `[B, H]` or `[B, T, H]` outputs, and the state, name -> `[B, H]`.
 
         Raises:
-            DataError: the state is that of another kind or size of layer.
+            DataError: the state belongs to a layer of another kind or size.
         """
-        before = self._state_tensors(state, features)
+        initial_tensors = self._state_tensors(state, features)
         if features.dim() == 2:
-            after = self._step(features, before)
-            return after[0], dict(zip(self._names, after, strict=True))
-        hidden = [tensor.unsqueeze(0) for tensor in before]
-        outputs, last = self._layer(features, tuple(hidden) if self._is_lstm else hidden[0])
-        after = last if self._is_lstm else (last,)
-        return outputs, {name: tensor.squeeze(0) for name, tensor in zip(self._names, after, strict=True)}
+            final_tensors = self._step(features, initial_tensors)
+            return final_tensors[0], dict(zip(self._state_names, final_tensors, strict=True))
+        hidden = [tensor.unsqueeze(0) for tensor in initial_tensors]
+        outputs, final_hidden = self._layer(features, tuple(hidden) if self._is_lstm else hidden[0])
+        final_tensors = final_hidden if self._is_lstm else (final_hidden,)
+        return outputs, {
+            name: tensor.squeeze(0) for name, tensor in zip(self._state_names, final_tensors, strict=True)
+        }
 
-    def _step(self, features: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _step(self, features: Tensor, initial_tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Compute one step; for an LSTM several times as fast as a sequence of length 1."""
         weights = self._layer.all_weights[0]
         if self._is_lstm:
-            return torch.lstm_cell(features, before, *weights)
-        return (torch.gru_cell(features, before[0], *weights),)
+            return torch.lstm_cell(features, initial_tensors, *weights)
+        return (torch.gru_cell(features, initial_tensors[0], *weights),)
 
     def _state_tensors(self, state: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, ...]:
-        """Return the given state, or the initial one, as tensors `[B, H]`."""
+        """Return `state`, or the initial state if it is empty, as tensors `[B, H]`."""
         # Not len(features): an export would record the batch size as a constant.
         shape = (features.shape[0], self.output_size)
         if not state:
-            return tuple(start.expand(shape).contiguous() for start in self.initial_state().values())
-        for name in self._names:
+            return tuple(
+                initial_value.expand(shape).contiguous() for initial_value in self.initial_state().values()
+            )
+        for name in self._state_names:
             state_shape = state[name].shape if name in state else None
             if state_shape != shape:
                 problem = "is missing" if state_shape is None else f"has shape {list(state_shape)}"
                 raise DataError(
-                    f"the recurrent state {name!r} {problem}, but the policy needs shape {list(shape)}: give a state "
-                    "from a policy with the same recurrent and cellSize"
+                    f"the recurrent state {name!r} {problem}, but the policy needs shape {list(shape)}: pass the state "
+                    "of a policy with the same recurrent and cellSize"
                 )
         # cuDNN does not accept views, and an expanded initial state of a batch of 1 is one.
-        return tuple(state[name].to(features.dtype).contiguous() for name in self._names)
+        return tuple(state[name].to(features.dtype).contiguous() for name in self._state_names)
 
 
 class SlotStates:
     """Recurrent states of B slots between steps, as `FrameStack` keeps their frames.
 
     Args:
-        initial: returns the state of a number of slots before an episode's first step.
+        make_initial_states: returns the states of a number of slots before an episode's first step.
     """
 
-    def __init__(self, initial: Callable[[int], State]) -> None:
-        self._initial = initial
+    def __init__(self, make_initial_states: Callable[[int], State]) -> None:
+        self._make_initial_states = make_initial_states
         self._states: State = {}
 
     def before_step(self, count: int, is_first: NDArray[np.bool_] | None) -> State:
@@ -126,7 +130,7 @@ class SlotStates:
         Raises:
             ValueError: the number of slots differs from the previous step's, and not all begin an episode.
         """
-        initial_states = self._initial(count)
+        initial_states = self._make_initial_states(count)
         if self.is_all_first(is_first):
             return as_leaves(Columns.STATE_IN, initial_states)
         num_slots = len(next(iter(self._states.values())))
@@ -140,9 +144,11 @@ class SlotStates:
         is_first_tensor = torch.from_numpy(is_first).to(next(iter(initial_states.values())).device)
         states = {
             name: torch.where(
-                is_first_tensor.reshape(count, *[1] * (start.dim() - 1)), start, self._states[name]
+                is_first_tensor.reshape(count, *[1] * (initial_rows.dim() - 1)),
+                initial_rows,
+                self._states[name],
             )
-            for name, start in initial_states.items()
+            for name, initial_rows in initial_states.items()
         }
         return as_leaves(Columns.STATE_IN, states)
 
@@ -150,17 +156,17 @@ class SlotStates:
         """Return whether all slots begin an episode."""
         return not self._states or (is_first is not None and bool(is_first.all()))
 
-    def update(self, after: State) -> None:
+    def update(self, states: State) -> None:
         """Store the states after the step, name -> `[B, *shape]`."""
-        self._states = after
+        self._states = states
 
 
-def state_of(column: str, batch: Mapping[str, T]) -> dict[str, T]:
-    """Return the state whose leaves are in a batch: `state_in/h` as `h`."""
+def extract_state(column: str, batch: Mapping[str, T]) -> dict[str, T]:
+    """Return the leaves of a state in a batch by name: `state_in/h` as `h`."""
     prefix = column + SEPARATOR
     return {leaf.removeprefix(prefix): rows for leaf, rows in batch.items() if leaf.startswith(prefix)}
 
 
 def as_leaves(column: str, state: Mapping[str, T]) -> dict[str, T]:
-    """Return a state as leaves of a batch: the inverse of `state_of`."""
+    """Return a state as leaves of a batch: the inverse of `extract_state`."""
     return {f"{column}{SEPARATOR}{name}": tensor for name, tensor in state.items()}

@@ -21,10 +21,10 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.models.encoders import Dropout, Encoder, Features, fully_connected, linear
 from hindcast.models.initial_weights import encoder_initialiser, head_initialiser
 from hindcast.models.recurrent import as_leaves
-from hindcast.models.rl_module import Batch, RLModule, free_log_std
+from hindcast.models.rl_module import Batch, RLModule, build_free_log_std
 
-_GPT_2_DEVIATION = 0.02
-_TOKENS = 3
+_GPT_2_STD = 0.02
+_TOKENS_PER_STEP = 3
 """Tokens per step: return to go, observation, action."""
 
 
@@ -32,7 +32,7 @@ class ReturnPolicy(RLModule):
     """The policy of a decision transformer (arXiv 2106.01345).
 
     In training it takes sequences with `returns_to_go` `[B, T]`, `actions` and `t` `[B, T]`, and predicts the
-    distribution of each step's action from the steps up to it. In acting it is conditioned on `target_return` minus
+    distribution of each step's action from the steps up to it. When it acts, it is conditioned on `target_return` minus
     the rewards received, and its state holds the last K steps.
 
     Attributes:
@@ -57,14 +57,14 @@ class ReturnPolicy(RLModule):
         """Build the layers.
 
         Args:
-            context: K.
+            context: K, the number of steps in the context.
             size: E, a multiple of `heads`.
             layers: number of layers of the transformer.
             heads: number of heads of its attention.
             dropout: see `CausalTransformer`.
             max_timestep: number of timestep embeddings; later timesteps use the last one.
             return_scale: divisor of the returns.
-            target_return: see above.
+            target_return: initial value of the buffer; None is NaN.
         """
         model = self.model_config
         self._context, self._return_scale = context, return_scale
@@ -75,15 +75,16 @@ class ReturnPolicy(RLModule):
             for size_in in (self.encoder.output_size, self.actions.output_size, 1)
         )
         self.of_time = nn.Embedding(max_timestep, size)
-        nn.init.normal_(self.of_time.weight, std=0.02)
+        nn.init.normal_(self.of_time.weight, std=_GPT_2_STD)
         self.norm = nn.LayerNorm(size)
         self.transformer = CausalTransformer(size, layers, heads, dropout)
         sizes = [size, *model.head_fcnet_hiddens]
-        log_std = free_log_std(self.action_head, model)
-        num_computed = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
+        log_std = build_free_log_std(self.action_head, model)
+        num_policy_outputs = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
+        # A gain of 0.01 as in PolicyModule: the initial policy hardly depends on the inputs.
         self.pi = nn.Sequential(
             *fully_connected(sizes, model, head_initialiser(model)),
-            linear(sizes[-1], num_computed, 0.01, head_initialiser(model)),
+            linear(sizes[-1], num_policy_outputs, 0.01, head_initialiser(model)),
             *([] if log_std is None else [log_std]),
         )
         self.register_buffer(
@@ -91,14 +92,14 @@ class ReturnPolicy(RLModule):
         )
 
     def get_initial_state(self) -> dict[str, Tensor]:
-        steps = self._context
+        context = self._context
         leaves = flatten_space(self.action_space, Columns.ACTIONS)
         return {
-            "seen": torch.zeros(steps, self.encoder.output_size),
-            "taken": torch.zeros(steps, self.actions.output_size),
-            "returns": torch.zeros(steps),
+            "seen": torch.zeros(context, self.encoder.output_size),
+            "taken": torch.zeros(context, self.actions.output_size),
+            "returns": torch.zeros(context),
             "steps": torch.zeros((), dtype=torch.int64),
-            **{leaf: _first_action(space) for leaf, space in leaves.items()},
+            **{leaf: _placeholder_action(space) for leaf, space in leaves.items()},
         }
 
     def state_after(
@@ -124,6 +125,7 @@ class ReturnPolicy(RLModule):
         return {Columns.ACTION_DIST_INPUTS: self.pi(features)}
 
     def _step(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute the outputs of single steps `[B, …]`, from the state of the last K steps."""
         state = self.state_before(batch)
         num_steps, previous_action = state["steps"], self.actions(state).unsqueeze(1)
         return_to_go = state["returns"][:, -1] - batch.get(Columns.PREV_REWARDS, 0.0)
@@ -166,14 +168,14 @@ class ReturnPolicy(RLModule):
             self.of_action(actions_BTA),
         )
         tokens = torch.stack([embedding + time for embedding in embeddings], 2).flatten(1, 2)
-        is_recorded = None if is_recorded is None else is_recorded.repeat_interleave(_TOKENS, 1)
+        is_recorded = None if is_recorded is None else is_recorded.repeat_interleave(_TOKENS_PER_STEP, 1)
         outputs: Tensor = self.transformer(self.norm(tokens), is_recorded)
         # Observation tokens: their outputs depend on the step's return and observation, but not on its action.
-        return outputs[:, 1::_TOKENS]
+        return outputs[:, 1::_TOKENS_PER_STEP]
 
 
-def _first_action(space: gym.Space) -> Tensor:
-    """Return a valid action of the space, in the dtype of actions from distributions."""
+def _placeholder_action(space: gym.Space) -> Tensor:
+    """Return a valid action in place of the one before an episode's first step, in the dtype of sampled actions."""
     if isinstance(space, gym.spaces.MultiBinary):
         return torch.zeros(space.shape, dtype=torch.int8)
     if np.issubdtype(space.dtype, np.floating):
@@ -181,9 +183,9 @@ def _first_action(space: gym.Space) -> Tensor:
     return torch.as_tensor(getattr(space, "start", 0)).expand(space.shape or ())
 
 
-def _shift_in(rows_BK: Tensor, last: Tensor) -> Tensor:
-    """Drop the first of K rows and append another."""
-    return torch.cat([rows_BK[:, 1:], last.unsqueeze(1)], 1)
+def _shift_in(rows_BK: Tensor, last_rows: Tensor) -> Tensor:
+    """Drop the first of K rows and append `last_rows`."""
+    return torch.cat([rows_BK[:, 1:], last_rows.unsqueeze(1)], 1)
 
 
 class CausalTransformer(nn.Module):
@@ -205,7 +207,7 @@ class CausalTransformer(nn.Module):
         self.norm = nn.LayerNorm(size)
 
     def forward(self, tokens_BLE: Tensor, is_recorded_BL: Tensor | None = None) -> Tensor:
-        """Return `[B, L, E]`, where position i depends on the recorded tokens up to i; None: all are recorded."""
+        """Return `[B, L, E]`; position i depends on the recorded tokens up to i. None means that all are recorded."""
         attention_mask = None if is_recorded_BL is None else _attention_mask(is_recorded_BL)
         tokens = self.dropout(tokens_BLE)
         for layer in self.layers:
@@ -229,8 +231,8 @@ class _Layer(nn.Module):
         return outputs
 
     def _attend(self, tokens: Tensor, attention_mask: Tensor | None) -> Tensor:
-        by_head = self.projections(tokens).unflatten(-1, (3, self._heads, -1))
-        query, key, value = by_head.permute(2, 0, 3, 1, 4)
+        projections_by_head = self.projections(tokens).unflatten(-1, (3, self._heads, -1))
+        query, key, value = projections_by_head.permute(2, 0, 3, 1, 4)
         has_dropout = self.training and torch.is_grad_enabled()
         attention = functional.scaled_dot_product_attention(
             query,
@@ -246,7 +248,7 @@ class _Layer(nn.Module):
 
 def _attention_mask(is_recorded_BL: Tensor) -> Tensor:
     """Return the attention mask `[B, 1, L, L]`: each position attends to itself and to earlier recorded tokens."""
-    # Itself always: a softmax over no tokens would be NaN.
+    # Each position attends to itself, because a softmax over no tokens would be NaN.
     num_tokens = is_recorded_BL.shape[-1]
     self_mask = torch.eye(num_tokens, dtype=torch.bool, device=is_recorded_BL.device)
     earlier_mask = is_recorded_BL.unsqueeze(1).expand(-1, num_tokens, -1).tril()
@@ -255,6 +257,6 @@ def _attention_mask(is_recorded_BL: Tensor) -> Tensor:
 
 def _linear(size_in: int, size_out: int) -> nn.Linear:
     layer = nn.Linear(size_in, size_out)
-    nn.init.normal_(layer.weight, std=_GPT_2_DEVIATION)
+    nn.init.normal_(layer.weight, std=_GPT_2_STD)
     nn.init.zeros_(layer.bias)
     return layer

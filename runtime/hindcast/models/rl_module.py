@@ -1,4 +1,4 @@
-"""Policy (and value) networks, under RLlib's `RLModule` interface.
+"""Policy (and value) networks with RLlib's `RLModule` interface.
 
 A batch is a flat mapping leaf -> tensor `[B, …]` (`obs`, or `obs/camera`, …) of *preprocessed* observations. A module
 with a state also takes sequences, `[B, T, …]`, and the state before their first step, `state_in/h` `[B, …]`.
@@ -18,17 +18,18 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError, UserCodeError
-from hindcast.models.action_head import ActionHead, distribution_for
+from hindcast.models.action_head import ActionHead, build_action_head
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
 from hindcast.models.initial_weights import head_initialiser, recurrent_initialiser
 from hindcast.models.outputs import output_problem
-from hindcast.models.recurrent import RecurrentLayer, as_leaves, state_of
+from hindcast.models.recurrent import RecurrentLayer, as_leaves, extract_state
 from hindcast.user_code import calling, definition_location, import_subclass, refuse_unused_overrides
 
 Batch: TypeAlias = Mapping[str, Tensor]
 
-_FIRST_POLICY_GAIN = 0.01
+_POLICY_HEAD_GAIN = 0.01
+"""Gain of the initial weights of the policy's last layer, see `PolicyModule`."""
 _FIELD = "spec.model.moduleClass"
 
 
@@ -46,22 +47,24 @@ class RLModule(nn.Module):
     one. Everything that training changes is a parameter or a buffer (`register_buffer`): checkpoints contain these,
     whereas Python attributes are lost when a training resumes in another process.
 
-    A subclass may override `__init__` with RLlib's arguments and passes them on: `super().__init__(…)`.
+    A subclass may override `__init__` with RLlib's arguments, and must pass them on: `super().__init__(…)`.
 
     Args:
-        observation_space: of the module's inputs (`Preprocessing.observation_space`).
-        action_space: of the module's actions (`Preprocessing.action_space`).
+        observation_space: space of the module's inputs (`Preprocessing.observation_space`).
+        action_space: space of the module's actions (`Preprocessing.action_space`).
         model_config: the networks' options; a dictionary is `model.moduleOptions` only.
         value: whether the module has a value head.
-        inference_only, learner_only, catalog_class: RLlib's, for subclasses that pass them on; nothing here sets them.
+        inference_only, learner_only, catalog_class: RLlib's arguments, for subclasses that pass them on; Hindcast never
+            sets them.
 
     Attributes:
         observation_space, action_space, value, inference_only, learner_only: the arguments.
         model_config: the options: `model_config["units"]` and `.get("units", 64)` as in RLlib, or `.fcnet_hiddens`.
         action_head: sizes of the outputs and the noise per action, and the family of the distribution.
-        sees_rewards: whether batches in acting have `prev_rewards`, `[B]` float32, the reward of the previous step; its
-            value is undefined where an episode begins.
-        unsupported_overrides: methods of RLlib's modules that nothing calls here -> what to do instead.
+        sees_rewards: True if batches contain `prev_rewards` when the policy acts: `[B]` float32, the rewards of the
+            previous step; undefined where an episode begins.
+        unsupported_overrides: methods of RLlib's modules that Hindcast never calls -> what to do instead of overriding
+            them.
 
     Raises:
         SpecError: the options do not fit the spaces.
@@ -93,10 +96,10 @@ class RLModule(nn.Module):
             model_config = ModelSpec(module_options=dict(model_config or {}))
         self.model_config = model_config
         self.value = value
-        self.action_head: ActionHead = distribution_for(action_space, self.model_config)
+        self.action_head: ActionHead = build_action_head(action_space, self.model_config)
         self._is_user_class = is_user_class(type(self))
-        self._first_leaf, first = next(iter(flatten_space(observation_space, Columns.OBS).items()))
-        self._first_rank = len(first.shape or ())
+        self._first_leaf, first_space = next(iter(flatten_space(observation_space, Columns.OBS).items()))
+        self._first_rank = len(first_space.shape or ())
         self.setup(**(self.model_config.module_options if _declares_options(type(self)) else {}))
 
     def setup(self, **options: Any) -> None:
@@ -110,9 +113,9 @@ class RLModule(nn.Module):
     def get_initial_state(self) -> dict[str, Tensor]:
         """Return the state before an episode's first step, name -> `[*shape]`; empty for stateless modules.
 
-        A module with a state takes the leaf `state_in/<name>`, `[B, *shape]`, with a batch (if the caller omits it, the
-        initial state) and returns `state_out/<name>`, the state after the batch's last step. It takes single steps
-        `[B, …]` to act and sequences `[B, T, …]` to learn, and returns `[B, …]` or `[B, T, …]` accordingly.
+        A module with a state gets it with each batch, as leaves `state_in/<name>`, `[B, *shape]` (the initial state if
+        the caller omits it), and returns `state_out/<name>`, the state after the batch's last step. It gets single
+        steps `[B, …]` to act and sequences `[B, T, …]` to learn, and returns `[B, …]` or `[B, T, …]` accordingly.
         """
         return {}
 
@@ -125,7 +128,7 @@ class RLModule(nn.Module):
         """Return the parts of the state after a step that depend on the action taken, name -> `[B, *shape]`.
 
         Args:
-            outputs: of the forward pass.
+            outputs: outputs of the forward pass.
             actions: the actions taken, leaf (`actions`, or `actions/…`) -> `[B, *shape]`.
             noise: `[B, K]` noise that they were sampled from; None if the policy acts greedily.
         """
@@ -133,7 +136,7 @@ class RLModule(nn.Module):
 
     def state_before(self, batch: Batch) -> Mapping[str, Tensor]:
         """Return the state in a batch of single steps, or the initial state of each row."""
-        if state := state_of(Columns.STATE_IN, batch):
+        if state := extract_state(Columns.STATE_IN, batch):
             return state
         (count,) = self._leading_shape(batch)
         return self.initial_states(count, batch[self._first_leaf].device)
@@ -141,9 +144,13 @@ class RLModule(nn.Module):
     def initial_states(self, count: int, device: torch.device) -> dict[str, Tensor]:
         """Return `get_initial_state` for `count` rows on a device, name -> `[count, *shape]`."""
         initial_state = {
-            name: torch.as_tensor(start, device=device) for name, start in self.get_initial_state().items()
+            name: torch.as_tensor(initial_value, device=device)
+            for name, initial_value in self.get_initial_state().items()
         }
-        return {name: start.expand(count, *start.shape) for name, start in initial_state.items()}
+        return {
+            name: initial_value.expand(count, *initial_value.shape)
+            for name, initial_value in initial_state.items()
+        }
 
     def is_stateful(self) -> bool:
         """Return whether the module carries a state from step to step."""
@@ -222,27 +229,28 @@ class RLModule(nn.Module):
         compute = getattr(self, name)
         if not self._is_user_class:
             return compute(batch)
-        kind, lead = type(self), self._leading_shape(batch)
-        with calling(f"{kind.__name__}.{name}"):
-            state = self.initial_states(lead[0], batch[self._first_leaf].device)
+        module_class, leading_shape = type(self), self._leading_shape(batch)
+        with calling(f"{module_class.__name__}.{name}"):
+            state = self.initial_states(leading_shape[0], batch[self._first_leaf].device)
             outputs = compute({**as_leaves(Columns.STATE_IN, state), **batch})
             if self.value and name == "_forward_train" and self._has_separate_values(outputs):
                 outputs = {**outputs, Columns.VF_PREDS: self.compute_values(batch)}
-        expected_shapes = {Columns.ACTION_DIST_INPUTS: (*lead, self.action_head.inputs_size)}
+        expected_shapes = {Columns.ACTION_DIST_INPUTS: (*leading_shape, self.action_head.inputs_size)}
         if self.value and name == "_forward_train":
-            expected_shapes[Columns.VF_PREDS] = lead
+            expected_shapes[Columns.VF_PREDS] = leading_shape
         expected_shapes |= {
-            leaf: tuple(start.shape) for leaf, start in as_leaves(Columns.STATE_OUT, state).items()
+            leaf: tuple(initial_rows.shape)
+            for leaf, initial_rows in as_leaves(Columns.STATE_OUT, state).items()
         }
         if problem := output_problem(outputs, expected_shapes):
-            method = name if getattr(kind, name) is not getattr(RLModule, name) else "_forward"
+            method = name if getattr(module_class, name) is not getattr(RLModule, name) else "_forward"
             raise UserCodeError(
-                f"{kind.__name__}.{method} ({definition_location(getattr(self, method))}) returns {problem}."
+                f"{module_class.__name__}.{method} ({definition_location(getattr(self, method))}) returns {problem}."
             )
         return outputs
 
     def _has_separate_values(self, outputs: Any) -> bool:
-        """Return whether values come from `compute_values` only, as in modules written for RLlib."""
+        """Return whether only `compute_values` returns values, as in modules written for RLlib."""
         has_own_values = type(self).compute_values is not RLModule.compute_values
         return has_own_values and isinstance(outputs, Mapping) and Columns.VF_PREDS not in outputs
 
@@ -272,11 +280,11 @@ class PolicyModule(RLModule):
         self.encoder = Encoder(self.observation_space, model)
         self.memory = _build_recurrent_layer(self.encoder, model)
         features = self.encoder.output_size if self.memory is None else self.memory.output_size
-        self.log_std = free_log_std(self.action_head, model)
+        self.log_std = build_free_log_std(self.action_head, model)
         policy_outputs = self.action_head.inputs_size
         if self.log_std is not None:
             policy_outputs -= self.log_std.size
-        self.pi = _build_head(features, policy_outputs, model, _FIRST_POLICY_GAIN)
+        self.pi = _build_head(features, policy_outputs, model, _POLICY_HEAD_GAIN)
         if self.value:
             self.vf_encoder = None if model.vf_share_layers else Encoder(self.observation_space, model)
             self.vf_memory = (
@@ -309,7 +317,7 @@ class PolicyModule(RLModule):
         features: Tensor = self.encoder(batch)
         if self.memory is None:
             return features, {}
-        features, state = self.memory(features, state_of(Columns.STATE_IN, batch))
+        features, state = self.memory(features, extract_state(Columns.STATE_IN, batch))
         return features, as_leaves(Columns.STATE_OUT, state)
 
     def _vf_features(self, batch: Batch) -> Tensor:
@@ -327,7 +335,10 @@ class PolicyModule(RLModule):
 
 
 class FreeLogStd(nn.Module):
-    """Inserts log standard deviations that are parameters into their columns of the distribution's inputs.
+    """Inserts log standard deviations, which are parameters, into their columns of the distribution's inputs.
+
+    Args:
+        head: head of the module's actions.
 
     Attributes:
         size: number of log standard deviations.
@@ -345,13 +356,14 @@ class FreeLogStd(nn.Module):
             "_order", torch.tensor(computed_columns + free_columns).argsort(), persistent=False
         )
 
-    def forward(self, computed: Tensor) -> Tensor:
-        log_std = self.log_std.expand(*computed.shape[:-1], self.size)
-        return torch.cat([computed, log_std], -1)[..., self._order]
+    def forward(self, computed_inputs: Tensor) -> Tensor:
+        """Return all inputs `[..., P]`, from those that the network computes."""
+        log_std = self.log_std.expand(*computed_inputs.shape[:-1], self.size)
+        return torch.cat([computed_inputs, log_std], -1)[..., self._order]
 
 
-def free_log_std(head: ActionHead, model: ModelSpec) -> FreeLogStd | None:
-    """Build `model.free_log_std`'s layer; None if they depend on the observation or the actions have none."""
+def build_free_log_std(head: ActionHead, model: ModelSpec) -> FreeLogStd | None:
+    """Build the layer of `model.free_log_std`; None if the option is off or the actions have no standard deviations."""
     return FreeLogStd(head) if model.free_log_std and head.log_std_columns else None
 
 
@@ -365,17 +377,21 @@ def build_module(
     """Build a module whose initial weights are drawn from torch's global generator (`torch.manual_seed` fixes them).
 
     Args:
-        module_class: None is the class in the model's options.
+        observation_space: space of the module's inputs.
+        action_space: space of the module's actions.
+        model: the networks' options.
+        value: whether the module has a value head.
+        module_class: class of the module; None uses the one in the model's options.
 
     Raises:
         SpecError: the options do not fit the spaces; or the class does not exist, or does not accept its options.
         UserCodeError: the user's class raised.
     """
-    kind = module_class or module_class_of(model)
-    if not is_user_class(kind):
-        return kind(observation_space, action_space, model, value)
+    cls = module_class or module_class_of(model)
+    if not is_user_class(cls):
+        return cls(observation_space, action_space, model, value)
     arguments = _accepted_arguments(
-        kind,
+        cls,
         {
             "observation_space": observation_space,
             "action_space": action_space,
@@ -386,20 +402,20 @@ def build_module(
             "value": value,
         },
     )
-    _check_arguments(kind.__init__, _FIELD, arguments)
-    if _declares_options(kind):
-        _check_arguments(kind.setup, "spec.model.moduleOptions", model.module_options)
-    with calling(f"creating {kind.__name__}"):
-        module = kind(**arguments)
+    _check_arguments(cls.__init__, _FIELD, arguments)
+    if _declares_options(cls):
+        _check_arguments(cls.setup, "spec.model.moduleOptions", model.module_options)
+    with calling(f"creating {cls.__name__}"):
+        module = cls(**arguments)
     module.value = value  # an `__init__` written for RLlib does not pass it on
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise SpecError(f"{_FIELD}: {kind.__name__} ({definition_location(kind)}) has no trainable weights.")
+        raise SpecError(f"{_FIELD}: {cls.__name__} ({definition_location(cls)}) has no trainable weights.")
     return module
 
 
-def is_user_class(kind: type[RLModule]) -> bool:
+def is_user_class(cls: type[RLModule]) -> bool:
     """Return whether a class is a user's, not Hindcast's."""
-    return kind.__module__.partition(".")[0] != "hindcast"
+    return cls.__module__.partition(".")[0] != "hindcast"
 
 
 def module_class_of(model: ModelSpec) -> type[RLModule]:
@@ -411,19 +427,19 @@ def module_class_of(model: ModelSpec) -> type[RLModule]:
     """
     if model.module_class is None:
         return PolicyModule
-    kind = import_subclass(model.module_class, RLModule, _FIELD)
-    refuse_unused_overrides(kind)
-    return kind
+    module_class = import_subclass(model.module_class, RLModule, _FIELD)
+    refuse_unused_overrides(module_class)
+    return module_class
 
 
-def _declares_options(kind: type[RLModule]) -> bool:
-    """Return whether `setup` declares options; written for RLlib, it declares none."""
-    return len(inspect.signature(kind.setup).parameters) > 1
+def _declares_options(cls: type[RLModule]) -> bool:
+    """Return whether `setup` declares options; a `setup` written for RLlib declares none."""
+    return len(inspect.signature(cls.setup).parameters) > 1
 
 
-def _accepted_arguments(kind: type[RLModule], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted_arguments(cls: type[RLModule], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that `__init__` accepts: all of them, unless a subclass declares its arguments."""
-    parameters = inspect.signature(kind.__init__).parameters
+    parameters = inspect.signature(cls.__init__).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments)
     return {name: value for name, value in arguments.items() if name in parameters}

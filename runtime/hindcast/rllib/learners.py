@@ -50,7 +50,7 @@ class CustomLoss(Algorithm):
         algorithm = copy.copy(self)  # the state of one update must not stay on the algorithm
         algorithm._current_update = update = _Update(nets, step)
         outputs = _Outputs(nets[_OPTIMISER], batch)
-        with calling(self._name, self.compute_loss_for_module):
+        with calling(self._hook_name, self.compute_loss_for_module):
             loss = algorithm.compute_loss_for_module(
                 module_id=DEFAULT_MODULE_ID, config=self.options, batch=dict(batch), fwd_out=outputs
             )
@@ -59,9 +59,11 @@ class CustomLoss(Algorithm):
                     f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
                 )
                 raise Misuse(f"returned a loss of {description}: a loss is a scalar tensor.")
-        built_in = update.losses  # None if the subclass does not call the algorithm's own loss
-        metrics = {**(built_in.metrics if built_in else {}), **update.metrics.logged}
-        return Losses({_OPTIMISER: loss}, metrics, priorities=built_in.priorities if built_in else None)
+        builtin_losses = update.losses  # None if the subclass does not call the algorithm's own loss
+        metrics = {**(builtin_losses.metrics if builtin_losses else {}), **update.metrics.logged}
+        return Losses(
+            {_OPTIMISER: loss}, metrics, priorities=builtin_losses.priorities if builtin_losses else None
+        )
 
     def compute_loss_for_module(
         self,
@@ -86,7 +88,7 @@ class CustomLoss(Algorithm):
         return losses.losses[_OPTIMISER]
 
     @property
-    def _name(self) -> str:
+    def _hook_name(self) -> str:
         return f"{type(self).__name__}.compute_loss_for_module"
 
     @property
@@ -118,7 +120,7 @@ class DQNTorchLearner(CustomLoss, DQN):
 
 
 class _Metrics:
-    """Scalar metrics by name, averaged on the device over the updates of an iteration; windows are ignored."""
+    """Scalar metrics by name, averaged on the device over the updates of an iteration; RLlib's windows are ignored."""
 
     def __init__(self) -> None:
         self.logged: dict[str, Tensor] = {}

@@ -69,7 +69,7 @@ def _earlier_export_files(folder: Location, entries: Set[str]) -> set[str]:
         if LOADER in entries and _LOADER_MARKER in folder.child(LOADER).read_bytes():
             files.add(LOADER)
     if _is_export_description(folder, policy_files.DESCRIPTION, entries):
-        files.update(policy_files.NAMES)
+        files.update(policy_files.FILE_NAMES)
     return files & entries
 
 

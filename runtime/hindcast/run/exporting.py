@@ -35,7 +35,7 @@ Step = Callable[[Arrays], Sequence[NDArray[Any]]]
 _FILES: dict[Format, tuple[str, ...]] = {
     "onnx": (DESCRIPTION, LOADER, PROGRAM),
     "torch": (DESCRIPTION, TORCH_PROGRAM),
-    "safetensors": policy_files.NAMES,
+    "safetensors": policy_files.FILE_NAMES,
 }
 """Form -> files that it writes, in order; the description comes first, because it alone identifies an export."""
 _NUM_SLOTS, _NUM_STEPS, _EPISODE_STEPS = 3, 24, 8

@@ -157,8 +157,8 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
             "can_train_online = True in the class."
         )
     if is_custom(spec.algorithm):
-        return build(spec.algorithm, spec.custom_config or {}, at="spec.customConfig")
-    return build(spec.algorithm, spec.config, at="spec.config")
+        return build(spec.algorithm, spec.custom_config or {}, field="spec.customConfig")
+    return build(spec.algorithm, spec.config, field="spec.config")
 
 
 def _shard_notes(timesteps: int, timesteps_per_item: int, learners: int, first_learners: int) -> list[str]:

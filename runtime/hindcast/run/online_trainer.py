@@ -145,7 +145,7 @@ def make_online_trainer(
     """
     environment, seed, callbacks = resource.spec.environment, resource.spec.seed, resource.spec.callbacks
     assert environment is not None
-    algorithm = build(spec.algorithm, spec.config, at="spec.policy.train.config")
+    algorithm = build(spec.algorithm, spec.config, field="spec.policy.train.config")
     if "OfflineRecording" not in algorithm.kinds:
         raise SpecError(
             f"spec.policy.train.algorithm is {spec.algorithm!r}, which does not learn online; "
