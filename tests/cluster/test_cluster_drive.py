@@ -132,7 +132,7 @@ class TestMailbox:
         seconds_ref = work.remote(mailbox)
         notes, progresses = [], []
         while len(notes) < 2 or progresses[-1].done < 1000:
-            mail = mailbox.take(timeout=30)
+            mail = mailbox.take(timeout_seconds=30)
             notes += mail.notes
             progresses += [mail.progress] if mail.progress else []
             time.sleep(0.05)
@@ -151,7 +151,7 @@ class TestMailbox:
                     reporter.progress(Progress("a/b", "Training", amount, 1000, "iterations"))
 
         ray.get(work.remote(mailbox), timeout=60)
-        mail = mailbox.take(timeout=30)
+        mail = mailbox.take(timeout_seconds=30)
         assert mail.progress is not None
         assert mail.progress.done == 6
 
@@ -161,8 +161,8 @@ class TestMailbox:
             reporter.note("a/b", "resuming at update 7")
         mailbox._actor.__ray_call__.remote(lambda _: time.sleep(2))
         with pytest.raises(ray.exceptions.GetTimeoutError):
-            mailbox.take(timeout=0.1)
-        assert mailbox.take(timeout=30).notes == [("a/b", "resuming at update 7")]
+            mailbox.take(timeout_seconds=0.1)
+        assert mailbox.take(timeout_seconds=30).notes == [("a/b", "resuming at update 7")]
 
 
 def test_inspect_pods_reports_kills() -> None:
@@ -442,7 +442,7 @@ def find_process(name: str) -> int:
 
 def test_interruption_without_request_does_not_stop() -> None:
     mailbox = Mailbox.open({"num_cpus": 0})
-    mailbox.take(timeout=60)  # the actor is running now, so no later call takes long
+    mailbox.take(timeout_seconds=60)  # the actor is running now, so no later call takes long
     with mailbox.interruption() as interruption:
         assert isinstance(interruption, Interruption)
         time.sleep(1.5)

@@ -64,7 +64,7 @@ def test_first_report_is_sent_immediately(channel: RecordingChannel, time: FakeT
 
 def test_changes_are_sent_at_most_every_ten_seconds(channel: RecordingChannel, time: FakeTime) -> None:
     for step in range(100):
-        time.sender.progress(make_progress(step))
+        time.sender.set_progress(make_progress(step))
         time.advance(0.5)
     at = [seconds_since_start(report) for report in channel.reports]
     gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
@@ -84,11 +84,11 @@ def test_heartbeat_is_sent_at_least_every_thirty_seconds(channel: RecordingChann
 
 def test_heartbeat_without_progress_keeps_time_of_progress(channel: RecordingChannel, time: FakeTime) -> None:
     time.advance(5)
-    time.sender.progress(make_progress(1))
+    time.sender.set_progress(make_progress(1))
     time.advance(100)
     assert seconds_since_start(channel.last) > 80
     assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
-    time.sender.progress(make_progress(1))  # reported again, without progress
+    time.sender.set_progress(make_progress(1))  # reported again, without progress
     time.advance(50)
     assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
     time.sender.mark_progress()
@@ -98,8 +98,8 @@ def test_heartbeat_without_progress_keeps_time_of_progress(channel: RecordingCha
 
 def test_outcome_is_sent_immediately_and_last(channel: RecordingChannel, time: FakeTime) -> None:
     time.advance(1)
-    time.sender.progress(make_progress(500))
-    time.sender.outcome(OUTCOME)
+    time.sender.set_progress(make_progress(500))
+    time.sender.set_outcome(OUTCOME)
     time.advance(0.1)
     assert channel.last.outcome == OUTCOME
     assert time.sender.is_outcome_delivered
@@ -125,7 +125,7 @@ def test_failed_report_is_retried_with_backoff(channel: RecordingChannel, time: 
             raise ReportError("503")
 
     channel.on_report = fail
-    time.sender.progress(make_progress(7))
+    time.sender.set_progress(make_progress(7))
     time.advance(100)
     pauses = [later - earlier for earlier, later in itertools.pairwise(tries) if later < 60]
     assert pauses[0] <= 1
@@ -141,7 +141,7 @@ def test_outcome_is_delivered_after_outage(channel: RecordingChannel, time: Fake
             raise ReportError("connection refused")
 
     channel.on_report = fail
-    time.sender.outcome(OUTCOME)
+    time.sender.set_outcome(OUTCOME)
     time.advance(99)
     assert not time.sender.is_outcome_delivered
     time.advance(20)
@@ -176,7 +176,7 @@ def test_lasting_refusal_of_first_report_supersedes(channel: RecordingChannel, t
 def test_only_new_checkpoint_is_reported(channel: RecordingChannel, time: FakeTime) -> None:
     time.advance(12)
     for _ in range(2):
-        time.sender.checkpoint(CheckpointStatus(path="runs/a/r1/checkpoints/checkpoint-000000010"))
+        time.sender.set_checkpoint(CheckpointStatus(path="runs/a/r1/checkpoints/checkpoint-000000010"))
         time.advance(12)
     assert len(channel.reports) == 2
 

@@ -140,7 +140,7 @@ def train_and_resume(group, toy, folder, data):
     def make_trainer():
         return run_together(
             lambda: make_offline_trainer(
-                resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
+                resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=1
             )
         )
 
@@ -170,7 +170,7 @@ def weights_after(group, resource, data, stops):
 
     def make_trainer():
         return make_offline_trainer(
-            resource, [Source(str(data), open_dataset(data))], group=group, first_learners=2
+            resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=2
         )
 
     trainer = run_together(make_trainer)
@@ -250,7 +250,7 @@ def in_float64(group, resource, data, updates):
     if group and not group.is_leader:
         group.receive()
     trainer = make_offline_trainer(
-        resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
+        resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=1
     )
     learner, experience = trainer.learner, trainer.experience
     learner.nets.double()

@@ -120,9 +120,9 @@ def test_custom_policy_is_recorded_and_evaluated(trained_run: Path, tmp_path: Pa
 def test_warm_start_requires_same_class_and_options(trained_run: Path, walks: Path, tmp_path: Path) -> None:
     start = {"initialCheckpoint": str(trained_run), "stop": {"updates": 1}}
     assert fit(tmp_path / "same", walks, **start).module.calls == 10
-    with pytest.raises(SpecError, match=r"has model\.moduleOptions .* this one has"):
+    with pytest.raises(SpecError, match=r"has model\.moduleOptions .* this training has"):
         fit(tmp_path / "other", walks, **start, model={**NET, "moduleOptions": {"units": 7}})
-    with pytest.raises(SpecError, match=r"has model\.moduleClass module_toys:Net, this one has None"):
+    with pytest.raises(SpecError, match=r"has model\.moduleClass module_toys:Net, this training has None"):
         fit(tmp_path / "default", walks, **start, model={})
 
 

@@ -177,5 +177,5 @@ def make_trainer_of_rank(resource: Any, data: Path, share: Shard, first_learners
     group = Group()
     group.shard = share
     return make_offline_trainer(
-        resource, [Source(str(data), open_dataset(data))], group=group, first_learners=first_learners
+        resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=first_learners
     )

@@ -26,7 +26,7 @@ from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import ResultsLog
-from hindcast.run.claim import claim, claimed_hashes, first_learners
+from hindcast.run.claim import claim, claimed_hashes, initial_num_learners
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.stop_criteria import measurement_hash
 from hindcast.run.trainer import Trainer
@@ -597,7 +597,7 @@ class TestGoingOn:
         state = resolve(tmp_path / "run")
         claim(state, began, has_progress=False)
         assert claim(state, longer, has_progress=True)
-        assert first_learners(state, longer) == 2
+        assert initial_num_learners(state, longer) == 2
         assert claimed_hashes(state) == {spec_hash(began), spec_hash(longer)}
 
 
@@ -755,12 +755,12 @@ class TestInitialCheckpoint:
     @pytest.mark.parametrize(
         ("model", "difference"),
         [
-            ({"fcnetHiddens": [32]}, r"has model\.fcnetHiddens \[16\], this one has \[32\]"),
+            ({"fcnetHiddens": [32]}, r"has model\.fcnetHiddens \[16\], this training has \[32\]"),
             (
                 {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
-                r"has model\.headFcnetHiddens \[\], this one has \[8\]",
+                r"has model\.headFcnetHiddens \[\], this training has \[8\]",
             ),
-            ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this one has GRU"),
+            ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this training has GRU"),
         ],
     )
     def test_other_sizes_name_option(
@@ -777,7 +777,7 @@ class TestInitialCheckpoint:
                 ("BC", {}),
                 ("DQN", {}),
                 r"test/r1 holds an action distribution that BC trained, and DQN trains action values: start from a "
-                r"checkpoint of DQN or DiscreteCQL, or omit it",
+                r"checkpoint of DQN or DiscreteCQL, or omit initialCheckpoint",
             ),
             (
                 ("DiscreteCQL", {}),
@@ -787,7 +787,7 @@ class TestInitialCheckpoint:
             (
                 ("DQN", {"dueling": False}),
                 ("DQN", {"numQuantiles": 3}),
-                r"test/r1 has config\.dueling False, this one has True; the config sections must be the same",
+                r"test/r1 has config\.dueling False, this training has True; the config sections must be the same",
             ),
         ],
         ids=["BC-DQN", "DiscreteCQL-BC", "DQN-DQN"],
@@ -822,7 +822,9 @@ class TestInitialCheckpoint:
         environment = {"id": "toy_environments:SteeredWalk"}
         make_policy(environment).save(tmp_path / "policy")
         spec = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
-        with pytest.raises(SpecError, match=r"has model\.distribution Auto, this one has SquashedGaussian"):
+        with pytest.raises(
+            SpecError, match=r"has model\.distribution Auto, this training has SquashedGaussian"
+        ):
             train(training(tmp_path, walks, initialCheckpoint=str(tmp_path / "policy"), **spec))
 
     def test_other_spaces_are_refused(self, tmp_path: Path, walks: Path) -> None:

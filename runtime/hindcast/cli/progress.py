@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
 from hindcast.report.events import Outcome, Progress, Reporter
-from hindcast.run.progress import ProgressLines, amount, numbers
+from hindcast.run.progress import ProgressLines, format_amount, format_metrics
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -63,7 +63,7 @@ class LogReporter(Reporter):
         self._lines = ProgressLines()
 
     def progress(self, progress: Progress) -> None:
-        line = self._lines.line(progress)
+        line = self._lines.next_line(progress)
         if line is not None:
             self._screen.note(line)
 
@@ -94,7 +94,7 @@ class BarReporter(Reporter):
             self._tasks[stage],
             completed=progress.done,
             total=progress.total,
-            numbers=f"{amount(progress)}  {numbers(progress.metrics)}".strip(),
+            numbers=f"{format_amount(progress)}  {format_metrics(progress.metrics)}".strip(),
         )
 
     def note(self, resource: str, message: str) -> None:

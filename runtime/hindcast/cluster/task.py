@@ -23,7 +23,7 @@ from hindcast.storage.location import resolve
 
 
 class ResolvedReferences:
-    """References, resolved by the operator."""
+    """References that the operator has resolved."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._inputs = attempt.inputs
@@ -45,7 +45,7 @@ def execute(
     """Execute the resource in a Ray task.
 
     Returns:
-        The result, or the outcome of an error, classified here because its traceback is only known here.
+        The result, or the outcome of an error. It is classified here, because only this process has the traceback.
     """
     try:
         references = ResolvedReferences(pools.attempt)

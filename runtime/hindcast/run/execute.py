@@ -29,7 +29,7 @@ from hindcast.run.trainer import new_learner
 from hindcast.run.training import SUCCESS_FILE, TrainingRun, read_success
 from hindcast.run.warm_start import initial_policy
 
-_FIELD: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
+_FIELD_PATH: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """Title (`Kind/name`) -> resource."""
 
@@ -55,6 +55,13 @@ class FileReferences:
 def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
     """Record and train; skip finished work and resume unfinished work.
 
+    Args:
+        items: the resources, in any order.
+        reporter: receives progress, notes and outcomes.
+
+    Returns:
+        Outcomes in the order of execution.
+
     Raises:
         Interrupted: a stop was requested; completed work is kept.
         UserError: a resource failed; the message is one sentence.
@@ -64,12 +71,12 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
     inputs: dict[str, list[Input]] = {}
     # All resources are checked first: an error in the last one must not surface after hours of work on the others.
     for name, item in items_by_title.items():
-        with _add_location(item, is_alone=len(items_by_title) == 1):
+        with _add_location(item, is_only_resource=len(items_by_title) == 1):
             inputs[name] = check_early(item.resource, references)
     outcomes: list[Outcome] = []
     with catch_signals() as interruption:
         for name, item in items_by_title.items():
-            with _add_location(item, is_alone=len(items_by_title) == 1):
+            with _add_location(item, is_only_resource=len(items_by_title) == 1):
                 if isinstance(item.resource, OfflineRecording):
                     outcome = execute_recording(item.resource, references, reporter, interruption)
                 else:
@@ -80,7 +87,7 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
 
 
 @contextmanager
-def _add_location(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
+def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[None]:
     """Prefix a user's error with file, line and resource if it names a field, or if there are several resources."""
     try:
         yield
@@ -91,8 +98,8 @@ def _add_location(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
         text = str(error).removeprefix(f"{name}: ")  # some messages already start with the title
         if text.startswith("model."):  # the code that builds networks does not know the path of the section
             text = f"spec.{text}" if item.resource.kind == "OfflineTraining" else f"spec.policy.train.{text}"
-        field = _FIELD.match(text)
-        if field is None and is_alone:
+        field = _FIELD_PATH.match(text)
+        if field is None and is_only_resource:
             raise
         steps = () if field is None else parse_path(field[0])
         error.args = (f"{item.at(*steps)}: {name}: {text}",)
@@ -130,6 +137,9 @@ def prepare_inputs(
     ray_options: Mapping[str, Any] | None = None,
 ) -> Sequence[Input]:
     """Return a training's inputs with their data open; a finished training's inputs stay unopened.
+
+    Args:
+        ray_options: options of the Ray tasks that prepare large data.
 
     Raises:
         OutputConflict: the run folder holds another, finished training.
@@ -178,6 +188,7 @@ def train_locally(
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:
+    """Return the path of the checkpoint that a recording refers to, or None without a reference."""
     reference = resource.spec.policy.training_ref
     if reference is None:
         return None
@@ -193,15 +204,15 @@ def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
     Raises:
         SpecError: a reference names a resource that is not in the files, or references form a cycle.
     """
-    by_title = {title(item.resource): item for item in items}
-    graph = {name: _referenced_titles(item, by_title) for name, item in by_title.items()}
+    items_by_title = {title(item.resource): item for item in items}
+    graph = {name: _referenced_titles(item, items_by_title) for name, item in items_by_title.items()}
     try:
         names = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         raise SpecError(
             f"{' → '.join(error.args[1])}: circular references; each of these resources waits for the next one."
         ) from error
-    return [by_title[name] for name in names]
+    return [items_by_title[name] for name in names]
 
 
 def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedResource]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Check of an export's target: an empty folder or an earlier export, never files of anybody else."""
+"""Check that the target of an export is empty or contains an earlier export, and no files that would be lost."""
 
 from __future__ import annotations
 

@@ -36,12 +36,14 @@ _READ_METHODS: Final = {
     "CSV": "read_csv",
     "TFRecord": "read_tfrecords",
 }
+"""Format -> method of Ray Data that reads it."""
 _READ_METHODS_BY_SUFFIX: Final = {
     ".json": "read_json",
     ".jsonl": "read_json",
     ".csv": "read_csv",
     ".txt": "read_text",
 }
+"""File suffix -> method of Ray Data, for formats that do not determine one."""
 
 
 class References(Protocol):
@@ -89,7 +91,7 @@ def inputs_of(resource: OfflineTraining, references: References) -> list[Input]:
     """Return the recorded inputs, not yet open, with references resolved to paths.
 
     Raises:
-        SpecError: a reference names an unknown recording, or files without timesteps have no class that maps them.
+        SpecError: a reference names an unknown recording, or files without timesteps lack a class that maps their rows.
     """
     return [
         _make_input(resource, index, references)
@@ -200,7 +202,7 @@ def _make_input(resource: OfflineTraining, index: int, references: References) -
         return Input(Reading.from_input(source, path, mapper_given=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
-            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts it to "
+            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
             "episodes."
         )
     reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
@@ -220,7 +222,7 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
 
 
 def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -> InputSource:
-    """Return the input, changed to be read by Ray Data if a class of the user's maps rows.
+    """Return the input, with format RayData if a class of the user's maps rows.
 
     Raises:
         SpecError: such a class is used with fields that then have no effect.
@@ -237,10 +239,10 @@ def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -
 
 def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
     """Return True if the pre-learner maps an input's rows to episodes."""
-    kind = prelearner_class(resource.spec.pipeline)
-    overrides = kind.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
+    pre_learner_class = prelearner_class(resource.spec.pipeline)
+    overrides_map_rows = pre_learner_class.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
     return source.format in MAPPED_FORMATS or (
-        source.format == "RayData" and (is_in_rllib_form(kind) or overrides)
+        source.format == "RayData" and (is_in_rllib_form(pre_learner_class) or overrides_map_rows)
     )
 
 
@@ -283,7 +285,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
 
 def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     options = dict(source.read_options)
-    method, size = options.pop("method", None), options.pop("batch_size", None)
+    method, batch_size = options.pop("method", None), options.pop("batch_size", None)
     return {
         "input_": source.path,
         "input_read_method": method,
@@ -291,7 +293,7 @@ def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, A
         "input_read_episodes": False,
         "input_read_sample_batches": resource.spec.input[0].format == "SampleBatch",
         "input_read_schema": dict(source.schema_map),
-        "input_read_batch_size": size,
+        "input_read_batch_size": batch_size,
         "input_compress_columns": source.compress_columns,
         "ignore_final_observation": source.ignore_final_observation,
         "prelearner_class": resource.spec.pipeline.pre_learner,

@@ -30,7 +30,7 @@ class LocalEnvRunner:
         environment: environment to play in.
         policy: policy that acts, with its current weights.
         seed: the run's seed; with an episode's number it determines the episode's start and the policy's noise.
-        explore: sample actions; False takes the policy's mode.
+        explore: sample actions; False takes the mode of their distribution.
 
     Attributes:
         module: the policy's network.
@@ -104,7 +104,7 @@ class EnvRunnerGroup:
 
 
 class LocalLearner(NamedTuple):
-    """View of the learner that is passed to functions.
+    """The learner that `LearnerGroup.foreach_learner` passes to functions.
 
     Attributes:
         module: module id -> network, with the weights that updates change.
@@ -148,5 +148,5 @@ class LearnerGroup:
         try:
             self._module.set_state(weights[DEFAULT_MODULE_ID])
         except RuntimeError as error:
-            lines = " ".join(str(error).split())
-            raise SpecError(f"the weights do not match this model: {lines}") from error
+            reason = " ".join(str(error).split())
+            raise SpecError(f"the weights do not match this model: {reason}") from error

@@ -56,7 +56,7 @@ class Experience(Protocol):
         """
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Return the number of complete iterations; `iteration` may count one that an earlier, lower stop cut short."""
+        """Return the number of complete iterations; `iteration` may count one that a lower stop criterion cut short."""
 
     def next(self) -> Batch:
         """Return this learner's shard of the next batch, leaf -> `[B, ...]` on the learner's device."""
@@ -157,7 +157,7 @@ class Trainer:
                 end_of_iteration = first_update + experience.start(self.iteration, first_update)
                 last_update = min(end_of_iteration, self.max_updates)
                 while learner.updates < last_update:
-                    # All learners stop at the same update: the others would wait for one that stops alone.
+                    # If one learner stopped alone, the others would wait for it, so all stop at the same update.
                     learner.group.agree(check)
                     priorities = learner.update(experience.next(), experience.timesteps_per_batch)
                     if priorities is not None:
@@ -189,7 +189,13 @@ class Trainer:
     def save(
         self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **counters: Any
     ) -> Checkpoint:
-        """Write a checkpoint from which `load` resumes bit for bit; keep the one made after `evaluating` updates."""
+        """Write a checkpoint from which `load` resumes bit for bit.
+
+        Args:
+            store: where to write it.
+            metrics: metrics of these weights, for the checkpoint's record.
+            counters: further counters, for the record. The store keeps the checkpoint after `evaluating` updates.
+        """
         experience = self.experience
         state = TrainingState(
             iteration=self.iteration,
