@@ -26,8 +26,8 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     return resolve(tmp_path if request.param == "local" else request.getfixturevalue("memory_path"))
 
 
-def make_numbered_attempt(count: int, **fields: object) -> Attempt:
-    return make_attempt(recording("data"), count).model_copy(update=fields)
+def make_numbered_attempt(number: int, **fields: object) -> Attempt:
+    return make_attempt(recording("data"), number).model_copy(update=fields)
 
 
 class TestLease:
@@ -90,47 +90,51 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 class TakeOverAfter(StopAfter):
-    """Starts a later attempt at the n-th check, and continues as if it did not know."""
+    """Acquires the lease for a later attempt after a number of checks, and never stops the run."""
 
-    def __init__(self, looks: int, state: Path, later: Attempt) -> None:
-        super().__init__(looks)
+    def __init__(self, num_checks: int, state: Path, later_attempt: Attempt) -> None:
+        super().__init__(num_checks)
         self._state = state
-        self._later = later
-        self.before: dict[str, bytes] = {}
+        self._later_attempt = later_attempt
+        self.files_before: dict[str, bytes] = {}
 
     def check(self) -> None:
         if self._left == 0:
-            acquire_lease(resolve(self._state), self._later)
-            self.before = read_files(self._state.parent)
+            acquire_lease(resolve(self._state), self._later_attempt)
+            self.files_before = read_files(self._state.parent)
         self._left -= 1
 
 
 class TestRuns:
-    """The older attempt works in this process; its lease does not depend on where it works."""
+    """Attempts work in this process; a lease does not depend on where its holder works."""
 
-    @pytest.mark.parametrize("looks", [1, 17, 39])
-    def test_superseded_recording_stops_writing(self, tmp_path: Path, looks: int) -> None:
+    @pytest.mark.parametrize("num_checks", [1, 17, 39])
+    def test_superseded_recording_stops_writing(self, tmp_path: Path, num_checks: int) -> None:
         resource = recording(tmp_path / "data", output={"maxRowsPerFile": 8})
-        take_over = TakeOverAfter(looks, tmp_path / "data/_hindcast", make_attempt(resource, 2))
+        take_over = TakeOverAfter(num_checks, tmp_path / "data/_hindcast", make_attempt(resource, 2))
         run = RecordingRun(
             resource, MemoryReporter(), take_over, placement=LocalPools(make_attempt(resource, 1))
         )
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
             run.execute()
-        after = read_files(tmp_path / "data")
-        other_files = {name: content for name, content in after.items() if not name.endswith(".parquet")}
-        assert other_files.items() <= take_over.before.items()
-        later = LocalPools(make_attempt(resource, 3))
-        RecordingRun(resource, MemoryReporter(), StopAfter(10**9), placement=later).execute()
+        files_after = read_files(tmp_path / "data")
+        other_files = {
+            name: content for name, content in files_after.items() if not name.endswith(".parquet")
+        }
+        assert other_files.items() <= take_over.files_before.items()
+        later_pools = LocalPools(make_attempt(resource, 3))
+        RecordingRun(resource, MemoryReporter(), StopAfter(10**9), placement=later_pools).execute()
         RecordingRun(
-            recording(tmp_path / "alone", output={"maxRowsPerFile": 8}), MemoryReporter(), StopAfter(10**9)
+            recording(tmp_path / "local", output={"maxRowsPerFile": 8}), MemoryReporter(), StopAfter(10**9)
         ).execute()
-        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "alone"))
+        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "local"))
         assert leftovers(tmp_path / "data") == []
 
     def test_superseded_training_stops_writing(self, tmp_path: Path, walks: Path) -> None:
-        here = {"dataWorkers": {"replicas": 0}}
-        resource = training(tmp_path, walks, stop={"iterations": 30}, checkpoint={"every": 1}, pipeline=here)
+        pipeline = {"dataWorkers": {"replicas": 0}}
+        resource = training(
+            tmp_path, walks, stop={"iterations": 30}, checkpoint={"every": 1}, pipeline=pipeline
+        )
         folder = tmp_path / "test/r1"
         take_over = TakeOverAfter(3, folder, make_attempt(resource, 2))
         pools = LocalPools(make_attempt(resource, 1))
@@ -142,7 +146,7 @@ class TestRuns:
                 take_over,
                 placement=pools,
             ).execute()
-        assert read_files(folder.parent) == take_over.before
+        assert read_files(folder.parent) == take_over.files_before
         outcome = TrainingRun(
             resource,
             [Source(str(walks), open_dataset(walks))],

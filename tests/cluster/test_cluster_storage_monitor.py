@@ -11,14 +11,14 @@ from support import train, training
 
 
 def test_status_has_latest_checkpoint_with_time(walks: Path, tmp_path: Path) -> None:
-    before = datetime.now(UTC) - timedelta(seconds=1)
+    start_time = datetime.now(UTC) - timedelta(seconds=1)
     train(training(tmp_path, walks))
     status = checkpoint_status(resolve(tmp_path / "test" / "r1" / "checkpoints"))
     assert status is not None
     assert status.iteration == 3
     assert Path(status.path).is_dir()
     assert status.save_time is not None
-    assert before.replace(microsecond=0) <= datetime.fromisoformat(status.save_time) <= datetime.now(UTC)
+    assert start_time.replace(microsecond=0) <= datetime.fromisoformat(status.save_time) <= datetime.now(UTC)
 
 
 def test_empty_folder_has_no_status(tmp_path: Path) -> None:

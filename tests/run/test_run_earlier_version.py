@@ -28,8 +28,8 @@ from support import WALK, MemoryReporter, episode_hashes, leftovers, read_all, r
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "053aa6a"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
 HERE = "/proc/self/cwd"
-"""An absolute path to the working folder that does not depend on it, for the digest of prepared data."""
-CHANGED_NS = 1_700_000_000 * 10**9
+"""An absolute path that is the working folder of every process, because the digest of prepared data contains it."""
+SOURCE_MODIFIED_NS = 1_700_000_000 * 10**9
 PARTITION_BYTES = 4 << 10
 
 
@@ -39,24 +39,24 @@ def earlier_files(tmp_path, monkeypatch):
     shutil.copytree(FIXTURES, tmp_path, dirs_exist_ok=True)
     for folder in ("scrambled", "backwards", "anonymous"):
         for file in (tmp_path / folder).iterdir():
-            os.utime(file, ns=(CHANGED_NS, CHANGED_NS))
+            os.utime(file, ns=(SOURCE_MODIFIED_NS, SOURCE_MODIFIED_NS))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def batches(monkeypatch):
-    """Hashes of the batches that BC learns from."""
+def batch_hashes(monkeypatch):
+    """Hashes of the batches that BC learns from, in order."""
     hashes, losses = [], BC.losses
 
-    def note(self, nets, batch, step):
+    def hash_batch(self, nets, batch, step):
         sha = hashlib.sha256()
         for name in ("obs", "actions"):
             sha.update(np.ascontiguousarray(batch[name].numpy()).tobytes())
         hashes.append(sha.hexdigest()[:16])
         return losses(self, nets, batch, step)
 
-    monkeypatch.setattr(BC, "losses", note)
+    monkeypatch.setattr(BC, "losses", hash_batch)
     return hashes
 
 
@@ -97,11 +97,11 @@ def test_interrupted_recording_completes_with_same_episodes(earlier_files):
 
 
 def test_prepared_data_are_reused(earlier_files, monkeypatch):
-    monkeypatch.setattr(Preparer, "prepare", lambda *_: pytest.fail("they were prepared again"))
-    before = {path: path.stat().st_mtime_ns for path in earlier_files.rglob("cache/**/*")}
+    monkeypatch.setattr(Preparer, "prepare", lambda *_: pytest.fail("the data were prepared again"))
+    times_before = {path: path.stat().st_mtime_ns for path in earlier_files.rglob("cache/**/*")}
     hashes, _ = prepared_hashes("scrambled")
     assert hashes == EXPECTED["scrambled"]
-    assert {path: path.stat().st_mtime_ns for path in earlier_files.rglob("cache/**/*")} == before
+    assert {path: path.stat().st_mtime_ns for path in earlier_files.rglob("cache/**/*")} == times_before
 
 
 @pytest.mark.parametrize("source", ["backwards", "anonymous"])
@@ -118,11 +118,11 @@ def test_interrupted_preparation_resumes(earlier_files, monkeypatch, source):
     assert len(commits) > 2
 
 
-def test_training_resumes_with_same_batches(earlier_files, batches):
+def test_training_resumes_with_same_batches(earlier_files, batch_hashes):
     reporter = MemoryReporter()
     train_file("train.yaml", reporter)
     assert any("resum" in note for note in reporter.notes)
-    assert batches == EXPECTED["train batches"][24:]
+    assert batch_hashes == EXPECTED["train batches"][24:]
     run = earlier_files / "runs/clone/r1"
     lines = (run / "results.jsonl").read_text().splitlines()
     losses = [json.loads(line)["learners"]["default_policy"]["policy_loss"] for line in lines]
@@ -134,29 +134,29 @@ def test_training_resumes_with_same_batches(earlier_files, batches):
     assert weights == {name: pytest.approx(size, rel=1e-5) for name, size in EXPECTED["weights"].items()}
 
 
-def test_training_on_columns_is_not_resumed_with_other_batches(earlier_files, batches):
+def test_training_on_columns_is_not_resumed_with_other_batches(earlier_files, batch_hashes):
     """Columns were opened in place. Since 75e492b they are prepared, with other units and thus other batches."""
-    sentence = (
-        r"cannot be resumed: the data in .*, or how Hindcast prepares them, have changed .* higher spec"
-    )
-    with pytest.raises(DataError, match=sentence):
+    message = r"cannot be resumed: the data in .*, or how Hindcast prepares them, have changed .* higher spec"
+    with pytest.raises(DataError, match=message):
         execute(load_resources(["in_place.yaml"]), MemoryReporter())
-    assert batches == []
+    assert batch_hashes == []
 
 
-def test_training_from_start_has_same_batches(earlier_files, batches):
+def test_training_from_start_has_same_batches(earlier_files, batch_hashes):
     shutil.rmtree("runs")
     train_file("train.yaml")
-    assert batches == EXPECTED["train batches"]
+    assert batch_hashes == EXPECTED["train batches"]
 
 
-def test_weighted_inputs_give_same_batches(earlier_files, batches):
+def test_weighted_inputs_give_same_batches(earlier_files, batch_hashes):
     """Since cafa348 each input has its exact share of batches, so the input of a batch may differ.
 
     Both inputs contain the same timesteps in the same order, so first occurrences of batches give that order.
     """
     train_file("mixed.yaml")
-    now, then = (list(dict.fromkeys(hashes)) for hashes in (batches, EXPECTED["mixed batches"]))
-    common = min(len(now), len(then))
-    assert common > 50
-    assert now[:common] == then[:common]
+    current_hashes, earlier_hashes = (
+        list(dict.fromkeys(hashes)) for hashes in (batch_hashes, EXPECTED["mixed batches"])
+    )
+    num_common = min(len(current_hashes), len(earlier_hashes))
+    assert num_common > 50
+    assert current_hashes[:num_common] == earlier_hashes[:num_common]

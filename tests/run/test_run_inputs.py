@@ -46,12 +46,12 @@ def test_columns_of_only_some_inputs_are_dropped(
 def test_top_of_one_input_uses_rewards_that_another_lacks(
     expert_and_random: list[Path], tmp_path: Path
 ) -> None:
-    expert, random = map(str, expert_and_random)
-    inputs_spec = [{"path": expert, "top": 0.5}, {"path": random, "columns": ["obs", "actions"]}]
+    expert_path, random_path = map(str, expert_and_random)
+    inputs_spec = [{"path": expert_path, "top": 0.5}, {"path": random_path, "columns": ["obs", "actions"]}]
     resource = training(tmp_path / "runs", "", environment=WALK, input=inputs_spec)
     (source,) = sources_of(open_inputs(resource, inputs_of(resource, FileReferences({}))))
     assert source.dataset.spec.required_leaves == {"obs", "actions"}
-    assert source.dataset.num_episodes == 1.5 * open_dataset(random).num_episodes
+    assert source.dataset.num_episodes == 1.5 * open_dataset(random_path).num_episodes
     assert "rewards" not in source.dataset.read(source.dataset.units[0]).columns
 
 
@@ -83,8 +83,8 @@ class RowMappingPreLearner(OfflinePreLearner):
 
 def test_offline_data_class_receives_options_of_pre_learner(tmp_path: Path) -> None:
     configs = {}
-    for field, kind in (("offlineData", CustomOfflineData), ("preLearner", RowMappingPreLearner)):
-        pipeline = {field: f"{__name__}:{kind.__name__}", "datasetNumItersPerLearner": 3}
+    for field, component_class in (("offlineData", CustomOfflineData), ("preLearner", RowMappingPreLearner)):
+        pipeline = {field: f"{__name__}:{component_class.__name__}", "datasetNumItersPerLearner": 3}
         config = {"lr": 0.5, "trainBatchSizePerLearner": 16}
         resource = training(tmp_path, "rows", environment=WALK, pipeline=pipeline, config=config, seed=7)
         configs[field] = TrainingConfig(

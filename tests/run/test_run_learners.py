@@ -38,7 +38,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 class TestDevice:
     @pytest.mark.parametrize(
-        ("learners", "devices", "expected"),
+        ("learners", "num_devices", "expected"),
         [
             ({}, 0, "cpu"),
             ({}, 2, "cuda:1"),
@@ -50,9 +50,9 @@ class TestDevice:
     )
     @pytest.mark.parametrize("is_one_machine", [True, False])
     def test_device_follows_spec(
-        self, cuda: Any, learners: dict[str, Any], devices: int, expected: str, is_one_machine: bool
+        self, cuda: Any, learners: dict[str, Any], num_devices: int, expected: str, is_one_machine: bool
     ) -> None:
-        cuda(devices)
+        cuda(num_devices)
         assert learner_device(LearnersSpec.model_validate(learners), is_one_machine) == (
             torch.device(expected),
             None,
@@ -120,16 +120,16 @@ class TestGlobalBatch:
             train(training(tmp_path, walks, learners={"replicas": 5}, stop=stop), StopAfter(3))
         outcome = train(training(tmp_path, walks, stop=stop))
         assert outcome.metrics["timesteps"] == 12 * 64
-        reference = train(training(tmp_path / "whole", walks, learners={"replicas": 2}, stop=stop))
+        reference = train(training(tmp_path / "uninterrupted", walks, learners={"replicas": 2}, stop=stop))
         assert outcome.metrics["loss"] == reference.metrics["loss"]
 
     def test_global_batch_of_run_folder_takes_precedence(self, tmp_path: Path, walks: Path) -> None:
-        """Recreated with two learners: the status of the new resource does not know the first number."""
+        """The resource is recreated with two learners, and its new status lacks the initial number."""
         spec: dict[str, Any] = {"stop": {"iterations": 4}, "pipeline": {"dataWorkers": {"replicas": 0}}}
         with pytest.raises(Interrupted):
             train(training(tmp_path, walks, **spec), StopAfter(20))
         outcome = train(training(tmp_path, walks, learners={"replicas": 2}, **spec), placement=make_pools())
-        reference = train(training(tmp_path / "whole", walks, **spec))
+        reference = train(training(tmp_path / "uninterrupted", walks, **spec))
         assert outcome.metrics["updates"] == reference.metrics["updates"]
         assert outcome.metrics["timesteps"] == reference.metrics["timesteps"]
         assert outcome.metrics["loss"] == reference.metrics["loss"]
@@ -149,11 +149,11 @@ class TestGlobalBatch:
 
     def test_new_revision_has_new_global_batch(self, tmp_path: Path, walks: Path) -> None:
         train(training(tmp_path, walks, learners={"replicas": 2}, stop={"updates": 1}))
-        second = training(tmp_path, walks, revision=2, stop={"updates": 1})
-        assert train(second).metrics["timesteps"] == 32
+        second_revision = training(tmp_path, walks, revision=2, stop={"updates": 1})
+        assert train(second_revision).metrics["timesteps"] == 32
 
     def test_uneven_shards_are_noted(self, tmp_path: Path, walks: Path) -> None:
-        trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), first_learners=2)
+        trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), initial_num_learners=2)
         assert trainer.notes == [
             "3 learners share the batch of 64 timesteps; its size was fixed when the run started with 2",
             "64 timesteps over 3 learners: shards differ by one and are weighted by size",
@@ -163,7 +163,7 @@ class TestGlobalBatch:
 
     def test_batch_smaller_than_number_of_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, but a batch has 32 timesteps"):
-            make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), first_learners=1)
+            make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), initial_num_learners=1)
 
 
 def make_pools() -> Pools:
@@ -171,11 +171,14 @@ def make_pools() -> Pools:
     return Pools(attempt)
 
 
-def make_trainer_of_rank(resource: Any, data: Path, share: Shard, first_learners: int) -> Trainer:
+def make_trainer_of_rank(resource: Any, data: Path, shard: Shard, initial_num_learners: int) -> Trainer:
     from hindcast.learn.group import Group
 
     group = Group()
-    group.shard = share
+    group.shard = shard
     return make_offline_trainer(
-        resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=first_learners
+        resource,
+        [Source(str(data), open_dataset(data))],
+        group=group,
+        initial_num_learners=initial_num_learners,
     )

@@ -1,4 +1,4 @@
-"""Trainings on data that must be prepared: not whole episodes in order."""
+"""Trainings on data that must be prepared, because they are not whole episodes in order."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def scrambled_folder(tmp_path: Path) -> Path:
+    """Tables of recorded timesteps, with the rows of each file in random order."""
     record(recording(tmp_path / "ordered", output={"format": "Columns"}))
     (tmp_path / "scrambled_folder").mkdir()
     for file in sorted((tmp_path / "ordered").glob("*.parquet")):
@@ -150,9 +151,9 @@ def test_other_spec_is_refused_before_data_are_prepared(
 
 def test_finished_training_can_be_planned(tmp_path: Path, scrambled_folder: Path) -> None:
     resource = training(tmp_path / "run", scrambled_folder)
-    before = plan(resource, [])
+    plan_before = plan(resource, [])
     train(resource, MemoryReporter())
-    assert plan(resource, []) == before
+    assert plan(resource, []) == plan_before
 
 
 def test_builder_ignores_run_folder_of_same_name(
