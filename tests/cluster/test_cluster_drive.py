@@ -21,7 +21,7 @@ from hindcast.cluster import driver as driver_module
 from hindcast.cluster import reporting, storage_monitor
 from hindcast.cluster.driver import drive
 from hindcast.cluster.mailbox import Mailbox
-from hindcast.cluster.memory import container_memory, inspect_pods
+from hindcast.cluster.memory import inspect_pods, read_container_memory
 from hindcast.datasets.opening import open_dataset
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import EvaluationWorkers
@@ -170,7 +170,7 @@ def test_inspect_pods_reports_kills() -> None:
     (pod,) = inspect_pods()
     assert pod.pool == "learner"
     assert pod.identifiers[0] == ray.nodes()[0]["NodeID"]
-    assert (pod.memory, pod.num_killed_by_ray) == (container_memory(), 0)
+    assert (pod.memory, pod.num_killed_by_ray) == (read_container_memory(), 0)
 
 
 class TestEvaluation:

@@ -9,7 +9,7 @@ import pytest
 from cluster_toys import make_attempt
 
 from hindcast.api.attempt import Attempt
-from hindcast.cluster.lease import acquire_lease, lease_holder
+from hindcast.cluster.lease import acquire_lease, read_lease_holder
 from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
@@ -38,7 +38,7 @@ class TestLease:
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2, which started later"):
             first.check()
         second.check()
-        mark = lease_holder(state)
+        mark = read_lease_holder(state)
         assert mark is not None
         assert mark["child"] == "test-r1-2"
 

@@ -150,11 +150,11 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 MEMORY_PROGRAM = """
 import subprocess, sys
 sys.path[:0] = {path}
-from hindcast.cluster.memory import container_memory
-print(*container_memory())
+from hindcast.cluster.memory import read_container_memory
+print(*read_container_memory())
 allocate = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = bytearray(b'x') * (400 << 20)"
 print(subprocess.run([sys.executable, "-c", allocate]).returncode)
-print(*container_memory())
+print(*read_container_memory())
 """
 
 

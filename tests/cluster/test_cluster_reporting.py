@@ -15,7 +15,7 @@ from hindcast.cluster.reporting import (
     REFUSAL_GRACE_SECONDS,
     ReportSender,
     heartbeat,
-    progress_status,
+    make_progress_status,
     send_outcome,
 )
 from hindcast.report.events import Progress
@@ -197,7 +197,7 @@ def test_heartbeat_reports_until_block_ends(channel: RecordingChannel) -> None:
 class TestProgress:
     def test_status_of_recording(self) -> None:
         report_time = "2026-01-01T00:00:00Z"
-        status = progress_status(
+        status = make_progress_status(
             make_progress(120, timesteps_per_s=2000.0, **{"return": 487.25}), 12.7, report_time
         )
         assert (status.episodes, status.percentage, status.estimated_remaining_seconds) == (120, 24.0, 12)
@@ -209,20 +209,20 @@ class TestProgress:
         progress = Progress(
             "a/b", "Training", 8, 9, "iterations", metrics, "probably better than the recorded policy (97 %)"
         )
-        status = progress_status(progress, None, "")
+        status = make_progress_status(progress, None, "")
         assert status.metrics == {"estimatedReturn": 8.5, "validationLoss": 0.25}
         assert status.verdict == "probably better than the recorded policy (97 %)"
 
     def test_status_omits_metrics_that_are_nan(self) -> None:
         metrics = {"loss": float("nan"), "data_wait_share": 0.1, "timesteps": 4096.0}
-        status = progress_status(Progress("a/b", "Training", 8, None, "iterations", metrics), None, "")
+        status = make_progress_status(Progress("a/b", "Training", 8, None, "iterations", metrics), None, "")
         assert (status.iteration, status.timesteps, status.percentage) == (8, 4096, None)
         assert status.metrics == {"dataWaitShare": 0.1}
         assert status.summary == "8 iterations"
 
     def test_status_of_expert_with_return_goal(self) -> None:
         metrics = {"return": 80.0, "iteration": 3.0}
-        status = progress_status(
+        status = make_progress_status(
             Progress("a/b", "Training the expert", 80, None, "return", metrics), None, ""
         )
         assert (status.summary, status.episode_return, status.iteration) == ("iteration 3", "80", 3)

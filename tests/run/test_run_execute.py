@@ -15,7 +15,7 @@ from hindcast.api import load_resources
 from hindcast.api.loading import LoadedResource
 from hindcast.errors import DataError, Interrupted, SpecError
 from hindcast.run.execute import FileReferences, execute, execute_training
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL
 from hindcast.run.planning import plan
@@ -226,7 +226,7 @@ def test_dqn_on_sample_batches_reports_mean_q(tmp_path: Path) -> None:
         pipeline={"datasetNumItersPerLearner": 5},
     )
     outcome = execute_training(
-        resource, inputs_of(resource, FileReferences({})), MemoryReporter(), Interruption()
+        resource, resolve_inputs(resource, FileReferences({})), MemoryReporter(), Interruption()
     )
     assert (tmp_path / "runs/test/r1/plots/value.png").exists()
     assert outcome.report is not None

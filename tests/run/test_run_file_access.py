@@ -13,7 +13,7 @@ from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.report import writing
 from hindcast.run.execute import FileReferences, execute_training
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import Location
 from support import WALK, MemoryReporter, record, recording, training
@@ -71,7 +71,7 @@ def test_training_and_report_open_each_file_once(
     monkeypatch.setattr(writing, "write_page", lambda _, page: pages.append(page))  # drawing takes seconds
     inputs_spec = [{"path": str(folder_with_manifest)}, {"path": str(folder_without_manifest)}]
     resource = training(tmp_path / "runs", folder_with_manifest, environment=WALK, input=inputs_spec)
-    inputs = inputs_of(resource, FileReferences({}))
+    inputs = resolve_inputs(resource, FileReferences({}))
     execute_training(resource, inputs, MemoryReporter(), Interruption())
     assert [section.title for section in pages[0].sections][1:] == [
         f"The data: {folder_with_manifest}",

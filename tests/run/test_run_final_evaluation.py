@@ -16,7 +16,7 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.run.execute import FileReferences, train_locally
 from hindcast.run.final_evaluation import load_set_aside
 from hindcast.run.held_out_evaluation import merge_datasets, split_episodes
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from support import MemoryReporter, recording, train, training
 
@@ -68,7 +68,7 @@ def test_load_set_aside_of_recording_requires_data(tmp_path: Path, walks: Path) 
     inputs = [resource.spec.input[0].model_copy(update=source)]
     resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": inputs})})
     references = FileReferences({"OfflineRecording/test": recording(walks)})
-    train_locally(resource, inputs_of(resource, references), MemoryReporter(), Interruption())
+    train_locally(resource, resolve_inputs(resource, references), MemoryReporter(), Interruption())
     with pytest.raises(
         SpecError, match=r"needs the data that OfflineTraining/test was trained on: .*inputs \(1\) with"
     ):

@@ -19,7 +19,7 @@ from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Source
 from hindcast.pipeline.shard import Shard
 from hindcast.run.offline_trainer import make_offline_trainer
-from hindcast.run.placement import LOCAL, learner_device
+from hindcast.run.placement import LOCAL, choose_learner_device
 from hindcast.run.trainer import Trainer
 from support import MemoryReporter, StopAfter, train, training
 
@@ -53,18 +53,18 @@ class TestDevice:
         self, cuda: Any, learners: dict[str, Any], num_devices: int, expected: str, is_one_machine: bool
     ) -> None:
         cuda(num_devices)
-        assert learner_device(LearnersSpec.model_validate(learners), is_one_machine) == (
+        assert choose_learner_device(LearnersSpec.model_validate(learners), is_one_machine) == (
             torch.device(expected),
             None,
         )
 
     def test_gpus_are_clamped_to_machine_with_note(self, cuda: Any) -> None:
         cuda(0)
-        device, note = learner_device(LearnersSpec(gpus=2), is_one_machine=True)
+        device, note = choose_learner_device(LearnersSpec(gpus=2), is_one_machine=True)
         assert device == torch.device("cpu")
         assert note == "learners.gpus 2 clamped to 0: torch finds no CUDA device here"
         cuda(1)
-        device, note = learner_device(LearnersSpec(gpus=2), is_one_machine=True)
+        device, note = choose_learner_device(LearnersSpec(gpus=2), is_one_machine=True)
         assert device == torch.device("cuda:0")
         assert note == "learners.gpus 2 clamped to 1: this machine has no more"
 
@@ -73,13 +73,13 @@ class TestDevice:
         with pytest.raises(
             NoCudaDevice, match=r"learners\.gpus is 1, but torch finds no CUDA device in the le"
         ):
-            learner_device(LearnersSpec(gpus=1), is_one_machine=False)
+            choose_learner_device(LearnersSpec(gpus=1), is_one_machine=False)
 
     @pytest.mark.parametrize("is_one_machine", [True, False])
     def test_missing_cuda_device_is_refused(self, cuda: Any, is_one_machine: bool) -> None:
         cuda(0)
         with pytest.raises(NoCudaDevice, match=r"spec\.learners\.device: cuda was requested"):
-            learner_device(LearnersSpec(device="cuda"), is_one_machine)
+            choose_learner_device(LearnersSpec(device="cuda"), is_one_machine)
 
     def test_clamp_is_reported_by_run(
         self, tmp_path: Path, walks: Path, reporter: MemoryReporter, cuda: Any
@@ -156,7 +156,7 @@ class TestGlobalBatch:
         trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), initial_num_learners=2)
         assert trainer.notes == [
             "3 learners share the batch of 64 timesteps; its size was fixed when the run started with 2",
-            "64 timesteps over 3 learners: shards differ by one and are weighted by size",
+            "a batch of 64 timesteps is divided among 3 learners: shards differ by one and are weighted by size",
         ]
         assert trainer.experience.batch_size == 64
         assert len(trainer.experience.next()["obs"]) == 21

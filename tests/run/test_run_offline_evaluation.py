@@ -31,7 +31,7 @@ from hindcast.record import environments
 from hindcast.run.execute import FileReferences, execute_training
 from hindcast.run.exporting import export_policy
 from hindcast.run.held_out_evaluation import open_evaluation_data
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from support import MemoryReporter, StopAfter, read_all, record, recording, train, training
@@ -96,7 +96,9 @@ def test_training_without_environment_succeeds(
         explore=True,
         modelUpdates=5,
     )
-    outcome = execute_training(resource, inputs_of(resource, FileReferences({})), reporter, Interruption())
+    outcome = execute_training(
+        resource, resolve_inputs(resource, FileReferences({})), reporter, Interruption()
+    )
     (evaluation,) = read_evaluations(tmp_path)
     assert evaluation["estimated_return"] == evaluation["estimates"]["wis"]["value"]
     low, high = evaluation["estimates"]["wis"]["interval"]

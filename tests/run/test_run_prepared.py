@@ -15,7 +15,7 @@ import pytest
 from hindcast import BCConfig
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.run.execute import FileReferences, train_locally
-from hindcast.run.inputs import inputs_of, open_inputs
+from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from support import WALK, MemoryReporter, record, recording, training
@@ -40,7 +40,9 @@ def scrambled_folder(tmp_path: Path) -> Path:
 
 
 def train(resource: Any, reporter: MemoryReporter) -> Any:
-    outcome, _ = train_locally(resource, inputs_of(resource, FileReferences({})), reporter, Interruption())
+    outcome, _ = train_locally(
+        resource, resolve_inputs(resource, FileReferences({})), reporter, Interruption()
+    )
     return outcome
 
 
@@ -59,7 +61,7 @@ def test_action_units_are_noted_only_for_float_actions(tmp_path: Path, is_discre
     }
     resource = training(tmp_path / "run", tmp_path / "a.jsonl", **spaces)
     reporter = MemoryReporter()
-    open_inputs(resource, inputs_of(resource, FileReferences({})), reporter)
+    open_inputs(resource, resolve_inputs(resource, FileReferences({})), reporter)
     assert (
         any("actions are read in the environment's units" in note for note in reporter.notes) != is_discrete
     )
@@ -171,7 +173,7 @@ def test_mapped_format_without_class_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         SpecError, match=r"spec.input\[0\].format is Images: set spec.pipeline.preLearner to the class"
     ):
-        inputs_of(resource, FileReferences({}))
+        resolve_inputs(resource, FileReferences({}))
 
 
 def test_unknown_spaces_are_reported_before_data_are_prepared(

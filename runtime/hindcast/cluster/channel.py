@@ -18,7 +18,9 @@ NAMESPACE_VARIABLE = "HINDCAST_NAMESPACE"
 ATTEMPT_VARIABLE = "HINDCAST_ATTEMPT"
 
 _TIMEOUT_SECONDS = (5.0, 15.0)
+"""Timeouts of a request: to connect, and between bytes of the answer."""
 _SUPERSEDED_STATUSES = (403, 404)
+"""Answers to a superseded attempt: its permission was revoked, or its ConfigMap was deleted."""
 
 
 class SupersededError(Exception):

@@ -43,13 +43,13 @@ _MAIL_TIMEOUT_SECONDS: Final = 5.0
 _MAX_RETRIES: Final = 3
 """Number of times that the task resumes after its own pod was lost."""
 _SIGTERM_GRACE_SECONDS: Final = 1.5
-"""Ray kills a driver three seconds after SIGTERM."""
+"""Time to wait for the task after SIGTERM; Ray kills a driver three seconds after it."""
 _OUTCOME_TIMEOUT_SECONDS: Final = 300.0
 _STORAGE_TIMEOUT_SECONDS: Final = 20.0
 
 _RAY_VARIABLES: Final = {
-    "RAY_task_oom_retries": "3",  # by default Ray restarts a task that runs out of memory forever
-    "RAY_SCHEDULER_EVENTS": "0",  # the operator reports what the pods wait for
+    "RAY_task_oom_retries": "3",  # by default Ray restarts a task that runs out of memory without a limit
+    "RAY_SCHEDULER_EVENTS": "0",  # not printed, because the operator reports what pods wait for
 }
 
 Connect = Callable[[], None]
@@ -153,6 +153,7 @@ class Driver:
             return explain_by_memory(outcome)
 
     def _supervise(self, interruption: Interruption) -> AttemptOutcome | None:
+        """Run the task and return the outcome, or None if the attempt was superseded."""
         mailbox = Mailbox.open(self.pools.options("head"))
         task_ref = self._start(mailbox)
         is_stop_sent, termination_time = False, math.inf

@@ -24,7 +24,7 @@ from hindcast.memory import oom_kills
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
-from hindcast.run.placement import learner_device
+from hindcast.run.placement import choose_learner_device
 from hindcast.run.training import TrainingRun, follow_first_learner
 
 _MAX_RESTARTS: Final = 3
@@ -87,7 +87,7 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
 
 
 def _updates_of_latest_checkpoint(checkpoints: CheckpointStore) -> int | None:
-    """Return the number of updates before the latest checkpoint, or None if there is no checkpoint."""
+    """Return the number of updates at the latest checkpoint, or None if there is no checkpoint."""
     latest = checkpoints.latest()
     return None if latest is None else latest.updates
 
@@ -169,7 +169,7 @@ class LearnerProcess:
         if assignment.is_restart and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
         resource, sources, mailbox, pools, _ = assignment
-        device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
+        device, _ = choose_learner_device(resource.spec.learners, pools.is_one_machine)
         group = Group()
         if rendezvous is not None:
             world_size = resource.spec.learners.replicas

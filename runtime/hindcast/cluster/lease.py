@@ -45,7 +45,7 @@ def acquire_lease(state: Location, attempt: Attempt) -> Lease:
     return Lease.acquire(folder, mark, refuse_later_holder, _superseded_error)
 
 
-def lease_holder(state: Location) -> dict[str, Any] | None:
+def read_lease_holder(state: Location) -> dict[str, Any] | None:
     """Return the mark of the latest attempt in a run's folder, or None if there is no attempt."""
     return newest_mark(state.child(ATTEMPTS))[1]
 

@@ -24,11 +24,14 @@ TAIL_BYTES: Final = 2 << 20
 
 _COLOUR_CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
 MASK = "***"
+"""Text in place of a secret."""
 
 _SECRET_NAME = re.compile(
     r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|(ACCESS|ACCOUNT|API|STORAGE)_KEY"
 )
+"""Part of the names of environment variables with secret values."""
 _FILE_NAME = re.compile(r"_(FILE|PATH|DIR)$")
+"""End of the names of environment variables with a path, which is no secret."""
 _MIN_SECRET_LENGTH = 6
 """Minimum length of a value to hide; shorter values occur in ordinary words."""
 
@@ -61,7 +64,8 @@ def make_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str]
         and len(value) >= _MIN_SECRET_LENGTH
     }
     secret_values = re.compile(
-        "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True)) or "(?!)"
+        "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
+        or "(?!)"  # matches nothing
     )
 
     def redact(text: str) -> str:

@@ -21,6 +21,7 @@ from hindcast.run.interruption import Interruption
 _PROGRESS_INTERVAL_SECONDS = 0.5
 _POLL_INTERVAL_SECONDS = 1.0
 _MAX_NOTES = 100
+"""Maximum number of notes between two polls; earlier ones are dropped."""
 
 
 @dataclass
@@ -69,11 +70,11 @@ class _MailboxActor:
 
 
 class Mailbox:
-    """A handle of the actor, for the driver and (pickled) for every process of the run."""
+    """A handle of the mailbox's actor. It can be pickled, for the other processes of the run."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self._pending_mail: Any = None
+        self._pending_mail_ref: Any = None
 
     @classmethod
     def open(cls, options: dict[str, Any]) -> Mailbox:
@@ -89,7 +90,7 @@ class Mailbox:
         finally:
             poster.flush()
 
-    def pulse(self) -> Pulse:
+    def make_pulse(self) -> Pulse:
         """Return a callable that posts signs of life, for work that rarely reports progress. It can be pickled."""
         return Pulse(self._actor)
 
@@ -111,10 +112,10 @@ class Mailbox:
         Raises:
             ray.exceptions.GetTimeoutError: no answer within `timeout_seconds`; the next call waits for the same answer.
         """
-        if self._pending_mail is None:
-            self._pending_mail = self._actor.take.remote()
-        mail: Mail = ray.get(self._pending_mail, timeout=timeout_seconds)
-        self._pending_mail = None
+        if self._pending_mail_ref is None:
+            self._pending_mail_ref = self._actor.take.remote()
+        mail: Mail = ray.get(self._pending_mail_ref, timeout=timeout_seconds)
+        self._pending_mail_ref = None
         return mail
 
     def request_stop(self) -> None:

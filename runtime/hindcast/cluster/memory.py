@@ -25,7 +25,7 @@ POOL_FIELDS: Final[dict[Pool, str]] = {
 
 _RESOURCES_FIELD: Final = "spec.cluster.resources"
 _KILLED_BY_RAY_FILTER: Final = ("exit_type", "=", "NODE_OUT_OF_MEMORY")
-_MAX_LISTED_WORKERS: Final = 10_000  # Ray's own limit of a listing
+_MAX_LISTED_WORKERS: Final = 10_000  # the maximum that Ray allows
 _ANSWER_TIMEOUT_SECONDS: Final = 120.0
 """Timeout for the answers of pods: on busy nodes it takes a minute until a process for the task has started."""
 
@@ -42,7 +42,7 @@ class ContainerMemory(NamedTuple):
     limit_bytes: int | None
 
 
-def container_memory() -> ContainerMemory:
+def read_container_memory() -> ContainerMemory:
     """Return kills and limit of this process's container."""
     return ContainerMemory(oom_kills(), memory_limit())
 
@@ -74,7 +74,7 @@ def inspect_pods() -> list[Pod]:
         return []
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in POOL_FIELDS]
     memory_refs = [
-        ray.remote(container_memory)
+        ray.remote(read_container_memory)
         .options(
             num_cpus=0,
             max_retries=0,

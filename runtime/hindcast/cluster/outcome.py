@@ -56,8 +56,10 @@ _DEATH_ERRORS: Final = (
     ray_errors.TaskUnschedulableError,
     ray_errors.ActorUnschedulableError,
 )
+"""Errors of Ray after which a process or its node is lost."""
 _RAY_KILL_MESSAGE: Final = re.compile(r"NODE_OUT_OF_MEMORY|low on memory|out of memory", re.IGNORECASE)
 _REMOTE_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+"""A frame in the formatted traceback of another process."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ class FinishedRun:
 
 
 EXIT_CODES: Final[dict[AttemptReason, int]] = {
-    **{reason: kind.exit_code if state == "Failed" else 1 for kind, state, reason in _USER_ERRORS},
+    **{
+        reason: error_class.exit_code if state == "Failed" else 1
+        for error_class, state, reason in _USER_ERRORS
+    },
     "InternalError": DEFECT_EXIT_CODE,
     "Terminated": 1,
     "Succeeded": 0,

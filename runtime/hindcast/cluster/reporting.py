@@ -31,7 +31,7 @@ from hindcast.report.events import Progress
 from hindcast.run.progress import Pace, format_amount
 
 REFUSAL_GRACE_SECONDS: Final = 30.0
-"""How long refusals of the first report are ignored: the permission to report may be granted after the pod starts."""
+"""Period in which refusals of the first report are ignored: the permission may be granted after the pod starts."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
 _HEARTBEAT_SECONDS: Final = LONGEST_SILENCE_SECONDS - 5  # leaves time for one retry
@@ -46,7 +46,7 @@ def utc_now() -> datetime:
 
 
 class ReportSender:
-    """Collects changes and sends reports in time. Its methods may be called from any thread.
+    """Collects changes of the report and sends it when it is due. Its methods may be called from any thread.
 
     Args:
         channel: connection to the operator.
@@ -94,7 +94,7 @@ class ReportSender:
             seconds_left = self._pace.seconds_left(progress.total)
             self._set_fields(
                 stage=progress.stage,
-                progress=progress_status(progress, seconds_left, _format_timestamp(self._now())),
+                progress=make_progress_status(progress, seconds_left, _format_timestamp(self._now())),
             )
 
     def mark_progress(self) -> None:
@@ -187,7 +187,7 @@ class ReportSender:
             self._earliest_retry_time = self._clock() + random.uniform(0.5, 1.0) * max_backoff
 
 
-def progress_status(progress: Progress, seconds_left: float | None, report_time: str) -> ProgressStatus:
+def make_progress_status(progress: Progress, seconds_left: float | None, report_time: str) -> ProgressStatus:
     """Convert progress to the form of the resource's status.
 
     Args:
@@ -211,7 +211,7 @@ def progress_status(progress: Progress, seconds_left: float | None, report_time:
             if name not in _STATUS_COUNTS and math.isfinite(value)
         },
         last_report_time=report_time,
-        summary=_summary(progress)[:64] or None,
+        summary=_format_summary(progress)[:64] or None,
         verdict=progress.verdict,
         episode_return=None
         if episode_return is None or not math.isfinite(episode_return)
@@ -219,8 +219,8 @@ def progress_status(progress: Progress, seconds_left: float | None, report_time:
     )
 
 
-def _summary(progress: Progress) -> str:
-    """Return the amount done, such as `120/500 episodes`, or the iteration of a stage that only a return ends."""
+def _format_summary(progress: Progress) -> str:
+    """Return the amount done, such as `120/500 episodes`; the iteration if only a return ends the stage."""
     iteration = progress.metrics.get("iteration")
     return format_amount(progress) or (f"iteration {iteration:.0f}" if iteration is not None else "")
 

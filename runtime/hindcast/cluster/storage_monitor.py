@@ -9,7 +9,7 @@ from typing import Final
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Attempt
 from hindcast.api.status import CheckpointStatus
-from hindcast.cluster.lease import lease_holder
+from hindcast.cluster.lease import read_lease_holder
 from hindcast.cluster.log import DriverLog
 from hindcast.cluster.reporting import ReportSender
 from hindcast.errors import UserError
@@ -38,6 +38,12 @@ POLL_INTERVAL_SECONDS: Final = 15.0
 
 class StorageMonitor:
     """Uploads the log to the run folder, and watches the folder for checkpoints and a later attempt.
+
+    Args:
+        resource: resource of the run folder.
+        attempt: attempt of this driver.
+        log: log to upload.
+        sender: receives the status of checkpoints.
 
     Attributes:
         is_superseded: a later attempt has started in the run folder, or `abandon` was called.
@@ -79,7 +85,7 @@ class StorageMonitor:
                 return
             self._log.upload(log_file(self._resource, self._ray_job_name))
             if isinstance(self._resource, OfflineTraining):
-                status = checkpoint_status(run_folder(self._resource).child(CHECKPOINTS_FOLDER))
+                status = read_checkpoint_status(run_folder(self._resource).child(CHECKPOINTS_FOLDER))
                 if status is not None:
                     self._sender.set_checkpoint(status)
         except UserError as error:
@@ -95,7 +101,7 @@ class StorageMonitor:
         self._done_event.set()
 
     def _check_lease(self) -> None:
-        holder = lease_holder(state_folder(self._resource))
+        holder = read_lease_holder(state_folder(self._resource))
         holds_lease = holder is not None and holder["child"] == self._ray_job_name
         self.is_superseded = self.is_superseded or (self._has_held_lease and not holds_lease)
         self._has_held_lease = self._has_held_lease or holds_lease
@@ -110,7 +116,7 @@ class StorageMonitor:
         return not has_foreign_files(resolve(self._resource.spec.output.path), state)
 
 
-def checkpoint_status(folder: Location) -> CheckpointStatus | None:
+def read_checkpoint_status(folder: Location) -> CheckpointStatus | None:
     """Return the status of a folder of checkpoints: the latest and the best; None if the folder has no checkpoint.
 
     Raises:

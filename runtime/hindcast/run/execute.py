@@ -19,15 +19,15 @@ from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_other_run, run_folder, title
-from hindcast.run.inputs import Input, References, inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import Input, References, make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.offline_trainer import make_algorithm
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.spaces import declared_spaces
-from hindcast.run.trainer import new_learner
+from hindcast.run.trainer import make_policy_and_learner
 from hindcast.run.training import SUCCESS_FILE, TrainingRun, read_success
-from hindcast.run.warm_start import initial_policy
+from hindcast.run.warm_start import load_initial_policy
 
 _FIELD_PATH: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
@@ -118,10 +118,10 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     if isinstance(resource, OfflineTraining):
         algorithm, spec = make_algorithm(resource), resource.spec
         module_class_of(spec.model)
-        inputs = inputs_of(resource, references)
+        inputs = resolve_inputs(resource, references)
         if (spaces := declared_spaces(resource)) is not None:
-            # Building networks finds options that do not fit the spaces; they are discarded.
-            new_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
+            # Building networks finds options that do not fit the spaces; the networks are discarded.
+            make_policy_and_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
         return inputs
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
@@ -148,7 +148,9 @@ def prepare_inputs(
     """
     initial, folder = resource.spec.initial_checkpoint, run_folder(resource)
     if initial is not None and CheckpointStore(folder.child(CHECKPOINTS_FOLDER)).latest() is None:
-        initial_policy(initial, resource.spec.model)  # fails in moments; preparing the data may take hours
+        load_initial_policy(
+            initial, resource.spec.model
+        )  # fails in moments; preparing the data may take hours
     if folder.child(SUCCESS_FILE).exists():
         refuse_other_run(folder, resource, has_progress=True)
     if read_success(resource, folder) is not None:
@@ -184,7 +186,7 @@ def train_locally(
 ) -> tuple[Outcome, Sequence[Input]]:
     """Train in this process; return the outcome and the inputs with their data."""
     inputs = prepare_inputs(resource, inputs, reporter, interruption)
-    return TrainingRun(resource, sources_of(inputs), reporter, interruption).execute(), inputs
+    return TrainingRun(resource, make_sources(inputs), reporter, interruption).execute(), inputs
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:

@@ -211,6 +211,7 @@ def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) ->
 
 
 def _initial_state(function: ExportedPolicy) -> Arrays:
+    """Return the initial value of each recurrent state, `[B, *shape]`."""
     return {
         name: np.broadcast_to(port.start, (_NUM_SLOTS, *port.shape))
         for name, port in function.inputs.items()

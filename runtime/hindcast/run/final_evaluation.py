@@ -18,7 +18,7 @@ from hindcast.run.checkpoint_evaluation import enclosing_resources
 from hindcast.run.claim import title
 from hindcast.run.execute import FileReferences
 from hindcast.run.held_out_evaluation import FitProgress, HeldOutEvaluator, select_set_aside
-from hindcast.run.inputs import inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.offline_trainer import make_algorithm, make_offline_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.storage.location import resolve
@@ -57,8 +57,8 @@ def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO
         offline = run.spec.offline if isinstance(run, OfflineTraining) else None
         if isinstance(run, OfflineTraining) and offline is not None and offline.set_aside is not None:
             run = _with_data(run, data)
-            inputs = open_inputs(run, inputs_of(run, FileReferences({})), check=hooks.check)
-            return select_set_aside(sources_of(inputs), offline)
+            inputs = open_inputs(run, resolve_inputs(run, FileReferences({})), check=hooks.check)
+            return select_set_aside(make_sources(inputs), offline)
     raise SpecError(
         f"{path} is not in the folder of a run with evaluation.offline.setAside: omit --set-aside."
     )

@@ -49,7 +49,6 @@ from hindcast.threads import choose_num_threads, torch_threads
 
 _FIELD: Final = "spec.evaluation.offline"
 _UPDATES_PER_PROGRESS_REPORT: Final = 200
-
 _MAX_COMPARED_EPISODES: Final = 100
 """Maximum number of episodes with equal ids whose content is compared."""
 FitProgress = Callable[[str, int, int], None]
@@ -70,8 +69,12 @@ def split_episodes(
         SpecError: a source would have no episode to train on, or none to reserve.
     """
     fraction, verb, remedy = {
-        "heldOut": (offline.held_out, "held out", f"change the share, or name other data in {_FIELD}.input"),
-        "setAside": (offline.set_aside, "set aside", "change the share"),
+        "heldOut": (
+            offline.held_out,
+            "held out",
+            f"change the fraction, or name other data in {_FIELD}.input",
+        ),
+        "setAside": (offline.set_aside, "set aside", "change the fraction"),
     }[field]
     assert fraction is not None
     splits = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
@@ -225,9 +228,9 @@ class HeldOutEvaluator:
     def evaluate(self, iteration: int, progress: FitProgress = lambda *_: None) -> Result:
         """Evaluate the current weights on the held-out episodes. The result is deterministic.
 
-        In the result, `validation_loss` and `metrics` are the algorithm's own over all timesteps, `estimated_return` is
-        the value of the first estimate (None if it cannot be computed for this policy), and the other estimates and
-        diagnostics are those of `OfflineReport.to_json`.
+        In the result, `validation_loss` and `metrics` are the algorithm's own loss and metrics over all timesteps, and
+        `estimated_return` is the value of the first estimate (None if it cannot be computed for this policy). All
+        estimates and diagnostics are those of `OfflineReport.to_json`.
 
         Args:
             iteration: number of finished iterations, for the result.

@@ -18,7 +18,7 @@ INEFFECTIVE_EVERYWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
     "pipeline.windowSteps sets its size",
 }
-"""YAML path of a field -> end of the sentence about it."""
+"""YAML path of a field -> end of the note on it."""
 
 _POD_FIELD_EFFECT = "has no effect on one machine, where processes use what they need"
 INEFFECTIVE_ON_ONE_MACHINE: Final[Mapping[str, str]] = {
@@ -56,18 +56,20 @@ _RECURRENT_OPTIONS: Final = (
 """Options that require a recurrent layer."""
 
 
-def ineffective_fields(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> dict[str, str]:
-    """Return YAML path -> end of the sentence about it, for set fields without effect; defaults do not count as set."""
+def find_ineffective_fields(
+    resource: OfflineRecording | OfflineTraining, is_one_machine: bool
+) -> dict[str, str]:
+    """Return YAML path -> end of the note, for set fields without effect; a field with its default does not count."""
     effects = {
         **INEFFECTIVE_EVERYWHERE,
         **(INEFFECTIVE_ON_ONE_MACHINE if is_one_machine else {}),
-        **_ineffective_for_kind(resource),
+        **_find_ineffective_for_kind(resource),
     }
     set_fields = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
     return {field: effect for field, effect in effects.items() if _is_set(set_fields, field)}
 
 
-def _ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
+def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
     """Return the fields that only affect other kinds of policies or data than the resource's."""
     if isinstance(resource, OfflineTraining):
         spec = resource.spec
@@ -76,21 +78,21 @@ def _ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[
         config = spec.config if spec.custom_config is None else spec.custom_config
         return (
             effects
-            | _ineffective_evaluation_fields(resource)
-            | ineffective_options(spec.algorithm, config, spec.model)
+            | _find_ineffective_evaluation_fields(resource)
+            | find_ineffective_options(spec.algorithm, config, spec.model)
         )
     if (expert := resource.spec.policy.train) is not None:
         expert_fields = {
             "policy.moduleClass": "has no effect with policy.train, whose model has its own moduleClass"
         }
-        return expert_fields | ineffective_options(
+        return expert_fields | find_ineffective_options(
             expert.algorithm, expert.config, expert.model, "policy.train."
         )
     is_random = resource.spec.policy.random is not None
     return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
 
 
-def ineffective_options(
+def find_ineffective_options(
     algorithm: str, config: Mapping[str, Any], model: ModelSpec, spec_path: str = ""
 ) -> dict[str, str]:
     """Return the options of an algorithm and its model that have no effect because another option is not set.
@@ -102,20 +104,20 @@ def ineffective_options(
         spec_path: path of both in a resource's spec, ending in a dot; empty for `spec` itself.
     """
     prefix = f"{spec_path}{options_field(algorithm)}"
-    lacking = options_lacking_requirement(algorithm, config)
+    lacking_options = options_lacking_requirement(algorithm, config)
     requirements = {
-        f"{prefix}.{option}": f"{prefix}.{requirement}" for option, requirement in lacking.items()
+        f"{prefix}.{option}": f"{prefix}.{requirement}" for option, requirement in lacking_options.items()
     }
     requirements |= {
         f"{spec_path}model.{option}": f"{spec_path}model.{requirement}"
-        for option, requirement in _model_options_lacking_requirement(model).items()
+        for option, requirement in _find_model_options_lacking_requirement(model).items()
     }
     return {
         option: f"has no effect without spec.{requirement}" for option, requirement in requirements.items()
     }
 
 
-def _ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
+def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
     """Return options of playing if there is no environment, and options of estimates that are not requested."""
     spec, offline = resource.spec, resource.spec.offline
     env_fields = (
@@ -136,7 +138,7 @@ def _ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
     return effects
 
 
-def _model_options_lacking_requirement(model: ModelSpec) -> dict[str, str]:
+def _find_model_options_lacking_requirement(model: ModelSpec) -> dict[str, str]:
     """Return options of custom modules and of recurrent policies, with the option that each requires and lacks."""
     if model.module_class is not None:
         return {}
@@ -152,7 +154,8 @@ def notes_on_ineffective_fields(
 ) -> list[str]:
     """Return one sentence for each set field that has no effect."""
     return [
-        f"spec.{field} {effect}" for field, effect in ineffective_fields(resource, is_one_machine).items()
+        f"spec.{field} {effect}"
+        for field, effect in find_ineffective_fields(resource, is_one_machine).items()
     ]
 
 

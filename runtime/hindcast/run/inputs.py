@@ -87,7 +87,7 @@ class Input(NamedTuple):
         return self.opened_data.dataset if self.top is None else self.opened_data.dataset.filter(top=self.top)
 
 
-def inputs_of(resource: OfflineTraining, references: References) -> list[Input]:
+def resolve_inputs(resource: OfflineTraining, references: References) -> list[Input]:
     """Return the recorded inputs, not yet open, with references resolved to paths.
 
     Raises:
@@ -112,6 +112,9 @@ def open_inputs(
     Findings of the preparation are reported as notes.
 
     Args:
+        resource: the training.
+        inputs: its inputs, with references resolved.
+        reporter: receives progress and notes.
         check: called regularly; an exception from it ends the preparation, which resumes from there the next time.
         ray_options: options of the Ray tasks that prepare large data.
 
@@ -161,7 +164,7 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
     ]
 
 
-def sources_of(inputs: Sequence[Input]) -> list[Source]:
+def make_sources(inputs: Sequence[Input]) -> list[Source]:
     """Return the sources of a training: one per input if inputs have weights, else a single merged one.
 
     Empty if the inputs are not open, as those of a finished training are.
@@ -193,6 +196,7 @@ def sources_of(inputs: Sequence[Input]) -> list[Source]:
 
 
 def _make_input(resource: OfflineTraining, index: int, references: References) -> Input:
+    """Return input `index` of the training, not yet open."""
     pipeline = resource.spec.pipeline
     field = f"{title(resource)}: spec.input[{index}]"
     source = resolve_reader(resource, resource.spec.input[index], field)
@@ -223,6 +227,11 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
 
 def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -> InputSource:
     """Return the input, with format RayData if a class of the user's maps rows.
+
+    Args:
+        resource: the training.
+        source: one of its inputs.
+        field: path of the input, for messages.
 
     Raises:
         SpecError: such a class is used with fields that then have no effect.

@@ -46,13 +46,13 @@ def catch_signals() -> Iterator[Interruption]:
         return
     original_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def request(signal_number: int, frame: FrameType | None) -> None:
+    def request_stop(signal_number: int, frame: FrameType | None) -> None:
         del frame
         interruption.is_requested = True
         signal.signal(signal_number, original_handlers[signal.Signals(signal_number)])
 
     for number in _SIGNALS:
-        signal.signal(number, request)
+        signal.signal(number, request_stop)
     try:
         yield interruption
     finally:

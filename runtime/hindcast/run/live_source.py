@@ -21,7 +21,7 @@ _NAME = "sampler"
 """Name of the source in messages."""
 
 
-def episode_players(experience: object) -> list[Any]:
+def find_episode_players(experience: object) -> list[Any]:
     """Return the players of a trainer's experience; each calls its `on_episodes` with new episodes."""
     if isinstance(experience, OfflineData):
         return [source.player for source in experience.live_sources if isinstance(source.player, LivePlayer)]

@@ -25,9 +25,9 @@ from hindcast.run.held_out_evaluation import (
     split_episodes,
 )
 from hindcast.run.live_source import make_live_source
-from hindcast.run.placement import LOCAL, Placement, learner_device
-from hindcast.run.spaces import spaces_of
-from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
+from hindcast.run.placement import LOCAL, Placement, choose_learner_device
+from hindcast.run.spaces import determine_spaces
+from hindcast.run.trainer import Trainer, make_policy_and_learner, notes_on_policy
 from hindcast.run.warm_start import warm_start
 from hindcast.user_code import calling
 
@@ -39,9 +39,10 @@ def make_offline_trainer(
     group: Group | None = None,
     initial_num_learners: int | None = None,
 ) -> Trainer:
-    """Create the trainer of an `OfflineTraining`; with several learners, that of this rank.
+    """Create the trainer of an `OfflineTraining` for this learner of the group.
 
     Args:
+        resource: the training.
         sources: recorded data; may be empty if the resource has a sampler.
         placement: provides the executor that reads the data.
         group: the learners; None for a single one.
@@ -56,7 +57,7 @@ def make_offline_trainer(
     initial_num_learners = initial_num_learners or spec.learners.replicas
     # The other learners then create their trainers too (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
-    device, clamp_note = learner_device(spec.learners, placement.is_one_machine)
+    device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
     algorithm = make_algorithm(resource)
     if spec.learners.compile:
         compile_losses(algorithm)
@@ -67,8 +68,8 @@ def make_offline_trainer(
     if offline is not None and offline.held_out is not None:
         sources, holdouts = split_episodes(sources, offline, "heldOut")
         held_out_data = merge_datasets(holdouts, "Rename")
-    spaces = spaces_of(resource, sources)
-    policy, learner = new_learner(
+    spaces = determine_spaces(resource, sources)
+    policy, learner = make_policy_and_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
     notes = [*([clamp_note] if clamp_note else []), *notes_on_policy(policy, spec.model)]
@@ -202,7 +203,8 @@ def _shard_notes(
         )
     if num_items % num_learners:
         notes.append(
-            f"{num_items:,} {unit} over {num_learners} learners: shards differ by one and are weighted by size"
+            f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ by one and are "
+            "weighted by size"
         )
     return notes
 
@@ -235,6 +237,7 @@ def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, nu
 
 
 def _size_field(spec: OfflineTrainingSpec) -> str:
+    """Return the path of the batch size in the resource."""
     return f"spec.{options_field(spec.algorithm)}.trainBatchSizePerLearner"
 
 

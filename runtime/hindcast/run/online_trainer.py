@@ -28,7 +28,7 @@ from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.live_source import make_live_source
 from hindcast.run.spaces import environment_spaces
-from hindcast.run.trainer import Experience, Trainer, new_learner, notes_on_policy
+from hindcast.run.trainer import Experience, Trainer, make_policy_and_learner, notes_on_policy
 from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -52,7 +52,7 @@ class RolloutExperience:
         callbacks: "package.module:Class" of user callbacks, called with episodes.
 
     Attributes:
-        on_episodes: called with an iteration and its episodes; episodes that it cuts off are neither terminated nor
+        on_episodes: called with an iteration and its episodes; those that its end cuts off are neither terminated nor
             truncated.
     """
 
@@ -107,7 +107,7 @@ class RolloutExperience:
         return len(minibatches)
 
     def iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
-        """Return the iteration: none is ever cut short."""
+        """Return `iteration`, because no iteration is ever cut short."""
         return iteration
 
     def next(self) -> Batch:
@@ -160,7 +160,7 @@ def make_online_trainer(
             f"use {' or '.join(algorithms('OfflineRecording'))}."
         )
     spaces = environment_spaces(environment)
-    policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
+    policy, learner = make_policy_and_learner(algorithm, spaces, spec.model, environment, seed=seed)
     needs = needs_for(algorithm, policy.module)
     model_path = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
     notes = notes_on_policy(policy, spec.model, model_path)

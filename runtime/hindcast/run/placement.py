@@ -20,12 +20,13 @@ from hindcast.threads import num_processors
 from hindcast.worker_processes import WorkerProcesses, Workers
 
 
-def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
+def choose_learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
     """Choose the device of a learner.
 
     Args:
-        is_one_machine: missing GPUs only cause a note. On a cluster the pod was assigned the requested GPUs, so one
-            that torch does not find is an error.
+        learners: section of the training.
+        is_one_machine: if True, missing GPUs only cause a note. On a cluster the pod was assigned the requested GPUs,
+            so a GPU that torch does not find is an error.
 
     Returns:
         The device, and a note if there are fewer GPUs than requested.

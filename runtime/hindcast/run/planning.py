@@ -10,7 +10,7 @@ from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.run.claim import initial_num_learners, run_folder, title
 from hindcast.run.execute import FileReferences
-from hindcast.run.inputs import Input, inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import Input, make_sources, open_inputs, resolve_inputs
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 
@@ -28,11 +28,11 @@ def plan(
     Raises:
         UserError: something would keep the training from starting.
     """
-    inputs = inputs_of(
+    inputs = resolve_inputs(
         resource, FileReferences({title(candidate): candidate for candidate in other_resources})
     )
     _check_recordings_exist(resource, inputs)
-    sources = sources_of(open_inputs(resource, inputs))
+    sources = make_sources(open_inputs(resource, inputs))
     num_learners = initial_num_learners(run_folder(resource), resource)
     trainer = make_offline_trainer(resource, sources, initial_num_learners=num_learners)
     try:

@@ -74,7 +74,7 @@ def describe_progress(progress: Progress, pace: Pace) -> str:
     seconds_left = pace.seconds_left(progress.total)
     if seconds_left is not None:
         texts.append(f"{formatting.duration(seconds_left)} left")
-    return ", ".join(part for part in texts if part)
+    return ", ".join(text for text in texts if text)
 
 
 def format_amount(progress: Progress) -> str:

@@ -185,10 +185,11 @@ class RecordingRun:
     def _record_remaining_ranges(
         self, task: RecordingTask, policy: str, progress: _RecordingProgress
     ) -> Iterator[RecordedRange]:
+        """Record the ranges that have no commit, and yield each after its commit."""
         num_left = progress.extent.num_ranges_left(progress.commits)
         if num_left == 0:
             return
-        runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
+        num_runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
         if note:
             self._reporter.note(self._name, note)
 
@@ -196,8 +197,8 @@ class RecordingRun:
             self._interruption.check()
             progress.add_episode(episode)
 
-        runners = min(runners, num_left) if num_left is not None else runners
-        workers = self._placement.recorders(runners, task, self._spec.runners.cpus, on_episode)
+        num_runners = min(num_runners, num_left) if num_left is not None else num_runners
+        workers = self._placement.recorders(num_runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
             yield from record_ranges(workers, policy, progress.next_range, self._interruption.check)
 
@@ -233,6 +234,7 @@ class RecordingRun:
         return str(module)
 
     def _checkpoint_path(self) -> str:
+        """Return the path of the checkpoint that the resource names."""
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
         if self._checkpoint is None:
@@ -296,7 +298,7 @@ class _RecordingProgress:
         self._name = name
         self._reporter = reporter
         self._start_time = time.monotonic()
-        self._num_steps_at_start = self._num_committed_steps()
+        self._num_steps_at_start = self._count_committed_steps()
         self._returns: list[float] = []
         self._uncommitted = {"episodes": 0, "timesteps": 0}
 
@@ -315,15 +317,15 @@ class _RecordingProgress:
         self._uncommitted = {"episodes": 0, "timesteps": 0}
         self._report()
 
-    def _num_committed_steps(self) -> int:
+    def _count_committed_steps(self) -> int:
         return sum(commit.timesteps for commit in self.commits.values())
 
     def _report(self) -> None:
-        num_steps = self._num_committed_steps() - self._num_steps_at_start + self._uncommitted["timesteps"]
+        num_steps = self._count_committed_steps() - self._num_steps_at_start + self._uncommitted["timesteps"]
         metrics = {"timesteps_per_s": num_steps / max(time.monotonic() - self._start_time, 1e-9)}
         if self._returns:
-            recent = self._returns[-100:]
-            metrics["return"] = sum(recent) / len(recent)
+            recent_returns = self._returns[-100:]
+            metrics["return"] = sum(recent_returns) / len(recent_returns)
         amount_done = self.extent.num_done(self.commits) + self._uncommitted[self.extent.unit]
         progress = Progress(
             self._name, "Recording", amount_done, self.extent.total, self.extent.unit, metrics

@@ -43,7 +43,7 @@ class LocalEnvRunner:
         self.module = policy.module
         self._policy = policy
         self._player = LivePlayer(environment, policy, derive_seed(seed, "env_runner"), explore=explore)
-        self._num_played = 0
+        self._num_played_episodes = 0
         self._report = EnvReport()
 
     def sample(
@@ -73,9 +73,9 @@ class LocalEnvRunner:
         self._player.close()
 
     def _play_next(self, num_episodes: int) -> list[SingleAgentEpisode]:
-        indices = range(self._num_played, self._num_played + num_episodes)
+        indices = range(self._num_played_episodes, self._num_played_episodes + num_episodes)
         block = self._player(indices, timesteps=0)
-        self._num_played = indices.stop
+        self._num_played_episodes = indices.stop
         episodes = block_to_episodes(block, self._policy.observation_space, self._policy.action_space)
         self._report.returns.extend(float(episode.get_return()) for episode in episodes)
         self._report.lengths.extend(len(episode) for episode in episodes)

@@ -31,7 +31,7 @@ def environment_spaces(environment: EnvironmentSpec) -> Spaces:
     return Spaces(env.observation_space, env.action_space)
 
 
-def spaces_of(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
+def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
     """Return the environment's spaces, or those in the resource, or those recorded with the data.
 
     Raises:
@@ -53,7 +53,7 @@ def declared_spaces(resource: OfflineTraining) -> Spaces | None:
 
 
 def check_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -> None:
-    """Check that `spaces_of` will find spaces, before the data are prepared.
+    """Check that `determine_spaces` will find spaces, before the data are prepared.
 
     Args:
         data_spec: spec of the first input's data.

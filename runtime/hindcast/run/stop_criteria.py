@@ -113,17 +113,17 @@ def _list_counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float
 
     An expert's timesteps are those that it sampled, and it has no epochs.
     """
-    timesteps = "sampled" if isinstance(stop, TrainStop) else "trained"
+    verb = "sampled" if isinstance(stop, TrainStop) else "trained"
     amounts = {
         "iterations": result[ITERATION],
-        "timesteps": result.get(f"num_env_steps_{timesteps}_lifetime", 0),
+        "timesteps": result.get(f"num_env_steps_{verb}_lifetime", 0),
         "updates": result.get("num_updates_lifetime", 0),
         "epochs": result.get("epoch", 0.0),
     }
     return [(count, getattr(stop, unit, None), unit) for unit, count in amounts.items()]
 
 
-def nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
+def find_nearest_limit(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
     """Return (amount done, total, unit) of the nearest limit; iterations without a total if there is no limit."""
     limited_counts = [
         (amount, total, unit) for amount, total, unit in _list_counts(stop, result) if total is not None

@@ -98,7 +98,7 @@ class Trainer:
 
     Attributes:
         iteration: number of finished iterations.
-        seconds: time that they took.
+        seconds: time that these iterations took.
         num_busy_processors: processors that other processes of this run occupy.
     """
 
@@ -211,13 +211,13 @@ class Trainer:
             },
         )
         # If the run is killed, the resumed run evaluates these weights again.
-        protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
-        learner = self.learner.state()
+        protected_updates = [counters["evaluating"]] if counters.get("evaluating") is not None else []
+        learner_state = self.learner.state()
         experience_tensors = {} if experience is None else experience.tensors()
-        tensors = learner.tensors | {
+        tensors = learner_state.tensors | {
             f"{_TARGETS}{name}": tensor for name, tensor in experience_tensors.items()
         }
-        return store.save(self.policy, replace(learner, tensors=tensors), state, protect)
+        return store.save(self.policy, replace(learner_state, tensors=tensors), state, protected_updates)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint.
@@ -227,11 +227,11 @@ class Trainer:
         """
         state = checkpoint.training
         self.learner.group.broadcast(["load", str(checkpoint.location)])
-        learner = checkpoint.learner_state()
-        self.learner.load(learner)
+        learner_state = checkpoint.learner_state()
+        self.learner.load(learner_state)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            self.experience.seek(state.feed, select_prefix(_TARGETS, learner.tensors))
+            self.experience.seek(state.feed, select_prefix(_TARGETS, learner_state.tensors))
             self.experience.counters |= {name: state.counters[name] for name in self.experience.counters}
         self.iteration = state.iteration
         # With a raised stop, an iteration that the lower one cut short is completed first.
@@ -255,7 +255,7 @@ class Trainer:
             self.held_out_evaluator.close()
 
 
-def new_learner(
+def make_policy_and_learner(
     algorithm: Algorithm,
     spaces: Spaces,
     model: ModelSpec,
@@ -287,7 +287,7 @@ def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") 
     """Return notes for the user on a policy before it is trained.
 
     Args:
-        policy: policy from `new_learner`.
+        policy: policy from `make_policy_and_learner`.
         model: model section that it was built from.
         path: path of that section in the resource.
 

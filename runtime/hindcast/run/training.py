@@ -44,8 +44,8 @@ from hindcast.run.stop_criteria import (
     add_evaluation,
     current_metric,
     evaluation_metric,
+    find_nearest_limit,
     measurement_hash,
-    nearest_stop,
     selection_metric,
     should_stop,
 )
@@ -97,6 +97,7 @@ class TrainingRun:
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._selection_metric = selection_metric(resource.spec)
         self._measurement_hash = measurement_hash(resource.spec)
+        # Updates of the weights whose evaluation the last result contains, if that ran in parallel.
         self._collected_updates: int | None = None
         self._verdict: str | None = None
         self._latest_metrics: dict[str, float] = {}
@@ -174,6 +175,7 @@ class TrainingRun:
             trainer.close()
 
     def _begin(self, trainer: Trainer, evaluations: Evaluations) -> None:
+        """Start the training, or resume it from the latest checkpoint."""
         self._store.remove_incomplete()
         latest = self._store.latest()
         if latest is None:
@@ -223,6 +225,7 @@ class TrainingRun:
         )
 
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
+        """Iterate until a stop criterion holds; write results and checkpoints."""
         stop, checkpoint_interval = self._resource.spec.stop, self._resource.spec.checkpoint.every
         result = log.results[-1] if log.results else None
         endless_guard = EndlessGuard(self._resource.spec)
@@ -318,6 +321,7 @@ class TrainingRun:
         return evaluation
 
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
+        """Write a checkpoint with the result's metrics."""
         metrics = dict(result["learners"]["default_policy"])
         score = current_metric(result, self._selection_metric)
         if score is not None:
@@ -328,7 +332,7 @@ class TrainingRun:
         )
 
     def _updates_under_evaluation(self, trainer: Trainer, evaluations: Evaluations) -> int | None:
-        """Return the updates of the weights whose evaluation a resumed run must repeat, or None.
+        """Return the number of updates of the weights that a resumed run must evaluate again, or None.
 
         If the stop criterion cut the iteration short, this is the evaluation that its result used, because the result
         of the complete iteration will use it too.
@@ -340,18 +344,18 @@ class TrainingRun:
 
         The best policy (the last one if none was evaluated) is copied to the run folder's own `module`.
         """
-        last = log.results[-1]
-        # A run that is resumed after a kill, or extended, repeats the evaluation under way.
+        last_result = log.results[-1]
+        # A run that is resumed after a kill, or extended, repeats the evaluation that is running now.
         evaluated_updates = self._updates_under_evaluation(trainer, evaluations)
         env_result, offline_result = self._evaluate(trainer, evaluations, at_end=True)
         checkpoint = trainer.save(
-            self._store, last["learners"]["default_policy"], evaluating=evaluated_updates
+            self._store, last_result["learners"]["default_policy"], evaluating=evaluated_updates
         )
         end_result = add_evaluation({ITERATION: trainer.iteration}, env_result, offline_result)
         if "evaluation" in end_result:
             log.append(end_result)
             self._remember(end_result)
-            self._reporter.progress(self._make_progress(last))
+            self._reporter.progress(self._make_progress(last_result))
             self._mark_best(checkpoint, end_result, at_end=True)
         best = self._store.best()
         Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
@@ -360,12 +364,12 @@ class TrainingRun:
             "iterations": trainer.iteration,
             "updates": trainer.learner.updates,
             "timesteps": trainer.learner.timesteps,
-            "seconds": last.get("time_total_s"),
+            "seconds": last_result.get("time_total_s"),
             "checkpoint": str(checkpoint.location),
             "best": self._describe_best(best),
             **{name: self._latest_metrics.get(name) for name in _PROGRESS_NAMES},
             "verdict": self._verdict,
-            "loss": _total_loss(last),
+            "loss": _total_loss(last_result),
         }
 
     def _describe_best(self, best: Checkpoint | None) -> dict[str, Any] | None:
@@ -387,7 +391,7 @@ class TrainingRun:
 
     def _make_progress(self, result: Result) -> Progress:
         stop = self._resource.spec.stop
-        amount_done, total, unit = nearest_stop(stop, result)
+        amount_done, total, unit = find_nearest_limit(stop, result)
         metrics = {
             "timesteps": result["num_env_steps_trained_lifetime"],
             "timesteps_per_s": result["timesteps_per_s"],

@@ -21,7 +21,7 @@ FIELD: Final = "spec.initialCheckpoint"
 FIELD_OF_EXPERTS: Final = "spec.policy.train.initialCheckpoint"
 
 
-def initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
+def load_initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
     """Load the policy that a training with this model starts from.
 
     Raises:
@@ -48,7 +48,7 @@ def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) 
         SpecError: the policy has another model.
         DataError: there is no policy at the path, or its checkpoint is damaged.
     """
-    saved_policy = initial_policy(path, policy.module.model_config, field)
+    saved_policy = load_initial_policy(path, policy.module.model_config, field)
     checkpoint = _checkpoint_or_none(path)
     trained_by = None if checkpoint is None else checkpoint.training.algorithm
     if problem := kind_mismatch(policy, saved_policy, learner.algorithm, trained_by) or option_mismatch(
