@@ -118,7 +118,7 @@ class TestMailbox:
         mailbox = Mailbox.open({"num_cpus": 0})
 
         @ray.remote(num_cpus=0)
-        def work(mailbox: Mailbox) -> float:
+        def post_events(mailbox: Mailbox) -> float:
             with mailbox.reporter() as reporter:
                 reporter.note("a/b", "begins")
                 for amount in range(1001):
@@ -130,7 +130,7 @@ class TestMailbox:
                     time.sleep(0.05)
             return time.monotonic() - start_time
 
-        seconds_ref = work.remote(mailbox)
+        seconds_ref = post_events.remote(mailbox)
         notes, progresses = [], []
         while len(notes) < 2 or progresses[-1].done < 1000:
             mail = mailbox.take(timeout_seconds=30)
@@ -146,12 +146,12 @@ class TestMailbox:
         mailbox = Mailbox.open({"num_cpus": 0})
 
         @ray.remote(num_cpus=0)
-        def work(mailbox: Mailbox) -> None:
+        def post_progress(mailbox: Mailbox) -> None:
             with mailbox.reporter() as reporter:
                 for amount in range(7):
                     reporter.progress(Progress("a/b", "Training", amount, 1000, "iterations"))
 
-        ray.get(work.remote(mailbox), timeout=60)
+        ray.get(post_progress.remote(mailbox), timeout=60)
         mail = mailbox.take(timeout_seconds=30)
         assert mail.progress is not None
         assert mail.progress.done == 6

@@ -32,35 +32,35 @@ def make_numbered_attempt(number: int, **fields: object) -> Attempt:
 
 class TestLease:
     def test_lease_is_held_until_later_attempt_starts(self, state: Location) -> None:
-        first = acquire_lease(state, make_numbered_attempt(1))
-        first.check()
-        second = acquire_lease(state, make_numbered_attempt(2))
+        first_lease = acquire_lease(state, make_numbered_attempt(1))
+        first_lease.check()
+        second_lease = acquire_lease(state, make_numbered_attempt(2))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2, which started later"):
-            first.check()
-        second.check()
+            first_lease.check()
+        second_lease.check()
         mark = read_lease_holder(state)
         assert mark is not None
         assert mark["child"] == "test-r1-2"
 
     def test_earlier_attempt_does_not_acquire_lease(self, state: Location) -> None:
-        second = acquire_lease(state, make_numbered_attempt(2))
+        second_lease = acquire_lease(state, make_numbered_attempt(2))
         with pytest.raises(OutputConflict, match="test-r1-2"):
             acquire_lease(state, make_numbered_attempt(1))
-        second.check()
+        second_lease.check()
 
     def test_restarted_attempt_acquires_lease(self, state: Location) -> None:
-        first = acquire_lease(state, make_numbered_attempt(1))
-        second = acquire_lease(state, make_numbered_attempt(1))
+        first_lease = acquire_lease(state, make_numbered_attempt(1))
+        second_lease = acquire_lease(state, make_numbered_attempt(1))
         with pytest.raises(OutputConflict):
-            first.check()
-        second.check()
+            first_lease.check()
+        second_lease.check()
 
     def test_recreated_resource_acquires_lease_with_attempt_1(self, state: Location) -> None:
-        old = acquire_lease(state, make_numbered_attempt(4))
-        new = acquire_lease(state, make_numbered_attempt(1, uid="another"))
+        old_lease = acquire_lease(state, make_numbered_attempt(4))
+        new_lease = acquire_lease(state, make_numbered_attempt(1, uid="another"))
         with pytest.raises(OutputConflict):
-            old.check()
-        new.check()
+            old_lease.check()
+        new_lease.check()
 
     def test_overwritten_mark_loses_lease(self, memory_path: str) -> None:
         """Without exclusive creation two attempts may write the same number; the later content stays."""
@@ -157,25 +157,31 @@ class TestRuns:
         assert outcome.state == "Succeeded"
 
     def test_folder_of_other_run_is_not_taken_over(self, tmp_path: Path) -> None:
-        first, second = recording(tmp_path), recording(tmp_path, seed=7)
+        first_resource, second_resource = recording(tmp_path), recording(tmp_path, seed=7)
         RecordingRun(
-            first, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(first))
+            first_resource,
+            MemoryReporter(),
+            StopAfter(10**9),
+            placement=LocalPools(make_attempt(first_resource)),
         ).execute()
         files_before = read_files(tmp_path)
         with pytest.raises(OutputConflict, match=r"another output\.path"):
             RecordingRun(
-                second, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(second))
+                second_resource,
+                MemoryReporter(),
+                StopAfter(10**9),
+                placement=LocalPools(make_attempt(second_resource)),
             ).execute()
         assert read_files(tmp_path) == files_before
 
     def test_replacing_recording_keeps_lease(self, tmp_path: Path) -> None:
-        old = recording(tmp_path)
+        old_resource = recording(tmp_path)
         RecordingRun(
-            old, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(old))
+            old_resource, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(old_resource))
         ).execute()
-        new = recording(tmp_path, seed=7, output={"onExisting": "Replace"})
+        new_resource = recording(tmp_path, seed=7, output={"onExisting": "Replace"})
         outcome = RecordingRun(
-            new, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(new))
+            new_resource, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(new_resource))
         ).execute()
         assert outcome.state == "Succeeded"
 

@@ -184,7 +184,9 @@ def resident_fits(data: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 def test_cases_cover_every_algorithm() -> None:
-    offline_names = {name for name, kind in REGISTRY.items() if "OfflineTraining" in kind.kinds}
+    offline_names = {
+        name for name, algorithm_class in REGISTRY.items() if "OfflineTraining" in algorithm_class.kinds
+    }
     assert offline_names == {case.path for case in CASES.values()} - {
         case.path for case in OUTSIDE_CASES.values()
     }
@@ -198,8 +200,10 @@ def test_algorithm_outside_package_is_short(name: str) -> None:
 
 @each_case
 def test_training_lowers_loss(name: str, resident_fits: dict[str, Fit]) -> None:
-    first, *_, last = (result["learners"]["default_policy"] for result in resident_fits[name].results)
-    assert last["total_loss"] < first["total_loss"]
+    first_metrics, *_, last_metrics = (
+        result["learners"]["default_policy"] for result in resident_fits[name].results
+    )
+    assert last_metrics["total_loss"] < first_metrics["total_loss"]
 
 
 def test_lstm_recalls_cue(recall_data: Path, tmp_path: Path) -> None:

@@ -123,12 +123,12 @@ def test_custom_policy_is_recorded_and_evaluated(trained_run: Path, tmp_path: Pa
 
 
 def test_warm_start_requires_same_class_and_options(trained_run: Path, walks: Path, tmp_path: Path) -> None:
-    start = {"initialCheckpoint": str(trained_run), "stop": {"updates": 1}}
-    assert fit(tmp_path / "same", walks, **start).module.calls == 10
+    start_fields = {"initialCheckpoint": str(trained_run), "stop": {"updates": 1}}
+    assert fit(tmp_path / "same", walks, **start_fields).module.calls == 10
     with pytest.raises(SpecError, match=r"has model\.moduleOptions .* this training has"):
-        fit(tmp_path / "other", walks, **start, model={**NET_MODEL, "moduleOptions": {"units": 7}})
+        fit(tmp_path / "other", walks, **start_fields, model={**NET_MODEL, "moduleOptions": {"units": 7}})
     with pytest.raises(SpecError, match=r"has model\.moduleClass module_toys:Net, this training has None"):
-        fit(tmp_path / "default", walks, **start, model={})
+        fit(tmp_path / "default", walks, **start_fields, model={})
 
 
 def test_expert_with_custom_module_is_checked_and_trained(tmp_path: Path) -> None:
@@ -171,9 +171,12 @@ def test_algorithm_that_ignores_module_class_is_refused(walks: Path, tmp_path: P
 
 
 def test_missing_module_is_reported_before_run(tmp_path: Path) -> None:
-    missing = {"moduleClass": "nowhere:Net"}
-    expert = {"train": {"model": missing, "stop": {"iterations": 1}}}
-    for resource in (training(tmp_path, "data", model=missing), recording(tmp_path / "out", policy=expert)):
+    missing_model = {"moduleClass": "nowhere:Net"}
+    expert = {"train": {"model": missing_model, "stop": {"iterations": 1}}}
+    for resource in (
+        training(tmp_path, "data", model=missing_model),
+        recording(tmp_path / "out", policy=expert),
+    ):
         with pytest.raises(SpecError, match="there is no module 'nowhere'"):
             check_early(resource, FileReferences({}))
 

@@ -99,4 +99,4 @@ def test_training_calls_files_of_first_walk(tmp_path, walks):
 
 def test_every_package_is_described():
     packages = {path.stem for path in PACKAGES["hindcast"].iterdir() if not path.name.startswith("_")}
-    assert {part for part in packages if f"`{part}`" not in DESIGN} == set()
+    assert {package for package in packages if f"`{package}`" not in DESIGN} == set()

@@ -342,9 +342,9 @@ def test_evaluation_input_that_overlaps_training_data_is_refused(
     walks: Path, columns: tuple[str, ...] | None
 ) -> None:
     reading = Reading((str(walks),), options=ReadOptions(columns=columns))
-    best = Source("best", open_data(reading).filter(top=0.2))
+    best_source = Source("best", open_data(reading).filter(top=0.2))
     with pytest.raises(SpecError, match=r"episode .* is also in the training data"):
-        open_evaluation_data(OfflineEvaluationSpec(input=[str(walks)]), [best])
+        open_evaluation_data(OfflineEvaluationSpec(input=[str(walks)]), [best_source])
 
 
 @pytest.mark.parametrize(

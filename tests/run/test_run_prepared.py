@@ -117,8 +117,8 @@ def test_finished_training_does_not_prepare_data(tmp_path: Path, scrambled_folde
 
 def test_finished_training_continues_with_higher_stop(tmp_path: Path, scrambled_folder: Path) -> None:
     train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
-    longer = training(tmp_path / "run", scrambled_folder, stop={"iterations": 4})
-    assert train(longer, MemoryReporter()).state == "Succeeded"
+    longer_training = training(tmp_path / "run", scrambled_folder, stop={"iterations": 4})
+    assert train(longer_training, MemoryReporter()).state == "Succeeded"
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])

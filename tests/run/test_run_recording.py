@@ -284,8 +284,10 @@ class TestResuming:
         record(recording(tmp_path))
         owner_file = tmp_path / "_hindcast/spec.json"
         owner_file.write_text(owner_file.read_text().replace('"seed"', '"ofALaterVersion"'))
-        old, new = spec_hash(recording(tmp_path)), spec_hash(recording(tmp_path, seed=1))
-        with pytest.raises(OutputConflict, match=rf"the spec changed \(its hash was {old} and is {new}\)"):
+        old_hash, new_hash = spec_hash(recording(tmp_path)), spec_hash(recording(tmp_path, seed=1))
+        with pytest.raises(
+            OutputConflict, match=rf"the spec changed \(its hash was {old_hash} and is {new_hash}\)"
+        ):
             record(recording(tmp_path, seed=1))
 
     def test_other_spec_of_unfinished_recording_is_refused(self, tmp_path: Path) -> None:
@@ -295,9 +297,9 @@ class TestResuming:
             record(recording(tmp_path, seed=1))
 
     def test_corrected_spec_replaces_failed_one(self, tmp_path: Path) -> None:
-        wrong = {"id": "toy_environments:Wrong", "kwargs": {"what": "reset"}}
+        wrong_environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "reset"}}
         with pytest.raises(UserCodeError):
-            record(recording(tmp_path, environment=wrong))
+            record(recording(tmp_path, environment=wrong_environment))
         assert record(recording(tmp_path)).state == "Succeeded"
 
     def test_checkpoint_of_other_spaces_can_be_replaced(self, tmp_path: Path) -> None:
@@ -391,11 +393,11 @@ class TestOnExisting:
         record(recording(tmp_path, seed=1))
         (tmp_path / "notes.txt").write_text("mine")
         (tmp_path / "mine.parquet").write_text("mine")
-        old = {name for name in read_files(tmp_path) if name.startswith("00")}
+        old_files = {name for name in read_files(tmp_path) if name.startswith("00")}
         reporter = MemoryReporter()
         record(recording(tmp_path, output={"onExisting": "Replace"}), reporter=reporter)
         assert any("replaces" in note for note in reporter.notes)
-        assert not old & read_files(tmp_path).keys()
+        assert not old_files & read_files(tmp_path).keys()
         assert (tmp_path / "notes.txt").read_text() == (tmp_path / "mine.parquet").read_text() == "mine"
         manifest = read_manifest(resolve(tmp_path))
         assert manifest is not None

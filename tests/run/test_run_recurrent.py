@@ -55,9 +55,9 @@ def mean_return(policy: Policy, num_envs: int = 8) -> float:
 def test_recurrent_policy_learns_to_recall(cell: str, recall_data: Path, tmp_path: Path) -> None:
     policy = fit(tmp_path, recall_data, recurrent=cell)
     assert mean_return(policy) == mean_return(policy, num_envs=3) == 1
-    last = last_result(tmp_path)
-    assert last["evaluation"]["env_runners"]["episode_return_mean"] == 1
-    assert last["learners"]["default_policy"]["action_accuracy"] > 0.99
+    result = last_result(tmp_path)
+    assert result["evaluation"]["env_runners"]["episode_return_mean"] == 1
+    assert result["learners"]["default_policy"]["action_accuracy"] > 0.99
 
 
 def test_policy_without_memory_stays_at_chance(recall_data: Path, tmp_path: Path) -> None:

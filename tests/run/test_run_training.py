@@ -205,22 +205,22 @@ class TestStop:
         return read_results(folder)[-1]
 
     def test_stops_after_iterations(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.train_and_read_last(tmp_path, numbered_data, {"iterations": 2})
-        assert last["training_iteration"] == 2
-        assert last["num_updates_lifetime"] == 2 * 32  # batches of 32 in 1000 steps, rounded up
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"iterations": 2})
+        assert last_result["training_iteration"] == 2
+        assert last_result["num_updates_lifetime"] == 2 * 32  # batches of 32 in 1000 steps, rounded up
 
     def test_stops_after_updates(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.train_and_read_last(tmp_path, numbered_data, {"updates": 50})
-        assert last["num_updates_lifetime"] == 50
-        assert last["training_iteration"] == 2
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"updates": 50})
+        assert last_result["num_updates_lifetime"] == 50
+        assert last_result["training_iteration"] == 2
 
     def test_stops_after_timesteps(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.train_and_read_last(tmp_path, numbered_data, {"timesteps": 1500})
-        assert last["num_env_steps_trained_lifetime"] == 1504  # 47 batches of 32
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"timesteps": 1500})
+        assert last_result["num_env_steps_trained_lifetime"] == 1504  # 47 batches of 32
 
     def test_stops_after_epochs(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.train_and_read_last(tmp_path, numbered_data, {"epochs": 1.5})
-        assert last["epoch"] == 1.504
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"epochs": 1.5})
+        assert last_result["epoch"] == 1.504
 
     def test_stops_at_return(self, tmp_path: Path, numbered_data: Path, walks: Path) -> None:
         train(
@@ -249,10 +249,10 @@ class TestStop:
         assert trainer.iteration == 1
 
     def test_stops_at_first_criterion(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.train_and_read_last(
+        last_result = self.train_and_read_last(
             tmp_path, numbered_data, {"updates": 500, "epochs": 30, "iterations": 1}
         )
-        assert last["training_iteration"] == 1
+        assert last_result["training_iteration"] == 1
 
 
 class TestCheckpoints:
@@ -285,11 +285,11 @@ class TestCheckpoints:
             )
         )
         scores = [line["evaluation"]["env_runners"]["episode_return_mean"] for line in read_results(tmp_path)]
-        best = int(np.argmax(scores)) + 1
-        assert best < 12, "the seed was chosen so that the last policy is not the best"
-        assert list_checkpoints(tmp_path) == [2 * best, 24]
+        best_iteration = int(np.argmax(scores)) + 1
+        assert best_iteration < 12, "the seed was chosen so that the last policy is not the best"
+        assert list_checkpoints(tmp_path) == [2 * best_iteration, 24]
         assert outcome.metrics["best"]["score"] == max(scores)
-        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best:09d}")
+        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
         assert_same_weights(outcome.metrics["best"]["path"], tmp_path / "test/r1")
 
     def test_best_checkpoint_is_marked_after_kill(
@@ -651,10 +651,10 @@ class TestFolder:
     def test_finished_work_stays_finished(
         self, tmp_path: Path, numbered_data: Path, reporter: MemoryReporter
     ) -> None:
-        first = train(training(tmp_path, numbered_data))
-        second = train(training(tmp_path, numbered_data), reporter=reporter)
-        assert second.state == "AlreadyFinished"
-        assert second.metrics["checkpoint"] == first.metrics["checkpoint"]
+        first_outcome = train(training(tmp_path, numbered_data))
+        second_outcome = train(training(tmp_path, numbered_data), reporter=reporter)
+        assert second_outcome.state == "AlreadyFinished"
+        assert second_outcome.metrics["checkpoint"] == first_outcome.metrics["checkpoint"]
         assert reporter.stages == []
 
     def test_other_spec_is_refused(self, tmp_path: Path, numbered_data: Path) -> None:
@@ -821,13 +821,13 @@ class TestInitialCheckpoint:
         algorithm, config = saved_algorithm
         train(training(tmp_path / "saved", walks, algorithm=algorithm, config=config, stop={"updates": 1}))
         algorithm, config = new_algorithm
-        start = {
+        spec = {
             "algorithm": algorithm,
             "config": config,
             "initialCheckpoint": str(tmp_path / "saved/test/r1"),
         }
         with pytest.raises(SpecError, match=rf"^spec\.initialCheckpoint: .*{message}"):
-            train(training(tmp_path / "new", walks, **start))
+            train(training(tmp_path / "new", walks, **spec))
 
     def test_other_kind_of_saved_policy_is_refused(self, tmp_path: Path, walks: Path) -> None:
         make_policy(WALK).save(tmp_path / "policy")
@@ -859,23 +859,23 @@ class TestInitialCheckpoint:
 
     @pytest.mark.parametrize(("subfolder", "has_all_networks"), [("r1", True), ("r1/module", False)])
     @pytest.mark.parametrize(
-        "start",
+        "algorithms",
         [
             ("CQL", {"numActions": 2, "lagrangian": True}, "SAC", {"critics", "target_critics", "alpha"}),
             ("IQL", {}, "SAC", {"critics", "target_critics"}),
             ("DiscreteCQL", {}, "DQN", {"target"}),
         ],
-        ids=lambda start: f"{start[0]}-{start[2]}",
+        ids=lambda algorithms: f"{algorithms[0]}-{algorithms[2]}",
     )
     def test_initial_checkpoint_gives_networks_of_equal_shapes(
         self,
-        start: tuple[str, dict[str, Any], str, set[str]],
+        algorithms: tuple[str, dict[str, Any], str, set[str]],
         subfolder: str,
         has_all_networks: bool,
         tmp_path: Path,
     ) -> None:
         """The second algorithm plays; a `module` folder contains only the policy."""
-        offline, config, online, shared = start
+        offline, config, online, shared_networks = algorithms
         environment = WALK if online == "DQN" else {"id": "toy_environments:SteeredWalk"}
         record(recording(tmp_path / "data", environment=environment))
         model = {"fcnetHiddens": [8]} | ({"distribution": "SquashedGaussian"} if offline == "IQL" else {})
@@ -892,17 +892,19 @@ class TestInitialCheckpoint:
         trainer.begin()
         nets = trainer.learner.nets
         saved_tensors = find_checkpoint(tmp_path / "offline/test/r1/checkpoints").learner_state().tensors
-        assert shared < set(nets)
+        assert shared_networks < set(nets)
         for name, tensor in nets.state_dict().items():
-            is_loaded = name.startswith("policy.") or (has_all_networks and name.split(".")[0] in shared)
+            is_loaded = name.startswith("policy.") or (
+                has_all_networks and name.split(".")[0] in shared_networks
+            )
             assert torch.equal(tensor, saved_tensors.get(f"nets/{name}", torch.empty(0))) == is_loaded, name
 
     def test_target_networks_copy_initial_policy(self, tmp_path: Path, walks: Path) -> None:
         """Otherwise DQN would learn towards values of random weights."""
         train(training(tmp_path / "offline", walks, algorithm="DQN", config={}, stop={"updates": 3}))
-        start = str(tmp_path / "offline/test/r1/module")
+        module = str(tmp_path / "offline/test/r1/module")
         plays = {"algorithm": "DQN", "config": {}, "environment": WALK, "input": [{"sampler": {}}]}
-        trainer = make_offline_trainer(training(tmp_path, "", initialCheckpoint=start, **plays), [])
+        trainer = make_offline_trainer(training(tmp_path, "", initialCheckpoint=module, **plays), [])
         trainer.begin()
         policy, target = (trainer.learner.nets[name] for name in ("policy", "target"))
         for name, tensor in target.state_dict().items():
@@ -1000,9 +1002,11 @@ class TestEvaluation:
         }
         assert [report for _, report in evaluations.values()] == [report for _, report in expected.values()]
         assert_same_weights(tmp_path, sequential)
-        best = max(evaluations, key=lambda iteration: evaluations[iteration][1]["episode_return_mean"])
-        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best:09d}")
-        assert outcome.metrics["best"]["score"] == evaluations[best][1]["episode_return_mean"]
+        best_iteration = max(
+            evaluations, key=lambda iteration: evaluations[iteration][1]["episode_return_mean"]
+        )
+        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
+        assert outcome.metrics["best"]["score"] == evaluations[best_iteration][1]["episode_return_mean"]
 
     def test_checkpoint_contains_return_of_own_weights(self, tmp_path: Path, walks: Path) -> None:
         evaluation = {"interval": 1, "duration": 20, "parallelToTraining": True}

@@ -99,9 +99,9 @@ def refusal_of_data(
 
 
 def test_dataset_without_episodes_is_named(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "empty holds no files" in refusal_of_data(tmp_path, empty)
+    empty_folder = tmp_path / "empty"
+    empty_folder.mkdir()
+    assert "empty holds no files" in refusal_of_data(tmp_path, empty_folder)
 
 
 def test_missing_initial_checkpoint_is_refused_before_data_are_opened(tmp_path: Path) -> None:

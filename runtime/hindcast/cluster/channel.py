@@ -59,9 +59,9 @@ class ConfigMapName:
         """
         namespace, name = os.environ.get(NAMESPACE_VARIABLE), os.environ.get(ATTEMPT_VARIABLE)
         if not namespace or not name:
-            missing = ATTEMPT_VARIABLE if namespace else NAMESPACE_VARIABLE
+            missing_variable = ATTEMPT_VARIABLE if namespace else NAMESPACE_VARIABLE
             raise SpecError(
-                f"{missing} is not set: hindcast.cluster is started by the operator in the pods of a run; on "
+                f"{missing_variable} is not set: hindcast.cluster is started by the operator in the pods of a run; on "
                 "this machine use hindcast run FILE."
             )
         return cls(namespace, name)

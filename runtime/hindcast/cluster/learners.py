@@ -88,8 +88,8 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
 
 def _updates_of_latest_checkpoint(checkpoints: CheckpointStore) -> int | None:
     """Return the number of updates at the latest checkpoint, or None if there is no checkpoint."""
-    latest = checkpoints.latest()
-    return None if latest is None else latest.updates
+    latest_checkpoint = checkpoints.latest()
+    return None if latest_checkpoint is None else latest_checkpoint.updates
 
 
 def _run_group(assignment: Assignment) -> Outcome | UserError:

@@ -126,14 +126,14 @@ def read_checkpoint_status(folder: Location) -> CheckpointStatus | None:
     complete_names = [name for name in names if folder.child(name, RECORD_FILE).exists()]
     if not complete_names:
         return None
-    latest = folder.child(max(complete_names, key=lambda name: (len(name), name)))
-    record = parse(latest.child(RECORD_FILE), CheckpointRecord)
-    save_time = latest.child(RECORD_FILE).info().mtime
+    latest_folder = folder.child(max(complete_names, key=lambda name: (len(name), name)))
+    record = parse(latest_folder.child(RECORD_FILE), CheckpointRecord)
+    save_time = latest_folder.child(RECORD_FILE).info().mtime
     file = folder.child(BEST_FILE)
     best = parse(file, Best) if file.exists() else None
     is_best_by_return = best is not None and best.metric == EPISODE_RETURN_MEAN
     return CheckpointStatus(
-        path=str(latest),
+        path=str(latest_folder),
         iteration=record.training.iteration,
         save_time=None if save_time is None else save_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         best_path=str(folder.child(folder_name(best.updates))) if best else None,

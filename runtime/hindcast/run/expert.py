@@ -61,8 +61,8 @@ def train_expert(
     )
     store = CheckpointStore(folder.child(CHECKPOINTS_FOLDER), keep=_NUM_CHECKPOINTS)
     store.remove_incomplete()
-    if latest := store.latest():
-        trainer.load(latest)
+    if latest_checkpoint := store.latest():
+        trainer.load(latest_checkpoint)
         callbacks.call("on_algorithm_init")
         callbacks.call("on_checkpoint_loaded")
         reporter.note(title(resource), f"the expert's training resumes after iteration {trainer.iteration}")

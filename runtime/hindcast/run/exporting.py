@@ -112,9 +112,13 @@ def _export_torch(function: ExportedPolicy) -> bytes:
 
 
 def _export_onnx(function: ExportedPolicy) -> bytes:
-    missing = [name for name in ("onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SpecError(f"ONNX requires the package {missing[0]}: pip install 'hindcast-rl[export]'.")
+    missing_packages = [
+        name for name in ("onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None
+    ]
+    if missing_packages:
+        raise SpecError(
+            f"ONNX requires the package {missing_packages[0]}: pip install 'hindcast-rl[export]'."
+        )
     with _quiet_export("ONNX"):
         program = torch.onnx.export(
             _trace(function),

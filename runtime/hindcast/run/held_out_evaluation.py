@@ -144,7 +144,9 @@ def open_evaluation_data(offline: OfflineEvaluationSpec, sources: Sequence[Sourc
     return dataset
 
 
-def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other: Dataset) -> str | None:
+def _find_common_episode(
+    dataset: Dataset, index_by_id: Mapping[str, int], other_dataset: Dataset
+) -> str | None:
     """Return the id of an episode that both datasets contain, or None.
 
     Compares the leaves that both have, in at most `_MAX_COMPARED_EPISODES` episodes with common ids.
@@ -152,11 +154,11 @@ def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other
     Args:
         index_by_id: `_index_by_id` of `dataset`.
     """
-    other_index_by_id = _index_by_id(other)
+    other_index_by_id = _index_by_id(other_dataset)
     ids = [eps_id for eps_id in index_by_id if eps_id in other_index_by_id][:_MAX_COMPARED_EPISODES]
-    leaves = sorted(dataset.spec.leaves.keys() & other.spec.leaves.keys())
+    leaves = sorted(dataset.spec.leaves.keys() & other_dataset.spec.leaves.keys())
     contents = contents_of(dataset, [index_by_id[eps_id] for eps_id in ids], leaves)
-    other_contents = contents_of(other, [other_index_by_id[eps_id] for eps_id in ids], leaves)
+    other_contents = contents_of(other_dataset, [other_index_by_id[eps_id] for eps_id in ids], leaves)
     return next(
         (
             eps_id
@@ -319,7 +321,7 @@ class HeldOutEvaluator:
     def _batches(self) -> Iterator[Batch]:
         """Yield batches that contain each item once, in the learner's format."""
         data = self._data
-        start, num_remaining = data.state(), data.epoch_size
+        start_state, num_remaining = data.state(), data.epoch_size
         while num_remaining:
             count = min(data.batch_size, num_remaining)
             batch = data.take(count)
@@ -327,7 +329,7 @@ class HeldOutEvaluator:
             ones = torch.ones(count, device=self._learner.device)
             yield batch | {Columns.WEIGHTS: ones} if self._has_weights else batch
             num_remaining -= count
-        data.seek(start)  # the next evaluation sees the same batches
+        data.seek(start_state)  # the next evaluation sees the same batches
 
     def _estimate(self, progress: FitProgress) -> OfflineReport | None:
         """Estimate the policy's return; None for a single episode, for which only the loss is defined."""

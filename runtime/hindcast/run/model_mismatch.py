@@ -82,7 +82,7 @@ def shape_mismatch(policy: Policy, saved: Policy) -> str | None:
     return None
 
 
-def _list_algorithms(kind: type[RLModule], algorithm: Algorithm) -> str:
+def _list_algorithms(policy_class: type[RLModule], algorithm: Algorithm) -> str:
     """Return the names of the algorithms that build this kind of policy, joined by commas and "or"."""
     algorithm_class = type(algorithm)
     names = [
@@ -90,7 +90,7 @@ def _list_algorithms(kind: type[RLModule], algorithm: Algorithm) -> str:
         for name, candidate in REGISTRY.items()
         if (
             not candidate.has_own_policy
-            if kind is PolicyModule
+            if policy_class is PolicyModule
             else issubclass(candidate, algorithm_class) or issubclass(algorithm_class, candidate)
         )
     ] or [algorithm_class.__name__]

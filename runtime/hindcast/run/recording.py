@@ -272,7 +272,7 @@ class RecordingRun:
             versions={name: version(name) for name in _PACKAGES},
             connectors={**preprocessing.to_json(), "filters": filters},
             spec=task.data.to_json(),
-            files=committed_files(commits[number] for number in sorted(commits)),
+            files=committed_files(commits[range_index] for range_index in sorted(commits)),
         )
 
     def _make_outcome(self, manifest: Manifest, state: State, start_time: float) -> Outcome:

@@ -83,12 +83,12 @@ def _require_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -
     observation = _space_from_spec(resource.spec.observation_space) or data_spec.observation_space
     action = _space_from_spec(resource.spec.action_space) or data_spec.action_space
     if observation is None or action is None:
-        missing = "observationSpace" if observation is None else "actionSpace"
+        missing_field = "observationSpace" if observation is None else "actionSpace"
         raise SpecError(
-            f"{title(resource)}: spec.{missing} is required: there is no environment, and {name} does not say what "
-            "its observation and action spaces are. Add it, such as `observationSpace: {type: Box, low: -10, high: 10, "
-            "shape: [4]}` or `actionSpace: {type: Discrete, n: 2}`; `hindcast inspect` shows the data's shapes "
-            "and ranges."
+            f"{title(resource)}: spec.{missing_field} is required: there is no environment, and {name} does not say "
+            "what its observation and action spaces are. Add it, such as `observationSpace: {type: Box, low: -10, "
+            "high: 10, shape: [4]}` or `actionSpace: {type: Discrete, n: 2}`; `hindcast inspect` shows the data's "
+            "shapes and ranges."
         )
     return Spaces(observation, action)
 

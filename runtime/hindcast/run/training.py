@@ -177,33 +177,34 @@ class TrainingRun:
     def _begin(self, trainer: Trainer, evaluations: Evaluations) -> None:
         """Start the training, or resume it from the latest checkpoint."""
         self._store.remove_incomplete()
-        latest = self._store.latest()
-        if latest is None:
+        latest_checkpoint = self._store.latest()
+        if latest_checkpoint is None:
             trainer.begin()
             self._callbacks.call("on_algorithm_init")
             return
-        if latest.training.spec_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
+        saved_hash = latest_checkpoint.training.spec_hash
+        if saved_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
             raise OutputConflict(
-                f"{latest.location} was written with spec hash {latest.training.spec_hash}, and {self._name} has "
+                f"{latest_checkpoint.location} was written with spec hash {saved_hash}, and {self._name} has "
                 f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path."
             )
-        trainer.load(latest)
+        trainer.load(latest_checkpoint)
         # A lost owner record is replaced only after the checkpoint was checked: a record with another number of
         # learners would keep out the resource that fits the checkpoint.
         claim(self._folder, self._resource, has_progress=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
-        self._mark_latest_again(trainer, latest)
+        self._mark_latest_again(trainer, latest_checkpoint)
         self._reporter.note(
-            self._name, f"resuming at update {latest.updates:,} (iteration {trainer.iteration})"
+            self._name, f"resuming at update {latest_checkpoint.updates:,} (iteration {trainer.iteration})"
         )
-        evaluated_updates = latest.training.counters.get("evaluating")
+        evaluated_updates = latest_checkpoint.training.counters.get("evaluating")
         if trainer.is_cut_short:  # and the stop criterion has not changed since
             self._collected_updates = evaluated_updates
         elif evaluated_updates is not None and evaluations.runs_in_parallel:
             evaluated_checkpoint = next(
                 (checkpoint for checkpoint in self._store.all() if checkpoint.updates == evaluated_updates),
-                latest,
+                latest_checkpoint,
             )
             # The interrupted evaluation starts again with the same weights.
             evaluations.launch(
@@ -212,16 +213,22 @@ class TrainingRun:
                 evaluated_checkpoint.updates,
             )
 
-    def _mark_latest_again(self, trainer: Trainer, latest: Checkpoint) -> None:
+    def _mark_latest_again(self, trainer: Trainer, latest_checkpoint: Checkpoint) -> None:
         """Mark the latest checkpoint with its score again, in case the run was killed before it did so."""
-        score = latest.training.metrics.get(self._selection_metric)
-        saved_hash = latest.training.counters.get("measured")
+        score = latest_checkpoint.training.metrics.get(self._selection_metric)
+        saved_hash = latest_checkpoint.training.counters.get("measured")
         if score is None or saved_hash not in (None, self._measurement_hash):
             return
-        if trainer.iteration < latest.training.iteration:  # that iteration was cut short and is continued now
+        if (
+            trainer.iteration < latest_checkpoint.training.iteration
+        ):  # that iteration was cut short and is continued now
             return
         self._store.mark_best(
-            latest, score, self._selection_metric, self._measurement_hash, at_end=trainer.is_cut_short
+            latest_checkpoint,
+            score,
+            self._selection_metric,
+            self._measurement_hash,
+            at_end=trainer.is_cut_short,
         )
 
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
@@ -290,8 +297,8 @@ class TrainingRun:
         score = current_metric(result, self._selection_metric)
         if score is None:
             return False
-        best = self._store.best_score(self._selection_metric, self._measurement_hash)
-        return best is None or score > best
+        best_score = self._store.best_score(self._selection_metric, self._measurement_hash)
+        return best_score is None or score > best_score
 
     def _mark_best(self, checkpoint: Checkpoint, result: Result, *, at_end: bool) -> None:
         """Mark the checkpoint with its score, if the result contains an evaluation of its weights."""
@@ -357,8 +364,8 @@ class TrainingRun:
             self._remember(end_result)
             self._reporter.progress(self._make_progress(last_result))
             self._mark_best(checkpoint, end_result, at_end=True)
-        best = self._store.best()
-        Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
+        best_checkpoint = self._store.best()
+        Policy.load((best_checkpoint or checkpoint).location).save(self._folder.child(MODULE))
         return {
             "specHash": spec_hash(self._resource),
             "iterations": trainer.iteration,
@@ -366,18 +373,22 @@ class TrainingRun:
             "timesteps": trainer.learner.timesteps,
             "seconds": last_result.get("time_total_s"),
             "checkpoint": str(checkpoint.location),
-            "best": self._describe_best(best),
+            "best": self._describe_best(best_checkpoint),
             **{name: self._latest_metrics.get(name) for name in _PROGRESS_NAMES},
             "verdict": self._verdict,
             "loss": _total_loss(last_result),
         }
 
-    def _describe_best(self, best: Checkpoint | None) -> dict[str, Any] | None:
+    def _describe_best(self, best_checkpoint: Checkpoint | None) -> dict[str, Any] | None:
         """Return path, score and metric of the best checkpoint."""
-        if best is None:
+        if best_checkpoint is None:
             return None
         score = self._store.best_score(self._selection_metric, self._measurement_hash)
-        return {"path": str(best.location), "score": score, "metric": self._selection_metric or None}
+        return {
+            "path": str(best_checkpoint.location),
+            "score": score,
+            "metric": self._selection_metric or None,
+        }
 
     def _remember(self, result: Result) -> None:
         """Store the latest metrics and verdict of evaluations, so that no later step searches all results for them."""

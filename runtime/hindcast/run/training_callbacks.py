@@ -54,7 +54,9 @@ def _check_result(arguments: dict[str, Any], types_before: dict[str, Any]) -> No
     """Refuse results that cannot be written, or that lack entries of the run."""
     orjson.dumps(arguments, option=orjson.OPT_SERIALIZE_NUMPY)  # as results are written
     types_after = _entry_types(arguments)
-    if missing_names := [name for name, kind in types_before.items() if types_after.get(name) is not kind]:
+    if missing_names := [
+        name for name, entry_type in types_before.items() if types_after.get(name) is not entry_type
+    ]:
         raise Misuse(
             f"removed or replaced {missing_names[0]!r} of the result: add entries, and keep the existing ones."
         )
