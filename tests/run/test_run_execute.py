@@ -1,4 +1,4 @@
-"""Execution of files of resources, each after those that it refers to."""
+"""Execution of the resources in a file, each after the resources that it refers to."""
 
 from __future__ import annotations
 

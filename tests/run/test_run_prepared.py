@@ -123,7 +123,7 @@ def test_finished_training_continues_with_higher_stop(tmp_path: Path, scrambled_
 
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_replaced_data_are_named(tmp_path: Path, scrambled_folder: Path, is_mixed: bool) -> None:
-    """The message names the path of the input, not that of the prepared copy."""
+    """The message names the path of the input, not the path of the prepared copy."""
     record(recording(tmp_path / "other"))
     weighted_inputs = [
         {"path": str(scrambled_folder), "weight": 1.0},

@@ -1,4 +1,4 @@
-"""With another Ray on the machine, a process starts its own Ray, and a job joins its cluster."""
+"""If another Ray runs on the machine, a process starts its own Ray, and a job joins its cluster."""
 
 from __future__ import annotations
 

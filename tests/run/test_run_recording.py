@@ -322,7 +322,7 @@ class TestResuming:
     def test_kill_while_corrected_spec_takes_over_is_recovered(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
     ) -> None:
-        """Afterwards each spec records with its own policy."""
+        """After the kill, each of the two specs can record, and does so with its own policy."""
         specs = []
         for seed, name in enumerate(("first", "second")):
             make_policy(WALK, seed=seed).save(tmp_path / name)

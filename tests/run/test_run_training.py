@@ -82,7 +82,7 @@ def list_checkpoints(folder: Path) -> list[int]:
 
 
 def read_weights(folder: Path | str) -> dict[str, np.ndarray]:
-    """Return the weights of a checkpoint, or of the last one of a run."""
+    """Return the weights of a checkpoint, or of the last checkpoint of a run."""
     path = Path(folder)
     if (path / "test").exists():
         path = path / f"test/r1/checkpoints/checkpoint-{list_checkpoints(path)[-1]:09d}"
@@ -973,7 +973,7 @@ EVALUATED_SPEC = {
 
 @pytest.fixture(scope="module")
 def sequential(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
-    """A training evaluated in its own process every 3 iterations."""
+    """Folder of a training that evaluates in its process every 3 iterations."""
     folder = tmp_path_factory.mktemp("sequential")
     train(training(folder, walks, **EVALUATED_SPEC, evaluation={"interval": 3, "duration": 20}))
     return folder

@@ -1,4 +1,4 @@
-"""The learners of an attempt: a group of Ray actors, of which the first does what `hindcast run` does."""
+"""The learners of an attempt: a group of Ray actors. The first one does what `hindcast run` does."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
         try:
             return unwrap(_run_group(Assignment(resource, sources, mailbox, pools, num_deaths > 0)))
         except (ray.exceptions.RayError, PeerLost) as death:
-            # If the first learner dies before the rendezvous, the calls of the others fail with its death as the cause.
+            # If the first learner dies before the rendezvous, the other learners' calls fail because of its death.
             if not isinstance(death, PeerLost) and classify(death).reason != "WorkerLost":
                 raise
             previous_updates, saved_updates = saved_updates, _updates_of_latest_checkpoint(checkpoints)
@@ -189,7 +189,7 @@ class LearnerProcess:
 
 
 def _cpus_per_learner(learners: LearnersSpec) -> float:
-    """Return the number of CPUs that each learner requests: all those of its pod."""
+    """Return the number of CPUs that each learner requests: all CPUs of its pod."""
     if learners.cpus is not None:
         return learners.cpus
     return max(1, _CPUS_PER_GPU * learners.gpus)

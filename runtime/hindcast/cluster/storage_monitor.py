@@ -120,7 +120,7 @@ def read_checkpoint_status(folder: Location) -> CheckpointStatus | None:
     """Return the status of a folder of checkpoints: the latest and the best; None if the folder has no checkpoint.
 
     Raises:
-        UserError: storage failed, or a checkpoint was deleted meanwhile.
+        UserError: storage failed, or a checkpoint was deleted during the call.
     """
     names = sorted(entry.relative_path for entry in folder.list() if FOLDER_NAME.match(entry.relative_path))
     complete_names = [name for name in names if folder.child(name, RECORD_FILE).exists()]

@@ -61,8 +61,8 @@ def evaluate_checkpoint(
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints (its best, else its latest), a run folder,
             or a dataset (the recorded policy).
-        environment: Gymnasium id or "package.module:EnvClass"; None takes that of the run that contains the
-            checkpoint.
+        environment: Gymnasium id or "package.module:EnvClass"; None takes the environment of the run
+            that contains the checkpoint.
         module_class: the policy's `model.moduleClass`, if it has one.
         episodes: number of episodes to play.
         seed: seed of resets and exploration.
@@ -113,7 +113,7 @@ def evaluate_checkpoint_offline(
         path: see `evaluate_checkpoint`.
         data: the episodes, or their paths; prepared if they are not whole episodes in order.
         module_class: the policy's `model.moduleClass`, if it has one.
-        gamma: discount; None takes that of the run's algorithm, or 0.99 if it has none.
+        gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
         episodes: number of episodes to sample; None takes all.
         options: other options; None takes the defaults.
         hooks: receive the progress of preparing and fitting.

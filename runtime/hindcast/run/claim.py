@@ -75,7 +75,7 @@ def is_claimed(state: Location) -> bool:
 
 
 def claimed_hashes(state: Location) -> set[str]:
-    """Return the run's spec hashes: the current one and those before `stop` or `evaluation` was changed.
+    """Return the run's spec hashes: the current one, and the earlier ones if `stop` or `evaluation` was changed.
 
     Empty if there is no owner.
     """

@@ -1,4 +1,4 @@
-"""Execute the resources of YAML files on this machine, each after those that it refers to."""
+"""Execute the resources of YAML files on this machine, each after the resources that it refers to."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
     items_by_title = {title(item.resource): item for item in sort_by_reference(items)}
     references = FileReferences({name: item.resource for name, item in items_by_title.items()})
     inputs: dict[str, list[Input]] = {}
-    # All resources are checked first: an error in the last one must not surface after hours of work on the others.
+    # All resources are checked first: an error in the last one must not surface after hours of earlier work.
     for name, item in items_by_title.items():
         with _add_location(item, is_only_resource=len(items_by_title) == 1):
             inputs[name] = check_early(item.resource, references)
@@ -201,7 +201,7 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
 
 
 def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
-    """Return the resources in their written order, but each after those that it refers to.
+    """Return the resources in the order of the files, but each after the resources that it refers to.
 
     Raises:
         SpecError: a reference names a resource that is not in the files, or references form a cycle.

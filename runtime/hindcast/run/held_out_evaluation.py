@@ -232,7 +232,7 @@ class HeldOutEvaluator:
 
         In the result, `validation_loss` and `metrics` are the algorithm's own loss and metrics over all timesteps, and
         `estimated_return` is the value of the first estimate (None if it cannot be computed for this policy). All
-        estimates and diagnostics are those of `OfflineReport.to_json`.
+        estimates and diagnostics are as in `OfflineReport.to_json`.
 
         Args:
             iteration: number of finished iterations, for the result.

@@ -1,4 +1,4 @@
-"""Fields of a resource that have no effect where it runs, and notes on those that a user has set.
+"""Fields of a resource that have no effect on a machine or cluster, and notes on them if a user sets them.
 
 A test searches the code's syntax trees for fields that nothing reads, and compares them with this list.
 """

@@ -66,7 +66,7 @@ class Input(NamedTuple):
     Attributes:
         reading: paths to read, and how to read them.
         weight: share of batches relative to other inputs' weights.
-        top: fraction of episodes to use, those with the highest returns; None for all.
+        top: fraction of episodes to use, with the highest returns first; None uses all.
         opened_data: the data; None until they are open.
     """
 
@@ -107,7 +107,7 @@ def open_inputs(
     check: Callable[[], None] = lambda: None,
     ray_options: Mapping[str, Any] | None = None,
 ) -> list[Input]:
-    """Open the recorded inputs; prepare those that are not whole episodes in order.
+    """Open the recorded inputs; prepare inputs that are not whole episodes in order.
 
     Findings of the preparation are reported as notes.
 
@@ -167,7 +167,7 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
 def make_sources(inputs: Sequence[Input]) -> list[Source]:
     """Return the sources of a training: one per input if inputs have weights, else a single merged one.
 
-    Empty if the inputs are not open, as those of a finished training are.
+    Empty if the inputs are not open, because the training has finished.
 
     Raises:
         SpecError: some inputs have a weight and others have none.

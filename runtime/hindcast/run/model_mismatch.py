@@ -130,7 +130,7 @@ def _meaning_options(policy: Policy) -> dict[str, Any]:
 
 
 def _module_options(policy: Policy) -> dict[str, Any]:
-    """Return the options that the algorithm, not the user, passed to its own kind of policy, by YAML name."""
+    """Return the options that the algorithm passed to its own kind of policy, by YAML name."""
     model = policy.module.model_config
     if model.module_class:
         return {}

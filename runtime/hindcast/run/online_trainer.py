@@ -52,8 +52,8 @@ class RolloutExperience:
         callbacks: "package.module:Class" of user callbacks, called with episodes.
 
     Attributes:
-        on_episodes: called with an iteration and its episodes; those that its end cuts off are neither terminated nor
-            truncated.
+        on_episodes: called with an iteration and its episodes. An episode that the iteration's end cuts off is neither
+            terminated nor truncated.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class RolloutExperience:
         refuse_priorities()
 
     def end(self, metrics: dict[str, float]) -> Result:
-        """Return metrics of the rollout; add those of the whole iteration to `metrics`."""
+        """Return metrics of the rollout; add metrics of the whole iteration to `metrics`."""
         self._nets.eval()
         metrics |= self._algorithm.after_iteration(self._nets, self._rows, metrics)
         self._rows = {}
@@ -204,7 +204,7 @@ def make_online_trainer(
 
 
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:
-    """Convert observations to those that the module saw, then update the filter for the next iteration."""
+    """Filter and stack observations as the module saw them, then update the filter for the next iteration."""
     raw_obs = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
     module_obs = preprocessing.filter_obs(raw_obs)
     preprocessing.update(raw_obs)

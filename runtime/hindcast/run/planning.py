@@ -53,7 +53,7 @@ def plan(
 
 
 def _check_recordings_exist(resource: OfflineTraining, inputs: Sequence[Input]) -> None:
-    """Refuse an input whose recording has not started: a run would record it first, a plan does not."""
+    """Refuse an input whose recording has not started; a run would record it first, but a plan records nothing."""
     recorded_inputs = [
         (index, source) for index, source in enumerate(resource.spec.input) if source.sampler is None
     ]

@@ -52,7 +52,7 @@ class LocalEnvRunner:
         """Play the next `num_episodes` complete episodes, or as many as reach `num_timesteps`.
 
         Raises:
-            SpecError: not exactly one of the two arguments was passed.
+            SpecError: both arguments or none of them were passed.
         """
         if (num_episodes is None) == (num_timesteps is None):
             raise SpecError("sample(): pass num_episodes or num_timesteps.")
@@ -136,7 +136,7 @@ class LearnerGroup:
         return {DEFAULT_MODULE_ID: self._module.get_state()}
 
     def set_weights(self, weights: Weights) -> None:
-        """Set the policy's weights to those from `get_weights`; optimisers and critics stay.
+        """Set the policy's weights, as from `get_weights`; optimisers and critics stay unchanged.
 
         Raises:
             SpecError: the weights are for another module id or do not match the model.

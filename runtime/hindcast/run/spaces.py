@@ -32,7 +32,7 @@ def environment_spaces(environment: EnvironmentSpec) -> Spaces:
 
 
 def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
-    """Return the environment's spaces, or those in the resource, or those recorded with the data.
+    """Return the spaces of the environment or, without an environment, of the resource or of the data.
 
     Raises:
         SpecError: no spaces are known.

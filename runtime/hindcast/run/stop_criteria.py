@@ -62,7 +62,7 @@ def is_due(interval: int | None, iteration: int, at_end: bool) -> bool:
 
 
 def evaluation_metric(result: Result, name: str) -> float | None:
-    """Return a metric of the evaluation in a result, or None if there is none or it could not be computed.
+    """Return a metric of the evaluation in a result, or None if it was not evaluated or could not be computed.
 
     Args:
         result: result of an iteration.
@@ -111,7 +111,7 @@ def _is_offline_goal_reached(stop: StopSpec, result: Result) -> bool:
 def _list_counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
     """Return (amount done, total or None, unit) of each criterion on amounts.
 
-    An expert's timesteps are those that it sampled, and it has no epochs.
+    For an expert, sampled timesteps count instead of trained ones, and there are no epochs.
     """
     verb = "sampled" if isinstance(stop, TrainStop) else "trained"
     amounts = {

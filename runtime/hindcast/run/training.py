@@ -478,5 +478,5 @@ def follow_first_learner(
 
 
 def _total_loss(result: Result) -> float | None:
-    """Return the total loss of an iteration, or None if there is none."""
+    """Return the total loss of an iteration, or None if it has no updates with a loss."""
     return cast("float | None", result["learners"]["default_policy"].get("total_loss"))
