@@ -96,7 +96,7 @@ def test_docs_list_each_reason_with_its_state() -> None:
         assert states[outcome.reason] == outcome.state
 
 
-def test_message_is_one_line_of_500_characters() -> None:
+def test_long_message_is_cut_to_one_line_of_500_characters() -> None:
     message = classify(errors.DataError("first\n  second " + "long " * 200)).message
     assert message.startswith("first second long")
     assert len(message) == 500
@@ -228,7 +228,7 @@ class TestMemory:
         )
         assert (outcome.reason, outcome.pool) == ("OutOfMemory", "data")
 
-    def test_message_that_names_field_stays(self) -> None:
+    def test_outcome_that_names_memory_field_stays_unchanged(self) -> None:
         outcome = classify(
             errors.OutOfMemory("a data worker was killed: raise spec.cluster.resources.dataWorker.memory")
         )

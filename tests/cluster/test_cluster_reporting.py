@@ -195,7 +195,7 @@ def test_heartbeat_reports_until_block_ends(channel: RecordingChannel) -> None:
 
 
 class TestProgress:
-    def test_status_of_recording(self) -> None:
+    def test_status_of_recording_has_counts_metrics_and_summary(self) -> None:
         report_time = "2026-01-01T00:00:00Z"
         status = make_progress_status(
             make_progress(120, timesteps_per_s=2000.0, **{"return": 487.25}), 12.7, report_time
@@ -204,7 +204,7 @@ class TestProgress:
         assert status.metrics == {"timestepsPerSecond": 2000.0, "episodeReturnMean": 487.25}
         assert (status.summary, status.episode_return) == ("120/500 episodes", "487.2")
 
-    def test_status_of_training_with_verdict(self) -> None:
+    def test_status_of_training_has_metrics_and_verdict(self) -> None:
         metrics = {"estimated_return": 8.5, "validation_loss": 0.25}
         progress = Progress(
             "a/b", "Training", 8, 9, "iterations", metrics, "probably better than the recorded policy (97 %)"
@@ -220,7 +220,7 @@ class TestProgress:
         assert status.metrics == {"dataWaitShare": 0.1}
         assert status.summary == "8 iterations"
 
-    def test_status_of_expert_with_return_goal(self) -> None:
+    def test_status_of_expert_with_return_goal_shows_iteration(self) -> None:
         metrics = {"return": 80.0, "iteration": 3.0}
         status = make_progress_status(
             Progress("a/b", "Training the expert", 80, None, "return", metrics), None, ""

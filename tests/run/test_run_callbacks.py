@@ -230,7 +230,7 @@ def test_rollout_calls_episode_callbacks() -> None:
     assert result["env_runners"]["sampled"] == 64
 
 
-def test_functions_are_callbacks(walks: Path) -> None:
+def test_functions_are_accepted_as_callbacks(walks: Path) -> None:
     def local_function(*, algorithm: Any, **kwargs: Any) -> None:
         iterations.append(algorithm.iteration)
 

@@ -116,7 +116,7 @@ class TestOrder:
             assert Path(outcome.report).exists()
 
     @pytest.mark.slow
-    def test_second_run_finds_all_finished(self, load: Load, reporter: MemoryReporter) -> None:
+    def test_second_run_reports_all_as_already_finished(self, load: Load, reporter: MemoryReporter) -> None:
         execute(load(*CHAIN), reporter)
         stages = len(reporter.stages)
         outcomes = execute(load(*CHAIN), reporter)

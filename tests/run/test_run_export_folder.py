@@ -138,7 +138,7 @@ def test_export_after_killed_export_succeeds(tmp_path: Path, policy_folder: Path
     export_policy(policy_folder, tmp_path / "fresh", "torch")
 
 
-def test_export_to_memory_store(policy_folder: Path) -> None:
+def test_export_to_memory_store_refuses_user_files(policy_folder: Path) -> None:
     folder = resolve("memory://export-folder/out")
     refuse_foreign_files(folder, ["policy.json"])
     export_policy(policy_folder, str(folder), "safetensors")

@@ -146,5 +146,5 @@ def test_invalid_algorithm_is_reported(
         fit(toy, tmp_path, walks)
 
 
-def test_needs_follow_from_options() -> None:
+def test_n_step_option_sets_needs() -> None:
     assert build("algorithm_toys:NStepQ", {"nStep": 7}).needs().n_step == 7

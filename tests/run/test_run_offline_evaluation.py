@@ -115,7 +115,7 @@ def test_training_without_environment_succeeds(
     assert Policy.load(str(tmp_path / "out")).digest == Policy.load(outcome.metrics["best"]["path"]).digest
 
 
-def test_held_out_episodes_are_those_of_split_and_never_trained_on(tmp_path: Path, walks: Path) -> None:
+def test_held_out_episodes_follow_split_and_are_never_trained_on(tmp_path: Path, walks: Path) -> None:
     ObservationLog.seen.clear()
     pipeline = {"offlineData": "toy_pipeline:ObservationLog", "datasetNumItersPerLearner": None}
     evaluation = {"offline": {"heldOut": 0.25, "heldOutSeed": 3}}
@@ -147,7 +147,7 @@ def test_validation_loss_covers_all_held_out_timesteps(tmp_path: Path, walks: Pa
     assert "verdict" not in evaluation
 
 
-def test_signals_contain_values_of_the_algorithms_critics(tmp_path: Path, walks: Path) -> None:
+def test_signals_contain_values_of_algorithm_critics(tmp_path: Path, walks: Path) -> None:
     """DQN's policy contains its critics, and takes the best action."""
     train(make_evaluated_training(tmp_path, walks, algorithm="DQN", stop={"iterations": 1}))
     (evaluation,) = read_evaluations(tmp_path)
@@ -301,7 +301,7 @@ def test_low_validation_loss_stops_training(tmp_path: Path, walks: Path) -> None
     assert outcome.metrics["iterations"] == 1
 
 
-def test_resume_with_other_estimates_selects_best_by_those(tmp_path: Path, walks: Path) -> None:
+def test_resume_with_other_estimates_selects_best_by_new_estimates(tmp_path: Path, walks: Path) -> None:
     train(make_evaluated_training(tmp_path, walks, estimates=["pdis"], explore=True))
     train(make_evaluated_training(tmp_path, walks, estimates=["wis"], explore=True, stop={"iterations": 5}))
     later_evaluations = [

@@ -99,7 +99,7 @@ def test_table_without_rewards_trains_with_selected_columns(tmp_path: Path, scra
     )
 
 
-def test_filter_is_applied(tmp_path: Path) -> None:
+def test_filter_of_input_selects_timesteps(tmp_path: Path) -> None:
     record(recording(tmp_path / "data"))
     source = {"path": str(tmp_path / "data"), "filter": [{"column": "t", "op": "<", "value": 2}]}
     document = plan(training(tmp_path / "run", tmp_path / "data", input=[source]), [])

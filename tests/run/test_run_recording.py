@@ -403,7 +403,7 @@ class TestOnExisting:
         assert manifest is not None
         assert manifest.seed == 0
 
-    def test_replace_of_unfinished_recording(self, tmp_path: Path, walks: Path) -> None:
+    def test_replace_discards_unfinished_recording(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(Interrupted):
             record(recording(tmp_path, seed=1), StopAfter(20))
         record(recording(tmp_path, output={"onExisting": "Replace", "maxRowsPerFile": 8}))

@@ -118,7 +118,7 @@ def test_interrupted_recording_equals_uninterrupted_recording(
     ) == episode_hashes(reference)
 
 
-def test_recorded_states_are_those_after_steps(checkpoint: Path, tmp_path: Path) -> None:
+def test_recorded_state_is_state_after_step(checkpoint: Path, tmp_path: Path) -> None:
     block = record_block(tmp_path, checkpoint)
     policy = Policy.load(checkpoint)
     assert block.columns["state_out/h"].shape == block.columns["state_out/c"].shape == (block.num_steps, 16)

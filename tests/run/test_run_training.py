@@ -329,7 +329,7 @@ class TestCheckpoints:
         assert f"return {outcome.metrics['best']['score']:.1f}" in outcome.message
         assert outcome.metrics["best"]["path"] in outcome.message
 
-    def test_trained_policy_acts(self, tmp_path: Path, walks: Path) -> None:
+    def test_trained_policy_acts_and_equals_module_of_run(self, tmp_path: Path, walks: Path) -> None:
         outcome = train(training(tmp_path, walks, environment=WALK))
         policy = Policy.load(outcome.metrics["checkpoint"])
         assert policy.action_space.contains(policy(np.zeros(4, np.float32)))
@@ -608,7 +608,9 @@ class TestContinuation:
         outcome = train(training(tmp_path, numbered_data, stop={"updates": 50}))
         assert (outcome.state, outcome.metrics["updates"]) == ("Succeeded", 60)
 
-    def test_other_changes_are_refused(self, tmp_path: Path, numbered_data: Path) -> None:
+    def test_change_of_seed_is_refused_without_new_revision(
+        self, tmp_path: Path, numbered_data: Path
+    ) -> None:
         train(training(tmp_path, numbered_data, stop={"updates": 10}))
         with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
             train(training(tmp_path, numbered_data, stop={"updates": 20}, seed=1))
@@ -648,7 +650,7 @@ class TestFolder:
         train(training(tmp_path, numbered_data, stop={"updates": 20}))
         assert not report.exists()
 
-    def test_finished_work_stays_finished(
+    def test_finished_training_is_not_repeated(
         self, tmp_path: Path, numbered_data: Path, reporter: MemoryReporter
     ) -> None:
         first_outcome = train(training(tmp_path, numbered_data))
@@ -664,7 +666,9 @@ class TestFolder:
         ):
             train(training(tmp_path, numbered_data, seed=1))
 
-    def test_lost_spec_is_recognised_by_checkpoint(self, tmp_path: Path, numbered_data: Path) -> None:
+    def test_other_spec_is_refused_by_checkpoint_if_owner_record_is_lost(
+        self, tmp_path: Path, numbered_data: Path
+    ) -> None:
         with pytest.raises(Interrupted):
             train(training(tmp_path, numbered_data), StopAfter(5))
         (tmp_path / "test/r1/spec.json").unlink()
@@ -786,7 +790,7 @@ class TestInitialCheckpoint:
             ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this training has GRU"),
         ],
     )
-    def test_other_sizes_name_option(
+    def test_initial_checkpoint_of_other_sizes_names_option(
         self, tmp_path: Path, walks: Path, model: dict[str, Any], difference: str
     ) -> None:
         make_policy(WALK).save(tmp_path / "policy")
