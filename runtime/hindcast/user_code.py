@@ -171,20 +171,20 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     return subclass
 
 
-def refuse_unused_overrides(kind: type, base: type, advice: Mapping[str, str]) -> None:
+def refuse_unused_overrides(kind: type) -> None:
     """Refuse a user class that overrides a method that RLlib calls and Hindcast does not.
 
     Args:
-        kind: the user's class.
-        base: Hindcast's class, its base.
-        advice: method name -> what to do instead.
+        kind: the user's class. A base of Hindcast's may have `unsupported_overrides`: name of such a method -> what to
+            do instead.
 
     Raises:
         SpecError: the class overrides one of these methods.
     """
-    for name, remedy in advice.items():
-        if getattr(kind, name, None) is not getattr(base, name, None):
-            raise SpecError(f"{kind.__name__} overrides {name}, which is never called: {remedy}.")
+    for base in kind.__mro__:
+        for name, remedy in vars(base).get("unsupported_overrides", {}).items():
+            if getattr(kind, name, None) is not getattr(base, name, None):
+                raise SpecError(f"{kind.__name__} overrides {name}, which is never called: {remedy}.")
 
 
 def source_digest(kind: Any) -> str:

@@ -12,7 +12,7 @@ import rllib_ray
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.offline.json_reader import JsonReader
 from ray.rllib.offline.offline_prelearner import OfflinePreLearner
-from rllib_read import described
+from rllib_read import describe_episode
 
 NO_LEAVES = ("eps_id", "t", "obs", "new_obs", "terminateds", "truncateds")
 
@@ -35,7 +35,9 @@ def as_episodes(files):
     batch = ray.data.read_json(files).take_batch(10_000)
     episodes = prelearner._map_sample_batch_to_episode(batch, to_numpy=True)["episodes"]
     return {
-        f"{episode.id_}|{name}": leaf for episode in episodes for name, leaf in described(episode).items()
+        f"{episode.id_}|{name}": leaf
+        for episode in episodes
+        for name, leaf in describe_episode(episode).items()
     }
 
 

@@ -6,7 +6,7 @@ the CRD's schema (the bounds and the rules go with it) and as the reference page
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -157,6 +157,17 @@ def _check_finite(value: Any) -> Any:
         raise ValueError(f"contains {value}, expected finite numbers: JSON has no NaN or infinity")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_finite(entry)
+    return value
+
+
+def to_plain(value: Any) -> Any:
+    """Convert tuples to lists and NumPy's numbers to Python's, as in YAML."""
+    if isinstance(value, Mapping):
+        return {key: to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(entry) for entry in value]
+    if type(value).__module__ == "numpy":
+        return to_plain(value.tolist())
     return value
 
 

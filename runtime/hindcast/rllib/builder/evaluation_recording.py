@@ -1,0 +1,138 @@
+"""Recording by `evaluate()`: every call adds complete episodes to one dataset, each of them exactly once.
+
+A call records a fixed set of ranges (see `record.extent`), and episode i is seeded by (seed, i), as in any recording.
+A script that is killed and run again therefore finds the ranges of its first calls, and plays only the missing ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hindcast.api import OfflineRecording
+from hindcast.episodes.columns import Columns
+from hindcast.evaluate.environment import EnvReport
+from hindcast.formats.dataset_folder.commits import Commit
+from hindcast.formats.dataset_folder.manifest import MANIFEST
+from hindcast.models.policy import Policy
+from hindcast.record.pool import LocalWorkers, RecordedRange, Runner, record_ranges
+from hindcast.record.recorder import RangeToRecord
+from hindcast.report.events import Reporter
+from hindcast.rllib.builder.growing_dataset import GrowingDataset
+from hindcast.run.placement import LOCAL
+from hindcast.worker_processes import Workers
+
+_EPISODES_PER_SLOT = 4
+
+
+class EvaluationRecording(GrowingDataset):
+    """A dataset that grows with every evaluation.
+
+    Args:
+        resource: the recording; its duration is that of one evaluation.
+    """
+
+    def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
+        super().__init__(resource, reporter)
+        self._num_ranges = self._num_episodes = 0
+        self._workers: Workers[Runner] | None = None
+
+    def evaluate(self, policy: Policy) -> EnvReport:
+        """Play and write the next episodes with the current policy.
+
+        Raises:
+            OutputConflict: the folder contains other files, or another policy's episodes.
+            UserError: an episode could not be recorded; an unfinished range does not count.
+        """
+        workers = self._open_workers(policy)
+        report = EnvReport()
+        duration = self._spec.duration
+        if duration.episodes is not None:
+            self._record_ranges(workers, policy, self._next_ranges(duration.episodes), report)
+            return report
+        assert duration.timesteps is not None
+        while sum(report.lengths) < duration.timesteps:
+            self._record_ranges(workers, policy, self._next_ranges(self._range_size), report)
+        return report
+
+    def close(self) -> None:
+        """Complete the dataset; the next evaluation may add to it."""
+        try:
+            if self._workers is not None:
+                self._workers.close()
+        finally:
+            super().close()
+            self._workers = None
+
+    @property
+    def _range_size(self) -> int:
+        """Number of episodes of a range: full files if their size is limited, and enough to keep all slots busy."""
+        width, rows = self._spec.runners.envs_per_runner, self._spec.output.episodes_per_file
+        return rows * math.ceil(width / rows) if rows is not None else _EPISODES_PER_SLOT * width
+
+    def _open_workers(self, policy: Policy) -> Workers[Runner]:
+        if self._workers is None:
+            self._open(policy)
+        self._note_policy(policy)
+        # The policy is saved first: runners in other processes load it.
+        if self._workers is None:
+            self._recorded_task = self._make_task(self._module)
+            runners, note = LOCAL.replicas(self._spec.runners.replicas, "evaluation runners")
+            if note:
+                self._reporter.note(self._name, note)
+            self._workers = LOCAL.recorders(runners, self._recorded_task)
+        return self._workers
+
+    def _conflict(self, policy: Policy) -> str | None:
+        module = self._policy_folder.child(self.module_name)
+        if module.exists() and Policy.load(module).digest == policy.digest:
+            return None
+        return "episodes of another policy"
+
+    def _next_ranges(self, num_episodes: int) -> list[RangeToRecord]:
+        """Return the next episodes as ranges."""
+        indices = range(self._num_episodes, self._num_episodes + num_episodes)
+        ranges = [
+            indices[first : first + self._range_size] for first in range(0, num_episodes, self._range_size)
+        ]
+        tasks = [
+            RangeToRecord(number, episode_range)
+            for number, episode_range in enumerate(ranges, self._num_ranges)
+        ]
+        self._num_ranges, self._num_episodes = self._num_ranges + len(tasks), indices.stop
+        return tasks
+
+    def _record_ranges(
+        self, workers: Workers[Runner], policy: Policy, tasks: list[RangeToRecord], report: EnvReport
+    ) -> None:
+        """Record the ranges that are not committed yet, and report the episodes of all ranges."""
+        recorded: dict[int, RecordedRange] = {}
+        missing = [task for task in tasks if task.number not in self._commits_made]
+        if missing:
+            # The manifest says that a dataset is complete.
+            self._folder.child(MANIFEST).delete()
+
+        def next_task(in_progress: set[int]) -> RangeToRecord | None:
+            return next((task for task in missing if task.number not in in_progress | recorded.keys()), None)
+
+        policy.preprocessing.reset()
+        # Processes get the policy as files; this process uses the object.
+        runner_policy = policy if isinstance(workers, LocalWorkers) else policy.to_files()
+        for recorded_range in record_ranges(workers, runner_policy, next_task):
+            number = recorded_range.commit.range
+            recorded[number], self._commits_made[number] = recorded_range, recorded_range.commit
+        for task in tasks:
+            result = recorded.get(task.number) or self._read_range(self._commits_made[task.number])
+            report.returns.extend(result.returns)
+            report.lengths.extend(result.lengths)
+
+    def _read_range(self, commit: Commit) -> RecordedRange:
+        """Read returns and lengths of a committed range."""
+        task = self._recorded_task
+        assert task is not None
+        lengths = np.array([length for file in commit.files for length in file.episode_lengths])
+        blocks = task.target.read_blocks(task.data, commit.files, [Columns.REWARDS])
+        rewards = np.concatenate([block.columns[Columns.REWARDS] for block in blocks])
+        returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
+        return RecordedRange(commit, returns.tolist(), lengths.tolist())
